@@ -13,6 +13,7 @@
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
 #   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
+#   make test-frameworks   distributed training with PyPI's TensorFlow and PyTorch (gigabytes; minutes)
 #   make test-versions [VERSIONS="3.3.6"]   the tests on YARN and HDFS with Hadoop 2.10.2, 3.3.6 and 3.5.0 (long)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make soak NAME=ledger  one part under faults for an hour, or yarn; ARGS="--seconds 300 --seed 1"
@@ -23,7 +24,7 @@
 #   make dead-code         what nothing uses (pyproject.toml, tool.vulture, has what is used from elsewhere)
 #   make coverage [ARGS=]  branches of dlapp that tests without a server take: the total, and the 20 worst modules
 #   make dist              wheel and sdist; each is installed into an empty environment and tried
-#   make bench NAME=cli    measure (or data, ledger, pack, am_memory, scale); results also go to bench/results/
+#   make bench NAME=cli    measure (or data, gang, ledger, pack, am_memory, scale); results also go to bench/results/
 #   make clean             remove what the above made
 #
 # Tests run on WORKERS processes (make test WORKERS=2), more than there are cores: half of their time they wait for
@@ -47,7 +48,7 @@ COMPILE = ls tests/__pycache__/conftest.*-pytest-*.pyc >/dev/null 2>&1 || \
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-users test-hadoop \
-	test-zookeeper test-docker test-faults test-federation test-versions test-oldest soak fuzz scale fix \
+	test-zookeeper test-docker test-faults test-federation test-frameworks test-versions test-oldest soak fuzz scale fix \
 	check dead-code coverage dist bench clean
 
 help:
@@ -123,6 +124,12 @@ test-federation:
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -o faulthandler_timeout=600 \
 		tests/storage/in_federation.py $(ARGS)
 
+test-frameworks:
+	@.ci/venv $(VENV)-frameworks test $(STORES) frameworks
+	@$(VENV)-frameworks/bin/python -m tests.services.install
+	@PATH="$(abspath $(VENV)-frameworks/bin):$$PATH" $(VENV)-frameworks/bin/python -m pytest \
+		tests/end_to_end/in_frameworks.py $(ARGS)
+
 # All versions, also when one fails.
 VERSIONS ?= 2.10.2 3.3.6 3.5.0
 test-versions:
@@ -191,6 +198,7 @@ bench:
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m bench $(NAME)
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest dist build bench/results examples/digits/results* examples/caffe_mnist/hdfs \
+	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-oldest dist build bench/results examples/digits/results* \
+		examples/caffe_mnist/hdfs examples/distributed/results \
 		.mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -55,7 +55,7 @@ roles = st.builds(
     args=st.none() | st.lists(text).map(tuple),
     docker_image=st.none() | word,
     placement=st.none() | placements,
-    on_failure=st.none() | st.just(RoleFailure.RESTART),
+    on_failure=st.none() | st.sampled_from((RoleFailure.RESTART, RoleFailure.FAIL)),
     retries=st.integers(0, 1000),
     service=st.booleans(),
 )

@@ -282,6 +282,7 @@ class Client(Closeable):
         try_number: int | None = None,
         streams: Sequence[str] = ("stdout", "stderr"),
         last_lines: int | None = None,
+        since_ms: int | None = None,
         times: bool = False,
         follow: bool = False,
         on_change: Callable[[ApplicationView], None] = lambda _: None,
@@ -295,6 +296,8 @@ class Client(Closeable):
             try_number: the try of each index, from 1; None: the last one, or that of the container's id.
             streams: of ``stdout``, ``stderr`` and ``dlapp.log`` (our own words on the container).
             last_lines: begin with so many lines of each stream; None: with all.
+            since_ms: begin with the lines that were complete at this time [ms since 1970], and with those whose time is
+                not known; None: with all.
             times: say of each piece of stdout or stderr when it was written; of both together that is always said.
             follow: go on until the application has ended.
             on_change: told of every new view while following.
@@ -304,7 +307,7 @@ class Client(Closeable):
         Raises:
             NotFound: there is no such application, or (it can be known) no such container or try.
         """
-        from dlapp.client.logs import Logs, read_logs
+        from dlapp.client.logs import Logs, pieces_since, read_logs
 
         application_id = self._id(application_id)
         latest, engine = self.status(application_id), self._on(application_id)
@@ -332,7 +335,7 @@ class Client(Closeable):
             return latest.state.ended, logs
 
         on_change(latest)
-        return read_logs(
+        pieces = read_logs(
             look,
             streams=streams,
             wanted=wanted or (lambda _: True),
@@ -342,11 +345,12 @@ class Client(Closeable):
                 lambda: _collected_in_s(latest),
                 lambda: self._engines.login,
             ),
-            times=times,
+            times=times or since_ms is not None,
             follow=follow,
             pause=lambda: time.sleep(LOOK_EVERY_S),
             missing=missing,
         )
+        return pieces if since_ms is None else pieces_since(pieces, since_ms)
 
     def log_tail(
         self, application_id: AnyApplication, container: int, *, stream: str = "stderr", lines: int = 10

@@ -31,10 +31,13 @@ from dlapp.system.text import nearest, read_duration_s
 Path = str | os.PathLike[str]
 
 _OTHER_WAYS = {
-    **dict.fromkeys(("gang", "success", "depends_on", "service", "roles"), "an AppSpec"),
+    **dict.fromkeys(
+        ("gang", "gang_window", "failure_settle", "success", "depends_on", "service", "roles"), "an AppSpec"
+    ),
     **dict.fromkeys(("pass_env", "env_file"), 'env={"NAME": os.environ["NAME"]}'),
     **dict.fromkeys(("archive", "mode", "shard", "optional"), "inputs=[InputSpec(...)]"),
     **dict.fromkeys(("keep_previous", "on_failure"), "outputs=[OutputSpec(...)]"),
+    **dict.fromkeys(("checkpoint", "every", "keep"), "an AppSpec"),
 }
 """Keys of a file that are no keywords -> what has their effect."""
 

@@ -355,6 +355,26 @@ def read_logs(
         pause()
 
 
+def pieces_since(pieces: Iterable[LogPiece], since_ms: int) -> Iterator[LogPiece]:
+    """Leave out the lines that were complete before a time. Pieces without a time stay.
+
+    Of a line of more than `HELD_LINE_BYTES` that was complete later, the beginning is left out, too.
+
+    Args:
+        pieces: with their times.
+        since_ms: the time [ms since 1970].
+    """
+    begun: dict[tuple[ContainerId, str], bytes] = {}  # of a line that is not complete yet
+    for piece in pieces:
+        key = (piece.log.container_id, piece.stream)
+        if piece.data and piece.time_ms is not None and piece.time_ms < since_ms:
+            _, end, rest = piece.data.rpartition(b"\n")
+            begun[key] = ((b"" if end else begun.get(key, b"")) + rest)[-HELD_LINE_BYTES:]
+            continue
+        left = begun.pop(key, b"")
+        yield piece._replace(data=left + piece.data) if piece.data else piece
+
+
 class LineMerger:
     """Joins the streams of several containers to one: whole lines, each with its container in front.
 

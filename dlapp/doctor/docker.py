@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 from dlapp.config import DockerConfig
 from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, warned
-from dlapp.errors import ConfigError
+from dlapp.errors import ConfigError, NotFound
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import mount_problem, node_policy
+from dlapp.system.network.addresses import address_of_interface
+from dlapp.system.network.ports import ephemeral_overlap
 
 
 def checks(ground: CheckContext) -> list[Check]:
@@ -94,6 +96,18 @@ def _node() -> Iterator[Finding]:
                 )
     else:
         yield passed("node", f"no {NODE_FILE}: the strict defaults hold")
+    if (own := ephemeral_overlap(policy.ports)) is not None:
+        yield warned(
+            "node.ports",
+            f"the ports {policy.ports} for programs overlap with those that the kernel gives to any client ({own})",
+            f"choose others (ports of {NODE_FILE}), or sysctl net.ipv4.ip_local_reserved_ports={policy.ports}",
+        )
+    if policy.network_interface is not None:
+        try:
+            address = address_of_interface(policy.network_interface)
+            yield passed("node.interface", f"{policy.network_interface} has {address}")
+        except NotFound as error:
+            yield failed("node.interface", f"{error} (network_interface of {NODE_FILE})")
 
 
 def _shell() -> Iterator[Finding]:

@@ -90,8 +90,9 @@ _MOST_DEAD_ENDS = 4
 """How often a DataNode that answers may end a file at the same byte; a block that none has will not come by waiting."""
 _NO_NODE = "No active nodes contain this block"
 _NO_NODE_YET = re.compile(r"Failed to find datanode\b.*\bexcludeDatanodes=null")
-"""What a NameNode says that has just taken over, or started, and that no DataNode has told of itself; of one that was
-told to leave DataNodes out it means those. Source: NamenodeWebHdfsMethods.redirectURI."""
+"""What a NameNode says that has just taken over, or started, and that no DataNode has told of itself; also one that
+heard from each DataNode that it has no space for a block. Of one that was told to leave DataNodes out it means those.
+Source: NamenodeWebHdfsMethods.redirectURI; seen with DataNodes whose disks are full."""
 _NOT_ACTIVE = {"StandbyException": "is on standby", "ObserverRetryOnActiveException": "is an observer"}
 """What a NameNode throws that is not the active one, in words; the second one where it is to write."""
 _NOT_REACHED = frozenset(
@@ -1001,7 +1002,7 @@ def _ours(kind: str, message: str, where: str, server: str) -> DlappError:
         needs = "cannot reach a server that it needs (as the KMS of an encryption zone)"
         return HdfsUnreachable(f"{server.partition('://')[2]} {needs}: {line}", doubtful=True)
     if _NO_NODE_YET.match(line):
-        return HdfsUnreachable(f"{server.partition('://')[2]} knows of no DataNode that lives")
+        return HdfsUnreachable(f"{server.partition('://')[2]} finds no DataNode that lives and has space")
     if kind == "FileNotFoundException":
         return NotFound(f"{where} is not there")
     if kind in _DENIED:

@@ -276,3 +276,24 @@ def _point_stdout_at_nothing() -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)
+
+
+def read_since_ms(text: str, now_ms: int) -> int:
+    """Return the moment of an option ``--since``: a date, or a time before now [ms since 1970].
+
+    Raises:
+        UsageError: it is neither.
+    """
+    from datetime import datetime
+
+    from dlapp.system.text import read_duration_s, shown
+
+    try:
+        if text[-1:].isalpha() and text[:1].isdigit():
+            return now_ms - int(read_duration_s(text) * 1000)
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        examples = "2h, 7d, 2023-11-14 or 2023-11-14T22:00"
+        raise UsageError(
+            f"--since: {shown(text)} is neither a time before now nor a date, such as {examples}"
+        ) from error

@@ -32,6 +32,7 @@ ID_LINE = "DL App ID = "
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option("--wait", is_flag=True, help="Show the progress until the application ends, and exit with its code.")
 @click.option("--print-spec", is_flag=True, help="Print the specification with all defaults as JSON; submit nothing.")
+@click.option("--init", is_flag=True, help="Write FILE, with a comment on each key; submit nothing.")
 @click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
 @override_options("a key")
 @json_option("Print the result as JSON; the lines for people go to stderr.")
@@ -39,6 +40,7 @@ def main(
     file: str,
     wait: bool,
     print_spec: bool,
+    init: bool,
     cluster: str | None,
     settings: Sequence[str],
     variables: Sequence[str],
@@ -50,6 +52,9 @@ def main(
     When its id is printed, it runs independently of this command, the terminal and the login. The words after -- are
     the program's arguments, in place of user_shell_args.
     """
+    if init:
+        _init(file, alone=not (wait or print_spec or as_json or settings or variables or program_args))
+        return 0
     from dlapp.client import Client
     from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
 
@@ -57,6 +62,20 @@ def main(
     return launch(
         Client(cluster=cluster, note=note), file, overrides, wait=wait, print_spec=print_spec, as_json=as_json
     )
+
+
+def _init(file: str, *, alone: bool) -> None:
+    from dlapp.launcher.starter_file import write_starter_file
+
+    if not alone:
+        raise UsageError("--init only writes the file; it takes no other option")
+    program = write_starter_file(file)
+    say(
+        f"{file} runs {program}"
+        if program
+        else f"{file} is written; no program was found, so change user_shell_script in it"
+    )
+    say(f"next : dlapp-launcher --wait {file}")
 
 
 def launch(

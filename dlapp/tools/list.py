@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlapp.errors import NotFound, Unreachable, UsageError
-from dlapp.tools.common import command, json_option, note, print_json, say, whole
+from dlapp.tools.common import command, json_option, note, print_json, read_since_ms, say, whole
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -57,7 +57,7 @@ def main(
     if user is not None and everybody:
         raise UsageError("-a lists everybody's applications, USER one user's: give one of them")
     now_ms = clock.now_ms()
-    wanted = _filter(states, name, None if since is None else _since_ms(since, now_ms))
+    wanted = _filter(states, name, None if since is None else read_since_ms(since, now_ms))
     silent: list[Unreachable] = []
     # One more than is shown tells if there are more.
     client = Client(note=note)
@@ -131,20 +131,3 @@ def _filter(
         return is_of_states and is_named and (since_ms is None or view["submitted_ms"] >= since_ms)
 
     return wanted
-
-
-def _since_ms(text: str, now_ms: int) -> int:
-    """Return a moment that a user wrote as a date, or as a time before now [ms since 1970]."""
-    from datetime import datetime
-
-    from dlapp.system.text import read_duration_s, shown
-
-    try:
-        if text[-1:].isalpha() and text[:1].isdigit():
-            return now_ms - int(read_duration_s(text) * 1000)
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError) as error:
-        examples = "2h, 7d, 2023-11-14 or 2023-11-14T22:00"
-        raise UsageError(
-            f"--since: {shown(text)} is neither a time before now nor a date, such as {examples}"
-        ) from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import UsageError
-from dlapp.tools.common import command, complete_id, json_option, note
+from dlapp.tools.common import command, complete_id, json_option, note, read_since_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each stream."
 )
+@click.option("--since", metavar="TIME", help="Only what was printed since: 10m, 2h, 2023-11-14T22:00.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with its time, which is approximate.")
 @click.option("--raw", is_flag=True, help="Print every byte also to a terminal, including control sequences.")
 @json_option("Print a JSON object for each line.")
@@ -44,6 +45,7 @@ def main(
     only_stderr: bool,
     own: bool,
     lines: int | None,
+    since: str | None,
     timestamps: bool,
     raw: bool,
     as_json: bool,
@@ -60,6 +62,13 @@ def main(
     streams = _streams(only_stdout, only_stderr, own)
     if timestamps and own:
         raise UsageError("--timestamps and --own exclude each other: lines of dlapp's own log begin with their time")
+    if since is not None and own:
+        raise UsageError("--since and --own exclude each other")
+    since_ms = None
+    if since is not None:
+        from dlapp.system import clock
+
+        since_ms = read_since_ms(since, clock.now_ms())
     client = Client()
     application_id = client.resolve(application)
     one = None if container is None else _container(container, client, application_id)
@@ -70,6 +79,7 @@ def main(
         try_number=try_number,
         streams=streams,
         last_lines=lines,
+        since_ms=since_ms,
         times=timestamps or as_json,
         follow=follow,
         on_change=waiting.look,

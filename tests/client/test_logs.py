@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.client.logs import HELD_LINE_BYTES, GrowingFile, LineMerger, LogPiece, path_of, read_logs
+from dlapp.client.logs import HELD_LINE_BYTES, GrowingFile, LineMerger, LogPiece, path_of, pieces_since, read_logs
 from dlapp.cluster import LogFiles
 from dlapp.errors import DlappError, UsageError
 from dlapp.ids import ApplicationId, ContainerId
@@ -196,3 +196,25 @@ def test_a_url_is_a_path_with_any_bytes_and_another_scheme_is_refused() -> None:
     assert path_of("file:///a%20b/%ED%95%9C%FF") == os.fsdecode(b"/a b/\xed\x95\x9c\xff")
     with pytest.raises(UsageError, match="cannot be read from here"):
         path_of("http://node:8042/logs/stdout")
+
+
+def timed(*parts: tuple[int | None, bytes]) -> list[LogPiece]:
+    return [LogPiece(log(0), "stdout", data, time_ms) for time_ms, data in parts]
+
+
+def test_lines_that_were_complete_before_a_time_are_left_out() -> None:
+    pieces = timed((10, b"old\nbeg"), (20, b"un "), (30, b"later\nnew\n"), (40, b"newer\n"), (40, b""))
+    assert b"".join(piece.data for piece in pieces_since(pieces, 30)) == b"begun later\nnew\nnewer\n"
+
+
+def test_what_has_no_time_stays_and_an_old_unterminated_line_does_not() -> None:
+    assert [one.data for one in pieces_since(timed((None, b"a\n"), (10, b"old"), (10, b"")), 30)] == [b"a\n", b""]
+
+
+@given(st.lists(st.sampled_from([b"a", b"bc\n", b"\n", b"d\ne"]), max_size=12), st.integers(0, 12))
+def test_what_is_left_since_a_time_begins_with_a_whole_line(parts: list[bytes], since_ms: int) -> None:
+    data = b"".join(parts)
+    left = b"".join(one.data for one in pieces_since(timed(*enumerate(parts), (99, b"")), since_ms))
+    assert data.endswith(left)
+    before = data.removesuffix(left) if left else b""
+    assert not before or before.endswith(b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,3 +59,19 @@ def test_a_fault_of_the_operators_file_is_reported_once(tmp_path: Path, monkeypa
     config = load_config({"local.state_dir": str(tmp_path / "state"), "gpuid.lock_dir": str(tmp_path / "gpus")}, {})
     found = [one for one in run_checks(all_checks(config)) if str(policy) in one.found]
     assert [(one.verdict, one.subject) for one in found] == [(FAIL, "node")]
+
+
+def test_ports_and_an_interface_that_no_program_can_use_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    policy = tmp_path / "node.yaml"
+    policy.write_text(f"ports: {own[0]}-{own[1]}\nnetwork_interface: nosuch0\n")
+    monkeypatch.setattr(node_policy, "__defaults__", (str(policy),))
+    monkeypatch.setattr(node_policy, "__kwdefaults__", {"owner": os.getuid()})
+    config = load_config({"local.state_dir": str(tmp_path / "state"), "gpuid.lock_dir": str(tmp_path / "gpus")}, {})
+    found = {one.subject: one for one in run_checks([one for one in all_checks(config) if one.subject == "node"])}
+    ports, interface = found["node.ports"], found["node.interface"]
+    assert (ports.verdict, f"({own[0]}-{own[1]})" in ports.found) == (WARN, True)
+    assert f"ip_local_reserved_ports={own[0]}-{own[1]}" in ports.repair
+    assert (interface.verdict, "no network interface nosuch0" in interface.found) == (FAIL, True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import resource
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from dlapp.doctor import node
+from tests.services.http_server import Answer, Request, as_json, http_server
 
 
 @pytest.mark.parametrize(
@@ -34,23 +32,15 @@ def test_a_hard_limit_of_open_files_that_is_too_low_is_said(
 def test_whether_programs_outlive_their_nodemanager_it_says_itself(
     value: str | None, verdicts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path.startswith("/conf?name=yarn.nodemanager.recovery.enabled&format=json")
-            body = json.dumps({"property": {"key": "yarn.nodemanager.recovery.enabled", "value": value}}).encode()
-            self.send_response(200 if value else 403)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: Request) -> Answer:
+        assert request.target.startswith("/conf?name=yarn.nodemanager.recovery.enabled&format=json")
+        setting = {"key": "yarn.nodemanager.recovery.enabled", "value": value}
+        return as_json({"property": setting}, 200 if value else 403)
 
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    with http_server(answer) as url:
         monkeypatch.setenv("NM_HOST", "127.0.0.1")
-        monkeypatch.setenv("NM_HTTP_PORT", str(server.server_address[1]))
+        monkeypatch.setenv("NM_HTTP_PORT", url.rpartition(":")[2])
         assert [one.verdict for one in node._recovery()] == verdicts
-        server.shutdown()
 
 
 def test_a_nodemanager_that_cannot_be_asked_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:

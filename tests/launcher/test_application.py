@@ -14,6 +14,7 @@ from dlapp.config import Config, load_config
 from dlapp.errors import FileRefused, UsageError
 from dlapp.launcher.application import (
     ResolvedApplication,
+    UnresolvedSpec,
     os_user,
     overlap,
     read_application,
@@ -23,8 +24,10 @@ from dlapp.launcher.application import (
 from dlapp.locations import HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
 from dlapp.spec import (
+    AppSpec,
     ContainerFailure,
     Dependency,
+    Framework,
     Gang,
     InputSpec,
     OnFailure,
@@ -38,6 +41,7 @@ from dlapp.spec import (
     Until,
 )
 from dlapp.storage.open import open_location
+from dlapp.value import replace
 
 NO_HDFS = (
     "no cluster is configured: set yarn.conf_dir, or HADOOP_CONF_DIR, to the directory with its core-site.xml "
@@ -638,6 +642,22 @@ ROLES = (
 )
 
 
+def test_ports_of_a_role_are_those_of_its_host_also_in_docker(place: Path, config: Config) -> None:
+    plain = read(place, LEAST + "[role a]\nports=2\n[role b]\n", config).spec
+    assert [role.ports for role in plain.roles] == [2, 0]
+    assert (plain.network, plain.has_roster) == (None, True)
+    docker = read(place, LEAST + "[role a]\nports=2\n[role b]\ndocker_image=img\n", config).spec
+    assert docker.network == "bridge", "the role with ports is not in Docker"
+    docker = read(place, LEAST + "docker_image=img\ngang=none\n[role a]\nports=1\n[role b]\n", config).spec
+    assert (docker.network, docker.has_roster) == ("host", True)
+    other = LEAST + "docker_image=img\nnetwork=bridge\n[role a]\nports=1\n"
+    line = LEAST.count("\n") + 2
+    assert refused(place, other, config) == [
+        f"{line}: application.network: is bridge; the ports of role a can be reached only with host"
+    ]
+    assert not read(place, LEAST, config).spec.has_roster
+
+
 def test_every_role_has_its_own_keys_and_else_those_of_the_application(place: Path, config: Config) -> None:
     (place / "w/eval.sh").write_text("")
     application = read(place, ROLES, config)
@@ -706,3 +726,52 @@ def test_all_faults_of_roles_are_named_at_once_with_their_lines(place: Path, con
         "15: role c.env.CONTAINER_INDEX: is set by dlapp and cannot be set here",
         "16: role c.script: '../x' leads out of the workspace",
     ]
+
+
+def test_a_framework_makes_a_gang_of_all(place: Path, config: Config) -> None:
+    spec = read(place, LEAST + "framework=pytorch\n[resources]\ncontainers=4\n", config).spec
+    assert (spec.framework, spec.gang, spec.success) == (Framework.PYTORCH, Gang.ALL, ())
+    assert read(place, LEAST + "framework=none\n", config).spec.gang is Gang.NONE
+
+
+def test_with_tensorflow_the_chief_decides_and_ps_and_evaluator_are_services(place: Path, config: Config) -> None:
+    text = LEAST + "framework=tensorflow\n[role chief]\n[role worker]\ninstances=2\n[role ps]\n[role evaluator]\n"
+    spec = read(place, text, config).spec
+    assert spec.success == ("chief",)
+    assert [role.name for role in spec.roles if role.service] == ["ps", "evaluator"]
+    spec = read(place, text.replace("[role chief]", "success=all\n[role chief]"), config).spec
+    assert spec.success == ()
+
+
+def test_all_faults_of_a_framework_are_named_at_once_with_their_lines(place: Path, config: Config) -> None:
+    text = LEAST + (
+        "framework=tensorflow\ngang=role\ndocker_image=img\nnetwork=bridge\n"
+        "[role chief]\ninstances=2\non_failure=restart\n"
+        "[role ps]\n"
+        "[role trainer]\n"
+    )
+    problem = "is no task type of TensorFlow (chief, worker, ps, evaluator); another role must be a service"
+    assert refused(place, text, config) == [
+        "6: application.gang: is role, but with framework=tensorflow chief and ps start together",
+        "8: application.network: is bridge; the ports of role chief can be reached only with host",
+        "10: role chief.instances: is 2, TensorFlow has one chief at most",
+        "11: role chief.on_failure: is restart, but in tensorflow one process cannot join the others later; use "
+        "restart_gang",
+        "12: role ps: has parameter servers, and there is no role worker",
+        f"13: role trainer: {problem}",
+    ]
+
+
+def test_containers_of_a_framework_have_the_network_of_the_host(place: Path, config: Config) -> None:
+    spec = read(place, LEAST + "framework=pytorch\ndocker_image=img\n", config).spec
+    assert spec.network == "host"
+    assert read(place, LEAST + "framework=pytorch\n", config).spec.network is None
+
+
+def test_a_spec_is_checked_for_its_framework_too(place: Path, config: Config) -> None:
+    roles = (RoleSpec(name="a", ports=1), RoleSpec(name="b"))
+    spec = AppSpec(username="u", appname="n", command=("x",), roles=roles, gang=Gang.ALL, framework=Framework.PYTORCH)
+    with pytest.raises(FileRefused, match=r"\branks, and a and b decide;.*\n.*role b\.ports: is 0"):
+        read_application(UnresolvedSpec(spec, {}), config, NO_GPUS)
+    made = read_application(UnresolvedSpec(replace(spec, success=("a",), docker_image="i"), {}), config, NO_GPUS)
+    assert (made.spec.framework, made.spec.network) == (Framework.PYTORCH, "host")

@@ -171,7 +171,10 @@ FAULTS: list[tuple[str, list[str]]] = [
     (LEAST + "container=a\n", ["f:5: application.container: is not known, use docker_image"]),
     (LEAST + "[resources]\ninstances=2\n", ["f:6: resources.instances: is not known, use containers"]),
     (LEAST + "[resources]\ntimeout=2\n", ["f:6: resources.timeout: is not known, use max_runtime in [application]"]),
-    (LEAST + "[zzz]\n", ["f:5: zzz: is not a section, known are application, resources, role, from_hdfs, to_hdfs"]),
+    (
+        LEAST + "[zzz]\n",
+        ["f:5: zzz: is not a section, known are application, resources, role, from_hdfs, to_hdfs, checkpoint"],
+    ),
     (LEAST + "user_shell_arg=1\n", ["f:5: application.user_shell_arg: is not known, the nearest is user_shell_args"]),
     (LEAST + "Username=1\n", ["f:5: application.Username: is not known, the nearest is username"]),
     (LEAST + "env_fil=1\n", ["f:5: application.env_fil: is not known, the nearest is env_file"]),
@@ -183,30 +186,40 @@ FAULTS: list[tuple[str, list[str]]] = [
     ),
     (LEAST + "[from_hdfs a b]\n", ["f:5: from_hdfs a b: needs a name of letters, digits, '_' and '-', 31 at most"]),
     (LEAST + "[resources x]\n", ["f:5: resources x: takes no name"]),
-    (LEAST + "framework=tensorflow\n", ["f:5: application.framework: is not built yet"]),
-    (LEAST + "gang_window=5m\n", ["f:5: application.gang_window: is not built yet"]),
+    (
+        LEAST + "hang_timeout=soon\n",
+        [
+            "f:5: application.hang_timeout: 'soon' is not a duration: a number of seconds, or numbers with d, h, m or "
+            "s (30s, 2h, 1h30m)"
+        ],
+    ),
+    (LEAST + "framework=mpi\n", ["f:5: application.framework: mpi is not built yet"]),
+    (
+        LEAST + "framework=keras\n",
+        ["f:5: application.framework: is 'keras', allowed are none, tensorflow, pytorch, torchrun, dmlc"],
+    ),
     (LEAST + "[role]\n", ["f:5: role: needs a name: [role worker]"]),
     (
         LEAST + "[role PS]\n",
         ["f:5: role PS: 'PS' is not a name: small letters, digits, '-' and '_', 31 at most"],
     ),
     (
-        LEAST + "[role ps]\ncontainers=2\nimage=x\ncpus=3\nports=2\non_failure=fail\nretires=1\nuser_shell_script=x\n",
+        LEAST
+        + "[role ps]\ncontainers=2\nimage=x\ncpus=3\nports=200\non_failure=stop\nretires=1\nuser_shell_script=x\n",
         [
             "f:6: role ps.containers: is not known, use instances",
             "f:7: role ps.image: is not known, use docker_image",
             "f:8: role ps.cpus: is not known, use vcores",
-            "f:9: role ps.ports: is not built yet",
-            "f:10: role ps.on_failure: fail is not built yet",
+            "f:9: role ps.ports: is 200, the maximum is 100",
+            "f:10: role ps.on_failure: is 'stop', allowed are restart, restart_gang, fail",
             "f:11: role ps.retires: is not known, the nearest is retries",
             "f:12: role ps.user_shell_script: is not known, use script",
         ],
     ),
     (
-        LEAST + "[role ps]\ndepends_on=a:ready\n[role a]\ndepends_on=a b\n[role b]\ncommand=-x\n[role c]\ncommand=\n",
+        LEAST + "[role ps]\ndepends_on=a:up\n[role a]\ndepends_on=a b\n[role b]\ncommand=-x\n[role c]\ncommand=\n",
         [
-            "f:6: role ps.depends_on: a:ready: ready is not built yet; name the role alone (its payloads have "
-            "started), or a:done",
+            "f:6: role ps.depends_on: 'a:up' is neither a role nor ROLE:ready nor ROLE:done",
             "f:8: role a.depends_on: 'a b' is not a name: small letters, digits, '-' and '_', 31 at most",
             "f:10: role b.command: begins with '-x', which is an option and no program",
             "f:12: role c.command: is empty",

@@ -708,6 +708,6 @@ def test_a_namenode_that_no_datanode_has_told_of_itself_is_asked_again_for_a_whi
         clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
         place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
         web = WebHdfs(place, patience_s=5, timeout_s=(2, 5), clock=clock, sleep=lambda seconds: None)
-        with pytest.raises(AnyUnreachable, match=r"knows of no DataNode that lives \(tried \d+ times in"):
+        with pytest.raises(AnyUnreachable, match=r"finds no DataNode that lives and has space \(tried \d+ times in"):
             web.write("/x", b"12345")
         web.close()

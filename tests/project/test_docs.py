@@ -21,6 +21,7 @@ pytestmark = pytest.mark.xdist_group("project")  # one worker reads the whole co
 ROOT = Path(__file__).parents[2]
 ANNOTATED = ROOT / "docs" / "annotated.properties"
 ROLES = ROOT / "docs" / "roles.properties"
+CHECKPOINT = ROOT / "docs" / "checkpoint.properties"
 """Keys that cannot stand in the same file: a script and a command, containers and roles."""
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 LEAST = "[application]\nappname=a\nuser_dev_workspace_path=code\nuser_shell_script=start.sh\n"
@@ -30,6 +31,7 @@ SECTION_WITH = {
     "from_hdfs": f"{LEAST}[from_hdfs]\nhdfs=a\ninput_path=a\n",
     "to_hdfs": f"{LEAST}[to_hdfs]\noutput_path=b\nhdfs=b\n",
     "role": f"{LEAST}[role a]\n",
+    "checkpoint": f"{LEAST}[checkpoint]\npath=m\nhdfs=c\n",
 }
 
 
@@ -44,7 +46,7 @@ def documented_defaults() -> list[tuple[str, str, str]]:
     """Section, key and value of each default that is a value: ``# Default: 30s`` above ``kill_grace=2m``."""
     found = []
     section = default = ""
-    for line in (ANNOTATED.read_text(encoding="utf-8") + ROLES.read_text(encoding="utf-8")).splitlines():
+    for line in "".join(file.read_text(encoding="utf-8") for file in (ANNOTATED, ROLES, CHECKPOINT)).splitlines():
         if line.startswith("["):
             section = line.strip("[]").partition(" ")[0]
         elif match := re.fullmatch(r"# Default: (\S+[^.\s])", line):
@@ -75,7 +77,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", sorted(SECTIONS))
 def test_the_annotated_files_have_every_key_that_the_code_knows(kind: str) -> None:
-    sections = [*annotated(ANNOTATED).sections.items(), *annotated(ROLES).sections.items()]
+    sections = [item for file in (ANNOTATED, ROLES, CHECKPOINT) for item in annotated(file).sections.items()]
     keys = {key for section, settings in sections if section.partition(" ")[0] == kind for key in settings}
     known = {name.removesuffix("NAME") for name in names_of(kind)}
     named = re.compile(r"^(env\.|cache\.).*")
@@ -86,6 +88,9 @@ def test_the_annotated_file_describes_an_application_that_can_be_made(place: Pat
     made = spec(place, ANNOTATED.read_text(encoding="utf-8"))
     assert [one.name for one in made.inputs] == ["", "test-set"]
     assert [one.name for one in made.outputs] == ["", "tensorboard"]
+    of_checkpoint = spec(place, CHECKPOINT.read_text(encoding="utf-8")).checkpoint
+    assert of_checkpoint is not None
+    assert (of_checkpoint.every_s, of_checkpoint.keep) == (300.0, 2)
     of_roles = spec(place, ROLES.read_text(encoding="utf-8"))
     assert [one.name for one in of_roles.roles] == ["trainer", "evaluation", "board"]
 

@@ -92,7 +92,13 @@ def test_the_page_on_payloads_names_every_variable_that_one_gets() -> None:
         inputs=(InputSpec(name="name", sources=("file:///a",), input_path="in"),),
         outputs=(OutputSpec(name="name", output_path="out", target="file:///b"),),
     )
-    places: dict[str, Any] = {"workspace": "/w", "home": "/h", "tmp": "/t", "caches": {"DLAPP_CACHE_NAME": "/c"}}
+    places: dict[str, Any] = {
+        "workspace": "/w",
+        "home": "/h",
+        "tmp": "/t",
+        "run": "/r",
+        "caches": {"DLAPP_CACHE_NAME": "/c"},
+    }
     submitter = dict.fromkeys(ENVIRONMENT, "x")
     found = payload_environment(
         assignment, **places, submitter=submitter, user={}, gpu_indices=[0], gpu_uuids=["GPU-1"]

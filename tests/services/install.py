@@ -27,6 +27,7 @@ class Need:
 
 
 ZOOKEEPER_JAR = "/usr/share/java/zookeeper.jar"
+TORCH = "/usr/lib/python3/dist-packages/torch/__init__.py"
 
 NEEDS = (
     Need("dockerd", "docker.io", "payloads in Docker"),
@@ -39,6 +40,7 @@ NEEDS = (
     Need("java", "default-jre-headless", "a real Hadoop"),
     Need("mvn", "maven", "a real Hadoop (its jars come from Maven Central, once)"),
     Need(ZOOKEEPER_JAR, "zookeeper", "a real ZooKeeper"),
+    Need(TORCH, "python3-torch", "distributed training with PyTorch"),
 )
 
 

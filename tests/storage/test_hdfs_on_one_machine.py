@@ -18,7 +18,8 @@ from dlapp.storage import commit
 from dlapp.storage.hdfs import HdfsFiles
 from tests.applications import ended, launch, processes, properties, run, status, wait_for
 from tests.services.hadoop import Hadoop
-from tests.storage.commit.test_hdfs import APP, Killed, beside, new_tree, old_target, plant, tree
+from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
+from tests.storage.mortal import Killed
 
 DYING = """
 import os, signal, sys

@@ -8,7 +8,6 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from dlapp.storage import remote
 from dlapp.storage.open import open_location, open_output
 from dlapp.storage.remote import RemoteFiles
 from dlapp.system import waits
+from tests.services.http_server import Answer, Request, http_server
 from tests.storage.fetching import fetch_sources
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install '.[fsspec]'")
@@ -176,44 +176,24 @@ def test_an_object_that_changes_while_it_is_fetched_is_named(
 # ---- the web ----
 
 
-class Page(BaseHTTPRequestHandler):
-    """Serves ranges of one file; its query says what to leave out: ``range``, ``size``."""
+CONTENT = os.urandom(5000)
 
-    content = os.urandom(5000)
 
-    def do_HEAD(self) -> None:
-        self._answer(send=False)
-
-    def do_GET(self) -> None:
-        self._answer(send=True)
-
-    def _answer(self, *, send: bool) -> None:
-        if not self.path.startswith("/data%20%231.bin"):
-            self.send_error(404)
-            return
-        body, status = self.content, 200
-        asked = self.headers.get("Range")
-        if asked and "range" not in self.path:
-            first, _, last = asked.removeprefix("bytes=").partition("-")
-            body, status = body[int(first) : int(last) + 1], 206
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if send:
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+def page(request: Request) -> Answer:
+    """Serve ranges of one file; its query says whether to leave them out: ``range``."""
+    if not request.target.startswith("/data%20%231.bin"):
+        return Answer(404)
+    asked = request.headers.get("Range")
+    if not asked or "range" in request.target:
+        return Answer(body=CONTENT)
+    first, _, last = asked.removeprefix("bytes=").partition("-")
+    return Answer(206, CONTENT[int(first) : int(last) + 1])
 
 
 @pytest.fixture
 def web() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    with http_server(page) as url:
+        yield url
 
 
 @pytest.mark.parametrize("query", ["", "?v=1*&x=[a]", "?no=range"])
@@ -223,7 +203,7 @@ def test_a_web_address_is_one_file_named_by_its_path(
     pytest.importorskip("aiohttp", reason="fsspec needs aiohttp for http://")
     monkeypatch.setattr(remote, "RANGE_BYTES", 2000)
     fetch_sources([f"{web}/data%20%231.bin{query}"], str(tmp_path))
-    assert (tmp_path / "data #1.bin").read_bytes() == Page.content
+    assert (tmp_path / "data #1.bin").read_bytes() == CONTENT
     with pytest.raises(NotFound, match="nothing is there"):
         fetch_sources([f"{web}/none"], str(tmp_path))
 

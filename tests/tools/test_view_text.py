@@ -512,3 +512,15 @@ def test_without_a_terminal_each_phase_is_one_line_however_far_it_is(capsys: pyt
         "RUNNING fetching",
         "RUNNING running",
     ]
+
+
+def test_what_payloads_report_is_in_their_rows() -> None:
+    said = {"loss": 0.123456, "a": 1.0, "b": 2.0, "c": 3e20, "d": 4.0}
+    running = container(0, phase=Phase.RUNNING, finished_ms=None, progress=0.3, ready=True, step=12, metrics=said)
+    shown = status_lines(
+        view(containers=(running, container(1, exit_code=0, ready=True, metrics={"loss": 0.5}))), [], END_MS
+    )
+    start = next(n for n, line in enumerate(shown) if line.startswith("INDEX"))
+    assert shown[start + 1].endswith("-     ready, step 12, loss=0.1235, a=1, b=2, c=3e+20 and 1 more")
+    assert shown[start + 2].endswith("-     loss=0.5")
+    assert "running 30%" in shown[start + 1]

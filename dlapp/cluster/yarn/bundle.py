@@ -35,7 +35,7 @@ _USED = (
     *("docker", "kazoo", "pynvml"),
 )
 """What the parts of dlapp on a node load where it is installed here; what is not, they do without."""
-_DATA = ("certifi/cacert.pem",)
+_DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml")
 _FORMAT = 1
 MAX_BYTES = 64 << 20
 _MOST_NAMES = 10_000

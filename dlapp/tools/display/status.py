@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from dlapp.client import Client
 
 TAIL_LINES = 10
+_SHOWN_METRICS = 4
+"""Of each container in a table; ``--json`` has all."""
 _UNFINISHED = {"RUNNING": "running"}
 _AFTER_PAYLOAD = ("storing", "releasing", "ended")
 
@@ -122,6 +124,7 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
         lines.append(f"as of : {age} ago, read on HDFS: its ApplicationMaster does not answer here")
     if view["diagnostics"]:
         lines.append(f"diagnostics : {view['diagnostics']}")
+    lines += _cause_lines(view)
     if (ends_ms := view.get("soft_kill_ends_ms")) is not None and not ended(view):
         runs = any(one["phase"] not in _AFTER_PAYLOAD for one in view["containers"])
         left = f", the payload has {elapsed(max(0, ends_ms - now_ms))} left" if runs else ""
@@ -138,6 +141,21 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
         lines.append(f"output{name} : {how} {output['target']}")
         lines += _kept_beside(output)
     return [*lines, *_unstored_lines(unstored)]
+
+
+def _cause_lines(view: View) -> list[str]:
+    """Return why an application failed, where a rule names it, the line that shows it, and what to do."""
+    if not (found := view.get("diagnosis")):
+        return []
+    one = found["diagnosis"]
+    after = ", after another failure" if one["is_consequence"] else ""
+    lines = [f"why : {one['cause']} ({one['rule']}, fault: {one['fault']}{after})"]
+    if evidence := one["evidence"]:
+        lines.append(f"evidence : {evidence['file']} of container {found['index']}, byte {evidence['offset']}")
+        lines.append(f"  | {evidence['line']}".rstrip())
+    if one["next_step"]:
+        lines.append(f"advice : {one['next_step']}")
+    return lines
 
 
 def kept_lines(view: View, unstored: Sequence[str]) -> list[str]:
@@ -240,12 +258,22 @@ def _container_lines(view: View) -> list[str]:
     return ["containers", *table(head, [_container_row(one) for one in view["containers"]])]
 
 
+def _reported_text(one: Mapping[str, Any]) -> str:
+    """Return what a payload reported last: ``ready, step 120, loss=0.251``."""
+    texts = ["ready"] if one.get("ready") and one["finished_ms"] is None else []
+    if (step := one.get("step")) is not None:
+        texts.append(f"step {step}")
+    metrics = list(one.get("metrics", {}).items())
+    texts += [f"{name}={value:.4g}" for name, value in metrics[:_SHOWN_METRICS]]
+    return ", ".join(texts) + (f" and {len(metrics) - _SHOWN_METRICS} more" if len(metrics) > _SHOWN_METRICS else "")
+
+
 def _container_row(one: Mapping[str, Any]) -> tuple[str, ...]:
     phase = one["phase"]
     if one["progress"] is not None and one["finished_ms"] is None:
         phase += f" {one['progress']:.0%}"
     said = [f"attempt {one['attempt']}"] if one["attempt"] > 1 else []
-    said += [text for text in (one["message"] or one["detail"],) if text]
+    said += [text for text in (one["message"] or one["detail"], _reported_text(one)) if text]
     return (
         str(one["index"]),
         f"{one['role']}_{one['role_index']}",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +17,7 @@ from dlapp.login import Login
 from dlapp.report import ApplicationView, ContainerView, FinalStatus, State
 from dlapp.serialization import to_json
 from dlapp.value import replace
+from tests.services.http_server import Answer, Request, http_server
 
 APP = ApplicationId(1700000000000, 7)
 CONTAINER = ContainerId(APP, 1, 2)
@@ -37,30 +36,20 @@ REPORT = AppReport(
 class Service:
     """Something inside that answers HTTP, and what it was asked."""
 
-    def __init__(self, server: ThreadingHTTPServer) -> None:
-        self.address, self.asked = f"127.0.0.1:{server.server_address[1]}", list[str]()
+    def __init__(self) -> None:
+        self.address, self.asked = "", list[str]()
+
+    def answer(self, request: Request) -> Answer:
+        self.asked.append(request.target)
+        return Answer(body=b"LogType:stdout\nLogLength:7\nLogContents:\nsecret\n\nEnd of LogType:stdout\n")
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            one.asked.append(self.path)
-            text = b"LogType:stdout\nLogLength:7\nLogContents:\nsecret\n\nEnd of LogType:stdout\n"
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        one = Service(server)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
+    one = Service()
+    with http_server(one.answer) as url:
+        one.address = url.removeprefix("http://")
         yield one
-        server.shutdown()
-        thread.join()
 
 
 class Rest:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.open import open_location, plan_fetch
 from dlapp.storage.webhdfs import WebHdfs, WrongAnswer, parse_listing, parse_status
+from tests.services.http_server import Answer, Request, as_json, http_server
 
 BAD_NAMES = {
     "empty": "",
@@ -52,44 +51,23 @@ def status(name: str = "x", **changed: Any) -> dict[str, Any]:
 def namenode(listings: dict[str, Any], content: bytes = b"hello") -> Iterator[HdfsPlace]:
     """A NameNode and DataNode that says what is written down; what is not listed is a file."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer:
+        path, _, query = request.target.removeprefix("/webhdfs/v1").partition("?")
+        said: Any = listings.get(path, status(""))
+        if "op=OPEN" in query and "data=1" not in query:
+            there = f"http://{request.headers['Host']}/webhdfs/v1{path}?{query}&data=1"
+            return Answer(307, headers=(("Location", there),))
+        if "op=OPEN" in query:
+            return Answer(body=content)
+        if isinstance(said, bytes):
+            return Answer(body=said)
+        if "op=LISTSTATUS" in query:
+            return as_json({"FileStatuses": {"FileStatus": said}})
+        found = status("", type="DIRECTORY", length=0) if isinstance(said, list) else said
+        return as_json({"FileStatus": found})
 
-        def do_GET(self) -> None:
-            path, _, query = self.path.removeprefix("/webhdfs/v1").partition("?")
-            said: Any = listings.get(path, status(""))
-            if "op=OPEN" in query and "data=1" not in query:
-                self.answer(307, b"", f"http://{self.headers['Host']}/webhdfs/v1{path}?{query}&data=1")
-            elif "op=OPEN" in query:
-                self.answer(200, content)
-            elif isinstance(said, bytes):
-                self.answer(200, said)
-            elif "op=LISTSTATUS" in query:
-                self.answer(200, json.dumps({"FileStatuses": {"FileStatus": said}}).encode())
-            else:
-                found = status("", type="DIRECTORY", length=0) if isinstance(said, list) else said
-                self.answer(200, json.dumps({"FileStatus": found}).encode())
-
-        def answer(self, code: int, body: bytes, location: str = "") -> None:
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(body)))
-            if location:
-                self.send_header("Location", location)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield HdfsPlace("hdfs://nn:8020", (f"http://127.0.0.1:{server.server_port}",), Login("tony"))
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(30)
+    with http_server(answer) as url:
+        yield HdfsPlace("hdfs://nn:8020", (url,), Login("tony"))
 
 
 def everything(top: Path) -> list[tuple[str, int]]:

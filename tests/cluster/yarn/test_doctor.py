@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
-import threading
 import time
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from dlapp.locations import HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
 from dlapp.tools.doctor import node_table
 from tests.services.hadoop import NODES, VERSION, Hadoop
+from tests.services.http_server import Answer, http_server
 
 
 @pytest.fixture
@@ -210,11 +209,9 @@ def test_a_log_server_that_does_not_answer_is_a_warning() -> None:
         (one,) = [one for one in _history(HadoopConfiguration(settings, "here")) if one.subject == "yarn.logs"]
         return one
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/logs"
+    with http_server(lambda _: Answer(501)) as base:
+        url = f"{base}/logs"
         one = found(url)
-        server.shutdown()
     assert (one.verdict, one.found) == (PASS, f"collected, and shown at {url}")
     one = found(url)
     assert (one.verdict, one.repair) == (WARN, "start the history server, or correct yarn.log.server.url")

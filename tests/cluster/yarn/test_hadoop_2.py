@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +45,7 @@ from dlapp.login import Login
 from dlapp.report import FinalStatus, State
 from dlapp.spec import Resources
 from tests.hadoop.rpc_server import RpcServer
+from tests.services.http_server import Answer, Request, http_server
 
 VERSIONS = ("2.7.7", "2.10.2")
 TOKEN = Token(b"identifier", b"password", AM_RM_KIND)
@@ -88,31 +87,17 @@ def web(recording: Recording) -> Iterator[tuple[str, list[tuple[str, str, bytes]
     asked: list[tuple[str, str, bytes]] = []
     answers = {path: (status, body) for path, status, body in recording.rest.values()}
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer:
+        asked.append((request.method, request.target, request.body))
+        path, _, query = request.target.partition("?")
+        query = "&".join(word for word in query.split("&") if not word.startswith(UNRECORDED))
+        if request.method != "GET":
+            return Answer(202)
+        status, text = answers.get(f"{path}?{query}" if query else path, (404, "<!DOCTYPE html>"))
+        return Answer(status, text.encode())
 
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked.append((self.command, self.path, body))
-            path, _, query = self.path.partition("?")
-            query = "&".join(word for word in query.split("&") if not word.startswith(UNRECORDED))
-            status, text = answers.get(f"{path}?{query}" if query else path, (404, "<!DOCTYPE html>"))
-            if self.command != "GET":
-                status, text = 202, ""
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
+    with http_server(answer) as url:
+        yield url, asked
 
 
 # ---- the ApplicationMaster ----

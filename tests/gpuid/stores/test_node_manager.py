@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from dlapp.gpuid.rules import LeaseRequest, LedgerError
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.node_manager import NodeManagerGpuLedger, assigned, matched
 from dlapp.launch_spec import NODE_MANAGER, LedgerSettings
+from tests.services.http_server import Answer, Request, http_server
 
 ONE, OTHER = "container_1700000000000_0042_01_000002", "container_1700000000000_0042_01_000003"
 CARDS = tuple(Device(uuid=f"GPU-{minor}", index=place, minor=minor) for place, minor in enumerate((3, 0, 1)))
@@ -37,32 +36,18 @@ class Node:
     """A NodeManager's web address that answers with ``status`` and ``body``; ``asked`` is what it was asked."""
 
     def __init__(self) -> None:
-        self.status, self.body, self.asked = 200, b"", list[str]()
-        node = self
+        self.status, self.body, self.asked, self.web = 200, b"", list[str](), ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                node.asked.append(self.path)
-                self.send_response(node.status)
-                self.send_header("Content-Length", str(len(node.body)))
-                self.end_headers()
-                self.wfile.write(node.body)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.web = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, name="node", kwargs={"poll_interval": 0.01})
-        self.thread.start()
+    def answer(self, request: Request) -> Answer:
+        self.asked.append(request.target)
+        return Answer(self.status, self.body)
 
 
 @pytest.fixture
 def node() -> Iterator[Node]:
     one = Node()
-    yield one
-    one.server.shutdown()
-    one.server.server_close()
-    one.thread.join()
+    with http_server(one.answer) as one.web:
+        yield one
 
 
 def ask(gcores: int) -> LeaseRequest:

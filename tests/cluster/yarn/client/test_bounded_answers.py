@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -28,6 +24,7 @@ from dlapp.login import Login
 from dlapp.report import State
 from dlapp.spec import AppSpec, Placement, RoleSpec
 from dlapp.system import clock
+from tests.services.http_server import as_json, http_server
 
 APP = ApplicationId(1700000000000, 7)
 URLS = ["http://rm1:8088", "http://rm2:8088"]
@@ -39,32 +36,9 @@ NODES = [
 ]
 
 
-@contextmanager
-def resource_manager(answer: Callable[[str, dict[str, str]], Any]) -> Iterator[str]:
-    """Yield the URL of a server that answers with what ``answer`` makes of path and query."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            parts = urlsplit(self.path)
-            query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-            data = json.dumps(answer(parts.path.removeprefix("/ws/v1/cluster"), query)).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+def resource_manager(answer: Callable[[str, dict[str, str]], Any]) -> AbstractContextManager[str]:
+    """Return the context of a server that answers with what ``answer`` makes of path and query."""
+    return http_server(lambda one: as_json(answer(one.path.removeprefix("/ws/v1/cluster"), one.query)))
 
 
 def app(number: int) -> dict[str, Any]:

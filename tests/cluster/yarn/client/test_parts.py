@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +31,7 @@ from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, Out
 from dlapp.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from dlapp.value import replace
 from tests.cluster.yarn.client.test_cleanup import Memory
+from tests.services.http_server import as_json, http_server
 
 APP = ApplicationId(1700000000000, 7)
 ROOT = Path(__file__).parents[4]
@@ -457,28 +455,9 @@ ROW = {"appId": str(APP), "type": "DLAPP", "user": "tony", "appState": "KILLED",
 OTHER = ROW | {"appId": "application_1700000000000_0008"}
 
 
-@contextlib.contextmanager
-def timeline(answer: Any) -> Iterator[str]:
-    """A server, of the timeline or another, with one answer to everything."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            data = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+def timeline(answer: Any) -> AbstractContextManager[str]:
+    """Return the context of a server, of the timeline or another, with one answer to everything."""
+    return http_server(lambda _: as_json(answer))
 
 
 @pytest.mark.parametrize(

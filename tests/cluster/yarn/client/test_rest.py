@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -13,6 +10,7 @@ from dlapp.cluster.yarn.client.rest import ACTIVE_TIMEOUT_S, YarnRest
 from dlapp.errors import EXIT_UNREACHABLE, Unreachable
 from dlapp.login import Login
 from dlapp.system import waits
+from tests.services.http_server import Answer, Request, as_json, http_server
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -42,27 +40,13 @@ class Manager:
 def manager() -> Iterator[Manager]:
     one = Manager()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(_: Request) -> Answer:
+        one.standby_for -= 1
+        state = "STANDBY" if one.standby_for >= 0 else "ACTIVE"
+        return as_json({"clusterInfo": {"haState": state, "resourceManagerVersion": "3.4.2"}})
 
-        def do_GET(self) -> None:
-            one.standby_for -= 1
-            state = "STANDBY" if one.standby_for >= 0 else "ACTIVE"
-            data = json.dumps({"clusterInfo": {"haState": state, "resourceManagerVersion": "3.4.2"}}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        one.url = f"http://127.0.0.1:{server.server_address[1]}"
+    with http_server(answer) as one.url:
         yield one
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

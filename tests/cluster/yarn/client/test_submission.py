@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +23,7 @@ from dlapp.launch_spec import DockerSettings
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.spec import AppSpec, InputSpec, RoleSpec, Secrets, Submission
+from tests.services.http_server import Answer, Request, as_json, http_server
 
 APP = ApplicationId(1700000000000, 7)
 NOT_FOUND = {"RemoteException": {"javaClassName": "org.apache.hadoop.yarn.webapp.NotFoundException", "message": "no"}}
@@ -62,34 +60,12 @@ class Recovering:
 
 @contextmanager
 def serving(manager: Recovering) -> Iterator[YarnRest]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer | None:
+        made = manager.answer(request.method, request.path)
+        return None if made is None else as_json(made[1], made[0])
 
-        def do_GET(self) -> None:
-            answer = manager.answer(self.command, self.path.partition("?")[0])
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if answer is None:
-                self.close_connection = True
-                return
-            data = json.dumps(answer[1]).encode()
-            self.send_response(answer[0])
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            with YarnRest([f"http://127.0.0.1:{server.server_address[1]}"], Login("tony"), timeout_s=5) as rest:
-                yield rest
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(answer) as url, YarnRest([url], Login("tony"), timeout_s=5) as rest:
+        yield rest
 
 
 def hand_in(rest: YarnRest) -> str | None:

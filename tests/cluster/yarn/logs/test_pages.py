@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -17,6 +15,7 @@ from dlapp.errors import NotFound, Unreachable
 from dlapp.hadoop.web import Web
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
+from tests.services.http_server import Answer, Request, http_server
 
 
 class Node:
@@ -38,29 +37,12 @@ class Node:
 
 @contextlib.contextmanager
 def serving(node: Node) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer:
+        status, data = node.answer(request.target)
+        return Answer(status, data, (("Location", node.location),) if status == 307 else ())
 
-        def do_GET(self) -> None:
-            status, data = node.answer(self.path)
-            self.send_response(status)
-            if status == 307:
-                self.send_header("Location", node.location)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/node/containerlogs/c1/tony/stdout/?start=-4096"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(answer) as url:
+        yield f"{url}/node/containerlogs/c1/tony/stdout/?start=-4096"
 
 
 @pytest.fixture

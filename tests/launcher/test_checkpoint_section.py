@@ -1,0 +1,72 @@
+"""Test the section ``[checkpoint]`` of a properties file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlapp.config import Config, load_config
+from dlapp.errors import SpecError
+from dlapp.spec import AppSpec, CheckpointSpec, RoleSpec
+from tests.launcher.test_application import LEAST, ON_HDFS, read, refused
+
+OUTPUT = "[to_hdfs]\noutput_path=out\nhdfs={}\n"
+
+
+@pytest.fixture
+def config() -> Config:
+    return load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w/s.sh").write_text("#!/bin/sh\n")
+    return tmp_path
+
+
+def test_checkpoints_are_beside_the_first_output_unless_the_file_says_where(place: Path, config: Config) -> None:
+    text = LEAST + "[checkpoint]\npath=./models/\n" + OUTPUT.format("results/run1/")
+    expected = CheckpointSpec(path="models", target=f"file://{place}/results/run1.checkpoints", every_s=600.0, keep=3)
+    assert read(place, text, config).spec.checkpoint == expected
+    text = LEAST + "[checkpoint]\npath=m\nhdfs=/kept\nevery=90s\nkeep=5\n"
+    on_hdfs = read(place, text, config, ON_HDFS).spec.checkpoint
+    assert on_hdfs == CheckpointSpec(path="m", target="hdfs://nn:8020/kept", every_s=90.0, keep=5)
+    assert read(place, LEAST, config).spec.checkpoint is None
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ("path=../m\nhdfs=c\n", "checkpoint.path: '../m' leads out of the workspace"),
+        ("path=/m\nhdfs=c\n", "checkpoint.path: '/m' is absolute"),
+        ("path=.\nhdfs=c\n", "checkpoint.path: '.' is the workspace itself"),
+        ("path=m\n", "checkpoint.hdfs: is missing, and there is no output"),
+        ("path=m\nhdfs=c/*\n", "checkpoint.hdfs: 'c/*' is a pattern"),
+        ("path=m\nhdfs=c\nevery=0s\n", "checkpoint.every: is 0 s, the minimum is 1 s"),
+        ("path=m\nhdfs=c\nkeep=0\n", "checkpoint.keep: "),
+        ("path=m\nhdfs=c\nrole=all\n", "checkpoint.role: is not built yet"),
+        ("hdfs=c\n", "checkpoint.path: is missing"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(place: Path, config: Config, section: str, problem: str) -> None:
+    faults = refused(place, f"{LEAST}[checkpoint]\n{section}", config)
+    assert [problem in fault for fault in faults] == [True], faults
+
+
+def test_all_faults_are_named_at_once(place: Path, config: Config) -> None:
+    text = "[resources]\ncontainers=2\n[checkpoint]\npath=..\nhdfs=out/in\n"
+    faults = refused(place, LEAST + text + OUTPUT.format("out"), config)
+    assert len(faults) == 3
+    assert "several containers are not built yet, and this one has 2" in faults[0] + faults[1]
+    assert "which is replaced as a whole" in faults[2]
+
+
+def test_a_spec_refuses_what_a_file_does() -> None:
+    checkpoint = CheckpointSpec(path="m", target="file:///c")
+    with pytest.raises(SpecError, match=r"checkpoint\.path: checkpoints of an application with several containers"):
+        AppSpec(username="u", appname="a", command=("x",), roles=(RoleSpec(instances=2),), checkpoint=checkpoint)
+    for field, value in (("path", ".."), ("target", ""), ("every_s", 0.5), ("keep", 0)):
+        with pytest.raises(SpecError, match=r"^checkpoint\."):
+            CheckpointSpec(**{"path": "m", "target": "file:///c", field: value})  # type: ignore[arg-type]
