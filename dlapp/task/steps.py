@@ -212,7 +212,8 @@ class Task:
             result = TaskResult(fault=Fault.NODE, message=_HOME_GONE, lost=True)
         if self._outputs.unstored:
             result = replace(result, unstored=tuple(self._outputs.unstored))
-        result = with_cause(result, self._home, self._log.warn)
+        if not self._is_home_gone:  # with it went the logs, and the code that reads them
+            result = with_cause(result, self._home, self._log.warn)
         self._link.say(Phase.RELEASING, detail="removing the workspace")
         self._clean_up()
         return result

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.errors import NotFound
 from tests.applications import launch, processes, properties, run, status, wait_for
 from tests.engines import Engine
 
@@ -30,7 +31,7 @@ echo "half of epo" >model/epoch
 
 
 def manifests(engine: Engine, application: str) -> list[str]:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotFound):  # a copy is being made
         tree = engine.tree(f"kept/result.checkpoints/{application}")
         return sorted(name for name in tree if name.endswith(".json") and not name.startswith("."))
     return []
