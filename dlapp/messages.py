@@ -25,6 +25,7 @@ from enum import Enum
 from dlapp.errors import SpecError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.spec import CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
+from dlapp.usage import Receipt, Usage
 from dlapp.value import Value, field
 
 TOOLS = "tools"
@@ -245,6 +246,7 @@ class TaskResult(Value, kw_only=True):
         lost: with NODE: the node removed the container's directories. It counts as what YARN takes away.
         unstored: the directories of this machine with output that could not be stored.
         diagnosis: the cause of a failure; None: no rule names it, or it did not fail.
+        receipt: what it has cost.
     """
 
     fault: Fault
@@ -256,6 +258,7 @@ class TaskResult(Value, kw_only=True):
     lost: bool = False
     unstored: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
+    receipt: Receipt | None = None
 
     @property
     def exit_text(self) -> str:
@@ -313,6 +316,8 @@ class Report(Value, kw_only=True):
         image: which image its payload runs in, for good: the digest at its registry, or its id.
         waits_for: the service that is away, without which this phase cannot go on; empty: it goes on.
         payload: what the payload has said; None: nothing.
+        usage: what the payload uses; None: nothing new was measured.
+        receipt: what the task has cost so far; it comes with ``usage``.
         result: how it ended; with it the phase is ENDED and no report follows.
         failure: how the payload of a member of a gang failed. The task waits for orders: to prepare a later generation,
             or to stop; then this is its result.
@@ -334,6 +339,8 @@ class Report(Value, kw_only=True):
     image: str = ""
     waits_for: str = ""
     payload: PayloadStatus | None = None
+    usage: Usage | None = None
+    receipt: Receipt | None = None
     result: TaskResult | None = None
     failure: TaskResult | None = None
     generation: int = 0

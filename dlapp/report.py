@@ -12,6 +12,7 @@ from typing import Any
 
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Diagnosis, Phase
+from dlapp.usage import Receipt, Usage
 from dlapp.value import Value, field, fields, replace
 
 
@@ -95,6 +96,8 @@ class ContainerView(Value, kw_only=True):
         log_url: directory or page under which its stdout and stderr are found.
         unstored: directories on ``host`` with output that could not be stored.
         diagnosis: why it failed; None: it did not, or no rule names the cause.
+        usage: what its payload used, as it was measured last; None: it was not.
+        receipt: what it has cost; None: not known.
         earlier: the containers that the index had before, the latest of them, oldest first.
     """
 
@@ -121,6 +124,8 @@ class ContainerView(Value, kw_only=True):
     log_url: str = ""
     unstored: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
+    usage: Usage | None = None
+    receipt: Receipt | None = None
     earlier: tuple[TryView, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
@@ -212,6 +217,7 @@ class ApplicationView(Value, kw_only=True):
         network: Docker's network mode of its containers; empty: it is not in Docker.
         containers: the last one of each index, in the order of CONTAINER_INDEX.
         diagnosis: why it failed, by the container that failed first; one that only followed from another comes last.
+        receipt: what it has cost so far, with all tries of all containers; None: not known.
         min_version: the least format version that may write this.
     """
 
@@ -245,6 +251,7 @@ class ApplicationView(Value, kw_only=True):
     containers: tuple[ContainerView, ...] = ()
     outputs: tuple[OutputView, ...] = ()
     diagnosis: ContainerDiagnosis | None = None
+    receipt: Receipt | None = None
     min_version: int = 1
     unknown: Mapping[str, Any] = field(default_factory=dict)
 

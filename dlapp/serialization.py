@@ -48,7 +48,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Value):
         out: dict[str, Any] = {}
         for name in fields(type(value)):
-            if name == UNKNOWN:
+            if name == UNKNOWN and _keeps_unknown(type(value)):
                 out.update(getattr(value, UNKNOWN))
             else:
                 out[name] = to_json(getattr(value, name))
@@ -125,8 +125,9 @@ def _read_object(cls: Any, data: Any, strict: bool, path: str) -> Any:
         raise SpecError(path or cls.__name__, f"is {_kind_of(data)}, not an object")
     hints, values, left = _hints(cls), {}, dict(data)
     required = _required(cls)
+    keeps_unknown = _keeps_unknown(cls)
     for name in required:
-        if name == UNKNOWN:
+        if name == UNKNOWN and keeps_unknown:
             continue
         where = f"{path}.{name}" if path else name
         if name in left:
@@ -135,9 +136,15 @@ def _read_object(cls: Any, data: Any, strict: bool, path: str) -> Any:
             raise SpecError(where, "is missing")
     if left and strict:
         raise SpecError(f"{path}.{min(left)}" if path else str(min(left)), "is not known")
-    if UNKNOWN in required:
+    if keeps_unknown:
         values[UNKNOWN] = left
     return cls(**values)
+
+
+@functools.cache
+def _keeps_unknown(cls: Any) -> bool:
+    """Return whether a class keeps the fields that it does not know; another may have an amount of that name."""
+    return issubclass(cls, Value) and UNKNOWN in fields(cls) and fields(cls)[UNKNOWN].default_factory is not None
 
 
 @functools.cache
