@@ -22,6 +22,7 @@ from tests.applications import Done, ended, properties, run, status, wait_for
 from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root
 from tests.services.containers.nvml_stub import StubDevice, seen_by_all
 from tests.services.containers.registry import Registry
+from tests.services.ports import free_range
 from tests.services.users import interpreter_for_everybody, place_for_everybody
 
 pytestmark = pytest.mark.root
@@ -225,7 +226,8 @@ mkdir -p out; echo x >out/x
 def test_containers_in_docker_exchange_bytes_over_ports_of_the_operators_range(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.policy("ports: 21801-21803\n")
+    first = free_range(3)
+    node.policy(f"ports: {first}-{first + 2}\n")
     node.look_as(ROOT, monkeypatch)
     file = node.file(ROOT, MEET)
     text = file.read_text().replace("containers=1\n", "")
@@ -238,13 +240,16 @@ def test_containers_in_docker_exchange_bytes_over_ports_of_the_operators_range(
     ports = lines[0][0].split()
     assert lines[1] == [" ".join(ports)]
     assert len(set(ports)) == 2
-    assert set(ports) <= {"21801", "21802", "21803"}
+    assert set(ports) <= {str(port) for port in range(first, first + 3)}
 
+    first = free_range(3)  # connections of the others may still be closing
+    node.policy(f"ports: {first}-{first + 2}\n")
     other = text.replace("/result", "/other")
     file.write_text(other + "\n[role peer]\ninstances=2\nports=2\n")
     end = ended(node.submit(ROOT, file))
     assert end["final_status"] == "FAILED"
-    assert "of the ports 21801-21803 only 1 are free on this machine, and 2 are needed" in end["diagnostics"]
+    lack = f"of the ports {first}-{first + 2} only 1 are free on this machine, and 2 are needed"
+    assert lack in end["diagnostics"]
     assert "(ports of /etc/dlapp/node.yaml)" in end["diagnostics"]
 
 

@@ -30,3 +30,16 @@ def held(addresses: Sequence[str] = ("127.0.0.1",)) -> tuple[int, list[socket.so
                 continue
             stack.pop_all()
             return port, sockets
+
+
+def free_range(count: int) -> int:
+    """The first of so many ports in a row that are free just now, and that no other server of the tests is given."""
+    while True:
+        first = random.randrange(2048, _LOWEST // 2 - count)
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.create_server(("0.0.0.0", port)))
+            except OSError:
+                continue
+            return first
