@@ -1,10 +1,10 @@
 """Bundle that brings dlapp to a node: one zip of what is installed here, run as ``python3 -I -S dlapp.pyz am`` or
 ``task``.
 
-In it is every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, as source and, beside
-it, compiled for the Python that made the zip. The compiled form is of the kind that is never compared with the source
-(PEP 552, unchecked): a zip keeps times to two seconds only, and a Python of another version passes over it and takes
-the source. Native parts stay behind, so the zip runs on any processor and libc; what has them has a pure form too.
+In it is every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, compiled for the
+Python that made the zip, and not compressed: reading them took a fifth of a task's start. The sources are in a zip
+within the zip. A Python of another version copies it into its working directory and uses it in its place. Native parts
+stay behind, so the zip runs on any processor and libc; what has them has a pure form too.
 
 It is named by its digest, and here also by what goes into it, so the same installation finds it again. It is used only
 while it has that digest, and lies in a directory that nobody else may write. It is never unpacked: a node takes as
@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from importlib.util import MAGIC_NUMBER, find_spec, source_hash
 from typing import NamedTuple
@@ -36,7 +36,10 @@ _USED = (
 )
 """What the parts of dlapp on a node load where it is installed here; what is not, they do without."""
 _DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml")
-_FORMAT = 1
+_READ = "dlapp/context.py"
+"""A module whose source is read, for payloads."""
+_FORMAT = 2
+_SOURCES = "sources.zip"
 MAX_BYTES = 64 << 20
 _MOST_NAMES = 10_000
 _SKIPPED = frozenset({"__pycache__", "tests", "testing"})
@@ -52,16 +55,19 @@ if sys.version_info < {LEAST_PYTHON!r}:
         "set yarn.python or yarn.python_archive\\n" % (sys.executable, os.uname()[1], sys.version.split()[0])
     )
     sys.exit(126)
+import _frozen_importlib_external
+
+if _frozen_importlib_external.MAGIC_NUMBER != {MAGIC_NUMBER!r}:
+    sources = os.path.abspath("dlapp-{_SOURCES}")
+    with open(sources, "wb") as file:
+        file.write(__loader__.get_data(os.path.join(sys.path[0], "{_SOURCES}")))
+    sys.path[0] = sources
 # A node's own protobuf may have a native part, which is of another version than the rest.
 os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
 from dlapp.__main__ import main
 
 sys.exit(main(sys.argv[1:]))
 """
-
-
-Adder = Callable[[str, bytes], None]
-"""Adds a file to the zip."""
 
 
 class BundleFile(NamedTuple):
@@ -177,39 +183,45 @@ def _fingerprint(files: list[BundleFile]) -> str:
 
 
 def _write(path: str, files: list[BundleFile]) -> None:
+    import io
     import warnings
     import zipfile
 
+    held = io.BytesIO()
     with (
         warnings.catch_warnings(),
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive,
+        zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as sources,
     ):
         # What the compiler thinks of other people's code is no news for our user.
         warnings.simplefilter("ignore")
 
-        def add(name: str, data: bytes) -> None:
+        def add(to: zipfile.ZipFile, name: str, data: bytes) -> None:
             entry = zipfile.ZipInfo(name, _EARLIEST)
             entry.external_attr = 0o644 << 16
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, data)
+            entry.compress_type = to.compression
+            to.writestr(entry, data)
 
-        _add_module(add, "__main__.py", _MAIN.encode())
+        # Source alone: an older Python must be able to read it and say what is wrong.
+        add(archive, "__main__.py", _MAIN.encode())
         # Without it `google` would be a namespace, to which a node's own installation would add its part.
-        _add_module(add, "google/__init__.py", b"")
+        add(archive, "google/__init__.pyc", _compiled("google/__init__.py", b""))
+        add(sources, "google/__init__.py", b"")
         for one in files:
             with open(one.path, "rb") as file:
                 data = file.read()
+            add(sources, one.name, data)
             if one.name.endswith(".py"):
-                _add_module(add, one.name, data)
-            else:
-                add(one.name, data)
+                add(archive, f"{one.name}c", _compiled(one.name, data))
+            if one.name == _READ or not one.name.endswith(".py"):
+                add(archive, one.name, data)
+        sources.close()
+        add(archive, _SOURCES, held.getvalue())
 
 
-def _add_module(add: Adder, name: str, source: bytes) -> None:
+def _compiled(name: str, source: bytes) -> bytes:
+    """Return a module compiled, in the form that is never compared with its source (PEP 552, unchecked)."""
     import marshal
 
-    # __main__ stays source alone: an older Python must be able to read it and say what is wrong.
-    if name != "__main__.py":
-        code = compile(source, f"<dlapp>/{name}", "exec", dont_inherit=True, optimize=0)
-        add(f"{name}c", MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code))
-    add(name, source)
+    code = compile(source, f"<dlapp>/{name}", "exec", dont_inherit=True, optimize=0)
+    return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code)

@@ -52,16 +52,21 @@ def test_all_that_runs_on_a_node_is_in_the_zip_in_its_pure_python_form(travel_ca
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_python_of_another_version_passes_over_the_compiled_forms(travel_cache: Path) -> None:
+def test_a_python_of_another_version_uses_the_sources(travel_cache: Path, tmp_path: Path) -> None:
     path, _ = bundle.packed(str(travel_cache))
     # As if compiled by another: its number is not the one that this Python wants.
-    code = "import importlib.util as u, zipimport, sys; zipimport._bootstrap_external.MAGIC_NUMBER = b'old!'\n" + _TRIAL
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-W", "ignore", "-c", code, path, "dlapp.task.steps", "h11"],
-        capture_output=True,
-        text=True,
+    code = (
+        "import runpy, sys, _frozen_importlib_external as external\nexternal.MAGIC_NUMBER = b'old!'\n"
+        "sys.argv[:] = sys.argv[1:]\ntry:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "except SystemExit as end:\n    import dlapp.task.steps\n"
+        "    print(end.code, dlapp.task.steps.__file__, len(dlapp.task.main.__loader__.get_data(sys.argv[2])) > 100)\n"
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    sources = tmp_path / "dlapp-sources.zip"
+    rules = sources / "dlapp" / "diagnosis" / "rules.yaml"
+    argv = [sys.executable, "-I", "-S", "-W", "ignore", "-c", code, path, "task", str(rules)]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == f"2 {sources}/dlapp/task/steps.py True\n"
+    assert done.stderr == "Error: dlapp task: needs --home DIR, and perhaps --keep-fds N,N\n"
 
 
 @pytest.fixture

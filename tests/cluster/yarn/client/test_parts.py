@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -210,10 +211,14 @@ def test_the_zip_runs_where_nothing_is_installed_and_is_made_once(tmp_path: Path
 
 @pytest.mark.slow
 def test_the_zip_has_no_native_parts_and_keeps_others_out_of_google(tmp_path: Path) -> None:
-    names = zipfile.ZipFile(bundle.packed(str(tmp_path))[0]).namelist()
-    assert {"__main__.py", "google/__init__.py", "google/__init__.pyc", "dlapp/runtime/wrapper.sh"} <= set(names)
-    assert [name for name in names if name.endswith((".so", ".pyd")) or "__pycache__" in name] == []
-    assert len(names) == len(set(names))
+    archive = zipfile.ZipFile(bundle.packed(str(tmp_path))[0])
+    names = archive.namelist()
+    sources = zipfile.ZipFile(io.BytesIO(archive.read("sources.zip"))).namelist()
+    assert {"__main__.py", "google/__init__.pyc", "dlapp/runtime/wrapper.sh", "dlapp/context.py"} <= set(names)
+    assert {"google/__init__.py", "dlapp/__main__.py", "dlapp/runtime/wrapper.sh"} <= set(sources)
+    for each in (names, sources):
+        assert [name for name in each if name.endswith((".so", ".pyd")) or "__pycache__" in name] == []
+        assert len(each) == len(set(each))
 
 
 @pytest.mark.slow
