@@ -30,6 +30,8 @@ from dlapp.value import Value, field
 
 TOOLS = "tools"
 """Purpose of the token that tools present; a task's is its container id."""
+PREEMPTED = "preempted"
+"""Reason of a soft stop (`Orders.reason`): the engine takes the container for others."""
 MAX_METRICS = 64
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _MOST_METRIC = 1e18
@@ -243,7 +245,8 @@ class TaskResult(Value, kw_only=True):
         message: one line for the user; empty when all is well.
         service: with SERVICE the service that is away, for users; with NODE one of this node alone, such as Docker,
             which comes back without a change of its setup.
-        lost: with NODE: the node removed the container's directories. It counts as what YARN takes away.
+        lost: with NODE: the node removed the container's directories, or the engine preempted it. It counts as what
+            YARN takes away.
         unstored: the directories of this machine with output that could not be stored.
         diagnosis: the cause of a failure; None: no rule names it, or it did not fail.
         receipt: what it has cost.

@@ -10,11 +10,11 @@ import time
 
 from dlapp.am.decisions.dependencies import is_met
 from dlapp.am.decisions.gangs import gang_window
-from dlapp.am.decisions.verdict import diagnosis_of_end, of_end, of_result
+from dlapp.am.decisions.verdict import PREEMPTED, diagnosis_of_end, diagnosis_of_status, of_end, of_result
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Diagnosis, Phase
+from dlapp.messages import Diagnosis, Fault, Phase
 from dlapp.report import ApplicationView, Cause, ContainerDiagnosis, ContainerView, FinalStatus, State
 from dlapp.spec import Until
 from dlapp.system.waits import SHOWN_AFTER_S
@@ -95,6 +95,8 @@ def _first_cause(state: ApplicationState) -> ContainerDiagnosis | None:
 
 
 def _diagnosis(container: Container) -> Diagnosis | None:
+    if container.preempted and container.result is not None and container.result.fault is not Fault.NONE:
+        return diagnosis_of_status(PREEMPTED)
     if container.result is not None:
         return container.result.diagnosis
     if container.end is None or container.stop_reason is not None:
@@ -138,6 +140,8 @@ def _phase_of(state: ApplicationState) -> str:
     if storing:
         what = "storing" if storing == total or not running else f"{storing} storing"
         words.append(what + obstacles.get(Phase.STORING, ""))
+    if preempted := sum(one.preempted for one in state.open.values()):
+        words.append(f"{preempted} preempted")
     unrecorded = sum(
         container.phase is Phase.WAITING and container.container_id in state.open and state.role_of(container).may_start
         for _, container in state.unrecorded

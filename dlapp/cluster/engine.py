@@ -267,6 +267,8 @@ class Heartbeat(Value, kw_only=True):
         started: containers whose node has taken their tasks, and brings what they need.
         preparing: of those asked for with `AmEngine.check_start`, the ones whose node still brings what they need.
         ending: containers that the engine is taking away; each one's end follows, and until then it may run.
+        preempted: containers that the engine is going to take for others, unless they end before; told once.
+        preemption_wait_s: how long it waits for that.
         resync: the engine was restarted, and has taken us again: what nodes refused before says nothing against them.
         shut_down: the engine wants this attempt to end at once, with the reason.
         killed_in_s: the engine is going to kill the application then [s]; infinity: at no time; None: no news.
@@ -279,6 +281,8 @@ class Heartbeat(Value, kw_only=True):
     ended: tuple[ContainerEnd, ...] = ()
     start_failed: tuple[ContainerEnd, ...] = ()
     ending: tuple[ContainerId, ...] = ()
+    preempted: tuple[ContainerId, ...] = ()
+    preemption_wait_s: float = 0.0
     resync: bool = False
     shut_down: str | None = None
     killed_in_s: float | None = None

@@ -18,7 +18,7 @@ def with_cause(result: TaskResult, home: str, warn: Callable[[str], None]) -> Ta
         home: the container's directory.
         warn: told what could not be read.
     """
-    if result.fault in (Fault.NONE, Fault.STOPPED):
+    if result.fault in (Fault.NONE, Fault.STOPPED) or result.lost:
         return result
     from dlapp.diagnosis.rules import load_rules
     from dlapp.diagnosis.search import diagnose, read_tail

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dlapp.errors import DlappError, Unreachable, UsageError
 from dlapp.launch_spec import FILE_NAME, RESERVED_FROM, LaunchSpec
 from dlapp.locations import HDFS, HdfsPlace
-from dlapp.messages import Assignment, Fault, PayloadStatus, Phase, Stop, TaskResult
+from dlapp.messages import PREEMPTED, Assignment, Fault, PayloadStatus, Phase, Stop, TaskResult
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import NodePolicy, node_policy
 from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, PayloadExit, Running, ServiceAway
@@ -780,7 +780,10 @@ class Task:
 
     def _result_of(self, ended: PayloadExit, soft: bool, cut: str, device: str) -> TaskResult:
         fault, message = ended.fault, ended.problem
-        if self._stopper.wanted is Stop.NOW or soft:
+        is_preempted = soft and self._stopper.wanted is Stop.SOFT and self._stopper.reason == PREEMPTED
+        if is_preempted:
+            fault, message = Fault.NODE, self._stopper.why
+        elif self._stopper.wanted is Stop.NOW or soft:
             fault, message = Fault.STOPPED, self._stopper.why
         elif device:
             fault, message = Fault.NODE, device
@@ -791,7 +794,12 @@ class Task:
             fault = Fault.NONE
         message = "; ".join(part for part in (message, cut) if part)
         return TaskResult(
-            fault=fault, exit_code=ended.exit_code, signal=ended.signal, message=message, service=ended.service
+            fault=fault,
+            exit_code=ended.exit_code,
+            signal=ended.signal,
+            message=message,
+            service=ended.service,
+            lost=is_preempted,
         )
 
     # ---- after it ----

@@ -13,6 +13,7 @@ from dlapp.value import replace
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
 EPOCH_MS = 1_700_000_000_000
+PREEMPTION_WAIT_S = 4.0
 PHASES = (Phase.UNPACKING, Phase.FETCHING, Phase.LEASING, Phase.WAITING)
 TIMING = Timing(
     hello_ms=30_000,
@@ -58,6 +59,9 @@ class Plan:
     node_deaths: tuple[float, ...] = ()
     node_losses: tuple[float, ...] = ()
     """Times at which the engine loses a node on which all runs on, and reaches the ApplicationMaster."""
+    preemptions: tuple[float, ...] = ()
+    """Times at which the engine gives notice that it takes a container away, which it does `PREEMPTION_WAIT_S` later.
+    """
     am_deaths: tuple[float, ...] = ()
     journal: str = "whole"
     """``whole``, ``tail lost`` or ``lost``."""

@@ -24,10 +24,10 @@ from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
 from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
 from dlapp.ids import ContainerId
-from dlapp.messages import Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
+from dlapp.messages import PREEMPTED, Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, OutputView
 from dlapp.spec import ContainerFailure, Gang, Resources, RoleFailure, Until
-from tests.am.plan import APPLICATION, EPOCH_MS, PHASES, TIMING, Plan, Violation
+from tests.am.plan import APPLICATION, EPOCH_MS, PHASES, PREEMPTION_WAIT_S, TIMING, Plan, Violation
 
 
 def add_completion(
@@ -119,6 +119,7 @@ class World:
         self.news_ended: list[ContainerEnd] = []
         self.news_ending: list[ContainerId] = []
         self.news_failed: list[ContainerEnd] = []
+        self.news_preempted: list[ContainerId] = []
         self.unsaid: Heartbeat | None = None
         # the ApplicationMaster
         self.attempt = 0
@@ -161,6 +162,8 @@ class World:
             self.at(when, self.kill_node)
         for when in plan.node_losses:
             self.at(when, self.lose_node)
+        for when in plan.preemptions:
+            self.at(when, self.preempt)
         for when in plan.am_deaths:
             self.at(when, self.kill_master)
         if plan.soft_kill_at is not None:
@@ -422,10 +425,18 @@ class World:
         ended, self.news_ended = tuple(self.news_ended), []
         failed, self.news_failed = tuple(self.news_failed), []
         ending, self.news_ending = tuple(self.news_ending), []
+        preempted, self.news_preempted = tuple(self.news_preempted), []
         mine = self.attempt
         self.at(self.latency(), lambda: self.grant_some(mine))
         return Heartbeat(
-            granted=granted, started=started, preparing=preparing, ended=ended, start_failed=failed, ending=ending
+            granted=granted,
+            started=started,
+            preparing=preparing,
+            ended=ended,
+            start_failed=failed,
+            ending=ending,
+            preempted=preempted,
+            preemption_wait_s=PREEMPTION_WAIT_S,
         )
 
     def grant_some(self, attempt: int) -> None:
@@ -476,6 +487,14 @@ class World:
                 container_id = box.grant.container_id
                 end = ContainerEnd(container_id=container_id, exit_status=-100, node_fault=True, presumed=True)
                 self.at(self.chance.uniform(0, 10), lambda end=end: self.news_ended.append(end))  # type: ignore[misc]
+
+    def preempt(self) -> None:
+        boxes = [box for box in self.boxes.values() if box.alive and not box.on_lost_node]
+        if not boxes or self.ending is not None:
+            return
+        box = self.chance.choice(boxes)
+        self.news_preempted.append(box.grant.container_id)
+        self.at(PREEMPTION_WAIT_S, lambda: self.end_box(box, -102, node_fault=True))
 
     def end_box(self, box: Box, status: int, *, node_fault: bool = False, said_in_s: float = 0.0) -> None:
         if box.ended:
@@ -741,6 +760,8 @@ class World:
         box.blamed = fault is Fault.USER
         if box.stopping is Stop.SOFT:
             fault = self.chance.choice((Fault.NONE, Fault.STOPPED, Fault.USER))
+            if box.orders is not None and box.orders.reason == PREEMPTED:
+                fault = Fault.NODE
         if fault is Fault.USER and box.stopping is Stop.NO and self.plan.gang is not Gang.NONE and not box.replaced:
             box.failure = TaskResult(fault=fault, exit_code=3)
             if not box.hangs:
@@ -761,7 +782,8 @@ class World:
         if self.plan.outputs and fault is not Fault.DATA:
             outputs = (StoredOutput(name="", part=f"part of {box.grant.container_id}", files=1, size_bytes=1),)
         code = {Fault.NONE: 0, Fault.USER: 3}.get(fault)
-        result = TaskResult(fault=fault, exit_code=code, outputs=outputs)
+        is_preempted = fault is Fault.NODE and box.orders is not None and box.orders.reason == PREEMPTED
+        result = TaskResult(fault=fault, exit_code=code, outputs=outputs, lost=is_preempted)
         if fault is Fault.NONE and not box.replaced:
             self.completions[box.index] = (box.grant.container_id, result)
         self.say_result(box, result)

@@ -87,6 +87,34 @@ def test_an_index_of_a_silent_task_on_a_lost_node_runs_elsewhere_when_it_was_sil
         World(of_silent_tasks(seed)).run()
 
 
+def of_preemptions(seed: int) -> Plan:
+    """Containers are preempted again and again; nothing else goes wrong but that messages are lost and masters die."""
+    chance = random.Random(f"preempted {seed}")
+    plan = Plan.of_seed(seed)
+    plan.start_failed = plan.task_killed = plan.task_hangs = plan.task_late = plan.slow_files = 0.0
+    plan.node_deaths, plan.failing, plan.commit_fails = (), {}, False
+    plan.soft_kill_at = plan.kill_at = plan.max_runtime_s = None
+    plan.preemptions = tuple(chance.uniform(0, 40) for _ in range(12))
+    return plan
+
+
+def test_however_often_containers_are_preempted_the_application_succeeds() -> None:
+    for seed in range(40 * TIMES):
+        world = World(of_preemptions(seed))
+        ending = world.run()
+        assert ending.final_status is FinalStatus.SUCCEEDED, f"seed {seed}: {ending.diagnostics}"
+        assert world.master is not None
+        faults = [one.user_faults for one in world.master.state.instances]
+        assert not any(faults), f"seed {seed}: {faults}"
+
+
+def test_whatever_goes_wrong_with_preemptions_too_it_ends_as_it_must() -> None:
+    for seed in range(20 * TIMES):
+        plan = Plan.of_seed(seed)
+        plan.preemptions = of_preemptions(seed).preemptions
+        World(plan).run()
+
+
 def plans_that_end_one_way() -> Iterator[Plan]:
     """Plans of which the end depends on the program alone: messages are lost, nothing dies but ApplicationMasters."""
     for seed in range(40 * TIMES):

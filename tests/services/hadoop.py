@@ -113,6 +113,15 @@ RECOVERY = {
     "yarn.nm.liveness-monitor.expiry-interval-ms": "120000",
 }
 """Of a cluster's yarn-site.xml: its NodeManagers find their containers again, as documented for operators."""
+_MONITOR = "yarn.resourcemanager.monitor.capacity.preemption"
+PREEMPTION = {
+    "yarn.resourcemanager.scheduler.monitor.enable": "true",
+    f"{_MONITOR}.monitoring_interval": "1000",
+    f"{_MONITOR}.max_wait_before_kill": "12000",
+    f"{_MONITOR}.total_preemption_per_round": "1.0",
+    f"{_MONITOR}.natural_termination_factor": "1.0",
+}
+"""What a queue lacks of its capacity it is given at once by those that use more than theirs."""
 NAMESERVICE = "dlapp"
 
 # Quick to start and small, rather than fast later: a test cluster lives for minutes on two cores.
@@ -617,6 +626,7 @@ class Hadoop:
                 "yarn.resourcemanager.fs.state-store.uri": f"file://{here}/state",
                 "yarn.node-attribute.fs-store.root-dir": f"file://{here}/attributes",
                 "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "1000",
+                **PREEMPTION,
                 "yarn.nm.liveness-monitor.expiry-interval-ms": "8000",
                 "yarn.resourcemanager.connect.max-wait.ms": "60000",
                 "yarn.resourcemanager.connect.retry-interval.ms": "500",

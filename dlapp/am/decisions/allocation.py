@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlapp.am.decisions import blockers, failures, recovery, shutdown
+from dlapp.am.decisions import blockers, failures, preemption, recovery, shutdown
 from dlapp.am.model import journal
 from dlapp.am.model.events import Abandon, StartTask
 from dlapp.am.model.instance import Stage
@@ -45,6 +45,8 @@ def take_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
         shutdown.take_lifetime(state, heartbeat.killed_in_s)
     for container_id in heartbeat.ending:
         _take_ending(state, container_id)
+    for container_id in heartbeat.preempted:
+        preemption.take_notice(state, container_id, heartbeat.preemption_wait_s)
     for end in heartbeat.ended:
         failures.take_end(state, end)
     for end in heartbeat.start_failed:

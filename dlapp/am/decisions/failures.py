@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from dlapp.am.decisions import assignment, blockers, containers, services, shutdown, verdict
+from dlapp.am.decisions import assignment, blockers, containers, preemption, services, shutdown, verdict
 from dlapp.am.decisions.gangs import gang, gang_window
 from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model import journal
@@ -89,6 +89,8 @@ def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd)
             judged = Verdict(Fault.NODE, why.value, avoid_node=why is not StopReason.UNVOUCHED)
         case StopReason.SERVICE:
             judged = services.judged_wait(state, container.instance)
+        case StopReason.PREEMPTED:
+            judged = preemption.VERDICT
         case why:
             judged = Verdict(Fault.STOPPED, why.value, free=True)
     judged = _of_recalled(state, container, judged)
@@ -154,7 +156,8 @@ def judge_result(state: ApplicationState, container: Container, instance: Instan
     if not recalled:
         take_stored(instance, container, result)
     if state.stage is Stage.ACTIVE:
-        judged = _of_recalled(state, container, verdict.of_result(result))
+        is_preempted = container.preempted and result.fault in (Fault.USER, Fault.STOPPED)
+        judged = _of_recalled(state, container, preemption.VERDICT if is_preempted else verdict.of_result(result))
         if container.stop_reason is StopReason.RECALLED:
             judged = gang.RECALLED
         elif container.stop_reason is StopReason.WINDOW:

@@ -32,7 +32,8 @@ GOOD_MS = 600_000
 FORGIVEN_MS = 3_600_000
 """For each such time that a container ran, one of the faults that are not its program's is forgiven to its index."""
 
-TAKEN_AWAY = (-100, -101, -102, -106, -108)
+PREEMPTED = -102
+TAKEN_AWAY = (-100, -101, PREEMPTED, -106, -108)
 """Statuses of containers that YARN took away; it counts none of the first four against an ApplicationMaster either.
 Source: RMAppAttemptImpl.shouldCountTowardsMaxAttemptRetry."""
 _BY_US = -105
@@ -41,7 +42,7 @@ _LAST_SIGNAL = 64
 _WORDS = {
     -100: "the container was lost with its node or taken away",
     -101: "the disks of the node failed",
-    -102: "the container was preempted",
+    PREEMPTED: "the container was preempted",
     -103: "it used more virtual memory than it asked for",
     -104: "it used more memory than it asked for",
     _BY_US: "it was stopped by an earlier attempt",
@@ -56,7 +57,7 @@ _WORDS = {
 _RULES = {
     -100: ("node_lost", "none; it is tried again"),
     -101: ("node_disks", "ask the operator to look at the disks of the node"),
-    -102: ("preempted", "none; it is tried again"),
+    PREEMPTED: ("preempted", "none; it is tried again"),
     -103: ("virtual_memory_limit", "request more memory in [resources], or use less"),
     -104: ("memory_limit", "request more memory in [resources], or use less"),
     -106: ("killed_by_resourcemanager", "ask the operator"),
@@ -107,15 +108,22 @@ def of_result(result: TaskResult) -> Verdict:
 
 def diagnosis_of_end(end: ContainerEnd) -> Diagnosis | None:
     """Return the cause of an end without a last word of the task, by what the engine says; None: it is not known."""
-    if (named := _RULES.get(end.exit_status)) is not None:
-        rule, next_step = named
-        fault = Fault.USER if end.exit_status in _LIMITS else Fault.NODE
-        return Diagnosis(rule=rule, cause=_WORDS[end.exit_status], fault=fault, next_step=next_step)
+    if (found := diagnosis_of_status(end.exit_status)) is not None:
+        return found
     if end.node_fault:
         return Diagnosis(
             rule="node_failed", cause="the node failed", fault=Fault.NODE, next_step="none; it is tried again"
         )
     return None
+
+
+def diagnosis_of_status(status: int) -> Diagnosis | None:
+    """Return the cause that a status of YARN names; None: it names none."""
+    if (named := _RULES.get(status)) is None:
+        return None
+    rule, next_step = named
+    fault = Fault.USER if status in _LIMITS else Fault.NODE
+    return Diagnosis(rule=rule, cause=_WORDS[status], fault=fault, next_step=next_step)
 
 
 def of_end(end: ContainerEnd) -> Verdict:

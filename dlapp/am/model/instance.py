@@ -34,6 +34,7 @@ class StopReason(Enum):
     ENDING = "the application is ending"
     SURPLUS = "there is no work left for this container"
     RECALLED = "the whole gang is restarted"
+    PREEMPTED = "the container was preempted"
     WINDOW = "its gang was not complete within gang_window"
     LATE = "its task did not start in time"
     SILENT = "its task stopped reporting"
@@ -133,6 +134,7 @@ class Container:
         listed: the engine says that it lives; False: only a journal does.
         renumber: its task may have seen orders of an earlier attempt with higher numbers than ours.
         is_recorded: the index that it is bound to is on record, where a next attempt depends on that.
+        preempted: the engine has said that it will take the container away.
         presumed_end: its node is lost; this is its end as soon as its task has said its result or fallen silent.
         generation: of its gang: that of the last report, and before the first one that of its work.
         ran: its payload of this generation has begun.
@@ -163,6 +165,7 @@ class Container:
         "payload",
         "phase",
         "place",
+        "preempted",
         "presumed_end",
         "progress",
         "ran",
@@ -201,6 +204,7 @@ class Container:
         self.node_has_it_ms: int | None = None
         self.heard_ms = self.report_number = self.try_number = self.generation = 0
         self.hello = self.ran = self.unvouched = self.renumber = self.is_preparing = self.is_recorded = False
+        self.preempted = False
         self.listed = True
 
     @property

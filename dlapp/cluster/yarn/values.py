@@ -112,6 +112,7 @@ class Allocation(Value, kw_only=True):
         ended: containers that ended or were taken back; some may come twice after a ResourceManager's restart.
         nodes: those whose state changed.
         node_count: how many nodes the cluster has.
+        preempted: containers that it is going to take away for another queue.
     """
 
     granted: tuple[Granted, ...] = ()
@@ -119,6 +120,7 @@ class Allocation(Value, kw_only=True):
     ended: tuple[ContainerStatus, ...] = ()
     nodes: tuple[NodeReport, ...] = ()
     node_count: int = 0
+    preempted: tuple[ContainerId, ...] = ()
 
 
 class LocalResource(Value, kw_only=True):
@@ -170,6 +172,12 @@ ContainerLaunch = Callable[["Grant", "TaskLaunch"], tuple[tuple[str, ...], bytes
 """Makes of a task's launch the command, and what goes into its credentials under `TASK_SECRET`."""
 
 
+DEFAULT_PREEMPTION_WAIT_S = 15.0
+"""Default of `PREEMPTION_WAIT`."""
+PREEMPTION_WAIT = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill"
+"""Setting of the ResourceManager [ms]."""
+
+
 class Cluster(Value, kw_only=True):
     """Addresses of YARN for an ApplicationMaster, and how it speaks to it; the client writes it down for it.
 
@@ -179,6 +187,7 @@ class Cluster(Value, kw_only=True):
         login: as whom it asks for what needs no token of its own.
         web_scheme: of the NodeManagers' web addresses: ``http`` or ``https``.
         web: web address of each ResourceManager, ``http://host:8088``; for tasks without an ApplicationMaster.
+        preemption_wait_s: from its notice that it preempts a container to the end of the container.
     """
 
     schedulers: tuple[str, ...]
@@ -187,6 +196,7 @@ class Cluster(Value, kw_only=True):
     dialect: Dialect = Dialect.GCORES
     web_scheme: str = "http"
     web: tuple[str, ...] = ()
+    preemption_wait_s: float = DEFAULT_PREEMPTION_WAIT_S
 
 
 class Program(Value, kw_only=True):

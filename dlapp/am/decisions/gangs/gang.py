@@ -26,7 +26,7 @@ RECALLED = Verdict(Fault.STOPPED, StopReason.RECALLED.value, free=True)
 def arrive(state: ApplicationState, instance: Instance, container: Container) -> None:
     """A task is ready and waits at the gate."""
     role = state.role_of_index(instance.index)
-    if container.stop_reason is not None:
+    if container.stop_reason is not None or container.preempted:
         return
     if not has_place(state, container):
         return  # its peers could not find it
@@ -151,6 +151,8 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
         if container.container_id not in state.open:
             if is_earlier:
                 assignment.free(state, instance)
+        elif container.preempted:
+            continue  # it saves its work, and is replaced then
         elif is_earlier and (container.storing or _is_stopping(container)):
             containers.stop(state, container, StopReason.RECALLED)
         else:

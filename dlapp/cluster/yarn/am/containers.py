@@ -47,6 +47,7 @@ class AllocateEvents:
         self.ended: list[ContainerEnd] = []
         self.start_failed: list[ContainerEnd] = []
         self.ending: list[ContainerId] = []
+        self.preempted: list[ContainerId] = []
         self.refused: list[tuple[int, str]] = []
         self.shut_down: str | None = None
         self.killed_in_s: float | None = None
@@ -54,11 +55,15 @@ class AllocateEvents:
 
     def __bool__(self) -> bool:
         of_live = self.granted or self.started or self.preparing
-        lists = of_live or self.ended or self.start_failed or self.ending or self.refused
+        lists = of_live or self.ended or self.start_failed or self.ending or self.preempted or self.refused
         return bool(lists or self.resync or self.shut_down is not None or self.killed_in_s is not None)
 
-    def to_heartbeat(self) -> Heartbeat:
-        """The same as the engine's answer."""
+    def to_heartbeat(self, preemption_wait_s: float) -> Heartbeat:
+        """The same as the engine's answer.
+
+        Args:
+            preemption_wait_s: of `dlapp.cluster.yarn.values.Cluster`.
+        """
         return Heartbeat(
             granted=tuple(self.granted),
             started=tuple(self.started),
@@ -66,6 +71,8 @@ class AllocateEvents:
             ended=tuple(self.ended),
             start_failed=tuple(self.start_failed),
             ending=tuple(self.ending),
+            preempted=tuple(self.preempted),
+            preemption_wait_s=preemption_wait_s,
             resync=self.resync,
             shut_down=self.shut_down,
             killed_in_s=self.killed_in_s,
@@ -209,6 +216,10 @@ class ContainerTracker:
             self.news.ending.append(container_id)
         else:
             self.news.ended.append(end)
+
+    def preempts(self, containers: Iterable[ContainerId]) -> None:
+        """The ResourceManager gives notice that it will take these away."""
+        self.news.preempted += [one for one in containers if one in self._live]
 
     def _let_go(self, container_id: ContainerId) -> None:
         """Forget a container whose end is known, or will be told by `tell_what_is_gone`."""

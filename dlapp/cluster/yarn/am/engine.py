@@ -180,7 +180,7 @@ class YarnAmEngine:
             self._progress = progress
             if new or any(self._wants.rows_due(ask.request_id) for ask in asks):
                 self._be_busy()
-        return news.to_heartbeat()
+        return news.to_heartbeat(self._cluster.preemption_wait_s)
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
         """Start a task in a container; a failure comes with a later heartbeat as ``start_failed``."""
@@ -384,6 +384,9 @@ class YarnAmEngine:
                 self._wants.give(granted.priority)
                 self._check_gcores(granted)
                 self._busy_until = self._clock() + BUSY_FOR_S
+            if answer.preempted:
+                log.info(f"the ResourceManager preempts {', '.join(map(str, answer.preempted))}")
+            self._holdings.preempts(answer.preempted)
             for status in answer.ended:
                 self._holdings.ended(status, self._clock())
         self._tell()

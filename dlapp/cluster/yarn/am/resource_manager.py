@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from dlapp.cluster.yarn.convert import (
     application_id_to_proto,
+    container_id_from_proto,
     container_id_to_proto,
     granted_from_proto,
     node_from_proto,
@@ -177,6 +178,7 @@ class ResourceManager:
             ended=tuple(status_from_proto(one) for one in answer.completed_container_statuses),
             nodes=tuple(node_report_from_proto(one, self.dialect) for one in answer.updated_nodes),
             node_count=answer.num_cluster_nodes,
+            preempted=_preempted(answer.preempt),
         )
 
     def finish(self, final_status: FinalStatus, diagnostics: str, tracking_url: str, *, timeout_s: float) -> bool:
@@ -254,6 +256,15 @@ def lifetime_left_s(
     return min((float(one.remaining_time) for one in limits if one.remaining_time >= 0), default=math.inf)
 
 
+def _preempted(message: pb.PreemptionMessageProto) -> tuple[ContainerId, ...]:
+    """Return the containers that are preempted, whether the ResourceManager would take others in their place or not.
+
+    Source: ProportionalCapacityPreemptionPolicy takes what it has named; DefaultAMSProcessor.generatePreemptionMessage.
+    """
+    named = (*message.strictContract.container, *message.contract.container)
+    return tuple(dict.fromkeys(container_id_from_proto(one.id) for one in named))
+
+
 def _joined(parts: Sequence[Allocation]) -> Allocation:
     if len(parts) == 1:
         return parts[0]
@@ -263,4 +274,5 @@ def _joined(parts: Sequence[Allocation]) -> Allocation:
         ended=tuple(one for part in parts for one in part.ended),
         nodes=tuple(one for part in parts for one in part.nodes),
         node_count=parts[-1].node_count,
+        preempted=tuple(one for part in parts for one in part.preempted),
     )

@@ -8,6 +8,7 @@ from dlapp.cluster.yarn.client import node_cache
 from dlapp.cluster.yarn.client.rest import NewApplication, NodeInfo, YarnRest
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, Dialect, choose_dialect
 from dlapp.cluster.yarn.staging import StagingFiles
+from dlapp.cluster.yarn.values import DEFAULT_PREEMPTION_WAIT_S, PREEMPTION_WAIT
 from dlapp.config import NO_CREDENTIALS, Config
 from dlapp.errors import ConfigError
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
@@ -115,6 +116,11 @@ class ClusterSession:
             field3 = maybe and self.rest().configuration(FIELD3_LIMIT) is not None
             self._dialect = choose_dialect(configured, types, has_field3=field3)
         return self._dialect
+
+    def preemption_wait_s(self) -> float:
+        """Return how long the ResourceManager waits after it has said that it preempts a container."""
+        text = self.rest().configuration(PREEMPTION_WAIT)
+        return int(text) / 1000 if text is not None and text.isdecimal() else DEFAULT_PREEMPTION_WAIT_S
 
     def check_credentials(self) -> None:
         """Refuse GPUs of a ledger that everybody may write, unless the operator wants it so. Raises ConfigError."""

@@ -270,6 +270,7 @@ class ApplicationSubmitter:
             dialect=self._session.dialect(),
             web_scheme=self._session.site.web_scheme,
             web=tuple(self._session.site.web_urls()),
+            preemption_wait_s=self._session.preemption_wait_s(),
         )
 
     def _python_archive(self, files: StagingFiles, user: str) -> dict[str, LocalResource]:

@@ -43,6 +43,8 @@ class Scheduler:
         self.on_allocate: Callable[[pb.AllocateRequestProto], None] = lambda _: None
         self.on_finish: Callable[[], None] = lambda: None
         self.on_register: Callable[[], None] = lambda: None
+        self.granted: list[ContainerId] = []
+        self.preempt = pb.PreemptionMessageProto()
 
     def __call__(self, method: str, request: bytes) -> bytes:
         if method == "registerApplicationMaster":
@@ -54,7 +56,11 @@ class Scheduler:
             return pb.FinishApplicationMasterResponseProto(isUnregistered=True).SerializeToString()
         self.on_allocate(pb.AllocateRequestProto.FromString(request))
         self.number += 1
-        return pb.AllocateResponseProto(response_id=self.number, num_cluster_nodes=1).SerializeToString()
+        answer = pb.AllocateResponseProto(response_id=self.number, num_cluster_nodes=1, preempt=self.preempt)
+        for container_id in self.granted:
+            answer.allocated_containers.add(id=container_id_to_proto(container_id), nodeId=pb.NodeIdProto(host="here"))
+        self.preempt, self.granted = pb.PreemptionMessageProto(), []
+        return answer.SerializeToString()
 
 
 @pytest.fixture
@@ -143,6 +149,23 @@ def test_what_is_not_met_for_long_is_asked_for_less_often(
     until(lambda: len(times) >= 2 and times[-1] - times[-2] > 0.9 * engine_module.QUIET_S, 20)
     quick = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(quick) < 0.5 * engine_module.QUIET_S
+
+
+def test_a_notice_of_preemption_reaches_the_master_with_the_time_that_is_left(
+    scheduler: Scheduler, engine: YarnAmEngine
+) -> None:
+    ours = [ContainerId(APPLICATION, 1, number) for number in (2, 3, 4)]
+    scheduler.granted = list(ours)
+    until(lambda: len(engine._holdings._live) == 3, 20)
+    notice = pb.PreemptionMessageProto()
+    notice.strictContract.container.add(id=container_id_to_proto(ours[0]))
+    notice.contract.container.add(id=container_id_to_proto(ours[1]))
+    notice.contract.container.add(id=container_id_to_proto(ContainerId(APPLICATION, 1, 1)))  # the ApplicationMaster's
+    scheduler.preempt = notice
+    until(lambda: engine._holdings.news.preempted, 20)
+    told = engine.heartbeat((), (), 0.0)
+    assert (told.preempted, told.preemption_wait_s) == ((ours[0], ours[1]), 15.0)
+    assert not engine.heartbeat((), (), 0.0).preempted
 
 
 @pytest.mark.slow

@@ -1,0 +1,53 @@
+"""Preemption with notice: the engine says which containers it is going to take for others, and how long it waits.
+
+The payload of such a container gets SIGTERM at once, and its task stores what it leaves: first the checkpoint, then the
+output. When that is done the container ends, and its index waits for another one; nothing of that is counted. Of what
+is not stored when the engine's time is up, the former state stays. A gang whose payloads run is restarted at the
+notice, as for a member that is lost: its other members get SIGTERM at the same moment, and keep their containers.
+
+A container whose payload has ended is left alone. It stores its output, for as long as the engine lets it.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import containers
+from dlapp.am.decisions.gangs import gang
+from dlapp.am.decisions.verdict import Verdict
+from dlapp.am.model.instance import Stage, StopReason
+from dlapp.am.model.state import ApplicationState
+from dlapp.ids import ContainerId
+from dlapp.messages import PREEMPTED, Fault, Stop
+from dlapp.spec import RoleFailure
+
+VERDICT = Verdict(Fault.NODE, StopReason.PREEMPTED.value, free=True)
+"""On the end of a payload after the notice, unless it ended well."""
+_PAYLOADS_SHARE = 2 / 3
+"""Of the engine's time; the rest is for storing what the payload leaves."""
+
+
+def take_notice(state: ApplicationState, container_id: ContainerId, wait_s: float) -> None:
+    """The engine is going to take a container away.
+
+    Args:
+        state: of the application; it is changed.
+        container_id: of the container; it may be none of ours, such as that of the ApplicationMaster.
+        wait_s: from now until the engine does so.
+    """
+    container = state.open.get(container_id)
+    if container is None or container.preempted or container.stop_reason is not None or state.stage is not Stage.ACTIVE:
+        return
+    container.preempted = True
+    if container.instance is None or container.orders is None:
+        containers.stop(state, container, StopReason.PREEMPTED)
+        return
+    if container.storing:
+        return
+    if container.orders.stop is Stop.NO:
+        grace_s = min(state.spec.kill_grace_s, wait_s * _PAYLOADS_SHARE)
+        state.order(container, stop=Stop.SOFT, why=VERDICT.reason, reason=PREEMPTED, grace_s=grace_s)
+    role = state.role_of(container)
+    role.gate.leave(container.instance.index)
+    if role.gate.gang and role.gate.open and role.spec.on_failure is not RoleFailure.RESTART:
+        if role.gate.failure is not None:
+            gang.acquit(state, role.gate)
+        gang.restart(state, role.gate)

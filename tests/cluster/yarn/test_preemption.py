@@ -1,0 +1,133 @@
+"""Test preemption by a real ResourceManager: a queue takes back what another one uses of its capacity."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.applications import launch, status, wait_for
+from tests.end_to_end.test_roles import file_of
+from tests.engines import Engine
+
+END_S = 180.0
+TRAIN = """\
+mine=$DLAPP_ROLE_INDEX-$DLAPP_GENERATION
+saves() {
+    cp "$DLAPP_STOP" @/stop-$mine; touch @/told-$mine
+    mkdir -p model; echo "saved by $mine" >model/state; exit 0
+}
+trap saves TERM
+[ -z "$DLAPP_RESUME_FROM" ] || cp "$DLAPP_RESUME_FROM/state" @/resumed-$mine
+touch @/up-$mine
+until [ -e @/done ]; do sleep 0.05; done
+"""
+
+
+def notices(engine: Engine, application: str) -> list[float]:
+    """Return when the ApplicationMaster heard of a preemption, as its log says [s since 1970]."""
+    assert engine.hadoop is not None
+    logs = engine.hadoop.directory.glob(f"logs-*/{application}/*/*")
+    lines = [
+        line
+        for log in logs
+        for line in log.read_text(errors="replace").splitlines()
+        if "the ResourceManager preempts" in line
+    ]
+    return [datetime.strptime(re.split(" [A-Z]+ ", line)[0], "%Y-%m-%d %H:%M:%S,%f").timestamp() for line in lines]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory for the files by which programs and the test speak."""
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+def trainer(place: Path, name: str, instances: int, *, memory: str, more: str = "") -> str:
+    """Launch an application in the queue ``default`` that runs until `place` has ``done``."""
+    (place / name).mkdir()
+    file = file_of(
+        place / name,
+        f"worker]\ninstances={instances}\nmemory={memory}\nscript=train.sh\n",
+        application={"queue": "default"},
+        more=more,
+        train=TRAIN.replace("@", str(place / name)),
+    )
+    application = launch(file)
+    up = [place / name / f"up-{number}-0" for number in range(instances)]
+    wait_for("it runs", lambda: all(one.exists() for one in up), END_S)
+    return application
+
+
+def rival(place: Path) -> str:
+    """Launch an application in the queue ``research`` that runs until `place` has ``enough``."""
+    (place / "rival").mkdir()
+    wait = f"until [ -e {place}/enough ]; do sleep 0.05; done"
+    file = file_of(place / "rival", f"only]\nmemory=3g\ncommand=sh -c '{wait}'\n", application={"queue": "research"})
+    return launch(file)
+
+
+def wait_for_end(application: str) -> dict[str, Any]:
+    wait_for("its end", lambda: status(application)["final_status"] != "UNDEFINED", END_S)
+    seen = status(application)
+    assert seen["final_status"] == "SUCCEEDED", seen["diagnostics"]
+    return seen
+
+
+@pytest.mark.slow
+@pytest.mark.hadoop
+@pytest.mark.parametrize("engine", ["yarn"], indirect=True)
+def test_a_preempted_program_goes_on_from_the_checkpoint_that_it_saved_at_the_notice(
+    engine: Engine, place: Path
+) -> None:
+    engine.put("kept/somewhere/else", "")
+    # Both together use more than the capacity of their queue, half of 8 GiB; the later one is taken first.
+    first = trainer(place, "first", 1, memory="2560")
+    checkpoint = f"[checkpoint]\npath=model\nhdfs={engine.root}/kept/state\n"
+    second = trainer(place, "second", 1, memory="2560", more=checkpoint)
+    other = rival(place)
+    wait_for("the other one runs", lambda: "running 1 of 1" in status(other)["phase"], END_S)
+    stop = json.loads((place / "second/stop-0-0").read_text())
+    assert stop["reason"] == "preempted"
+    # The ResourceManager waits 12 s: two thirds of them are the program's, the rest for copying what it saved.
+    told = (place / "second/told-0-0").stat().st_mtime
+    assert 6.0 < stop["deadline_ms"] / 1000 - told <= 8.0
+    latency = told - notices(engine, second)[0]
+    print(f"SIGTERM came {latency:.3f} s after the notice")
+    assert "running" not in status(second)["phase"]
+    (place / "enough").touch()
+    wait_for("it runs again", (place / "second/resumed-0-1").exists, END_S)
+    assert (place / "second/resumed-0-1").read_text() == "saved by 0-0\n"
+    for name in ("first", "second"):
+        (place / name / "done").touch()
+    (one,) = wait_for_end(second)["containers"]
+    (earlier,) = one["earlier"]
+    assert (earlier["message"], earlier["diagnosis"]["rule"]) == ("the container was preempted", "preempted")
+    (one,) = wait_for_end(first)["containers"]
+    assert one["earlier"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.hadoop
+@pytest.mark.parametrize("engine", ["yarn"], indirect=True)
+def test_a_gang_of_which_a_member_is_preempted_starts_again_when_there_is_room(engine: Engine, place: Path) -> None:
+    del engine
+    application = trainer(place, "gang", 2, memory="2560")
+    other = rival(place)
+    told = [place / f"gang/told-{number}-0" for number in (0, 1)]
+    wait_for("both have SIGTERM", lambda: all(one.exists() for one in told), END_S)
+    stops = [json.loads((place / f"gang/stop-{number}-0").read_text()) for number in (0, 1)]
+    assert sorted(one["reason"] for one in stops) == ["gang_restart", "preempted"]
+    wait_for("the other one runs", lambda: "running 1 of 1" in status(other)["phase"], END_S)
+    assert "1 of 2" in status(application)["phase"], "one waits for a container, the other one holds its own"
+    (place / "enough").touch()
+    wait_for("both run again", lambda: all((place / f"gang/up-{n}-1").exists() for n in (0, 1)), END_S)
+    (place / "gang/done").touch()
+    seen = wait_for_end(application)["containers"]
+    assert [one["generation"] for one in seen] == [1, 1]
+    assert sorted(len(one["earlier"]) for one in seen) == [0, 1]
