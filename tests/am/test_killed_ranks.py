@@ -1,0 +1,195 @@
+"""Test what becomes of a gang of which one rank is killed: each phase, each way to be killed, each policy.
+
+The tasks do what they are ordered to, so that each case runs to its end: all ranks succeed, or the application fails.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from dlapp.am.model.events import SettleOutputs
+from dlapp.am.model.instance import Stage
+from dlapp.messages import Fault, Phase, Stop
+from dlapp.report import FinalStatus
+from dlapp.spec import Gang, RoleFailure, RoleSpec
+from tests.am.driving import Driver, result
+
+VICTIM = 1
+GRANTED = "granted"
+BEFORE_GATE = (Phase.STARTING, Phase.PULLING, Phase.UNPACKING, Phase.FETCHING, Phase.LEASING, Phase.WAITING)
+AFTER_GATE = (Phase.RUNNING, Phase.STORING, Phase.RELEASING)
+HOW = ("payload", "task", "node", "preempted")
+
+
+class Ranks(Driver):
+    """A gang of three, and its tasks."""
+
+    def __init__(self, policy: RoleFailure, retries: int) -> None:
+        role = RoleSpec(instances=3, retries=retries, on_failure=policy)
+        super().__init__(role, gang=Gang.ALL, failure_settle_s=5.0)
+        self.next = 2
+
+    def number_of(self, index: int) -> int:
+        container = self.state.instances[index].container
+        assert container is not None
+        return container.container_id.number
+
+    def come(self, *, but: tuple[int, ...] = ()) -> None:
+        """All that is asked for comes and says hello, and waits at the gate, but the containers of some indexes."""
+        for _ in range(self.asked()[0]):
+            self.granted(self.next)
+            self.hello(self.next)
+            number, self.next = self.next, self.next + 1
+            instance = self.state.containers[self.id(number)].instance
+            if instance is not None and instance.index not in but:
+                self.report(number, Phase.WAITING)
+
+    def obey(self) -> None:
+        """Let all tasks do what they are ordered, until there is nothing more to do."""
+        for _ in range(200):
+            self.come()
+            for container in list(self.state.open.values()):
+                number, orders = container.container_id.number, container.orders
+                if orders is None:
+                    continue
+                if orders.stop is not Stop.NO:
+                    self.finished(number, result(Fault.STOPPED, None, None))
+                elif orders.generation > container.generation or container.phase in BEFORE_GATE[:-1]:
+                    self.report(number, Phase.WAITING, generation=orders.generation)
+                elif orders.go and container.phase is Phase.WAITING:
+                    self.report(number, Phase.RUNNING)
+            is_running = all(one.phase is Phase.RUNNING for one in self.state.open.values())
+            if self.state.stage is not Stage.ACTIVE or (is_running and len(self.state.open) == 3):
+                return
+            self.wait(1)
+        raise AssertionError(self.phase())
+
+    def kill(self, how: str, number: int) -> None:
+        match how:
+            case "payload":
+                killed = result(Fault.USER, None, None, signal=9)
+                self.report(number, Phase.RUNNING, failure=killed)
+                orders = self.orders(number)
+                if orders.stop is not Stop.NO:  # that was its last word then
+                    self.finished(number, killed)
+            case "task":
+                self.ended(number, -9)
+            case "node":
+                self.ended(number, -100, node_fault=True)
+            case _:
+                self.ended(number, -102, node_fault=True)
+
+
+class Outcome(NamedTuple):
+    """What is to be seen when all is over."""
+
+    succeeds: bool
+    generation: int
+    user_faults: int
+
+
+def expected(how: str, phase: Phase | str, policy: RoleFailure, retries: int) -> Outcome:
+    """Return what the documentation says (docs/properties.md, Gangs)."""
+    is_users = how in ("payload", "task") and phase != GRANTED
+    if is_users and (retries == 0 or policy is RoleFailure.FAIL):
+        return Outcome(False, 0, 1)
+    is_restarted = phase in AFTER_GATE and policy is not RoleFailure.RESTART
+    return Outcome(True, int(is_restarted), int(is_users))
+
+
+def cases() -> list[tuple[str, Phase | str, RoleFailure, int]]:
+    return [
+        (how, phase, policy, retries)
+        for how in HOW
+        for phase in (GRANTED, *BEFORE_GATE, *AFTER_GATE)
+        for policy in (RoleFailure.RESTART_GANG, RoleFailure.RESTART, RoleFailure.FAIL)
+        for retries in (0, 1)
+        if how != "payload" or phase is Phase.RUNNING
+    ]
+
+
+def names(value: object) -> str:
+    return str(getattr(value, "value", value))
+
+
+@pytest.mark.parametrize(("how", "phase", "policy", "retries"), cases(), ids=names)
+def test_one_rank_is_killed(how: str, phase: Phase | str, policy: RoleFailure, retries: int) -> None:
+    am = Ranks(policy, retries)
+    if phase == GRANTED:
+        am.granted(2)
+        am.next, victim = 3, 2
+    else:
+        am.come(but=(VICTIM, 2))  # so that the gate stays closed
+        victim = am.number_of(VICTIM)
+        assert isinstance(phase, Phase)
+        if phase in AFTER_GATE:
+            am.obey()
+        if phase is not Phase.RUNNING:
+            am.report(victim, phase)
+    others = [one.container_id.number for one in am.state.open.values() if one.container_id.number != victim]
+    am.kill(how, victim)
+    am.obey()
+    wanted = expected(how, phase, policy, retries)
+    faults = sum(one.user_faults for one in am.state.instances)
+    assert (am.state.stage is Stage.ACTIVE, am.state.gates[0].generation, faults) == wanted
+    if not wanted.succeeds:
+        assert "container 1 (worker 1) failed: " in am.phase() + str(am.state.ending)
+        return
+    assert {one.container_id.number for one in am.state.open.values()} >= set(others), "who lives keeps its container"
+    for container in list(am.state.open.values()):
+        am.finished(container.container_id.number)
+    (settle,) = am.of(SettleOutputs, am.all)
+    assert settle.ending.final_status is FinalStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("how", ["node", "preempted"])
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("comes_first", [True, False], ids=["before", "after"])
+def test_ranks_that_fail_because_another_one_is_gone_count_against_nobody(
+    how: str, retries: int, comes_first: bool
+) -> None:
+    am = Ranks(RoleFailure.RESTART_GANG, retries)
+    am.come()
+    am.obey()
+    lost, peers = am.number_of(0), [am.number_of(1), am.number_of(2)]
+    if comes_first:
+        am.kill(how, lost)
+    for peer in peers:
+        am.report(peer, Phase.RUNNING, failure=result(Fault.USER, 1, None))
+    if not comes_first:
+        am.kill(how, lost)
+    am.obey()
+    assert am.state.stage is Stage.ACTIVE
+    assert am.state.gates[0].generation == 1
+    assert [one.user_faults for one in am.state.instances] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_of_ranks_that_all_exit_at_once_one_is_charged(retries: int) -> None:
+    am = Ranks(RoleFailure.RESTART_GANG, retries)
+    for generation in range(retries + 1):
+        am.come()
+        am.obey()
+        assert am.state.gates[0].generation == generation
+        numbers = [am.number_of(index) for index in range(3)]
+        for number in numbers:
+            am.report(number, Phase.RUNNING, failure=result(Fault.USER, 1, None), generation=generation)
+        for number in numbers:
+            if am.orders(number).stop is not Stop.NO:
+                am.finished(number, result(Fault.USER, 1, None))
+        assert sum(one.user_faults for one in am.state.instances) == generation + 1
+    am.obey()
+    assert am.state.ending is not None
+    assert am.state.ending.diagnostics.startswith("container 0 (worker 0) failed")
+
+
+def test_the_first_restart_has_no_pause() -> None:
+    am = Ranks(RoleFailure.RESTART_GANG, 1)
+    am.come()
+    am.obey()
+    before = am.state.awake_ms
+    am.kill("task", am.number_of(VICTIM))
+    assert am.asked() == [1]
+    assert am.state.awake_ms - before < 100
