@@ -32,6 +32,7 @@ TOOLS = "tools"
 """Purpose of the token that tools present; a task's is its container id."""
 PREEMPTED = "preempted"
 """Reason of a soft stop (`Orders.reason`): the engine takes the container for others."""
+USAGE_EVERY_S = 10.0
 MAX_METRICS = 64
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _MOST_METRIC = 1e18
@@ -319,8 +320,8 @@ class Report(Value, kw_only=True):
         image: which image its payload runs in, for good: the digest at its registry, or its id.
         waits_for: the service that is away, without which this phase cannot go on; empty: it goes on.
         payload: what the payload has said; None: nothing.
-        usage: what the payload uses; None: nothing new was measured.
-        receipt: what the task has cost so far; it comes with ``usage``.
+        usage: what the payload uses; None: it does not run, or was not measured since the last one.
+        receipt: what the container has cost so far; None: as above.
         result: how it ended; with it the phase is ENDED and no report follows.
         failure: how the payload of a member of a gang failed. The task waits for orders: to prepare a later generation,
             or to stop; then this is its result.
@@ -366,6 +367,7 @@ class Orders(Value, kw_only=True):
         abort: the payload hangs, in a few words: it gets SIGABRT, by which Python dumps its stacks, and has failed.
         grace_s: seconds between SIGTERM and SIGKILL of a soft stop.
         report_every_s: the longest silence between two reports.
+        usage_every_s: the least time between two reports with ``usage`` and ``receipt``.
         roster: number of the latest roster (``GET /v1/tasks/ID/roster``); 0: there is none. It grows with every
             change within one attempt.
     """
@@ -380,6 +382,7 @@ class Orders(Value, kw_only=True):
     abort: str = ""
     grace_s: float = 0.0
     report_every_s: float = 10.0
+    usage_every_s: float = USAGE_EVERY_S
     roster: int = 0
 
 

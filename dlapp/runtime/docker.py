@@ -61,6 +61,7 @@ from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit
 from dlapp.runtime.shim import ShimWatch
 from dlapp.system.files import closing_fd, open_own_directory, write_all
+from dlapp.system.processes.resource_counters import NOTHING_KNOWN, CgroupCounters, ResourceCounters
 
 _WRAPPER = "/dlapp/wrapper.sh"
 _LOG = "/dlapp/log"
@@ -103,6 +104,8 @@ class DockerRun:
         self._look_at = 0.0
         self._kill_help_at: float | None = None
         self._sent: set[int] = set()
+        self._cgroup: CgroupCounters | None = None
+        self._counters = NOTHING_KNOWN
 
     # ---- before the start ----
 
@@ -212,7 +215,14 @@ class DockerRun:
         self._began_ticks = ticks_now()
         if self._payload.gpus:
             self._look_at_gpus()
-        self._shim.open(self._ending.state().get("Pid"))
+        about = self._ending.inspect()
+        pid, name = about.get("State", {}).get("Pid"), about.get("Id")
+        self._shim.open(pid)
+        if isinstance(pid, int) and pid > 0 and isinstance(name, str) and name:
+            self._cgroup = CgroupCounters(pid, name, own_network=self._settings.network != "host")
+            if not self._cgroup.is_there:
+                self._note("the container's cgroup cannot be seen here: what the program uses is not known")
+            self.counters()  # of a program that ends at once there is no later reading of its network
 
     def _write_late_env(self, late_env: Mapping[str, str]) -> None:
         quoted = {name: value.replace("'", "'\\''") for name, value in late_env.items()}
@@ -259,6 +269,7 @@ class DockerRun:
         if self._result is None and self._lifeline is not None:
             self._shim.check(self._lifeline)
             if self._lifeline.payload_gone:
+                self.counters()  # at once: with the container goes its cgroup
                 self._result = self._read_end()
             elif not self._lifeline.taken and now >= self._look_at:
                 self._look_at = now + _LOOK_EVERY_S
@@ -270,6 +281,12 @@ class DockerRun:
                 with contextlib.suppress(DockerRefused, DockerSilent):
                     self._docker.kill(self._name)
         return self._result
+
+    def counters(self) -> ResourceCounters:
+        """See `Running.counters`."""
+        if self._result is None and self._cgroup is not None:
+            self._counters = self._counters.updated(self._cgroup.read())
+        return self._counters
 
     def soft_stop(self) -> None:
         """See `Running.soft_stop`."""

@@ -39,13 +39,17 @@ class ContainerExit:
 
     def state(self) -> dict[str, Any]:
         """dockerd's state of it; empty: dockerd does not answer."""
+        state: dict[str, Any] = self.inspect().get("State", {})
+        return state
+
+    def inspect(self) -> dict[str, Any]:
+        """All that dockerd says of it; empty: dockerd does not answer."""
         try:
-            state: dict[str, Any] = self._docker.inspect(self._name)["State"]
+            return self._docker.inspect(self._name)
         except (DockerRefused, DockerSilent) as error:
             # Whatever keeps dockerd from answering, the lifeline and the exit file go on without it.
             self._note(f"container {self._name} cannot be inspected: {error}")
             return {}
-        return state
 
     def wrapper_report(self) -> str:
         """Return the text that the wrapper wrote into the exit file."""

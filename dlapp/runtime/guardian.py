@@ -21,7 +21,8 @@ What they say to each other, one JSON object a line:
                     {"do": "term"}     SIGTERM to all of the payload, then wait until all of it is gone
                     {"do": "abort"}    the same with SIGABRT
                     {"do": "kill"}     SIGKILL to all of it
-    inner -> task   {"ended": wait status}     all of it is gone; the status is of the payload's first process
+    inner -> task   {"ended": wait status, "used": [cpu s, bytes read, bytes written]}
+                    all of it is gone; the status is of the payload's first process, what was used is of all of them
 
 After that the task may start the payload of the next generation. Inner ends when the task closes the socket.
 """
@@ -47,6 +48,8 @@ MAX_KEPT_FDS = 253
 _LEAST_KEPT_FD = 20
 """Kept descriptors lie above those that shells use for themselves (dash 10, the wrapper 3)."""
 _KILL_AGAIN_MS = 20
+_BLOCK = 512
+"""Bytes of what getrusage(2) calls a block. Source: Linux, include/linux/task_io_accounting_ops.h."""
 
 
 def fork_guardian(closed: Sequence[int] = ()) -> tuple[int, socket.socket]:
@@ -194,6 +197,7 @@ class _Inner:
         self._soft = False
         self._killing = False
         self._alone = True
+        self._used = [0.0, 0, 0]
         while self._fds:
             os.close(self._fds.pop())
 
@@ -218,7 +222,7 @@ class _Inner:
                 if self._killing and not self._alone:
                     self._kill_all()
                     self._reap()
-            _send(self._channel, {"ended": self._status})
+            _send(self._channel, {"ended": self._status, "used": self._used})
             if not self._has_task:
                 os._exit(0)
             self._begin()
@@ -282,12 +286,16 @@ class _Inner:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self._alone = True
                 return
             if pid == 0:
                 return
+            # Each child's include those of its own children, and what those left behind is a child of ours.
+            self._used[0] += used.ru_utime + used.ru_stime
+            self._used[1] += used.ru_inblock * _BLOCK
+            self._used[2] += used.ru_oublock * _BLOCK
             if pid == self._main:
                 self._status = status
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from dlapp.errors import DlappError
 from dlapp.messages import Fault
 from dlapp.spec import Resources
+from dlapp.system.processes.resource_counters import ResourceCounters
 from dlapp.value import Value
 
 BY_SHELL = "shell"
@@ -173,6 +174,9 @@ class Running(Protocol):
 
     def ended(self) -> PayloadExit | None:
         """Return how it ended, once nothing of it is left; None before."""
+
+    def counters(self) -> ResourceCounters:
+        """Return what the payload has used since its start, as far as is known; after its end for the last time."""
 
     def soft_stop(self) -> None:
         """SIGTERM to all of the payload."""

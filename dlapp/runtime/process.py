@@ -16,6 +16,7 @@ from dlapp.messages import Fault
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, ended_with
+from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters, read_tree
 
 SHELL = "/bin/sh"
 _PATIENCE_S = 2.0
@@ -71,6 +72,10 @@ class Guardian:
             return self.news()
         return message
 
+    def counters(self) -> ResourceCounters:
+        """Return what the descendants of inner have used so far, those of payloads before this one included."""
+        return NOTHING_KNOWN if self._inner is None or self.gone else read_tree(self._inner)
+
     def kill_inner(self) -> None:
         """SIGKILL to a guardian that does not obey; the kernel, or outer, then ends the payload."""
         if self._inner is not None and not self.gone:
@@ -110,6 +115,7 @@ class PlainRun:
         self._lifeline: Lifeline | None = None
         self._kill_again_at: float | None = None
         self._result: PayloadExit | None = None
+        self._counters = self._before = NOTHING_KNOWN
 
     def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
         """See `Running.start`."""
@@ -123,6 +129,7 @@ class PlainRun:
         # See wrapper.sh.
         files = payload.life, payload.stdout, payload.stderr, payload.exit_file
         argv = [SHELL, payload.wrapper, "exec", *files, *words]
+        self._before = self._guardian.counters()
         try:
             env = {**payload.env, **late_env}
             self._guardian.order("start", payload.keep_fds, argv=argv, env=env, cwd=payload.workspace)
@@ -141,6 +148,11 @@ class PlainRun:
             message = self._guardian.news()
             if message is not None and message["ended"] is not None:
                 self._result = ended_with(message["ended"])
+                # Exact, and less than what was read where a process that ended was counted twice for a moment.
+                cpu_s, read_bytes, written_bytes = message["used"]
+                self._counters = self._counters._replace(
+                    cpu_s=cpu_s, read_bytes=read_bytes, written_bytes=written_bytes
+                )
             elif message is not None or self._guardian.gone:
                 self._guardian.close()
                 self._result = PayloadExit(None, None, Fault.NODE, "the guardian was killed, and the payload with it")
@@ -148,6 +160,12 @@ class PlainRun:
                 self._kill_again_at += _PATIENCE_S
                 self._guardian.kill_inner()
         return self._result
+
+    def counters(self) -> ResourceCounters:
+        """See `Running.counters`."""
+        if self._result is None:
+            self._counters = self._counters.updated(self._guardian.counters().since(self._before))
+        return self._counters
 
     def soft_stop(self) -> None:
         """See `Running.soft_stop`."""

@@ -2,7 +2,8 @@
 
 Two threads: one brings news as they come, in their order, and closes its connection when there are none; the other
 always has a report outstanding that the ApplicationMaster answers when it has new orders, so they arrive at once. It
-repeats the last news under their number, so they count once, and older ones that come after them count no more. What a
+repeats the last news under their number, so they count once, and older ones that come after them count no more; these
+reports also carry the use of the container. What a
 step waits for (`dlapp.system.waits`) the first looks for every second; if it lasts, it is news. An ApplicationMaster
 that does not answer is asked again, with growing pauses, as long as the task lives. Where its file names the next one,
 that is asked. On one machine the file also shows whether its process lives: a task that sees none for some time stops.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied, DlappError, NotFound, SpecError, Unreachable
 from dlapp.ids import ContainerId
-from dlapp.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
+from dlapp.messages import USAGE_EVERY_S, Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
 from dlapp.net.control_client import ControlConnection
 from dlapp.roster import Roster
 from dlapp.serialization import from_json, to_json
@@ -34,6 +35,7 @@ from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.task.application_end import ApplicationEndWatch
+    from dlapp.task.usage import Measured
 
 HELLO_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
@@ -93,6 +95,8 @@ class AmLink:
         self._orders: Orders | None = None
         self._roster: tuple[Orders, Roster] | None = None
         self._closing = False
+        self._measure: Callable[[], Measured] | None = None
+        self._measured_at = 0.0
         self._threads = [
             threading.Thread(target=self._send_news, name="task-news", daemon=True),
             threading.Thread(target=self._poll_orders, name="task-orders", daemon=True),
@@ -137,8 +141,15 @@ class AmLink:
             return assignment
         raise AssertionError
 
-    def begin(self, index: int, generation: int = 0) -> None:
-        """Report from now on, as CONTAINER_INDEX ``index``, in a generation of its gang."""
+    def begin(self, index: int, generation: int = 0, measure: Callable[[], Measured] | None = None) -> None:
+        """Report from now on.
+
+        Args:
+            index: CONTAINER_INDEX.
+            generation: of its gang.
+            measure: returns the use of the container since the last call; None: nobody measures it.
+        """
+        self._measure, self._measured_at = measure, time.monotonic()
         self._last = Report(
             container_id=self._container_id, number=1, index=index, phase=Phase.STARTING, generation=generation
         )
@@ -302,11 +313,20 @@ class AmLink:
                 if last.result is not None:
                     self._poll_connection.rest()
                     return  # said by the other thread, once; no report follows it
-            if self._report(self._poll_connection, last, wait_s=wait_s) and self._fetch_roster():
+            if self._report(self._poll_connection, self._with_usage(last), wait_s=wait_s) and self._fetch_roster():
                 pauses_s = backoff_s(*_PAUSES_S)
             else:
                 with self._changed:
                     self._wait_to_repeat(url, next(pauses_s))
+
+    def _with_usage(self, last: Report) -> Report:
+        """Add the use of the container to a report that is sent anyway, as often as the ApplicationMaster wants it."""
+        now, every_s = time.monotonic(), self._orders.usage_every_s if self._orders else USAGE_EVERY_S
+        if self._measure is None or now < self._measured_at + every_s:
+            return last
+        self._measured_at = now
+        usage, receipt = self._measure()
+        return replace(last, usage=usage, receipt=receipt)
 
     def _wait_to_repeat(self, url: str, pause_s: float) -> None:
         """Wait before a report is sent again, unless the ApplicationMaster is elsewhere by now."""

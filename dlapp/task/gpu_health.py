@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.gpuid.health.watch import DeviceWatch
+from dlapp.gpuid.health.watch import DeviceUse, DeviceWatch
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
@@ -36,8 +36,13 @@ class LeasedDevices:
     @contextmanager
     def watched(self, wake: Callable[[], None]) -> Iterator[None]:
         """Watch them. ``wake`` is called from another thread when one has failed."""
-        with DeviceWatch(self._devices, on_fault=wake, note=self._note) as self._watch:
+        with DeviceWatch(self._devices, on_fault=wake, note=self._note, use=self.use) as self._watch:
             yield
+
+    @property
+    def use(self) -> Mapping[str, DeviceUse]:
+        """Use of the devices while payloads ran, by uuid."""
+        return {} if self._watch is None else self._watch.use
 
     @property
     def failed(self) -> bool:

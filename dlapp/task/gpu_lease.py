@@ -11,6 +11,7 @@ from dlapp.errors import UsageError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.factory import open_ledger
 from dlapp.gpuid.health.inspection import Inspector
+from dlapp.gpuid.health.watch import DeviceUse
 from dlapp.gpuid.ledger import Lease, Ledger, reclaim_all
 from dlapp.gpuid.liveness.probes import this_task
 from dlapp.gpuid.rules import LeaseRequest
@@ -96,6 +97,11 @@ class GpuLease:
         """Watch the devices during a block. ``wake`` is called from another thread when one has failed."""
         assert self._health is not None
         return self._health.watched(wake)
+
+    @property
+    def use(self) -> Mapping[str, DeviceUse]:
+        """Use of the devices while payloads ran, by uuid; nothing after they are given back."""
+        return {} if self._health is None else self._health.use
 
     @property
     def has_failed(self) -> bool:

@@ -59,6 +59,7 @@ from dlapp.task.outputs import Outputs, inside_workspace
 from dlapp.task.protocol.payload_files import PayloadFiles
 from dlapp.task.step_errors import StepFailed, step
 from dlapp.task.unpack import unpack
+from dlapp.task.usage import UsageMeter
 from dlapp.task.workspace_changes import WorkspaceChanges
 from dlapp.value import replace
 
@@ -130,6 +131,7 @@ class Task:
         self._home_id = _identity(home)
         self._waits_for = ""  # it is tried again, and this is what it waited for
         self._step = partial(step, self._stopper)
+        self._meter: UsageMeter
         self._link: AmLink
         self._outputs: Outputs
         self._launch: LaunchSpec
@@ -170,7 +172,8 @@ class Task:
             one = self._assignment
             self._note(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
             self._generation = one.generation
-            link.begin(one.index, one.generation)
+            self._meter = UsageMeter(one.resources.memory_mib)
+            link.begin(one.index, one.generation, self._meter.measured)
             self._outputs = Outputs(
                 one,
                 launch,
@@ -214,9 +217,10 @@ class Task:
             result = replace(result, unstored=tuple(self._outputs.unstored))
         if not self._is_home_gone:  # with it went the logs, and the code that reads them
             result = with_cause(result, self._home, self._log.warn)
-        self._link.say(Phase.RELEASING, detail="removing the workspace")
+        self._say(Phase.RELEASING, detail="removing the workspace")
         self._clean_up()
-        return result
+        self._meter.output_bytes = sum(one.size_bytes for one in result.outputs)
+        return replace(result, receipt=self._meter.receipt())
 
     def _work(self) -> TaskResult:
         with self._step("this node's rules cannot be read", node=True):
@@ -446,6 +450,7 @@ class Task:
         with self._step("GPUs could not be leased", node=True):
             self._lease = GpuLease(self._assignment, self._launch, self._home, self._note, self._log.warn)
             self._wait_out(self._lease.take, Phase.LEASING, self._lease.service)
+            self._meter.begin_lease(tuple(self._lease.devices), partial(getattr, self._lease, "use"))
         self._say(Phase.LEASING, gpus=self._gpus)
 
     @property
@@ -516,6 +521,7 @@ class Task:
                     self._teller(),
                 )
                 self._note(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
+                self._meter.input_bytes += moved.size_bytes
         if former is not None:
             former.close()
         if not self._assignment.in_gang:
@@ -684,7 +690,10 @@ class Task:
                 run_path, total = os.path.join(self._home, "run"), self._assignment.total
                 payload_files = PayloadFiles(run_path, total, tell, self._note, place)
             with payload_files:
-                ended, soft = self._run_under(cap, run, payload_files)
+                try:
+                    ended, soft = self._run_under(cap, run, payload_files)
+                finally:
+                    self._meter.end_run()
                 payload_files.finish(time.monotonic())
             cap.check()
         if cap.told:
@@ -704,6 +713,7 @@ class Task:
                 late_env |= self._checkpoints.late_environment(self._seen_workspace)
             self._has_begun = True
             run.start(late_env)
+            self._meter.begin_run(run.counters)
         self._say(Phase.RUNNING)
         if self._inputs is not None:
             self._inputs.settle_later()
@@ -748,7 +758,8 @@ class Task:
                 payload_files.check(now)
                 if self._checkpoints is not None:
                     self._checkpoints.take_reports(payload_files.report.checkpoints)
-            if self._poll(run, cap, min(look_at, kill_at or look_at) - time.monotonic()):
+            sample_s = self._meter.sample()
+            if self._poll(run, cap, min(sample_s, min(look_at, kill_at or look_at) - time.monotonic())):
                 look_at = 0.0
         return ended, kill_at is not None and not self._hang
 
@@ -844,7 +855,11 @@ class Task:
                 os.unlink(os.path.join(self._home, name))
             except FileNotFoundError:
                 continue
+        self._give_back_lease()
+
+    def _give_back_lease(self) -> None:
         if self._lease is not None:
+            self._meter.end_lease()
             self._lease.give_back()
 
     @property
@@ -858,8 +873,7 @@ class Task:
 
         May be repeated.
         """
-        if self._lease is not None:
-            self._lease.give_back()
+        self._give_back_lease()
         self._guardian.close()
         for fd in self._keep_fds[RESERVED_FROM:]:
             os.close(fd)
@@ -868,6 +882,7 @@ class Task:
     # ---- what all steps share ----
 
     def _say(self, phase: Phase, **details: Any) -> None:
+        self._meter.enter(phase)
         self._note(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
         self._link.say(phase, **{"gpus": self._gpus, "waits_for": self._waits_for, **details})
 

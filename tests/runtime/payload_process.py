@@ -61,7 +61,10 @@ def main(argv: list[str]) -> None:
                 poll.register(fd, events)
             for fd, _ in poll.poll(10):
                 for word in os.read(0, 100).decode().split() if fd == 0 else ():
-                    {"soft": run.soft_stop, "kill": run.kill}[word]()
+                    if word == "count":
+                        tell("counted", **run.counters()._asdict())
+                    else:
+                        {"soft": run.soft_stop, "kill": run.kill}[word]()
             ended = run.ended()
         run.close()
         tell(
@@ -71,6 +74,7 @@ def main(argv: list[str]) -> None:
             fault=ended.fault.value,
             problem=ended.problem,
             service=ended.service,
+            used=run.counters()._asdict(),
         )
     except PayloadError as error:
         with contextlib.suppress(NameError):

@@ -394,3 +394,23 @@ def test_stopping_the_container_by_hand_reaches_the_payload(docker: Driven, dock
     assert docker.end()["code"] == 8
     assert docker.out() == b"ready\nterm\n"
     assert time.monotonic() - began < 8, "not Docker's own SIGKILL after ten seconds"
+
+
+# ---- what a payload uses ----
+
+
+def test_what_a_container_uses_is_what_its_cgroup_counts(docker: Driven) -> None:
+    # The payload reads the files that the kernel keeps for it, as its last act.
+    read = (
+        "a=/sys/fs/cgroup/cpuacct/cpuacct.usage b=/sys/fs/cgroup/cpu.stat;"
+        " if [ -e $a ]; then cat $a; else sed -n 's/usage_usec \\(.*\\)/\\1000/p' $b; fi >counted"
+    )
+    burn = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done"
+    docker.run(f"head -c 50000000 /dev/zero >$TMPDIR/held; ({burn}) & {burn}; wait; {read}", **docker.docker)
+    used = docker.end()["used"]
+    counted = int((docker.home / "workspace/counted").read_text()) / 1e9
+    assert counted > 0.1
+    assert counted <= used["cpu_s"] <= 1.02 * counted + 0.05
+    assert used["peak_bytes"] is None or used["peak_bytes"] > 0
+    assert used["memory_bytes"] > 0
+    assert used["received_bytes"] is not None, "its network is its own"

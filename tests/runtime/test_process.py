@@ -14,6 +14,7 @@ import pytest
 
 from dlapp.runtime.process import Guardian
 from tests.runtime.driver import Driven, children, wait_until
+from tests.services.users import interpreter_for_everybody
 
 FAMILY = """
 echo $$
@@ -371,3 +372,63 @@ def test_a_guardian_that_was_stopped_still_ends_its_payload(runner: Driven) -> N
     runner.say("kill")
     assert runner.end()["fault"] == "node"
     assert runner.payload_pids() == []
+
+
+# ---- what a payload uses ----
+
+BURN = """
+import os
+def burn(seconds):
+    while sum(os.times()[:2]) < seconds: pass
+for seconds in (0.3, 0.2, 0.1):
+    if os.fork() == 0:
+        burn(seconds)
+        os._exit(0)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        burn(0.3)
+        open("orphan", "w").write(str(sum(os.times()[:2])))
+        os._exit(0)
+    os._exit(0)
+burn(0.3)
+for _ in range(4): os.wait()
+"""
+"""A payload whose time is that of a process, its children, and one that it loses."""
+
+
+def timed(script: str, command: str) -> str:
+    """A script that has /usr/bin/time count what a command uses, into the file ``counted``."""
+    return f"cat >burn.py <<'END'\n{script}\nEND\n/usr/bin/time -f '%U %S' -o counted {command}\n"
+
+
+def test_the_time_of_all_processes_is_exact_at_the_end(runner: Driven) -> None:
+    script = timed(BURN, f"{interpreter_for_everybody()} -I burn.py")
+    runner.run(script + "while ! [ -s orphan ]; do sleep 0.02; done\n")
+    used = runner.end()["used"]
+    counted = sum(map(float, (runner.home / "workspace/counted").read_text().split()))
+    orphan = float((runner.home / "workspace/orphan").read_text())
+    # What is left is the shell, and its sleeps.
+    assert 0.98 * (counted + orphan) <= used["cpu_s"] <= 1.02 * (counted + orphan) + 0.1
+
+
+def test_what_a_payload_uses_is_known_while_it_runs(runner: Driven) -> None:
+    hold = "import time; held = bytearray(64 << 20); print('held', flush=True); time.sleep(1000)"
+    runner.run(None, command=[str(interpreter_for_everybody()), "-I", "-c", hold])
+    runner.wait_for_out(b"held")
+    runner.say("count")
+    counted = runner.hear("counted")
+    assert 64 << 20 < counted["memory_bytes"] < 100 << 20
+    assert 0.0 < counted["cpu_s"] < 5.0
+    assert counted["peak_bytes"] is None
+    assert counted["received_bytes"] is None, "it shares the network of the host"
+    runner.say("kill")
+    assert runner.end()["used"]["memory_bytes"] == counted["memory_bytes"]
+
+
+def test_the_bytes_that_a_payload_writes_to_the_disk_are_counted(runner: Driven) -> None:
+    write = "import os; file = open('data', 'wb'); file.write(bytes(3 << 20)); file.flush(); os.fsync(file.fileno())"
+    runner.run(None, command=[str(interpreter_for_everybody()), "-I", "-c", write])
+    written = runner.end()["used"]["written_bytes"]
+    on_disk = os.stat(runner.home).st_dev == os.stat("/").st_dev
+    assert 3 << 20 <= written < 4 << 20 if on_disk else written >= 0

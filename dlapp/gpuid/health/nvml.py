@@ -18,7 +18,7 @@ from typing import Any
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health.readings import DeviceFault, GpuProcess, Reading, xid_fault
+from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading, xid_fault
 from dlapp.system.processes.proc import command_line
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -96,6 +96,7 @@ class Watched:
         self._devices = tuple(devices)
         self._open = contextlib.ExitStack()
         self._handle_of: dict[str, Any] = {}
+        self._part_of: dict[str, Any] = {}
         self._instance_of: dict[str, int] = {}
         self._events: Any = None
         with contextlib.ExitStack() as opened:
@@ -117,6 +118,7 @@ class Watched:
             self._handle_of[device.uuid] = gpu.handle
             for part, handle in _parts(nvml, gpu.handle) if device.mig >= 0 else ():
                 if part == device.mig:
+                    self._part_of[device.uuid] = handle
                     self._instance_of[device.uuid] = _or(nvml, _EVERY_INSTANCE, nvml.nvmlDeviceGetGpuInstanceId, handle)
         self._events = _or(nvml, None, lambda _: nvml.nvmlEventSetCreate(), None)
         if self._events is not None:
@@ -149,6 +151,15 @@ class Watched:
         except nvml.NVMLError as error:
             if error.value != nvml.NVML_ERROR_GPU_IS_LOST:
                 raise _broken(error) from error
+        return found
+
+    def sample(self) -> dict[str, DeviceSample]:
+        """Return the use of the devices now, by uuid; one that does not answer is left out."""
+        found = {}
+        for device in self._devices:
+            if (gpu := self._handle_of.get(device.uuid)) is not None:
+                with contextlib.suppress(self._nvml.NVMLError):
+                    found[device.uuid] = _sample(self._nvml, gpu, self._part_of.get(device.uuid))
         return found
 
     def _take_events(self, found: dict[str, DeviceFault]) -> None:
@@ -402,6 +413,28 @@ def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
     )
 
 
+def _sample(nvml: Any, gpu: Any, part: Any) -> DeviceSample:
+    """Return the use of a GPU, or of its part that is a MIG device."""
+
+    def ask(name: str, handle: Any, *arguments: Any) -> Any:
+        query = getattr(nvml, name, None)
+        return None if query is None else _or(nvml, None, lambda one: query(one, *arguments), handle)
+
+    handle = gpu if part is None else part
+    rates = ask("nvmlDeviceGetUtilizationRates", handle)
+    milliwatts = ask("nvmlDeviceGetPowerUsage", gpu)
+    processes = _listed_processes(nvml, handle, "nvmlDeviceGetComputeRunningProcesses")
+    millijoules = ask("nvmlDeviceGetTotalEnergyConsumption", gpu) if part is None else None
+    return DeviceSample(
+        utilisation=None if rates is None else min(rates.gpu, 100) / 100,
+        used_mib=_memory(nvml, handle)[0],
+        power_w=None if milliwatts is None else milliwatts / 1000,
+        temperature_c=ask("nvmlDeviceGetTemperature", gpu, nvml.NVML_TEMPERATURE_GPU),
+        processes=None if processes is None else len(processes),
+        energy_j=None if millijoules is None else millijoules / 1000,
+    )
+
+
 def _memory(nvml: Any, handle: Any) -> tuple[int | None, int, bool]:
     """Used and total [MiB], and whether what the driver reserves is not in what is used (memory v2)."""
     version = getattr(nvml, "nvmlMemory_v2", None)
@@ -416,12 +449,16 @@ def _memory(nvml: Any, handle: Any) -> tuple[int | None, int, bool]:
 
 def _processes(nvml: Any, handle: Any, name: str) -> tuple[GpuProcess, ...] | None:
     """The processes on a GPU; None: this driver does not tell."""
+    if (found := _listed_processes(nvml, handle, name)) is None:
+        return None
+    return tuple(GpuProcess(one.pid, _process_name(nvml, one.pid), (one.usedGpuMemory or 0) >> _MIB) for one in found)
+
+
+def _listed_processes(nvml: Any, handle: Any, name: str) -> Sequence[Any] | None:
     for query in (getattr(nvml, f"{name}{version}", None) for version in ("_v3", "_v2")):
-        found = None if query is None else _or(nvml, None, query, handle)
+        found: Sequence[Any] | None = None if query is None else _or(nvml, None, query, handle)
         if found is not None:
-            return tuple(
-                GpuProcess(one.pid, _process_name(nvml, one.pid), (one.usedGpuMemory or 0) >> _MIB) for one in found
-            )
+            return found
     return None
 
 

@@ -48,6 +48,25 @@ class Reading(NamedTuple):
     utilization: int | None = None
 
 
+class DeviceSample(NamedTuple):
+    """Use of a device at one moment. None: the GPU or the driver does not report it.
+
+    Args:
+        utilisation: share of the last fraction of a second in which a kernel was executed, 0 to 1.
+        used_mib: memory in use.
+        power_w, temperature_c: of the whole GPU.
+        processes: how many compute on it.
+        energy_j: of the whole GPU since the driver was loaded [J]; of a part of a GPU None.
+    """
+
+    utilisation: float | None = None
+    used_mib: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    processes: int | None = None
+    energy_j: float | None = None
+
+
 class DeviceFault(NamedTuple):
     """Fault of a GPU.
 

@@ -1,4 +1,4 @@
-"""A watch over the GPUs of a payload while it runs.
+"""A watch over the GPUs of a payload while it runs, for their health and for their use.
 
 NVML is asked on a thread of its own, for a GPU that is failing can hold up whoever asks about it; a task must go on
 hearing its orders. Only what is certain counts here: a GPU that is lost, one that must be reset, an Xid error that is
@@ -8,16 +8,21 @@ the GPU's. A driver that as a whole does not answer says nothing about a GPU, an
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
 
 if TYPE_CHECKING:
-    from dlapp.gpuid.health.readings import DeviceFault
+    from dlapp.gpuid.health.readings import DeviceFault, DeviceSample
 
 LOOK_EVERY_S = 2.0
+_LOOKS_A_SAMPLE = 2
+"""A sample is several questions, each of which a driver may take a millisecond for."""
+_USED = 0.01
+"""The share of its time for which a device that counts as used was busy."""
 _JOIN_S = 2.0
 
 
@@ -27,13 +32,58 @@ def _watched(devices: Sequence[Device]) -> Any:
     return Watched(devices)
 
 
+class DeviceUse(NamedTuple):
+    """Use of a device during a watch.
+
+    Args:
+        busy_s, idle_s: by its utilisation, of the time in which that was known [s].
+        unknown_s: the rest of the time [s].
+        energy_j: None: not known [J].
+        last: the last sample; None: there is none.
+    """
+
+    busy_s: float = 0.0
+    idle_s: float = 0.0
+    unknown_s: float = 0.0
+    energy_j: float | None = None
+    last: DeviceSample | None = None
+
+    @property
+    def is_used(self) -> bool | None:
+        """True if the device was busy for more than a moment; None: not known."""
+        known_s = self.busy_s + self.idle_s
+        if self.busy_s > _USED * known_s:
+            return True
+        return False if known_s > self.unknown_s else None
+
+    def after(self, sample: DeviceSample | None, passed_s: float) -> DeviceUse:
+        """Return the use after so many seconds, of which a sample was taken at their end; None: there is none."""
+        if sample is None:
+            return self._replace(unknown_s=self.unknown_s + passed_s, last=None)
+        energy_j = self.energy_j
+        if sample.energy_j is not None:
+            before = self.last.energy_j if self.last is not None else None
+            # A counter that is smaller than before is one of a driver that was loaded anew.
+            energy_j = (energy_j or 0.0) + max(0.0, sample.energy_j - (sample.energy_j if before is None else before))
+        if sample.utilisation is None:
+            return self._replace(unknown_s=self.unknown_s + passed_s, energy_j=energy_j, last=sample)
+        busy_s = sample.utilisation * passed_s
+        return self._replace(
+            busy_s=self.busy_s + busy_s, idle_s=self.idle_s + passed_s - busy_s, energy_j=energy_j, last=sample
+        )
+
+
 class DeviceWatch:
     """Watches ``devices`` in a with block.
 
     Args:
         on_fault: called once, on the watch's thread, after ``failed`` was set.
         note: told, on the watch's thread, that the watch begins, or why there is none (any more).
-        open: opens NVML; ``look() -> {uuid: Fault}`` and ``close()``.
+        use: of the devices during watches before this one, by uuid.
+        open: opens NVML; ``look() -> {uuid: Fault}``, ``sample() -> {uuid: DeviceSample}`` and ``close()``.
+
+    Attributes:
+        use: by uuid; all of it is of the time up to the last sample.
     """
 
     def __init__(
@@ -44,6 +94,7 @@ class DeviceWatch:
         note: Callable[[str], None] = lambda _: None,
         open: Callable[[Sequence[Device]], Any] = _watched,
         every_s: float = LOOK_EVERY_S,
+        use: Mapping[str, DeviceUse] = {},
     ) -> None:
         self.failed: dict[str, DeviceFault] = {}
         self._devices, self._on_fault, self._note, self._open = tuple(devices), on_fault, note, open
@@ -51,10 +102,13 @@ class DeviceWatch:
         self._changed = threading.Condition()
         self._asked = self._answered = 0
         self._over = False
+        self.use = {one.uuid: use.get(one.uuid, DeviceUse())._replace(last=None) for one in self._devices}
+        self._sampled_s = 0.0
         # A daemon: a thread that hangs in the driver must not keep the process; the kernel does that if it must.
         self._thread = threading.Thread(target=self._run, name="gpu-watch", daemon=True)
 
     def __enter__(self) -> DeviceWatch:
+        self._sampled_s = time.monotonic()
         if self._devices:
             self._thread.start()
         return self
@@ -65,6 +119,8 @@ class DeviceWatch:
             self._changed.notify_all()
         if self._devices:
             self._thread.join(_JOIN_S)
+            hangs = self._thread.is_alive()
+            self._add({uuid: one.last for uuid, one in self.use.items() if one.last is not None and not hangs})
 
     def look_now(self, timeout_s: float) -> str:
         """Look once more, for at most ``timeout_s``; what `message` says then."""
@@ -88,6 +144,7 @@ class DeviceWatch:
             self._end()
             return
         self._note("the GPUs are watched")
+        looks = 0
         try:
             while not self._over:
                 asked = self._asked
@@ -95,15 +152,24 @@ class DeviceWatch:
                     self.failed = found
                     self._on_fault()
                     return
+                if looks % _LOOKS_A_SAMPLE == 0:
+                    self._add(watched.sample())
+                looks += 1
                 with self._changed:
                     self._answered = asked
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: self._over or self._asked > self._answered, self._every_s)
         except DlappError as error:
+            self._add({})
             self._note(f"the GPUs are not watched any more: {error}")
         finally:
             self._end()
             watched.close()
+
+    def _add(self, samples: Mapping[str, DeviceSample]) -> None:
+        now_s = time.monotonic()
+        passed_s, self._sampled_s = now_s - self._sampled_s, now_s
+        self.use = {uuid: one.after(samples.get(uuid), passed_s) for uuid, one in self.use.items()}
 
     def _end(self) -> None:
         """Release all threads that wait for a reading."""

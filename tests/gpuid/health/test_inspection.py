@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health.inspection import HealthLimits, Inspector, apply, check, is_due, judge, usable
-from dlapp.gpuid.health.readings import DeviceFault, GpuProcess, Reading, xid_fault
+from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading, xid_fault
 from dlapp.gpuid.health.watch import DeviceWatch
 from dlapp.gpuid.rules import PROBE_FIRST_S, PROBE_LAST_S, HostRecord, LeaseRequest, Quarantine, next_probe_ms
 
@@ -228,6 +228,9 @@ class Devices:
 
     def look(self) -> dict[str, DeviceFault]:
         return self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
+
+    def sample(self) -> dict[str, DeviceSample]:
+        return {}
 
     def close(self) -> None:
         self.closed = True

@@ -313,6 +313,33 @@ def test_a_driver_that_goes_away_says_nothing_on_the_devices(see: Any) -> None:
     assert "Driver" in process.ask(LOOK)["error"]
 
 
+SAMPLE = "{u: s._asdict() for u, s in watched.sample().items()}"
+
+
+def test_the_use_of_a_device_is_sampled(see: Any) -> None:
+    gpu = StubDevice(uuid="GPU-a", used=2048 * MIB, pids=(7, 8), utilization=25, milliwatts=70_500, millijoules=9000)
+    process = see(gpu, StubDevice(uuid="GPU-b", error=15))
+    process.ask(WATCH)
+    assert process.ask(SAMPLE) == {
+        "GPU-a": {
+            "utilisation": 0.25,
+            "used_mib": 2048,
+            "power_w": 70.5,
+            "temperature_c": 35,
+            "processes": 2,
+            "energy_j": 9.0,
+        }
+    }
+
+
+def test_what_a_part_of_a_device_or_a_driver_does_not_tell_is_not_known(see: Any) -> None:
+    gpu = StubDevice(utilization=None, milliwatts=50_000, millijoules=1, mig=(Part("MIG-a", used=MIB),))
+    process = see(gpu)
+    process.ask(WATCH)
+    found = process.ask(SAMPLE)["MIG-a"]
+    assert (found["utilisation"], found["energy_j"], found["used_mib"], found["power_w"]) == (None, None, 1, 50.0)
+
+
 # ---- a real GPU ----
 
 
@@ -329,5 +356,8 @@ def test_real_devices_are_read_linked_and_watched() -> None:
     watched = nvml.Watched(devices)
     try:
         assert watched.look() == {}
+        samples = watched.sample()
+        assert list(samples) == [one.uuid for one in devices]
+        assert all(one.used_mib is not None and one.temperature_c is not None for one in samples.values())
     finally:
         watched.close()

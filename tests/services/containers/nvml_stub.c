@@ -195,6 +195,13 @@ int nvmlDeviceGetTemperatureThreshold(thing *c, unsigned which, unsigned *out) {
     return which == 1 ? say(c, "slowdown", out) : NOT_SUPPORTED;
 }
 int nvmlDeviceGetUtilizationRates(thing *c, utilization *out) { return say(c, "utilization", &out->used); }
+int nvmlDeviceGetPowerUsage(thing *c, unsigned *out) { return say(c, "milliwatts", out); }
+int nvmlDeviceGetTotalEnergyConsumption(thing *c, u64 *out) {
+    unsigned value = 0;
+    int error = say(c, "millijoules", &value);
+    *out = value;
+    return error;
+}
 int nvmlDeviceGetTotalEccErrors(thing *c, unsigned kind, unsigned counter, u64 *out) {
     unsigned value = 0;
     int error = say(c, kind == 1 && counter == 0 ? "ecc" : "-", &value);

@@ -51,6 +51,7 @@ class StubDevice:
         pcie: NVML's topology level to each GPU (10 one switch, 20, 30, 40, 50 another socket).
         nvlinks: link by link the index of the GPU at the other end, or `NVSWITCH`, or `LINK_DOWN`.
         mig: its parts; None: it is not in MIG mode.
+        milliwatts, millijoules: power, and energy since the driver was loaded.
         slowdown: the temperature at which it slows down.
         ecc: uncorrectable errors since the driver was loaded.
         xid: the last Xid; ``xid_instance`` the part that it concerns.
@@ -74,6 +75,8 @@ class StubDevice:
     temperature: int | None = 35
     slowdown: int | None = 90
     utilization: int | None = 0
+    milliwatts: int | None = None
+    millijoules: int | None = None
     ecc: int | None = 0
     pages_pending: int | None = None
     remap_pending: int | None = 0

@@ -1,0 +1,244 @@
+"""Resource counters of a group of processes: of all below one process, by /proc, or of a container, by its cgroup.
+
+The counters of time and bytes only grow, so a reading that is lost costs nothing: the next one has it, too. What the
+kernel does not tell, or not to this user, is None.
+
+Below one process that adopts what its descendants leave behind, nothing is lost when a process ends: its time and its
+bytes are added to those of the one that takes its status. The exception is a parent that ignores SIGCHLD.
+Source: proc(5); Linux, kernel/exit.c, wait_task_zombie.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple, TypeVar
+
+from dlapp.system.processes.proc import read_proc
+
+N = TypeVar("N", int, float)
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_CGROUPS = "/sys/fs/cgroup"
+_MAX_BYTES = 1 << 20
+"""Of a file of a cgroup: io.stat has a line for each disk."""
+
+
+class ResourceCounters(NamedTuple):
+    """One reading.
+
+    Args:
+        cpu_s: processor time [s].
+        memory_bytes: in use now, without what the kernel can drop at any time.
+        peak_bytes: the most memory so far, as the kernel kept it, with the files that it caches.
+        read_bytes, written_bytes: from and to disks.
+        received_bytes, sent_bytes: by all networks but the loopback.
+    """
+
+    cpu_s: float | None = None
+    memory_bytes: int | None = None
+    peak_bytes: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    received_bytes: int | None = None
+    sent_bytes: int | None = None
+
+    def updated(self, later: ResourceCounters) -> ResourceCounters:
+        """Return the counters after a later reading; what it does not have stays, and no counter gets smaller."""
+        return ResourceCounters._make(
+            old if new is None else new if old is None or name == "memory_bytes" else max(old, new)
+            for name, old, new in zip(self._fields, self, later, strict=True)
+        )
+
+    def since(self, before: ResourceCounters) -> ResourceCounters:
+        """Return what was added to the counters after an earlier reading."""
+        return self._replace(
+            cpu_s=_difference(self.cpu_s, before.cpu_s),
+            read_bytes=_difference(self.read_bytes, before.read_bytes),
+            written_bytes=_difference(self.written_bytes, before.written_bytes),
+        )
+
+
+NOTHING_KNOWN = ResourceCounters()
+
+
+class _ProcessCounters(NamedTuple):
+    pid: int
+    parent: int
+    own_ticks: int
+    children_ticks: int
+
+
+def read_tree(root: int) -> ResourceCounters:
+    """Return the counters of all descendants of a process, those included that have ended and whose status was taken.
+
+    Memory is what each has for itself, and once what the one that shares the most shares. Pages that a process and its
+    fork both still have count for each.
+    """
+    processes = _tree(root)
+    if root not in processes:
+        return NOTHING_KNOWN
+    own, shared = 0, 0
+    read: int | None = 0
+    written: int | None = 0
+    ticks = processes[root].children_ticks
+    for pid, process in processes.items():
+        if pid != root:
+            ticks += process.own_ticks + process.children_ticks
+            pages = [int(word) for word in read_proc(pid, "statm").split()[1:3]]
+            if len(pages) == 2:
+                own, shared = own + pages[0] - pages[1], max(shared, pages[1])
+        disk = _disk_bytes(pid)
+        if disk is None:
+            # One that just ended has given them to its parent. One of another user's hides them.
+            if process_is_there(pid):
+                read = written = None
+        elif read is not None and written is not None:
+            read, written = read + disk[0], written + disk[1]
+    return ResourceCounters(
+        cpu_s=ticks / _TICKS, memory_bytes=(own + shared) * _PAGE, read_bytes=read, written_bytes=written
+    )
+
+
+def process_is_there(pid: int) -> bool:
+    """Return whether a process has an entry in /proc."""
+    return os.path.exists(f"/proc/{pid}")
+
+
+def _tree(root: int) -> dict[int, _ProcessCounters]:
+    """Return a process and all its descendants, dead ones too whose status nobody took."""
+    found: dict[int, _ProcessCounters] = {}
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        # The second field is the program's name in brackets, and may hold brackets and blanks itself.
+        words = read_proc(int(name), "stat").rpartition(b") ")[2].split(None, 15)
+        if len(words) < 16:
+            continue
+        pid, parent = int(name), int(words[1])
+        found[pid] = _ProcessCounters(pid, parent, int(words[11]) + int(words[12]), int(words[13]) + int(words[14]))
+        children.setdefault(parent, []).append(pid)
+    tree: dict[int, _ProcessCounters] = {}
+    todo = [root]
+    while todo:
+        pid = todo.pop()
+        if pid in found and pid not in tree:
+            tree[pid] = found[pid]
+            todo += children.get(pid, ())
+    return tree
+
+
+def _disk_bytes(pid: int) -> tuple[int, int] | None:
+    """Return the bytes that a process and those whose status it took read from disks and wrote; None: not known."""
+    values = dict(line.split(b": ") for line in read_proc(pid, "io").splitlines())
+    try:
+        return int(values[b"read_bytes"]), int(values[b"write_bytes"])
+    except KeyError:
+        return None
+
+
+class CgroupCounters:
+    """The counters of a container, by its cgroup and its network; version 1 or 2.
+
+    Args:
+        pid: of a process in it, as this process sees it.
+        name: what a directory of its cgroup must have in its path, such as the container's id: a process number that
+            is of another namespace, or was used again, names another cgroup.
+        own_network: the container has a network of its own; else nothing is known of its traffic.
+        root: where cgroups are mounted.
+    """
+
+    def __init__(self, pid: int, name: str, *, own_network: bool, root: str = _CGROUPS) -> None:
+        self._pid, self._own_network = pid, own_network
+        self._directory_of: dict[str, str] = {}
+        for line in read_proc(pid, "cgroup").decode(errors="replace").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if name not in path:
+                continue
+            for one in controllers.split(",") if controllers else ("",):
+                directory = os.path.join(root, one, path.lstrip("/"))
+                if os.path.isdir(directory):
+                    self._directory_of[one] = directory
+
+    @property
+    def is_there(self) -> bool:
+        """True if a cgroup was found."""
+        return bool(self._directory_of)
+
+    def read(self) -> ResourceCounters:
+        """Return the counters; None for all that is gone."""
+        received, sent = self._network() if self._own_network else (None, None)
+        v2 = "memory" not in self._directory_of
+        counters = self._read_v2() if v2 else self._read_v1()
+        return counters._replace(received_bytes=received, sent_bytes=sent)
+
+    def _read_v2(self) -> ResourceCounters:
+        cpu_us = self._fields("", "cpu.stat").get("usage_usec")
+        current, cached = self._number("", "memory.current"), self._fields("", "memory.stat").get("inactive_file")
+        read = written = None
+        if (text := self._text("", "io.stat")) is not None:
+            read = written = 0
+            for line in text.splitlines():
+                amounts = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)
+                read, written = read + int(amounts.get("rbytes", 0)), written + int(amounts.get("wbytes", 0))
+        return ResourceCounters(
+            cpu_s=None if cpu_us is None else cpu_us / 1e6,
+            memory_bytes=_difference(current, cached),
+            peak_bytes=self._number("", "memory.peak"),
+            read_bytes=read,
+            written_bytes=written,
+        )
+
+    def _read_v1(self) -> ResourceCounters:
+        cpu_ns = self._number("cpuacct", "cpuacct.usage")
+        current = self._number("memory", "memory.usage_in_bytes")
+        cached = self._fields("memory", "memory.stat").get("total_inactive_file")
+        read = written = None
+        if (text := self._text("blkio", "blkio.throttle.io_service_bytes")) is not None:
+            read = written = 0
+            for line in text.splitlines():
+                words = line.split()
+                if len(words) == 3:
+                    read += int(words[2]) * (words[1] == "Read")
+                    written += int(words[2]) * (words[1] == "Write")
+        return ResourceCounters(
+            cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
+            memory_bytes=_difference(current, cached),
+            peak_bytes=self._number("memory", "memory.max_usage_in_bytes"),
+            read_bytes=read,
+            written_bytes=written,
+        )
+
+    def _network(self) -> tuple[int | None, int | None]:
+        """Return the bytes that the network of the container received and sent. Source: proc(5), /proc/net/dev."""
+        lines = read_proc(self._pid, "net/dev").decode(errors="replace").splitlines()[2:]
+        if not lines:
+            return None, None
+        received = sent = 0
+        for line in lines:
+            name, _, rest = line.partition(":")
+            if name.strip() != "lo" and len(words := rest.split()) >= 9:
+                received, sent = received + int(words[0]), sent + int(words[8])
+        return received, sent
+
+    def _text(self, controller: str, name: str) -> str | None:
+        directory = self._directory_of.get(controller)
+        if directory is None:
+            return None
+        try:
+            with open(os.path.join(directory, name), encoding="ascii", errors="replace") as file:
+                return file.read(_MAX_BYTES)
+        except OSError:
+            return None
+
+    def _number(self, controller: str, name: str) -> int | None:
+        text = self._text(controller, name)
+        return int(text) if text is not None and text.strip().isdigit() else None
+
+    def _fields(self, controller: str, name: str) -> dict[str, int]:
+        words = [line.split() for line in (self._text(controller, name) or "").splitlines()]
+        return {one[0]: int(one[1]) for one in words if len(one) == 2 and one[1].isdigit()}
+
+
+def _difference(total: N | None, part: N | None) -> N | None:
+    return total if total is None or part is None else max(total - part, type(total)(0))

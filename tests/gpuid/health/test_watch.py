@@ -1,0 +1,87 @@
+"""The use of GPUs during a watch: busy, idle or not known."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from dlapp.errors import DlappError
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health.nvml import NvmlError
+from dlapp.gpuid.health.readings import DeviceFault, DeviceSample
+from dlapp.gpuid.health.watch import DeviceUse, DeviceWatch
+
+DEVICES = (Device("GPU-0", 0, 0), Device("GPU-1", 1, 1))
+
+
+def test_time_is_busy_by_utilisation_and_idle_for_the_rest() -> None:
+    use = DeviceUse().after(DeviceSample(utilisation=0.25), 4.0).after(DeviceSample(utilisation=1.0), 1.0)
+    assert (use.busy_s, use.idle_s, use.unknown_s) == (2.0, 3.0, 0.0)
+    assert use.is_used
+
+
+def test_time_of_which_nothing_is_known_is_never_idle() -> None:
+    use = DeviceUse().after(DeviceSample(temperature_c=40), 4.0).after(None, 6.0)
+    assert (use.busy_s, use.idle_s, use.unknown_s) == (0.0, 0.0, 10.0)
+    assert use.is_used is None
+    assert use.energy_j is None
+
+
+@pytest.mark.parametrize(
+    ("known_s", "unknown_s", "expected"), [(9.0, 1.0, False), (1.0, 9.0, None)], ids=["mostly known", "mostly unknown"]
+)
+def test_a_device_is_unused_only_if_most_of_its_time_is_known(
+    known_s: float, unknown_s: float, expected: bool | None
+) -> None:
+    use = DeviceUse().after(DeviceSample(utilisation=0.0), known_s).after(None, unknown_s)
+    assert use.is_used is expected
+
+
+def test_energy_is_the_growth_of_the_counter_and_survives_one_that_starts_anew() -> None:
+    use = DeviceUse()
+    for energy_j in (1000.0, 1500.0, 20.0, 30.0):
+        use = use.after(DeviceSample(utilisation=0.0, energy_j=energy_j), 1.0)
+    assert use.energy_j == 510.0
+
+
+class Sampled:
+    """Devices that are well. The first is busy, the second does not tell; after some looks the driver fails."""
+
+    def __init__(self, looks: int) -> None:
+        self.left, self.enough = looks, threading.Event()
+
+    def look(self) -> dict[str, DeviceFault]:
+        self.left -= 1
+        if self.left == 0:
+            self.enough.set()
+            raise NvmlError("gone")
+        return {}
+
+    def sample(self) -> dict[str, DeviceSample]:
+        return {"GPU-0": DeviceSample(utilisation=1.0), "GPU-1": DeviceSample()}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_watch_adds_up_the_use_of_its_devices() -> None:
+    sampled = Sampled(looks=9)
+    with DeviceWatch(DEVICES, open=lambda _: sampled, every_s=0.001) as watch:
+        assert sampled.enough.wait(10)
+    first, second = watch.use["GPU-0"], watch.use["GPU-1"]
+    assert first.busy_s > 0.0
+    assert first.idle_s == 0.0
+    assert first.unknown_s > 0.0, "the time after the driver failed"
+    assert (second.busy_s, second.idle_s) == (0.0, 0.0)
+    assert second.unknown_s == pytest.approx(first.busy_s + first.unknown_s)
+
+
+def test_without_nvml_the_use_of_devices_is_not_known() -> None:
+    def refuse(_: Sequence[Device]) -> None:
+        raise DlappError("no NVML")
+
+    with DeviceWatch(DEVICES, open=refuse) as watch:
+        pass
+    assert all(one.unknown_s > 0.0 and one.idle_s == 0.0 and one.is_used is None for one in watch.use.values())
