@@ -61,9 +61,17 @@ def ready() -> None:
     _report({"ready": True})
 
 
-def checkpoint(directory: str) -> None:
-    """Report that a directory has a complete checkpoint."""
-    _report({"checkpoint": os.fspath(directory)})
+def checkpoint(directory: str, step: Optional[int] = None) -> None:
+    """Report that a directory has a complete checkpoint.
+
+    Args:
+        directory: its path.
+        step: the step that it is of, a whole number; None: no step.
+    """
+    said = {"checkpoint": os.fspath(directory)}  # type: Dict[str, Any]
+    if step is not None:
+        said["step"] = int(step)
+    _report(said)
 
 
 def should_stop() -> bool:

@@ -40,6 +40,29 @@ _MOST_METRIC = 1e18
 _MOST_STEPS = 1 << 62
 
 
+_RUN_SIZE = 1_000_000_000
+"""Numbers of checkpoints that one start of a payload can store."""
+
+
+def checkpoints_after(found: int, starts: int) -> int:
+    """Return the number after which a start of a payload numbers its checkpoints, apart from those of all other starts.
+
+    A payload on a node that is lost to its ApplicationMaster may run on, and store, while the next one runs elsewhere.
+    So each start has a range of its own: ``starts`` grows with each, and ``found`` never becomes less.
+
+    Args:
+        found: the greatest number of a checkpoint that there was before it; 0: none.
+        starts: which start of the payload this is, from 1.
+    """
+    former = (found - 1) // _RUN_SIZE if found else -1
+    return (former + starts) * _RUN_SIZE
+
+
+def are_of_a_later_start(number: int, after: int) -> bool:
+    """Return whether a checkpoint is of a later start than the one whose numbers come after ``after``."""
+    return number > after + _RUN_SIZE
+
+
 def new_secret() -> str:
     """A secret for one application: 32 random bytes as hex digits."""
     return os.urandom(32).hex()
@@ -139,7 +162,9 @@ class Assignment(Value, kw_only=True):
         network: `AppSpec.network`.
         hang_timeout_s: `AppSpec.hang_timeout_s`.
         ready_by_port: another role waits until this one is ready; it is as soon as its first port accepts connections.
-        checkpoint: of `AppSpec`; ``target`` is the directory of this application's checkpoints.
+        checkpoint: of `AppSpec`; ``target`` is the directory of the checkpoints that this container begins with.
+        stores_checkpoints: it also stores them.
+        try_number: how often its index was started, this time included.
         in_gang: it starts together with others, and again with them.
         generation: of the gang that its payload starts with, unless orders name a later one.
         ports: `RoleSpec.ports`.
@@ -174,6 +199,8 @@ class Assignment(Value, kw_only=True):
     network: str | None = None
     caches: tuple[PayloadCache, ...] = ()
     checkpoint: CheckpointSpec | None = None
+    stores_checkpoints: bool = True
+    try_number: int = 1
     command: tuple[str, ...] = ()
     hang_timeout_s: float | None = None
     ready_by_port: bool = False
@@ -326,6 +353,10 @@ class Report(Value, kw_only=True):
         failure: how the payload of a member of a gang failed. The task waits for orders: to prepare a later generation,
             or to stop; then this is its result.
         generation: of the gang, to which the phase and the result belong.
+        checkpoints: numbers of the whole checkpoints that the task of a member found for this generation, and that it
+            has stored since; None: it has not looked yet.
+        restored: number of the checkpoint with which its payload begins in this generation; 0: with none; None: that is
+            not done yet.
         seen: the number of the orders that the task has; the answer is held back while there are no newer ones.
         wait_s: how long the answer may be held back.
     """
@@ -348,6 +379,8 @@ class Report(Value, kw_only=True):
     result: TaskResult | None = None
     failure: TaskResult | None = None
     generation: int = 0
+    checkpoints: tuple[int, ...] | None = None
+    restored: int | None = None
     seen: int = 0
     wait_s: float = 0.0
 
@@ -370,6 +403,9 @@ class Orders(Value, kw_only=True):
         usage_every_s: the least time between two reports with ``usage`` and ``receipt``.
         roster: number of the latest roster (``GET /v1/tasks/ID/roster``); 0: there is none. It grows with every
             change within one attempt.
+        checkpoint: of a member of a gang: number of the checkpoint that its payload begins with; 0: it begins without
+            one; None: that is not known yet. While payloads run: the last one that is complete.
+        checkpoints_after: numbers of checkpoints that it stores are greater (`checkpoints_after`).
     """
 
     attempt: int
@@ -384,6 +420,8 @@ class Orders(Value, kw_only=True):
     report_every_s: float = 10.0
     usage_every_s: float = USAGE_EVERY_S
     roster: int = 0
+    checkpoint: int | None = None
+    checkpoints_after: int = 0
 
 
 class StopRequest(Value, kw_only=True):

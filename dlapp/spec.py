@@ -27,6 +27,8 @@ MAX_CHECKPOINTS = 1000
 MIN_CHECKPOINT_EVERY_S = 1.0
 DEFAULT_CHECKPOINT_EVERY_S = 600.0
 DEFAULT_CHECKPOINTS = 3
+EVERY_INDEX = "all"
+"""`CheckpointSpec.role` where each container has checkpoints of its own."""
 DEFAULT_KILL_GRACE_S = 30.0
 DEFAULT_OUTPUT_PATIENCE_S = 86_400.0
 """A NameNode with much to read is in safe mode for an hour, and a night may pass until somebody sees that it is down or
@@ -313,12 +315,15 @@ class CheckpointSpec(Value, kw_only=True):
         target: location of the directory that has a directory for each application, named by its id.
         every_s: seconds between two copies.
         keep: how many are kept.
+        role: the role whose first container's directory is copied; `EVERY_INDEX`: that of each container, to a
+            directory named by its index; None: the first role that decides the application's success.
     """
 
     path: str
     target: str
     every_s: float = DEFAULT_CHECKPOINT_EVERY_S
     keep: int = DEFAULT_CHECKPOINTS
+    role: str | None = None
 
     def __post_init__(self) -> None:
         check_inside_workspace("checkpoint.path", self.path)
@@ -330,6 +335,13 @@ class CheckpointSpec(Value, kw_only=True):
             raise SpecError("checkpoint.every", f"is {self.every_s!r} s, the minimum is {MIN_CHECKPOINT_EVERY_S:g} s")
         if not isinstance(self.keep, int) or not 1 <= self.keep <= MAX_CHECKPOINTS:
             raise SpecError("checkpoint.keep", f"is {self.keep!r}, allowed are 1 to {MAX_CHECKPOINTS}")
+        if self.role is not None:
+            check_role_name("checkpoint.role", self.role)
+
+    @property
+    def is_of_every_index(self) -> bool:
+        """True if each container has checkpoints of its own."""
+        return self.role == EVERY_INDEX
 
 
 class PayloadCache(Value):
@@ -469,8 +481,10 @@ class AppSpec(Value, kw_only=True):
             self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure
         ):
             raise SpecError(where, problem)
-        if self.checkpoint is not None and (problem := checkpoint_problem(self.roles)):
-            raise SpecError("checkpoint.path", problem)
+        if self.checkpoint is not None:
+            writer, is_gang = self.checkpoint.role, self.gang is not Gang.NONE
+            if problem := checkpoint_problem(writer, self.roles, is_gang=is_gang):
+                raise SpecError("checkpoint.role", problem)
         for what, names in (
             ("role", [role.name for role in self.roles]),
             ("from_hdfs", [one.name for one in self.inputs]),
@@ -511,6 +525,18 @@ class AppSpec(Value, kw_only=True):
     def decides(self, role: RoleSpec) -> bool:
         """Return whether the application's success depends on a role."""
         return role in deciding_roles(self.roles, self.success)
+
+    def checkpoint_of(self, role: RoleSpec) -> tuple[CheckpointSpec | None, bool]:
+        """Return the checkpoints that the containers of a role begin with, and whether the first one, or with
+        `EVERY_INDEX` each, stores them; None: they have none, as those that do not start together with who stores."""
+        one = self.checkpoint
+        if one is None or one.is_of_every_index:
+            return one, one is not None
+        deciding = deciding_roles(self.roles, self.success)
+        writer = next(each for each in self.roles if (each.name == one.role if one.role else each in deciding))
+        if role is writer:
+            return one, True
+        return (one if any(role in gang and writer in gang for gang in self.gangs()) else None), False
 
     def program_of(self, role: RoleSpec) -> PayloadProgram:
         """Return what the containers of a role run. Arguments belong to the script or command beside them."""
@@ -584,6 +610,7 @@ class Submission(Value, kw_only=True):
         submitter: the operating system's user.
         submitted_ms: when [ms since 1970].
         log_limit_bytes: the most that is kept of each of a payload's stdout and stderr.
+        checkpoints_of: id of the application whose checkpoints it goes on with; empty: it has its own.
     """
 
     spec: AppSpec
@@ -592,6 +619,7 @@ class Submission(Value, kw_only=True):
     submitter: str
     submitted_ms: int
     log_limit_bytes: int = 1 << 30
+    checkpoints_of: str = ""
 
 
 class Secrets(Value, kw_only=True):
@@ -677,10 +705,23 @@ def problems_between(
             yield f"role {role.name}.on_failure", "is restart_gang, and with gang=none there is no gang"
 
 
-def checkpoint_problem(roles: Sequence[RoleSpec]) -> str:
-    """Return why an application of these roles cannot have checkpoints; empty: it can."""
-    if (count := sum(role.instances for role in roles)) > 1:
-        return f"checkpoints of an application with several containers are not built yet, and this one has {count}"
+def checkpoint_problem(writer: str | None, roles: Sequence[RoleSpec], *, is_gang: bool) -> str:
+    """Return why an application cannot have its checkpoints so; empty: it can.
+
+    Args:
+        writer: `CheckpointSpec.role`.
+        roles: of the application.
+        is_gang: its containers start together, all or those of a role.
+    """
+    if writer == EVERY_INDEX:
+        alone = next((role.name for role in roles if is_gang and role.on_failure is RoleFailure.RESTART), None)
+        if alone is not None:
+            return f"is all, for which all must be started again together, and role {alone} has on_failure=restart"
+        return ""
+    if writer is not None and all(role.name != writer for role in roles):
+        return _no_role(writer, [EVERY_INDEX, *(role.name for role in roles)])
+    if not is_gang and sum(role.instances for role in roles) > 1:
+        return "must be all: containers that do not start together (gang=none) have checkpoints of their own each"
     return ""
 
 

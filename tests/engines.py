@@ -129,7 +129,9 @@ class Engine:
     def remove(self, path: str) -> None:
         """Remove what lies there."""
         if self._files is None:
-            shutil.rmtree(Path(self.root, path), ignore_errors=True)
+            if (one := Path(self.root, path)).is_file():
+                one.unlink()
+            shutil.rmtree(one, ignore_errors=True)
         else:
             self._files.remove(self._location(path))
 

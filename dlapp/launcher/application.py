@@ -168,6 +168,7 @@ class _SpecProperties(Properties):
                 "hdfs": spec.checkpoint.target,
                 "every": spec.checkpoint.every_s,
                 "keep": spec.checkpoint.keep,
+                "role": spec.checkpoint.role,
             }
         sections = {section: {key: Setting("", 0) for key in keys} for section, keys in values.items()}
         super().__init__(path="AppSpec", sections=sections, headers=dict.fromkeys(sections, 0))
@@ -449,7 +450,7 @@ class _Maker:
         inputs = [one for name in self._sections("from_hdfs") if (one := self._input(name))]
         outputs = [out for name in self._sections("to_hdfs") if (out := self._output(name, workspace))]
         self._check_overlaps(inputs, outputs, workspace)
-        checkpoint = self._checkpoint(outputs, roles)
+        checkpoint = self._checkpoint(outputs, roles, gang)
         grace_s, network = self._kill_grace_s(), self._network(roles)
         if self.faults:
             return None
@@ -772,13 +773,15 @@ class _Maker:
             keep_previous=previous,
         )
 
-    def _checkpoint(self, outputs: Sequence[OutputSpec], roles: Sequence[RoleSpec]) -> CheckpointSpec | None:
+    def _checkpoint(
+        self, outputs: Sequence[OutputSpec], roles: Sequence[RoleSpec], gang: Gang
+    ) -> CheckpointSpec | None:
         section, get = "checkpoint", self.properties.value
         if section not in self.properties.sections:
             return None
         path, text, target = get(section, "path"), get(section, "hdfs"), ""
-        if problem := checkpoint_problem(roles):
-            self._fault(section, "path", problem)
+        if problem := checkpoint_problem(get(section, "role"), roles, is_gang=gang is not Gang.NONE):
+            self._fault(section, "role", problem)
         if path is not None and self._is_inside_workspace(section, "path", path) and os.path.normpath(path) == ".":
             self._fault(section, "path", f"{shown(path)} is the workspace itself; name a directory in it")
         if text is not None:
@@ -803,6 +806,7 @@ class _Maker:
             target=target,
             every_s=get(section, "every", DEFAULT_CHECKPOINT_EVERY_S),
             keep=get(section, "keep", DEFAULT_CHECKPOINTS),
+            role=get(section, "role"),
         )
 
     def _location(self, text: str, *, pattern: bool) -> str:

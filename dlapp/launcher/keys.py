@@ -221,6 +221,14 @@ def _checkpoint_every_s(text: str) -> float:
     return seconds
 
 
+def _checkpoint_role(text: str) -> str:
+    try:
+        check_role_name("", text)
+    except SpecError as refused:
+        raise ValueError(refused.problem) from None
+    return text
+
+
 def _checkpoints(text: str) -> int:
     return read_count(text, 1, MAX_CHECKPOINTS)
 
@@ -346,7 +354,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "hdfs": PropertyKey(_text),
         "every": PropertyKey(_checkpoint_every_s),
         "keep": PropertyKey(_checkpoints),
-        "role": _UNBUILT,
+        "role": PropertyKey(_checkpoint_role),
     },
 }
 

@@ -184,6 +184,19 @@ class AmLink:
             self._unsent.append(self._last)
             self._changed.notify_all()
 
+    def say_besides(self, **details: Any) -> None:
+        """Report something that does not depend on the phase; what was said of the phase stays. For any thread."""
+        with self._changed:
+            assert self._last is not None
+            if self._last.result is not None:
+                return
+            self._number += 1
+            self._last = replace(self._last, number=self._number, **details)
+            if self._unsent and self._unsent[-1].phase is self._last.phase:
+                self._unsent.pop()
+            self._unsent.append(self._last)
+            self._changed.notify_all()
+
     @property
     def generation(self) -> int:
         """Generation of the gang, as far as this task has heard."""
@@ -194,12 +207,16 @@ class AmLink:
         """Reason why the payload is taken to hang; empty: it is not."""
         return self._orders.abort if self._orders is not None else ""
 
-    def wait_for_go(self, generation: int, *, with_roster: bool) -> int:
+    def wait_for_go(self, generation: int, *, with_roster: bool, restored: int | None = None) -> int | None:
         """Wait until the gate is open for a generation, or until there is a later one; return which there is.
 
         Args:
             generation: the one that is ready.
             with_roster: the gate does not count as open before the roster is there.
+            restored: the checkpoint that is restored; None: that does not matter.
+
+        Returns:
+            The generation; None: another checkpoint is to be restored for this one.
         """
         with self._changed:
             while True:
@@ -209,6 +226,34 @@ class AmLink:
                     is_open = orders.go and self._has_roster(must_be=with_roster)
                     if orders.generation > generation or (is_mine and is_open):
                         return orders.generation
+                    if is_mine and not orders.go and orders.checkpoint not in (None, restored) and restored is not None:
+                        return None
+                self._changed.wait()
+
+    @property
+    def checkpoint(self) -> int:
+        """The number that the latest orders have for a checkpoint; 0: none."""
+        return (self._orders.checkpoint if self._orders is not None else None) or 0
+
+    def wait_for_checkpoint(self, generation: int, other_than: int | None) -> tuple[int, int, int]:
+        """Wait until it is known with which checkpoint a generation begins, or until there is a later generation.
+
+        Args:
+            generation: of this task.
+            other_than: one that cannot be restored; None: any will do.
+
+        Returns:
+            The generation, the checkpoint's number (0: none), and after which number the next ones come.
+        """
+        with self._changed:
+            while True:
+                orders = self._orders
+                if orders is not None:
+                    if orders.generation > generation:
+                        return orders.generation, 0, 0
+                    number = orders.checkpoint
+                    if orders.generation == generation and number is not None and number != other_than:
+                        return generation, number, orders.checkpoints_after
                 self._changed.wait()
 
     def wait_for_decision(self, generation: int) -> None:

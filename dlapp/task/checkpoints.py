@@ -6,6 +6,14 @@ runs, that is one in which nothing changed for `QUIET_S` and no file is open for
 just reported to be complete (DLAPP_REPORT). After its end it is one that
 the payload left in an orderly way, by an exit of its own, or in which nothing had changed for as long.
 
+Where each index of a gang has checkpoints of its own, those of one time belong together, and only the payloads know
+which these are. So only what they have reported is copied, and the step that they report with it is its number. A
+report that is in doubt is passed over: another one came while it was copied, or the directory changed after it was
+heard.
+
+Members of a gang begin a generation with the checkpoint that their ApplicationMaster chooses
+(`dlapp.am.decisions.gangs.checkpoints`), also those that do not store any.
+
 That a copy fails is noted in dlapp.log and nothing else: the next one may not, and the payload runs on.
 """
 
@@ -20,10 +28,11 @@ from typing import Protocol
 
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.locations import HdfsPlace
-from dlapp.messages import Phase
+from dlapp.messages import Phase, are_of_a_later_start, checkpoints_after
 from dlapp.spec import CheckpointSpec
 from dlapp.storage.api import DiskFull
-from dlapp.storage.checkpoints.copies import Checkpoints, DirectoryState
+from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints, DirectoryState
+from dlapp.storage.checkpoints.manifest import NotWhole
 from dlapp.storage.checkpoints.place import open_place
 from dlapp.storage.tree import make_directories
 from dlapp.system.clock import backoff_s
@@ -36,21 +45,35 @@ QUIET_S = 10.0
 _AGAIN_S = 1.0, 30.0
 """Between two tries of the last copy: doubled from the first to the second."""
 RESUME_FROM = "DLAPP_RESUME_FROM"
+MOST_STEPS = 1_000_000_000
+"""The greatest step of a checkpoint that has its number from it."""
 
 
 class _Say(Protocol):
     def __call__(self, phase: Phase, *, detail: str = ...) -> None: ...
 
 
+class CheckpointPeers(Protocol):
+    """Members of the gang besides this one, as their ApplicationMaster tells of them."""
+
+    def stored(self, numbers: tuple[int, ...]) -> None:
+        """Take the numbers of the checkpoints that this member has after it stored one."""
+
+    def complete(self) -> int:
+        """Return the number that all members have; 0: none is known."""
+
+
 class TaskCheckpoints:
     """Checkpoints of the payload of one container; made, used and closed by the task's main thread.
 
     Args:
-        spec: with the location of this application's checkpoints.
+        spec: with the location of the checkpoints with which this container begins.
         home: the container's directory.
         hdfs: the HDFS that is configured, if one is.
         note: writes a line into dlapp.log.
         seen_as: other absolute paths under which the payload sees the directory.
+        stores: this container stores them, too.
+        gang: of a member of a gang; None: it is none.
 
     Attributes:
         restored: number of the checkpoint that the payload begins with; None: it begins without one.
@@ -63,30 +86,74 @@ class TaskCheckpoints:
         hdfs: HdfsPlace | None,
         note: Callable[[str], None],
         seen_as: Sequence[str],
+        *,
+        stores: bool = True,
+        gang: CheckpointPeers | None = None,
     ) -> None:
-        self._spec, self._home, self._note = spec, home, note
+        self._spec, self._home, self._note, self._stores, self._gang = spec, home, note, stores, gang
+        self._by_step = gang is not None and spec.is_of_every_index
         self._place = open_place(spec.target, hdfs)
         self._checkpoints = Checkpoints(self._place, spec.keep, note, seen_as)
         self._stored: DirectoryState | None = None
         self._wake = threading.Event()
         self._is_over = self._is_reported = False
-        self._reports = 0
-        self._copied_at = float("-inf")
+        self._reports = self._after = self._stored_number = 0
+        self._step: int | None = None  # of the last report
+        self._heard_ns = 0
+        self._began_at = self._copied_at = float("-inf")
+        self._broken: set[int] = set()
         self.restored: int | None = None
 
     def close(self) -> None:
         """Close what is open."""
         self._place.__exit__()
 
-    def restore(self) -> None:
-        """Restore the newest whole checkpoint in the workspace. May be repeated.
+    def find(self) -> tuple[int, ...]:
+        """Return the numbers of the checkpoints that can be restored, as far as is known, ascending.
+
+        Raises:
+            DlappError: the place cannot be read.
+        """
+        return tuple(number for number in self._checkpoints.whole() if number not in self._broken)
+
+    def restore_newest(self, starts: int) -> None:
+        """Restore the newest whole checkpoint in the workspace, of a container that is in no gang. May be repeated.
+
+        Args:
+            starts: which start of the payload this is, from 1.
 
         Raises:
             DlappError: it cannot be done; that there is no checkpoint is no error.
         """
+        numbers = self._checkpoints.numbers()
+        self._after = checkpoints_after(max(numbers, default=0), starts)
+        self._restore(None)
+
+    def restore(self, number: int, after: int) -> bool:
+        """Restore one checkpoint in the workspace; return False if it is not whole. May be repeated.
+
+        Args:
+            number: of the checkpoint; 0: the payload begins without one.
+            after: the numbers of those that are stored are greater.
+
+        Raises:
+            DlappError: it cannot be done.
+        """
+        self.restored, self._after = None, after
+        try:
+            if number:
+                self._restore(number)
+        except NotWhole as error:
+            self._note(f"{error}; another one is chosen")
+            self._broken.add(number)
+            return False
+        return True
+
+    def _restore(self, number: int | None) -> None:
+        self._stored, self._stored_number = None, 0
         directory = inside_workspace(self._home, self._spec.path)
         make_directories(os.path.dirname(directory))
-        self.restored = self._checkpoints.restore(directory)
+        self.restored = self._checkpoints.restore(directory, number)
         if self.restored is not None:
             self._note(f"checkpoint {self.restored} is restored at {self._spec.path}")
 
@@ -97,8 +164,12 @@ class TaskCheckpoints:
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
         """Copy at intervals during the block, in a thread that ends with it."""
+        if not self._stores:
+            yield
+            return
         self._wake.clear()
-        self._is_over, self._is_reported, self._reports = False, False, 0
+        self._is_over, self._is_reported, self._reports, self._step = False, False, 0, None
+        self._began_at, self._copied_at = time.monotonic(), float("-inf")
         thread = threading.Thread(target=self._copy_at_intervals, name="checkpoints")
         thread.start()
         try:
@@ -111,18 +182,46 @@ class TaskCheckpoints:
                     cut()
                     thread.join(0.05)
 
-    def take_reports(self, count: int) -> None:
+    def take_reports(self, count: int, step: int | None) -> None:
         """Copy now if the payload has reported a complete checkpoint, unless the last copy is younger than `every`: by
         the time when the next one is due, the payload may be writing again.
 
         Args:
             count: how often it has reported one since it started.
+            step: the step of the last one; None: it did not say.
         """
-        if count > self._reports:
-            self._reports = count
-            if time.monotonic() >= self._copied_at + self._spec.every_s:
-                self._is_reported = True
-                self._wake.set()
+        if count <= self._reports:
+            return
+        self._reports, self._step, self._heard_ns = count, step, time.time_ns()
+        if self._by_step and not self._is_step(step):
+            self._step = None
+            return
+        if self._is_due():
+            self._is_reported = True
+            self._wake.set()
+
+    def _next_due(self) -> float:
+        """Return when a copy is due without a report [s, monotonic]."""
+        now, every_s = time.monotonic(), self._spec.every_s
+        if not self._by_step:
+            return now + every_s
+        return self._began_at + ((now - self._began_at) // every_s + 1) * every_s
+
+    def _is_due(self) -> bool:
+        now, every_s = time.monotonic(), self._spec.every_s
+        if not self._by_step:
+            return now >= self._copied_at + every_s
+        # All members are to choose the same reports, which come at nearly the same time: the first of each interval
+        # since their common start.
+        before = self._copied_at
+        return before < self._began_at or (now - self._began_at) // every_s > (before - self._began_at) // every_s
+
+    def _is_step(self, step: int | None) -> bool:
+        if step is not None and 1 <= step <= MOST_STEPS:
+            return True
+        said = "no step" if step is None else f"step {step}"
+        self._note(f"no checkpoint: the report has {said}, and with role=all it must have one from 1 to {MOST_STEPS}")
+        return False
 
     def store_last(
         self,
@@ -142,12 +241,16 @@ class TaskCheckpoints:
             give_back: gives back what others wait for, before a long wait; may be called again.
             may_wait: somebody is left who knows of the wait.
         """
+        if not self._stores or (self._by_step and self._step is None):
+            return
         until, wait = time.monotonic() + patience_s, Wait("", None)
         try:
             for pause_s in backoff_s(*_AGAIN_S):
                 try:
                     state = self._state()
-                    if state is None or not (is_orderly or _is_old(state, time.time_ns())):
+                    # What was reported with its step, and did not change since, is whole.
+                    is_whole = is_orderly or self._by_step
+                    if state is None or not (is_whole or _is_old(state, time.time_ns())):
                         if state is not None:
                             self._note("no last checkpoint: the program may have been writing it when it ended")
                         return
@@ -173,9 +276,13 @@ class TaskCheckpoints:
         while self._waited_until(due):
             reported, self._is_reported = self._is_reported, False
             try:
-                due = time.monotonic() + self._spec.every_s
+                due = self._next_due()
                 before = self._state()
-                if before is None or before == self._stored:
+                if before is None or (before == self._stored and not self._by_step):
+                    continue
+                # One that was reported too early for a copy is whole still if nothing has changed since.
+                reported = reported or (self._reports > 0 and _changed_ns(before) <= self._heard_ns)
+                if self._by_step and (not reported or self._step is None):
                     continue
                 if not reported:
                     if not self._waited_until(time.monotonic() + QUIET_S):
@@ -204,21 +311,55 @@ class TaskCheckpoints:
         return state if state.identities else None
 
     def _store(self, state: DirectoryState) -> None:
-        if state == self._stored:
+        if state == self._stored and not self._by_step:
             return
-        stored = self._checkpoints.store(inside_workspace(self._home, self._spec.path))
-        self._stored, self._copied_at = state, time.monotonic()
+        reports, number = self._reports, self._number()
+        if number == self._stored_number:
+            return
+        if self._by_step:
+            self._copied_at = time.monotonic()  # also if it fails: the others make theirs now
+
+        def check(found: DirectoryState) -> None:
+            if self._by_step and (self._reports != reports or _changed_ns(found) > self._heard_ns):
+                raise CheckpointChanged(f"{self._spec.path} changed after step {self._step} was reported")
+
+        if self._gang is not None and self._by_step:
+            self._checkpoints.spared = max(self._checkpoints.spared, self._gang.complete())
+        directory = inside_workspace(self._home, self._spec.path)
+        stored = self._checkpoints.store(directory, number, check)
+        self._stored, self._stored_number = state, stored.number
+        if not self._by_step:
+            self._copied_at = time.monotonic()
         self._note(
             f"checkpoint {stored.number} at {self._spec.target}: {stored.files} files, {stored.size_bytes} bytes, "
             f"{stored.new_bytes} of them new"
         )
+        if self._gang is not None:
+            self._gang.stored(self.find())
+
+    def _number(self) -> int:
+        """Return the number of the next checkpoint.
+
+        Raises:
+            DlappError: this container is not to store any more.
+        """
+        numbers = self._checkpoints.numbers()
+        if any(are_of_a_later_start(number, self._after) for number in numbers):
+            raise DlappError(f"a later start of the program has stored checkpoints at {self._spec.target}")
+        if self._by_step:
+            return self._after + (self._step or 0)
+        return max(self._after, *numbers) + 1 if numbers else self._after + 1
+
+
+def _changed_ns(state: DirectoryState) -> int:
+    """Return when something changed last [ns since 1970]."""
+    newest_ns = max([node.mtime_ns for node in state.nodes if node.is_dir])
+    return max([newest_ns, *(one.ctime_ns for one in state.identities.values())])
 
 
 def _is_old(state: DirectoryState, now_ns: int) -> bool:
     """Return whether nothing has changed for `QUIET_S`."""
-    newest_ns = max([node.mtime_ns for node in state.nodes if node.is_dir])
-    newest_ns = max([newest_ns, *(one.ctime_ns for one in state.identities.values())])
-    return now_ns - newest_ns >= QUIET_S * 1e9
+    return now_ns - _changed_ns(state) >= QUIET_S * 1e9
 
 
 def _is_being_written(state: DirectoryState) -> bool:

@@ -245,7 +245,9 @@ class Task:
             self._take_place()
             run = self._made_ready()
             try:
-                self._wait()
+                if not self._wait():
+                    self._prepare_anew()
+                    continue
                 with (
                     self._lease.watched(self._stopper.wake) if self._lease else nullcontext(),
                     self._checkpoints.copying() if self._checkpoints else nullcontext(),
@@ -299,7 +301,12 @@ class Task:
                 if os.path.exists(path):
                     os.rename(path, f"{path}.gen{self._generation}")
         self._generation, self._hang = self._link.generation, ""
-        self._say(Phase.UNPACKING, generation=self._generation, payload=None)
+        self._prepare_anew()
+
+    def _prepare_anew(self) -> None:
+        """Fill the workspace for a generation, with the checkpoint that counts now."""
+        known = {"payload": None, "checkpoints": None, "restored": None}
+        self._say(Phase.UNPACKING, generation=self._generation, **known)
         self._fill_workspace()
 
     @property
@@ -535,14 +542,41 @@ class Task:
 
         seen_as = [os.path.normpath(os.path.join(self._seen_workspace, one.checkpoint.path))]
         with self._step("checkpoints are not possible", node=True):
-            self._checkpoints = TaskCheckpoints(one.checkpoint, self._home, self._launch.hdfs, self._note, seen_as)
+            self._checkpoints = TaskCheckpoints(
+                one.checkpoint,
+                self._home,
+                self._launch.hdfs,
+                self._note,
+                seen_as,
+                stores=one.stores_checkpoints,
+                gang=_CheckpointPeers(self._link) if one.in_gang else None,
+            )
 
     def _restore_checkpoint(self) -> None:
         if self._checkpoints is None or (spec := self._assignment.checkpoint) is None:
             return
-        self._say(Phase.FETCHING, detail="restoring the checkpoint")
+        one, service = self._checkpoints, _file_system((spec.target,))
+        restoring = "restoring the checkpoint"
         with self._step("the checkpoint could not be restored"):
-            self._wait_out(self._checkpoints.restore, Phase.FETCHING, _file_system((spec.target,)))
+            if not self._assignment.in_gang:
+                self._say(Phase.FETCHING, detail=restoring)
+                newest = partial(one.restore_newest, self._assignment.try_number)
+                self._wait_out(newest, Phase.FETCHING, service)
+                return
+            not_whole: int | None = None
+            while True:
+                found = self._wait_out(one.find, Phase.FETCHING, service)
+                known = {"generation": self._generation, "checkpoints": found, "restored": None}
+                self._say(Phase.FETCHING, detail="waits until all members have looked for checkpoints", **known)
+                generation, number, after = self._link.wait_for_checkpoint(self._generation, not_whole)
+                if generation != self._generation:
+                    self._generation, not_whole = generation, None
+                    continue
+                self._say(Phase.FETCHING, detail=restoring)
+                if self._wait_out(partial(one.restore, number, after), Phase.FETCHING, service):
+                    self._say(Phase.FETCHING, restored=number)
+                    return
+                not_whole = number
 
     @property
     def _seen_workspace(self) -> str:
@@ -661,13 +695,22 @@ class Task:
             self._rendezvous.take_place()
         self._link.say(self._link.phase, address=self._rendezvous.address, ports=self._rendezvous.ports)
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Wait for the gate. Return False if another checkpoint is to be restored first."""
         self._say(Phase.WAITING)
+        restored = None
+        if self._checkpoints is not None and self._assignment.in_gang:
+            restored = self._checkpoints.restored or 0
         with self._stopper.interruptible():
-            wait_for_go = partial(self._link.wait_for_go, with_roster=self._rendezvous is not None)
+            wait_for_go = partial(self._link.wait_for_go, with_roster=self._rendezvous is not None, restored=restored)
             while (generation := wait_for_go(self._generation)) != self._generation:
+                if generation is None:
+                    return False
                 self._generation = generation
+                if restored is not None:
+                    return False
                 self._say(Phase.WAITING, generation=generation)
+        return True
 
     # ---- the payload ----
 
@@ -695,6 +738,10 @@ class Task:
                 finally:
                     self._meter.end_run()
                 payload_files.finish(time.monotonic())
+                if self._checkpoints is not None:
+                    self._checkpoints.take_reports(
+                        payload_files.report.checkpoints, payload_files.report.checkpoint_step
+                    )
             cap.check()
         if cap.told:
             self._note(cap.told)
@@ -757,7 +804,9 @@ class Task:
                     self._say(Phase.RUNNING, detail=told, progress=payload_files.report.status.progress)
                 payload_files.check(now)
                 if self._checkpoints is not None:
-                    self._checkpoints.take_reports(payload_files.report.checkpoints)
+                    self._checkpoints.take_reports(
+                        payload_files.report.checkpoints, payload_files.report.checkpoint_step
+                    )
             sample_s = self._meter.sample()
             if self._poll(run, cap, min(sample_s, min(look_at, kill_at or look_at) - time.monotonic())):
                 look_at = 0.0
@@ -818,6 +867,8 @@ class Task:
     def _store_last_checkpoint(self, ended: PayloadExit, soft: bool) -> None:
         """Store what a payload left that has ended, if there is somebody to use it."""
         if self._checkpoints is None or self._stopper.wanted is Stop.NOW or self._is_home_gone or self._link.why_over:
+            return
+        if not self._assignment.stores_checkpoints:
             return
         self._say(Phase.STORING, detail="the checkpoint")
         try:
@@ -904,6 +955,21 @@ class Task:
                 link.say(phase, progress=share, gpus=self._gpus, detail=detail, waits_for=self._waits_for)
 
         return tell
+
+
+class _CheckpointPeers:
+    """Members of the gang besides this one, for its checkpoints."""
+
+    def __init__(self, link: AmLink) -> None:
+        self._link = link
+
+    def stored(self, numbers: tuple[int, ...]) -> None:
+        """See `dlapp.task.checkpoints.CheckpointPeers.stored`."""
+        self._link.say_besides(checkpoints=numbers)
+
+    def complete(self) -> int:
+        """See `dlapp.task.checkpoints.CheckpointPeers.complete`."""
+        return self._link.checkpoint
 
 
 def runs_as_submitter(environ: Mapping[str, str], *, on_a_node: bool) -> bool:

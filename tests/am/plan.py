@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from dlapp.am.model.state import Timing
 from dlapp.ids import ApplicationId
 from dlapp.messages import Fault, Phase
-from dlapp.spec import AppSpec, ContainerFailure, Dependency, Gang, OutputSpec, RoleFailure, RoleSpec, Submission, Until
+from dlapp.spec import (
+    AppSpec,
+    CheckpointSpec,
+    ContainerFailure,
+    Dependency,
+    Gang,
+    OutputSpec,
+    RoleFailure,
+    RoleSpec,
+    Submission,
+    Until,
+)
 from dlapp.value import replace
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
@@ -81,6 +92,10 @@ class Plan:
     gang: Gang = Gang.NONE
     success: tuple[str, ...] = ()
     on_container_failure: ContainerFailure = ContainerFailure.STOP
+    checkpoint: str | None = None
+    """Who stores checkpoints: a role, or ``all``; None: there are none."""
+    broken_checkpoints: float = 0.0
+    """Share of the checkpoints that cannot be restored."""
     unpublished_s: float = 0.0
     """Time for which tasks of an earlier attempt cannot find the next one."""
 
@@ -153,6 +168,9 @@ class Plan:
             on_container_failure=self.on_container_failure,
             gang=self.gang,
             success=self.success,
+            checkpoint=None
+            if self.checkpoint is None
+            else CheckpointSpec(path="model", target="file:///kept", keep=2, role=self.checkpoint),
         )
         return Submission(
             spec=spec,

@@ -28,6 +28,7 @@ from dlapp.messages import PREEMPTED, Assignment, Fault, Hello, Orders, Phase, R
 from dlapp.report import Cause, FinalStatus, OutputView
 from dlapp.spec import ContainerFailure, Gang, Resources, RoleFailure, Until
 from tests.am.plan import APPLICATION, EPOCH_MS, PHASES, PREEMPTION_WAIT_S, TIMING, Plan, Violation
+from tests.am.simulated_checkpoints import BoxCheckpoints, SimulatedCheckpoints
 
 
 def add_completion(
@@ -75,6 +76,7 @@ class Box:
         self.blamed = self.stop_said = False
         self.heard_at = 0.0
         self.given_up = self.replaced = False
+        self.checkpoints = BoxCheckpoints()
 
     @property
     def alive(self) -> bool:
@@ -147,6 +149,8 @@ class World:
         self.on_record: dict[int, ContainerId] = {}
         self.at_claim: dict[int, ContainerId] = {}
         self.stop_answers: list[str] = []
+        writer = min(self.indexes.get(plan.checkpoint or "", [0]))
+        self.checkpoints = SimulatedCheckpoints(plan, writer, self.violated)
 
     # ---- time ----
 
@@ -593,6 +597,8 @@ class World:
             generation=box.generation,
             seen=box.orders.number if box.orders else 0,
             address=box.address,
+            checkpoints=box.checkpoints.found,
+            restored=box.checkpoints.restored,
         )
         self.to_master(box, report)
 
@@ -633,6 +639,7 @@ class World:
                 self.violated(f"{box.grant.container_id} runs {box.index} and was given {assignment.index}")
             return
         box.index, box.generation = assignment.index, assignment.generation
+        box.checkpoints.is_alone = self.master is not None and self.master.state.role_of_index(box.index).gate.open
         self.step(box, 0, box.run)
 
     def step(self, box: Box, place: int, run: int) -> None:
@@ -641,12 +648,52 @@ class World:
         box.phase = PHASES[place]
         if box.phase is Phase.WAITING:
             box.reached_gate = True
+        waits = box.phase is Phase.FETCHING and self.has_checkpoints(box)
+        if waits:
+            self.checkpoints.find(box)
         if not box.hangs:
             self.report(box)
-        if box.phase is Phase.WAITING:
+        if waits:
+            self.maybe_restore(box)
+        elif box.phase is Phase.WAITING:
             self.maybe_go(box)
         else:
             self.at(self.chance.uniform(0, self.plan.step_s), lambda: self.step(box, place + 1, run))
+
+    def has_checkpoints(self, box: Box) -> bool:
+        assert box.index is not None
+        role, _ = self.submission.spec.role_of(box.index)
+        is_in_gang = any(role in gang for gang in self.submission.spec.gangs())
+        return is_in_gang and self.submission.spec.checkpoint_of(role)[0] is not None
+
+    def maybe_restore(self, box: Box) -> None:
+        """Restore the checkpoint of a task that waits to hear which one, if it has heard."""
+        orders, own = box.orders, box.checkpoints
+        if orders is None or orders.generation != box.generation or orders.checkpoint in (None, *own.broken):
+            return
+        if box.phase is not Phase.FETCHING or own.found is None or own.restored is not None:
+            return
+        if self.checkpoints.restore(box):
+            run = box.run
+            self.at(self.chance.uniform(0, self.plan.step_s), lambda: self.step(box, 2, run))
+            return
+        self.checkpoints.find(box)
+        if not box.hangs:
+            self.report(box)
+
+    def prepare_anew(self, box: Box, generation: int) -> None:
+        box.run += 1
+        box.generation = generation
+        box.checkpoints.begin()
+        self.step(box, 0, box.run)
+
+    def maybe_store(self, box: Box, step: int, run: int) -> None:
+        """A payload has reached a step, and its task stores that."""
+        if not box.payload or not box.alive or run != box.run:
+            return
+        self.at(self.chance.uniform(0.9, 1.1), lambda: self.maybe_store(box, step + 1, run))
+        if self.checkpoints.store(box, step) and not box.hangs:
+            self.report(box)
 
     def on_orders(self, box: Box, orders: Orders) -> None:
         if not box.alive or box.hangs or box.index is None:
@@ -660,6 +707,8 @@ class World:
             self.on_stop(box, orders)
         elif orders.generation > box.generation and box.result is None and not box.storing_now:
             self.begin_generation(box, orders.generation)
+        elif box.phase is Phase.FETCHING and self.has_checkpoints(box):
+            self.maybe_restore(box)
         else:
             self.maybe_go(box)
 
@@ -667,9 +716,10 @@ class World:
         """End the payload of a task whose gang is restarted, and bring it to the gate again."""
         if box.failure is not None:
             box.failure, box.blamed = None, False
-            box.run += 1
-            box.generation = generation
-            self.step(box, 0, box.run)
+            self.prepare_anew(box, generation)
+            return
+        if not box.payload and self.has_checkpoints(box):
+            self.prepare_anew(box, generation)
             return
         if not box.payload:
             box.generation = generation
@@ -684,6 +734,7 @@ class World:
             if box.alive and box.payload and box.run == run:
                 self.payload_over(box)
                 box.generation = max(generation, box.orders.generation if box.orders else 0)
+                box.checkpoints.begin()
                 self.step(box, 0, run)
 
         self.at(self.chance.uniform(0, 1.0), over)
@@ -707,6 +758,10 @@ class World:
     def maybe_go(self, box: Box) -> None:
         if box.orders is None or box.orders.generation != box.generation:
             return
+        restored, chosen = box.checkpoints.restored, box.orders.checkpoint
+        if box.phase is Phase.WAITING and not box.orders.go and None not in (restored, chosen) and chosen != restored:
+            self.prepare_anew(box, box.generation)
+            return
         if box.phase is Phase.WAITING and box.orders and box.orders.go and box.stopping is Stop.NO and box.alive:
             if self.submission.spec.has_roster and not box.orders.roster:
                 return
@@ -717,6 +772,11 @@ class World:
     def payload_begins(self, box: Box) -> None:
         assert box.index is not None
         self.check_roster(box)
+        if self.has_checkpoints(box):
+            role, _ = self.submission.spec.role_of(box.index)
+            gang = next(gang for gang in self.submission.spec.gangs() if role in gang)
+            indexes = [index for one in gang for index in self.indexes[one.name]]
+            self.checkpoints.check_start(box, gang[0].name, filter(None, map(self.payloads.get, indexes)))
         other = self.payloads.get(box.index)
         self.check_generations(box, box.index)
         if other is not None:
@@ -738,6 +798,8 @@ class World:
         if role.service and not self.plan.service_ends:
             return
         run = box.run
+        if self.has_checkpoints(box) and self.checkpoints.stores(box.index):
+            self.at(self.chance.uniform(0.9, 1.1), lambda: self.maybe_store(box, 1, run))
         self.at(self.chance.uniform(*self.plan.payload_s), lambda: self.payload_ends(box, run))
 
     def payload_over(self, box: Box) -> None:

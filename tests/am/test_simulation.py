@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dlapp.am.decisions import allocation, assignment, blockers, containers, dependencies, failures, recovery, shutdown
-from dlapp.am.decisions.gangs import gang
+from dlapp.am.decisions.gangs import checkpoints, gang
 from dlapp.am.decisions.master import Master
 from dlapp.am.decisions.verdict import Verdict
+from dlapp.am.model.checkpoints import GangCheckpoints
 from dlapp.am.model.events import SettleOutputs
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, StopReason
@@ -24,7 +25,7 @@ from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import Grant
 from dlapp.messages import Fault, TaskResult
 from dlapp.report import Cause, FinalStatus
-from dlapp.spec import Gang, RoleSpec
+from dlapp.spec import ContainerFailure, Gang, RoleFailure, RoleSpec
 from dlapp.value import replace
 from tests.am.plan import Plan, Violation
 from tests.am.simulation import World
@@ -113,6 +114,32 @@ def test_whatever_goes_wrong_with_preemptions_too_it_ends_as_it_must() -> None:
         plan = Plan.of_seed(seed)
         plan.preemptions = of_preemptions(seed).preemptions
         World(plan).run()
+
+
+def of_checkpoints(seed: int) -> Plan:
+    """Gangs that are restarted from checkpoints, of which some cannot be restored."""
+    chance = random.Random(f"with checkpoints {seed}")
+    plan = (of_silent_tasks, unlucky_in_journal, of_lost_nodes, Plan.of_seed)[seed % 4](seed)
+    plan.gang = chance.choice((Gang.ALL, Gang.ROLE))
+    plan.on_container_failure = ContainerFailure.STOP
+    plan.broken_checkpoints, plan.payload_s = chance.choice((0.0, 0.2)), (2.0, 12.0)
+    plan.roles = tuple(replace(role, retries=max(2, role.retries)) for role in plan.roles)
+    plan.checkpoint = chance.choice(("all", plan.roles[0].name))
+    if plan.checkpoint == "all":
+        plan.roles = tuple(
+            replace(role, on_failure=None if role.on_failure is RoleFailure.RESTART else role.on_failure)
+            for role in plan.roles
+        )
+    return plan
+
+
+def test_all_members_of_a_generation_begin_with_the_same_checkpoint() -> None:
+    resumed: Counter[bool] = Counter()
+    for seed in range(120 * TIMES):
+        world = World(of_checkpoints(seed))
+        world.run()
+        resumed[any(world.checkpoints.numbers)] += 1
+    assert resumed[True] > 10 * TIMES, f"the seeds should begin with checkpoints, and {resumed} do"
 
 
 def plans_that_end_one_way() -> Iterator[Plan]:
@@ -338,6 +365,18 @@ def ends_for_all_when_one_is_given_up(plant: Plant) -> None:
     plant.setattr(ApplicationState, "give_up", give_up_all)
 
 
+def begins_with_what_each_member_finds(plant: Plant) -> None:
+    def begin(known: GangCheckpoints, number: int | None = None, after: int = 0) -> None:
+        begin_rightly(known, number, after)
+        known._size = 1
+
+    begin_rightly = GangCheckpoints.begin
+    plant.setattr(GangCheckpoints, "begin", begin)
+    plant.setattr(GangCheckpoints, "common", lambda known, _: max(list(known.found.values())[-1], default=0))
+    plant.setattr(checkpoints, "is_restored", lambda *_: True)
+    plant.setattr(Gate, "let_none_wait", lambda _: None)
+
+
 PLANTED = (
     keeps_surplus_containers,
     starts_what_it_was_told_twice,
@@ -358,6 +397,7 @@ PLANTED = (
     starts_before_what_it_depends_on,
     waits_for_what_never_comes,
     opens_the_gate_for_one_role_of_its_gang,
+    begins_with_what_each_member_finds,
 )
 RARELY_SEEN = (restarts_an_index_before_its_container_has_ended,)
 """Bugs that take hundreds of seeds to show."""
@@ -370,7 +410,8 @@ def test_a_planted_bug_is_seen(bug: Callable[[Plant], None], monkeypatch: pytest
     for seed in range(2000):
         silent = Plan.of_seed(seed)
         silent.task_hangs, silent.am_deaths = 0.3, ()
-        for plan in (Plan.of_seed(seed), unlucky_in_journal(seed), silent, of_lost_nodes(seed), of_silent_tasks(seed)):
+        plans = (Plan.of_seed(seed), unlucky_in_journal(seed), silent, of_lost_nodes(seed), of_silent_tasks(seed))
+        for plan in (*plans, of_checkpoints(seed)):
             try:
                 World(plan).run(limit_s=600)
             except (Violation, RecursionError):  # the view of a container that is one of its own earlier tries

@@ -46,7 +46,8 @@ def test_checkpoints_are_beside_the_first_output_unless_the_file_says_where(plac
         ("path=m\nhdfs=c/*\n", "checkpoint.hdfs: 'c/*' is a pattern"),
         ("path=m\nhdfs=c\nevery=0s\n", "checkpoint.every: is 0 s, the minimum is 1 s"),
         ("path=m\nhdfs=c\nkeep=0\n", "checkpoint.keep: "),
-        ("path=m\nhdfs=c\nrole=all\n", "checkpoint.role: is not built yet"),
+        ("path=m\nhdfs=c\nrole=wroker\n", "checkpoint.role: there is no role wroker, the nearest is worker"),
+        ("path=m\nhdfs=c\nrole=a b\n", "checkpoint.role: 'a b' is not a name"),
         ("hdfs=c\n", "checkpoint.path: is missing"),
     ],
 )
@@ -59,13 +60,15 @@ def test_all_faults_are_named_at_once(place: Path, config: Config) -> None:
     text = "[resources]\ncontainers=2\n[checkpoint]\npath=..\nhdfs=out/in\n"
     faults = refused(place, LEAST + text + OUTPUT.format("out"), config)
     assert len(faults) == 3
-    assert "several containers are not built yet, and this one has 2" in faults[0] + faults[1]
+    assert (
+        "containers that do not start together (gang=none) have checkpoints of their own each" in faults[0] + faults[1]
+    )
     assert "which is replaced as a whole" in faults[2]
 
 
 def test_a_spec_refuses_what_a_file_does() -> None:
     checkpoint = CheckpointSpec(path="m", target="file:///c")
-    with pytest.raises(SpecError, match=r"checkpoint\.path: checkpoints of an application with several containers"):
+    with pytest.raises(SpecError, match=r"checkpoint\.role: must be all: containers that do not start together"):
         AppSpec(username="u", appname="a", command=("x",), roles=(RoleSpec(instances=2),), checkpoint=checkpoint)
     for field, value in (("path", ".."), ("target", ""), ("every_s", 0.5), ("keep", 0)):
         with pytest.raises(SpecError, match=r"^checkpoint\."):

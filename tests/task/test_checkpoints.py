@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,11 @@ def test_a_reported_checkpoint_is_copied_at_once_and_the_next_one_when_it_is_due
     payload = Payload(tmp_path)
     (payload.model / "weights").write_text("1")
     with payload.checkpoints.copying():
-        payload.checkpoints.take_reports(0)
-        payload.checkpoints.take_reports(1)
+        payload.checkpoints.take_reports(0, None)
+        payload.checkpoints.take_reports(1, None)
         wait_for("a copy", lambda: payload.notes)
         (payload.model / "weights").write_text("2")
-        payload.checkpoints.take_reports(2)  # too early
+        payload.checkpoints.take_reports(2, None)  # too early
     assert payload.numbers() == [1]
 
 
@@ -126,13 +127,13 @@ def test_a_directory_that_is_quiet_is_copied_when_a_copy_is_due(
 
 
 def test_the_next_container_begins_with_the_newest_one(payload: Payload, tmp_path: Path) -> None:
-    payload.checkpoints.restore()
+    payload.checkpoints.restore_newest(1)
     assert payload.checkpoints.late_environment("/w") == {}
     (payload.model / "weights").write_text("1")
     payload.end(is_orderly=True)
     payload.model.joinpath("weights").unlink()
     payload.model.rmdir()
-    payload.checkpoints.restore()
+    payload.checkpoints.restore_newest(1)
     assert payload.checkpoints.late_environment("/w") == {"DLAPP_RESUME_FROM": "/w/model"}
     assert (payload.model / "weights").read_text() == "1"
 
@@ -156,3 +157,120 @@ def test_the_last_copy_waits_for_a_file_system_that_is_away(
     assert payload.numbers() == ([1] if patience_s else [])
     assert bool(payload.said) == bool(patience_s)
     assert ("the last checkpoint could not be stored: no NameNode" in payload.notes) == (not patience_s)
+
+
+class Peers:
+    """The other members of a gang."""
+
+    def __init__(self) -> None:
+        self.numbers: tuple[int, ...] = ()
+        self.number = 0
+
+    def stored(self, numbers: tuple[int, ...]) -> None:
+        self.numbers = numbers
+
+    def complete(self) -> int:
+        return self.number
+
+
+def member(directory: Path, peers: Peers, *, every_s: float = 600.0, keep: int = 3) -> Payload:
+    """One of a gang of which each index has checkpoints of its own."""
+    payload = Payload(directory)
+    spec = CheckpointSpec(path="model", target=f"file://{payload.place}", every_s=every_s, keep=keep, role="all")
+    home = str(directory / "home")
+    payload.checkpoints = TaskCheckpoints(spec, home, None, payload.notes.append, (), gang=peers)
+    return payload
+
+
+def save(payload: Payload, step: int) -> None:
+    (payload.model / "weights").write_text(str(step))
+    os.utime(payload.model, ns=(0, 0))  # coarse clocks of file systems are none of this test
+
+
+def test_the_number_of_a_part_is_the_step_that_was_reported_with_it(tmp_path: Path) -> None:
+    peers = Peers()
+    payload = member(tmp_path, peers)
+    assert payload.checkpoints.restore(0, 1_000_000_000)
+    save(payload, 7)
+    with payload.checkpoints.copying():
+        payload.checkpoints.take_reports(1, 7)
+        wait_for("a copy", lambda: peers.numbers)
+        save(payload, 8)
+        payload.checkpoints.take_reports(2, 8)  # too early
+    assert payload.numbers() == [1_000_000_007]
+    payload.end(is_orderly=False)  # it was reported, and did not change
+    assert payload.numbers() == [1_000_000_007, 1_000_000_008]
+
+
+@pytest.mark.parametrize("step", [None, 0, 2_000_000_000])
+def test_a_part_without_a_step_is_not_stored(tmp_path: Path, step: int | None) -> None:
+    payload = member(tmp_path, Peers())
+    save(payload, 1)
+    with payload.checkpoints.copying():
+        payload.checkpoints.take_reports(1, step)
+    payload.end(is_orderly=True)
+    assert payload.numbers() == []
+    assert "with role=all it must have one from 1 to" in payload.notes[0]
+
+
+def test_a_part_that_changed_after_its_report_is_not_stored(tmp_path: Path) -> None:
+    payload = member(tmp_path, Peers())
+    with payload.checkpoints.copying():
+        payload.checkpoints.take_reports(1, 5)
+        until = time.time_ns() + 20_000_000
+        wait_for("a later time", lambda: time.time_ns() > until)
+        save(payload, 6)
+    payload.end(is_orderly=True)
+    assert payload.numbers() == []
+
+
+def test_a_report_that_came_too_early_is_stored_when_the_next_copy_is_due(tmp_path: Path) -> None:
+    peers = Peers()
+    payload = member(tmp_path, peers, every_s=1.0)
+    save(payload, 1)
+    with payload.checkpoints.copying():
+        payload.checkpoints.take_reports(1, 1)
+        wait_for("a copy", lambda: peers.numbers == (1,))
+        save(payload, 2)
+        payload.checkpoints.take_reports(2, 2)
+        wait_for("the next copy", lambda: peers.numbers == (1, 2))
+
+
+def test_the_last_number_that_all_have_is_never_removed(tmp_path: Path) -> None:
+    peers = Peers()
+    payload = member(tmp_path, peers, keep=1)
+    for step in (1, 2, 3):
+        save(payload, step)
+        peers.number = 1  # the others cannot store any more
+        with payload.checkpoints.copying():
+            payload.checkpoints.take_reports(1, step)
+            wait_for("a copy", (payload.place / f"checkpoint-{step}.json").exists)
+    assert payload.numbers() == [1, 3]
+
+
+def test_a_task_of_an_earlier_start_stores_nothing_once_a_later_one_has(tmp_path: Path) -> None:
+    early, late = member(tmp_path, Peers()), member(tmp_path, Peers())
+    early.checkpoints.restore(0, 0)
+    late.checkpoints.restore(0, 2_000_000_000)
+    for payload in (late, early):
+        save(payload, 1)
+        with payload.checkpoints.copying():
+            payload.checkpoints.take_reports(1, 1)
+            wait_for("a note", partial(any, payload.notes))
+    assert late.numbers() == [2_000_000_001]
+    assert "a later start of the program has stored checkpoints" in early.notes[0]
+
+
+def test_a_checkpoint_that_is_damaged_is_not_offered_again(tmp_path: Path) -> None:
+    peers = Peers()
+    payload = member(tmp_path, peers)
+    save(payload, 1)
+    with payload.checkpoints.copying():
+        payload.checkpoints.take_reports(1, 1)
+        wait_for("a copy", lambda: peers.numbers)
+    (stored,) = (payload.place / "objects").iterdir()
+    stored.write_text("2")
+    assert payload.checkpoints.find() == (1,)
+    assert not payload.checkpoints.restore(1, 0)
+    assert payload.checkpoints.find() == ()
+    assert (payload.model / "weights").read_text() == "1"

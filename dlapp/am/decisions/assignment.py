@@ -87,12 +87,16 @@ def bind(state: ApplicationState, container: Container, instance: Instance) -> N
 
 def make_orders(state: ApplicationState, container: Container) -> None:
     """Make the first orders of a container that is bound, and watch that its task reports."""
+    gate = state.role_of(container).gate
+    known = gate.checkpoints if not gate.open else None  # what starts alone has to say first what there is
     container.orders = Orders(
         attempt=state.attempt,
         number=1,
         go=may_start(state, container),
-        generation=state.role_of(container).gate.generation,
+        generation=gate.generation,
         report_every_s=state.timing.report_every_s,
+        checkpoint=known.number if known is not None else None,
+        checkpoints_after=known.after if known is not None else 0,
     )
     state.at(state.timing.silence_ms, Due.SILENCE, container)
 
@@ -129,6 +133,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
     spec, role = state.spec, instance.role
     framework = frameworks.framework_of(spec, role)
     program = frameworks.command_of(framework, spec.program_of(role))
+    checkpoint, stores_checkpoints = _checkpoint_of(state, instance)
     assignment = Assignment(
         application_id=state.application_id,
         attempt=state.attempt,
@@ -161,7 +166,9 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         caches=spec.caches,
         hang_timeout_s=spec.hang_timeout_s,
         ready_by_port=role.ports > 0 and _is_awaited(state, container),
-        checkpoint=_checkpoint_of(state),
+        checkpoint=checkpoint,
+        stores_checkpoints=stores_checkpoints,
+        try_number=instance.tries,
         generation=container.generation,
         in_gang=state.role_of(container).gate.gang,
         ports=role.ports,
@@ -177,11 +184,16 @@ def _is_awaited(state: ApplicationState, container: Container) -> bool:
     return any((state.role_of(container), Until.READY) in conditions for conditions in state.conditions.values())
 
 
-def _checkpoint_of(state: ApplicationState) -> CheckpointSpec | None:
-    """Return the checkpoints of this application, in a directory named by its id."""
-    if (one := state.spec.checkpoint) is None:
-        return None
-    return replace(one, target=f"{one.target.rstrip('/')}/{state.application_id}")
+def _checkpoint_of(state: ApplicationState, instance: Instance) -> tuple[CheckpointSpec | None, bool]:
+    """Return the checkpoints with which an index begins, and whether it stores them. They are in a directory named by
+    the application that stored the first of them."""
+    one, stores = state.spec.checkpoint_of(instance.role)
+    if one is None:
+        return None, False
+    target = f"{one.target.rstrip('/')}/{state.submission.checkpoints_of or state.application_id}"
+    if one.is_of_every_index:
+        return replace(one, target=f"{target}/{instance.index}"), True
+    return replace(one, target=target), stores and instance.role_index == 0
 
 
 def _words(words: tuple[str, ...], instance: Instance) -> tuple[str, ...]:

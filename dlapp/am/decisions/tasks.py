@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dlapp.am.decisions import assignment, blockers, containers, failures, recovery, services
-from dlapp.am.decisions.gangs import gang, hangs, roster
+from dlapp.am.decisions.gangs import checkpoints, gang, hangs, roster
 from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.roster import take_place
@@ -64,7 +64,9 @@ def take_report(state: ApplicationState, report: Report) -> None:
             return
     instance = container.instance
     if report.number >= container.report_number:
-        take_place(state, container, instance, report)  # first: with the last one that is heard the roster is whole
+        # First: with the last one that is heard the roster is whole, and so are the checkpoints of a gang.
+        take_place(state, container, instance, report)
+        container.restored = report.restored
     _vouch(state, container)
     if container.renumber:
         container.renumber = False
@@ -90,6 +92,7 @@ def _take_news(state: ApplicationState, container: Container, instance: Instance
     if report.result is None:
         services.take_wait(state, container, instance, report.waits_for)
     roster.tell(state, container)
+    checkpoints.take_report(state, container, instance, report)
     if report.result is not None:
         failures.take_result(state, container, instance, report.result)
     elif report.failure is not None:

@@ -11,7 +11,10 @@ the gate opened is replaced, nobody else notices.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from dlapp.am.model.checkpoints import GangCheckpoints
 
 
 class GangFailure(NamedTuple):
@@ -43,6 +46,7 @@ class Gate:
         paused_until_ms: it gave all back, and asks for nothing before that [ms of time awake].
         releases: how often it did so, since it was open.
         failure: what ends the application once the other members have ended; None: nothing.
+        checkpoints: those of its members; None: they have none.
         charged: index of the member whose failure restarted it and counts against its retries; None: another reason.
     """
 
@@ -55,6 +59,7 @@ class Gate:
         self.waits = False
         self.failure: GangFailure | None = None
         self.charged: int | None = None
+        self.checkpoints: GangCheckpoints | None = None
         self._size = size
         self.roster_version = -1
         self._ready: set[int] = set()
@@ -80,6 +85,12 @@ class Gate:
     def leave(self, index: int) -> None:
         """An index is not ready any more: its container is lost."""
         self._ready.discard(index)
+        if self.checkpoints is not None:
+            self.checkpoints.found.pop(index, None)
+
+    def let_none_wait(self) -> None:
+        """Forget who is ready: all have to prepare something else."""
+        self._ready.clear()
 
     def close(self, generation: int) -> None:
         """Begin a generation."""
@@ -87,6 +98,8 @@ class Gate:
         self.failure = self.charged = None
         self.generation = generation
         self._ready.clear()
+        if self.checkpoints is not None:
+            self.checkpoints.begin()
 
     def reopen(self) -> None:
         """Open the gate because it was open under an earlier attempt."""

@@ -137,6 +137,7 @@ class Container:
         preempted: the engine has said that it will take the container away.
         presumed_end: its node is lost; this is its end as soon as its task has said its result or fallen silent.
         generation: of its gang: that of the last report, and before the first one that of its work.
+        restored: number of the checkpoint that it has restored for its generation (`dlapp.messages.Report`).
         ran: its payload of this generation has begun.
         payload: what its payload has said; None: nothing. ``reported_ms``: when it said something new last [ms of time
             awake].
@@ -172,6 +173,7 @@ class Container:
         "renumber",
         "report_number",
         "reported_ms",
+        "restored",
         "result",
         "started_ms",
         "stop_reason",
@@ -193,6 +195,7 @@ class Container:
         self.detail = ""
         self.gpus: tuple[int, ...] = ()
         self.image = ""
+        self.restored: int | None = None
         self.address: str | None = None
         self.result: TaskResult | None = None
         self.end: ContainerEnd | None = None

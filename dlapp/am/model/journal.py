@@ -15,8 +15,9 @@ does no harm.
     faults   index, user_faults, node_faults   so many of its ends count
     give_up  index, user_faults, node_faults   it is not tried again; if it decides, with its failure in ``why``
     wait     index, service, since_ms          it waits for this service (empty: for none), and for which since when
-    gate     role, open, generation            of the gang of this role and those behind it in the spec; on the disk
-                                               before a payload may start, or is stopped for it
+    gate     role, open, generation,           of the gang of this role and those behind it in the spec; on the disk
+             checkpoint, after                 before a payload may start, or is stopped for it; with the checkpoint
+                                               of the generation, once it is chosen
     soft     by, cause, ends_ms                a soft stop began
     ending   ending, how                       how it ends is decided
     settled  ending, how, outputs              the outputs are where they belong
@@ -84,10 +85,12 @@ class RecoveredContainer:
 
 
 class RecoveredGate(NamedTuple):
-    """The gate of a gang: whether it stood open, and in which generation."""
+    """The gate of a gang: whether it stood open, in which generation, and with which checkpoint that begins."""
 
     open: bool
     generation: int = 0
+    checkpoint: int | None = None
+    checkpoints_after: int = 0
 
 
 class RecoveredWait:
@@ -218,7 +221,13 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
             if not service:
                 wait.good_since_ms = t
         case "gate":
-            former.gates[str(record["role"])] = RecoveredGate(bool(record["open"]), int(record.get("generation", 0)))
+            checkpoint = record.get("checkpoint")
+            former.gates[str(record["role"])] = RecoveredGate(
+                bool(record["open"]),
+                int(record.get("generation", 0)),
+                None if checkpoint is None else int(checkpoint),
+                int(record.get("after", 0)),
+            )
         case "soft":
             former.soft = str(record["by"]), Cause(record["cause"]), int(record["ends_ms"])
         case "ending" | "settled" as kind:

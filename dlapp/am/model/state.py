@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from dlapp.am.model import demand, journal
+from dlapp.am.model.checkpoints import GangCheckpoints
 from dlapp.am.model.events import Action, ApplicationEnd, Kill, SendOrders, Settlement, SoftKill, WriteJournal
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
@@ -153,6 +154,8 @@ class ApplicationState:
             self.roles.append(demand.Role(place, role, first, gates.get(role.name) or Gate(role.name, 0)))
             self.instances.extend(Instance(first + n, role, n) for n in range(role.instances))
         self.gates = tuple(dict.fromkeys(gates.values()))
+        for gate in self.gates:
+            gate.checkpoints = self._checkpoints_of(gate)
         by_name = {role.spec.name: role for role in self.roles}
         self.conditions = {
             role: [(by_name[one.role], one.until) for one in role.spec.depends_on]
@@ -202,6 +205,16 @@ class ApplicationState:
         self.former: journal.RecoveredState | None = None
         if former is not None:
             self.recall(former)
+
+    def _checkpoints_of(self, gate: Gate) -> GangCheckpoints | None:
+        """Return the checkpoints of the members of a gang; None: they have none."""
+        roles = [(role, *self.spec.checkpoint_of(role.spec)) for role in self.roles_of(gate)]
+        if self.spec.checkpoint is None or roles[0][1] is None:
+            return None
+        of_every_index = self.spec.checkpoint.is_of_every_index
+        stores = [role.indexes if of_every_index else role.indexes[:1] for role, _, stores in roles if stores]
+        writers = [index for indexes in stores for index in indexes]
+        return GangCheckpoints(gate.size, writers, of_every_index=of_every_index)
 
     @property
     def commits(self) -> bool:

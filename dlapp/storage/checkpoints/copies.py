@@ -28,6 +28,8 @@ from dlapp.storage.checkpoints.place import OBJECTS, CheckpointPlace, GivenUp, i
 from dlapp.storage.tree import READ_CHUNK, Note, OpenTree, TreeNode, explaining, nodes_to_store, remove_tree
 from dlapp.system.files import closing_fd, open_directory
 
+MOST_LISTED = 100
+"""So many of the newest checkpoints are looked at for one that can be restored."""
 _FRESH_NS = 2_000_000_000
 """A file that changed so short a time ago may change again without another time: clocks of file systems have steps."""
 
@@ -67,6 +69,10 @@ class StoredCheckpoint(NamedTuple):
     new_bytes: int
 
 
+def _accept(_state: DirectoryState) -> None:
+    pass
+
+
 class Checkpoints:
     """Checkpoints of one directory at one place. One thread at a time, and `giving_up` for any other.
 
@@ -75,6 +81,9 @@ class Checkpoints:
         keep: so many are kept.
         note: takes a line about what is not stored, or not restored.
         seen_as: other absolute paths under which a payload sees the directory; links that name it so stay right.
+
+    Attributes:
+        spared: number of one that is kept besides, if it is there; 0: none.
     """
 
     def __init__(self, place: CheckpointPlace, keep: int, note: Note, seen_as: Sequence[str] = ()) -> None:
@@ -82,10 +91,28 @@ class Checkpoints:
         self._digests: dict[FileIdentity, str] = {}
         self._objects: dict[int, dict[str, int]] = {}  # of manifests, which never change
         self._is_given_up = False
+        self.spared = 0
 
     def numbers(self) -> list[int]:
         """Return the numbers of the manifests, ascending; one may be of a checkpoint that is not whole."""
         return sorted(number for name in self._place.sizes("") if (number := number_of(name)) is not None)
+
+    def whole(self) -> list[int]:
+        """Return the numbers of the newest checkpoints of which everything is there, ascending. Contents are not read.
+
+        Raises:
+            DlappError: the place cannot be read.
+        """
+        objects, found = self._place.sizes(OBJECTS), []
+        for number in reversed(self.numbers()):
+            try:
+                self._check_objects(number, objects)
+                found.append(number)
+            except NotWhole as error:
+                self._note(str(error))
+            if len(found) == MOST_LISTED:
+                break
+        return found[::-1]
 
     @contextlib.contextmanager
     def giving_up(self) -> Iterator[Callable[[], None]]:
@@ -103,12 +130,16 @@ class Checkpoints:
         with contextlib.closing(OpenTree(directory)) as tree:
             return self._state(tree, _ignore)
 
-    def store(self, directory: str, number: int | None = None) -> StoredCheckpoint:
+    def store(
+        self, directory: str, number: int | None = None, check: Callable[[DirectoryState], None] = _accept
+    ) -> StoredCheckpoint:
         """Store a directory as a checkpoint, and remove those that are too many.
 
         Args:
             directory: its path, without links.
             number: of the checkpoint; None: the one after the last.
+            check: called with what is stored, before the first change and before the checkpoint is there; what it
+                raises ends the call.
 
         Raises:
             CheckpointChanged: the directory changed meanwhile, or somebody else stored this number.
@@ -120,6 +151,7 @@ class Checkpoints:
             if not stat.S_ISDIR(os.fstat(tree.fd).st_mode):
                 raise DlappError(f"{shown(directory)} is no directory")
             before = self._state(tree, self._note)
+            check(before)
             digests = self._digests_of(tree, before)
             entries = [entry_of(node, digests.get(node.name, "")) for node in before.nodes]
             place = self._place
@@ -139,6 +171,7 @@ class Checkpoints:
                 self._put(tree, missing, before)
                 if self._state(tree, _ignore) != before:
                     raise CheckpointChanged(f"{shown(directory)} changed while it was copied")
+                check(before)
                 if not place.create(manifest_name(number), content):
                     raise CheckpointChanged(f"checkpoint {number} is there already; somebody else stores, too")
             except CheckpointChanged:
@@ -244,7 +277,8 @@ class Checkpoints:
         objects, left = self._place.sizes(OBJECTS), self._keep
         for number in reversed(self.numbers()):
             if left <= 0:
-                self._place.remove(manifest_name(number))
+                if number != self.spared:
+                    self._place.remove(manifest_name(number))
                 continue
             try:
                 self._check_objects(number, objects)

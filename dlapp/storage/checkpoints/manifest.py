@@ -21,7 +21,7 @@ MAX_ENTRIES = 100_000
 MAX_BYTES = 64 << 20
 """Of a manifest [bytes]; one of `MAX_ENTRIES` with names of 300 bytes has less."""
 _VERSION = 1
-_NAME = re.compile(r"checkpoint-([1-9][0-9]{0,8})\.json")
+_NAME = re.compile(r"checkpoint-([1-9][0-9]{0,17})\.json")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_PATH = 4096
 

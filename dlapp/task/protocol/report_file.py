@@ -135,6 +135,7 @@ class ReportFile:
         status: what the payload has said so far.
         checkpoint: the directory that it reported last; empty: none.
         checkpoints: how many it reported.
+        checkpoint_step: the step that it reported with the last one; None: it did not say.
 
     Raises:
         OSError: the file cannot be made, or is there already.
@@ -147,6 +148,7 @@ class ReportFile:
         self._note = note
         self.status = PayloadStatus()
         self.checkpoint, self.checkpoints = "", 0
+        self.checkpoint_step: int | None = None
         self._at = 0
         self._rest = b""
         self._skips = False  # the rest of a line of which the beginning was not kept
@@ -243,6 +245,7 @@ class ReportFile:
             self._say_once("has a key that is not known", repr(said.unknown[:_SHOWN]))
         if said.checkpoint is not None:
             self.checkpoint, self.checkpoints = said.checkpoint, self.checkpoints + 1
+            self.checkpoint_step = said.step
 
     def _ignore(self, error: BadLine, line: bytes) -> None:
         self._ignored += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dlapp.am.decisions import assignment, containers, shutdown
-from dlapp.am.decisions.gangs import roster
+from dlapp.am.decisions.gangs import checkpoints, roster
 from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model.demand import Role
 from dlapp.am.model.gate import GangFailure, Gate
@@ -30,6 +30,8 @@ def arrive(state: ApplicationState, instance: Instance, container: Container) ->
         return
     if not has_place(state, container):
         return  # its peers could not find it
+    if not role.gate.open and not checkpoints.is_restored(container, role.gate):
+        return  # it is told to restore another one
     if role.gate.arrive(instance.index, container.generation):
         open_gate(state, role.gate)
     else:
@@ -39,7 +41,7 @@ def arrive(state: ApplicationState, instance: Instance, container: Container) ->
 def open_gate(state: ApplicationState, gate: Gate) -> None:
     """Let the payloads of all members start, but of roles that wait for what they depend on."""
     gate.reopen()
-    state.note("gate", durable=True, role=gate.name, open=True, generation=gate.generation)
+    checkpoints.note(state, gate)
     roster.begin(state, gate)
     for role in state.roles_of(gate):
         start_payloads(state, role, role.indexes)
@@ -142,7 +144,7 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
     # wait for them in vain.
     for index in sorted(taken_back):
         state.take_back(state.instances[index])
-    state.note("gate", durable=True, role=gate.name, open=False, generation=generation)
+    checkpoints.note(state, gate)
     for instance in members:
         container = instance.container
         if container is None or instance.index in taken_back:
@@ -159,7 +161,7 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
             if is_earlier:
                 container.ran = False
                 state.mark_not_done(instance)
-            state.order(container, generation=generation, go=False, roster=0, abort="")
+            state.order(container, generation=generation, go=False, roster=0, abort="", checkpoint=None)
 
 
 def _is_stopping(container: Container) -> bool:
@@ -192,7 +194,7 @@ def check_recovered(state: ApplicationState, role: Role) -> None:
             restart(state, role.gate)
     elif any(_has_passed(one) and one.stop_reason is None and not was_recalled(state, one) for one in bound):
         # No journal says that it was opened, but payloads run. All there: it was; else it cannot be completed.
-        if is_incomplete:
+        if is_incomplete or not checkpoints.began_alike(state, role.gate, bound):
             restart(state, role.gate)
         else:
             open_gate(state, role.gate)

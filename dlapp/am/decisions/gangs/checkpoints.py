@@ -1,0 +1,84 @@
+"""Checkpoints of gangs: all payloads of a generation begin with the same one (`dlapp.am.model.checkpoints`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dlapp.am.model.gate import Gate
+from dlapp.am.model.instance import Container, Instance
+from dlapp.am.model.state import ApplicationState
+from dlapp.messages import Report, Stop
+from dlapp.spec import RoleFailure
+
+
+def take_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+    """Take in which checkpoints a task has found, stored and restored.
+
+    Args:
+        state: of the application; it is changed.
+        container: the task's.
+        instance: the index that runs in it.
+        report: of the task; its generation has been taken.
+    """
+    gate = state.role_of(container).gate
+    known, orders = gate.checkpoints, container.orders
+    if known is None or report.generation != gate.generation or orders is None:
+        return
+    if container.stop_reason is not None or orders.stop is not Stop.NO:
+        return
+    if report.checkpoints is None:
+        return
+    known.found[instance.index] = frozenset(report.checkpoints)
+    if not gate.open:
+        _choose(state, gate)
+    elif report.restored is None:
+        number, after = known.choose_alone(instance.index, gate.generation + instance.tries)
+        if number != orders.checkpoint:
+            state.order(container, checkpoint=number, checkpoints_after=after)
+    elif known.of_every_index and known.complete_now():
+        for one in _members(state, gate):
+            state.order(one, checkpoint=known.complete)
+
+
+def is_restored(container: Container, gate: Gate) -> bool:
+    """Return whether a member that is ready has the checkpoint of its generation."""
+    known = gate.checkpoints
+    return known is None or (known.number is not None and container.restored == known.number)
+
+
+def began_alike(state: ApplicationState, gate: Gate, members: Iterable[Container]) -> bool:
+    """Return whether members of an earlier attempt have the same checkpoint, of those that begin together."""
+    if gate.checkpoints is None:
+        return True
+    together = (one for one in members if state.role_of(one).spec.on_failure is not RoleFailure.RESTART)
+    return len({one.restored for one in together if one.result is None}) <= 1
+
+
+def _choose(state: ApplicationState, gate: Gate) -> None:
+    assert gate.checkpoints is not None
+    known = gate.checkpoints
+    if not known.choose(gate.generation + max(state.instances[index].tries for index in known.writers)):
+        return
+    gate.let_none_wait()  # those who are ready have restored another one
+    # It counts when the gate opens, which is on the disk; until then a next attempt can choose anew.
+    note(state, gate, durable=False)
+    for container in _members(state, gate):
+        state.order(container, checkpoint=known.number, checkpoints_after=known.after)
+
+
+def note(state: ApplicationState, gate: Gate, *, durable: bool = True) -> None:
+    """Write down the state of a gate, with the checkpoint of its generation."""
+    known = gate.checkpoints
+    chosen = {} if known is None or known.number is None else {"checkpoint": known.number, "after": known.after}
+    state.note("gate", durable=durable, role=gate.name, open=gate.open, generation=gate.generation, **chosen)
+
+
+def _members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
+    """Return the containers of this generation that go on."""
+    for role in state.roles_of(gate):
+        for index in role.indexes:
+            one = state.instances[index].container
+            if one is None or one.container_id not in state.open or one.orders is None or one.stop_reason is not None:
+                continue
+            if one.orders.stop is Stop.NO and one.orders.generation == gate.generation:
+                yield one
