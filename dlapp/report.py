@@ -69,6 +69,7 @@ class TryView(Value, kw_only=True):
     container_id: ContainerId
     attempt: int
     host: str = ""
+    started_ms: int = 0
     finished_ms: int | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -76,6 +77,7 @@ class TryView(Value, kw_only=True):
     log_url: str = ""
     unstored: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
+    receipt: Receipt | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 

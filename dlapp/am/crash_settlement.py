@@ -43,8 +43,10 @@ def settle_crashed(
     view = _readable_view(app_dir) or view_of(ApplicationState(submission, application_id, attempt), "")
     state, finished_ms = end.cause.state(by_itself=False), view.finished_ms or now_ms
     view = view.ended(state, end.final_status, end.cause, end.diagnostics, finished_ms)
-    app_dir.write_view(replace(view, outputs=outputs))
+    view = replace(view, outputs=outputs)
+    app_dir.write_view(view)
     engine.finish(end.final_status, end.cause, end.diagnostics)
+    app_dir.write_report(view)
 
 
 def decide(

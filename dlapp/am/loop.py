@@ -30,7 +30,6 @@ from dlapp.am.model import events
 from dlapp.am.model.journal import line, records, replay
 from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
-from dlapp.am.page import page
 from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
 from dlapp.am.settlement import OutputSettlement
 from dlapp.am.view import for_strangers
@@ -43,7 +42,7 @@ from dlapp.report import ApplicationView
 from dlapp.serialization import to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.commit import part_location
-from dlapp.system import log, waits
+from dlapp.system import clock, log, waits
 from dlapp.value import replace
 
 if TYPE_CHECKING:
@@ -484,8 +483,9 @@ class Loop:
         data, until = self._open_answers.get(what, (b"", now))
         if until <= now:
             view = for_strangers(self._view())
-            text = page(view) if what is RequestKind.PAGE else json.dumps(to_json(view), separators=(",", ":"))
-            data = text.encode()
+            data = (
+                _page(view) if what is RequestKind.PAGE else json.dumps(to_json(view), separators=(",", ":")).encode()
+            )
             self._open_answers[what] = data, now + OPEN_ANSWER_EVERY_S
         return data
 
@@ -527,8 +527,15 @@ class Loop:
         self._answer_recorded(all_of_them=True)
         ending = self._ending
         self._on_record = self._engine.finish(ending.final_status, ending.cause, ending.diagnostics)
+        self._app_dir.write_report(self._view())
         for call in self._stop_calls:
             call.refuse(409, "the application has ended")
+
+
+def _page(view: ApplicationView) -> bytes:
+    from dlapp.pages.page import page  # most applications are never looked at
+
+    return page(view, clock.now_ms(), live=True).encode(errors="replace")
 
 
 @lru_cache(maxsize=64)

@@ -33,6 +33,7 @@ COMMANDS = {
     "status": CommandEntry("status", "Show how an application is or ended, and why."),
     "list": CommandEntry("list", "List applications."),
     "logs": CommandEntry("logs", "Show what an application's containers print."),
+    "report": CommandEntry("report", "Write a page on what an application did."),
     "softkill": CommandEntry("softkill", "End applications early, with their output."),
     "kill": CommandEntry("kill", "Kill applications at once, without output."),
     "rm": CommandEntry("rm", "Remove ended applications from the history."),

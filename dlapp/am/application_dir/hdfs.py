@@ -135,6 +135,9 @@ class HdfsApplicationDir:
             self._view = self._last_view = view
             self._changed.notify_all()
 
+    def write_report(self, view: ApplicationView) -> None:
+        """Do nothing: dlapp-report makes the page of the view."""
+
     def check_ours(self) -> None:
         """Raise `Superseded` where another attempt has taken over, or has ended the application."""
         self._check_ours(self.patience_s)

@@ -88,6 +88,9 @@ class ApplicationDir(Protocol):
     def write_view(self, view: ApplicationView) -> None:
         """Replace the view, now or soon. Raises OSError."""
 
+    def write_report(self, view: ApplicationView) -> None:
+        """Write the page of an application that has ended, where users can open it as a file; on HDFS they cannot."""
+
     def check_ours(self) -> None:
         """Raise `Superseded` where another attempt has taken over, or has ended the application."""
 

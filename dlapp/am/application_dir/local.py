@@ -6,6 +6,7 @@ by a rename, and what decides something is on the disk before the name is.
     submission.json  secrets.json     what was submitted
     view.json                         what tools show
     journal-<attempt>.jsonl           what happened, for a next attempt
+    report.html                       the page of an application that has ended
     commit.json                       the commit claim: created once, never changed
     kill.json                         somebody asked for dlapp-kill
 """
@@ -29,7 +30,7 @@ from dlapp.report import ApplicationView, CommitClaim
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.tree import explaining, remove_tree
-from dlapp.system import files, log
+from dlapp.system import clock, files, log
 from dlapp.system.files import UntrustedFile
 
 if TYPE_CHECKING:
@@ -82,6 +83,18 @@ class LocalApplicationDir:
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(to_json(view), file, separators=(",", ":"))
         os.rename(temporary, self._path("view.json"))
+
+    def write_report(self, view: ApplicationView) -> None:
+        """Write the page of an application that has ended. A failure is logged: dlapp-report can make it, too."""
+        from dlapp.pages.page import page
+
+        temporary = self._path(f".report.{os.getpid()}")
+        try:
+            with open(temporary, "w", encoding="utf-8", errors="replace") as file:
+                file.write(page(view, clock.now_ms()))
+            os.rename(temporary, self._path("report.html"))
+        except OSError as error:
+            log.warning(f"the report cannot be written: {error}")
 
     def check_ours(self) -> None:
         """Do nothing: on one machine the next attempt begins when this one's process is dead."""

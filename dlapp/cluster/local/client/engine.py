@@ -622,10 +622,10 @@ class LocalEngine(Closeable):
             from dlapp.cluster.local.client import other_users
 
             owner = other_users.owner_of(self._state, str(application_id))
-            history = file_url(os.path.join(owner.application(str(application_id)), "view.json"))
+            history = file_url(os.path.join(owner.application(str(application_id)), "report.html"))
             return history, history  # reading the page needs the application's secrets
         home = self._home(str(application_id))
-        history = file_url(os.path.join(home, "view.json"))
+        history = file_url(os.path.join(home, "report.html"))
         deadline = time.monotonic() + wait_s
         while (url := self._control_url(home)) is None and time.monotonic() < deadline:
             row = self._row(str(application_id))

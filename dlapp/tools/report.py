@@ -1,0 +1,38 @@
+"""dlapp-report: a page on what one application did."""
+
+from __future__ import annotations
+
+import click
+
+from dlapp.tools.common import command, complete_id, note, say
+
+
+@command("dlapp-report", example="dlapp-report last -o run.html")
+@click.argument("application", metavar="[ID]", default="last", shell_complete=complete_id())
+@click.option("-o", "--output", metavar="FILE", help="The file to write; - for standard output. [default: ID.html]")
+def main(application: str, output: str | None) -> None:
+    """Write a page in HTML on how an application ran: times, use, cost, logs, and why it failed.
+
+    The page is one file that opens in any browser, without a network and without JavaScript.
+
+    ID is an application's id, a unique ending of it, or 'last' (the default).
+    """
+    from dlapp.client import Client
+    from dlapp.client.report import report_of
+    from dlapp.system import clock
+
+    client = Client(note=note)
+    application_id = client.resolve(application)
+    text = report_of(client, client.status(application_id), clock.now_ms())
+    if output == "-":
+        say(text.removesuffix("\n"))
+        return
+    path = output or f"{application_id}.html"
+    try:
+        with open(path, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    except OSError as error:
+        from dlapp.errors import UsageError
+
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+    say(f"report of {application_id} : {path}")

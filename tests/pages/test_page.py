@@ -1,0 +1,214 @@
+"""Test the page of an application: its parts, and that it is one well-formed file in which texts stay texts."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from dlapp.messages import Phase
+from dlapp.pages.curves import Curve, CurvePoint, figures
+from dlapp.pages.page import Extras, LogTail, page
+from dlapp.pages.style import STYLE
+from dlapp.pages.text import duration
+from dlapp.pages.timeline import Bar, bars_of, timeline
+from dlapp.report import Cause, OutputView, State, TryView
+from dlapp.usage import Receipt
+from dlapp.value import replace
+from tests.pages.samples import APP, SECONDS, START_MS, application, container
+
+NOW_MS = START_MS + 200_000
+EVIL = "<script>alert(1)</script>\"'&"
+_EMPTY = {"meta", "br"}
+
+
+class Document(HTMLParser):
+    """A page, as a browser reads it. Raises AssertionError if an element is not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        """Return the attributes of all elements of a name."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def everything() -> Extras:
+    points = [CurvePoint(10.0 * n, None if n == 3 else float(n), n - 0.5, n + 0.5) for n in range(10)]
+    return Extras(
+        curves={"": [Curve("CPU", "cores", points)], "container 1": [Curve("Memory", "GiB", points, 16.0)]},
+        length_s=100.0,
+        facts=[("dlapp", "0.1")],
+        properties="[application]\nappname=resnet\n",
+        logs=[LogTail(1, "stderr", "the last line\n")],
+        notes=["stdout of container 0 cannot be read"],
+    )
+
+
+def test_a_report_has_all_parts() -> None:
+    found = Document(page(application(container(0), container(1, exit_code=1)), NOW_MS, everything()))
+    for text in (
+        "container 1 (worker 1) failed: exit code 1",
+        "CUDA is out of memory",
+        "OutOfMemoryError: tried to allocate 2 GiB",
+        "stderr, byte 1234, of container 1",
+        "use a smaller batch",
+        "memory 16 GiB, peak 9",
+        "8.00 granted: 5.00 busy, 2.00 idle, 1.00 not known",
+        "9120 MiB of 16384 MiB (the largest of some samples)",
+        "hdfs:///out: kept in hdfs:///out.partial",
+        "appname=resnet",
+        "the last line",
+        "stdout of container 0 cannot be read",
+    ):
+        assert text in found.text
+    headings = ["Cause", "Receipt", "Timeline", "Use of resources", "Containers", "Output", "Versions", "Properties"]
+    assert [one for one in headings if one not in found.text] == []
+    assert found.of("script") == found.of("link") == found.of("img") == []
+
+
+def test_what_others_wrote_is_text() -> None:
+    one = container(
+        0, role="w", host=EVIL, message=EVIL, detail=EVIL, metrics={EVIL: 1.0}, log_url="javascript:alert(1)"
+    )
+    view = application(
+        one,
+        appname=EVIL,
+        username=EVIL,
+        diagnostics=EVIL,
+        changes=(EVIL,),
+        outputs=(OutputView(name="", target=EVIL, partial=EVIL),),
+    )
+    extras = Extras(facts=[(EVIL, EVIL)], properties=EVIL, logs=[LogTail(0, "stderr", EVIL)], notes=[EVIL])
+    found = Document(page(view, NOW_MS, extras, live=True))
+    assert found.of("script") == found.of("a") == []
+    assert found.text.count(EVIL) >= 11
+
+
+def test_the_page_of_a_running_application_is_loaded_again_and_leads_to_logs() -> None:
+    running = container(0, phase=Phase.RUNNING, finished_ms=None, exit_code=None, log_url="http://node7:8042/logs/x")
+    view = application(
+        running, state=State.RUNNING, cause=None, finished_ms=None, diagnosis=None, phase="running 1 of 1"
+    )
+    live = Document(page(view, NOW_MS, live=True))
+    assert {"http-equiv": "refresh", "content": "2"} in live.of("meta")
+    assert [one["href"] for one in live.of("a")] == ["http://node7:8042/logs/x"]
+    assert "running 1 of 1" in live.text
+    report = Document(page(view, NOW_MS))
+    assert all("http-equiv" not in one for one in report.of("meta"))
+    assert report.of("a") == []
+
+
+def test_an_application_that_never_started_has_a_page() -> None:
+    found = Document(page(application(cause=Cause.KILLED, diagnosis=None, receipt=None, outputs=()), NOW_MS))
+    assert "Timeline" not in found.text
+    assert str(APP) in found.text
+
+
+def test_phases_are_bars_in_their_order() -> None:
+    at = float(START_MS + 1000)
+    assert bars_of(container(0), NOW_MS) == [
+        Bar("starting", at, at + 1000),
+        Bar("fetching", at + 1000, at + 10_000),
+        Bar("running", at + 10_000, at + 90_000),
+        Bar("storing", at + 90_000, at + 100_000),
+    ]
+
+
+def test_the_last_bar_of_a_running_container_ends_now() -> None:
+    one = container(
+        0, phase=Phase.RUNNING, finished_ms=None, exit_code=None, receipt=Receipt(seconds={"starting": 1.0})
+    )
+    assert bars_of(one, NOW_MS)[-1] == Bar("running", START_MS + 2000.0, float(NOW_MS))
+
+
+def test_a_failure_is_marked_at_its_end() -> None:
+    assert bars_of(container(0, exit_code=None, signal=9), NOW_MS)[-1].kind == "failed"
+
+
+@pytest.mark.parametrize("seconds", [{}, {"running": 1e9}, {"running": -5.0}])
+def test_bars_stay_within_the_life_of_their_container(seconds: dict[str, float]) -> None:
+    bars = bars_of(container(0, receipt=Receipt(seconds=seconds)), NOW_MS)
+    assert bars[0].begin_ms == START_MS + 1000
+    assert bars[-1].end_ms == START_MS + 101_000
+
+
+def test_earlier_tries_are_in_the_line_of_their_index() -> None:
+    one = container(0, attempt=2, started_ms=START_MS + 50_000)
+    former = TryView(
+        container_id=one.container_id, attempt=1, started_ms=START_MS + 1000, finished_ms=START_MS + 40_000, exit_code=3
+    )
+    picture = timeline(application(replace(one, earlier=(former,))), NOW_MS)
+    assert "0 try 1: failed" in picture
+    assert "0 try 2: running" in picture
+
+
+def test_curves_have_gaps_where_nothing_is_known() -> None:
+    values: list[float | None] = [1.0, 2.0, None, 3.0]
+    text = figures([Curve("CPU", "cores", [CurvePoint(10.0 * n, one) for n, one in enumerate(values)])], 40.0)
+    assert text.count("<polyline") == 2
+    assert "CPU: mean 2 cores, most 3 cores" in text
+
+
+def test_a_curve_of_which_nothing_is_known_is_left_out() -> None:
+    assert figures([Curve("energy", "W", [CurvePoint(0.0, None)])], 1.0) == ""
+
+
+def test_a_report_on_200_containers_and_ten_hours_is_below_2_mb() -> None:
+    points = [CurvePoint(600.0 * n, 0.123 + n / 10, 0.1, 0.987 + n / 10) for n in range(60)]
+    curves = {
+        f"container {n}": [Curve(what, "%", points, 100.0) for what in ("CPU", "Memory", "GPU")] for n in range(200)
+    }
+    logs = [LogTail(n, "stderr", "a line of a log\n" * 30) for n in range(16)]
+    text = page(application(*map(container, range(200))), NOW_MS, Extras(curves=curves, length_s=36_000, logs=logs))
+    assert len(text.encode()) < 2_000_000
+    Document(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.25, "1.2 s"), (59, "59 s"), (200, "3 min 20 s"), (18_420, "5 h 07 min"), (273_600, "3 d 04 h")],
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def _luminance(colour: str) -> float:
+    digits = colour if len(colour) == 6 else "".join(2 * one for one in colour)
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_all_colours_of_text_have_the_contrast_of_wcag_aa() -> None:
+    light, dark = (dict(re.findall(r"--(\w+):#([0-9a-f]{3,8})\b", part)) for part in STYLE.split("@media", 2)[:2])
+    for colours in (light, light | dark):
+        paper = _luminance(colours["paper"])
+        for name in ("ink", "soft", "good", "bad", "link"):
+            lighter, darker = sorted((paper, _luminance(colours[name])), reverse=True)
+            assert (lighter + 0.05) / (darker + 0.05) >= 4.5, name
+
+
+def test_each_phase_has_a_colour() -> None:
+    assert [name for name in (*SECONDS, *(one.value for one in Phase)) if f"--{name}:" not in STYLE] == ["ended"]
