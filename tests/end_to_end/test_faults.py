@@ -101,6 +101,16 @@ def kill(found: list[Process], *roles: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def is_tidy(engine: Engine, application: str) -> bool:
+    """Look at an application that has ended; whether nothing is left of its commit.
+
+    A runner that is being killed has its lock for a moment more, in which no command starts another one. So it takes
+    a command after that.
+    """
+    status(application)
+    return all(name.endswith(".partial") or ".replaced." in name for name in engine.beside("result"))
+
+
 EVERYTHING = ("runner", "am", "task", "payload")
 
 
@@ -173,10 +183,7 @@ def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_say
         where = f"seed {seed}, round {round_}, killed {victims}: {end['diagnostics']}"
         wait_for(f"no process of it; {where}", functools.partial(is_over, engine, application))
         wait_for(f"its output is settled; {where}", functools.partial(engine.is_settled, application))
-        wait_for(
-            f"what lay beside the target is gone; {where}",
-            lambda: all(name.endswith(".partial") or ".replaced." in name for name in engine.beside("result")),
-        )
+        wait_for(f"what lay beside the target is gone; {where}", functools.partial(is_tidy, engine, application))
         seen = status(application)
         committed = any(one["committed"] for one in seen["outputs"])
         # YARN has no other word for an application whose last ApplicationMaster died between claim and farewell.
