@@ -106,6 +106,7 @@ class Task:
             Stopper(self),  # type: ignore[arg-type]  # the real one is woken by signals, of which a process has one
             warn,
             finder(launch, warn),
+            containers=launch.containers,
         ) as link:
             with _ASKING:
                 assignment = link.hello()

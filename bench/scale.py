@@ -170,7 +170,7 @@ class _Measured(Application):
         url = f"{self.hadoop.hdfs_url}/webhdfs/v1{path}?op=LISTSTATUS&user.name={getpass.getuser()}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             names = [one["pathSuffix"] for one in json.load(answer)["FileStatuses"]["FileStatus"]]
-        return len([name for name in names if name not in ("am.json", "view.json", "submission.json")])
+        return len([name for name in names if name not in ("am.json", "addresses", "view.json", "submission.json")])
 
 
 def _dead_nodes(hadoop: Hadoop, root: Path) -> list[Row]:

@@ -104,8 +104,9 @@ class LaunchSpec(Value):
         ledger: None: there is none.
         cache: None: there is none.
         hdfs: None: the application has to do with none.
-        am_file: where the next ApplicationMaster leaves its address: a location on HDFS, or a path of this machine;
-            empty: nowhere.
+        am_file: where the next ApplicationMaster leaves its address: a file of this machine, or a directory on HDFS
+            with a name for each attempt (`dlapp.messages.address_name`); empty: nowhere.
+        containers: how many the application has, all of which may search for its ApplicationMaster at a time.
         resource_managers: web address of each ResourceManager, ``http://host:8088``; on one machine none.
         alone_s: how long the payload runs on while no ApplicationMaster is there; on one machine.
         unstored: a directory of this machine for outputs that cannot be stored where they belong; it outlives the
@@ -127,6 +128,7 @@ class LaunchSpec(Value):
     unstored: str = ""
     lease_timeout_s: float = 30.0
     resource_managers: tuple[str, ...] = ()
+    containers: int = 1
 
     @property
     def on_a_cluster(self) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from enum import Enum
 
 from dlapp.errors import SpecError
@@ -86,6 +87,28 @@ def token_is_right(control_secret: str, purpose: str, token: str) -> bool:
     import hmac
 
     return hmac.compare_digest(derive_token(control_secret, purpose).encode(), token.encode())
+
+
+def address_name(attempt: int, control_url: str) -> str:
+    """Return the name by which an attempt leaves its control address in a directory of a file system.
+
+    One listing tells a task the address: reading a small file costs HDFS ten times as much.
+    """
+    return f"{attempt}-{control_url.encode().hex()}"
+
+
+def latest_address(names: Iterable[str]) -> str | None:
+    """Return the control address of the latest attempt of which a directory has an `address_name`; None: of none."""
+    latest, address = 0, None
+    for name in names:
+        attempt, _, code = name.partition("-")
+        try:
+            number, url = int(attempt), bytes.fromhex(code).decode()
+        except ValueError:
+            continue  # nobody's
+        if number > latest and url.startswith("http://"):
+            latest, address = number, url
+    return address
 
 
 class Phase(Enum):

@@ -1,41 +1,46 @@
-"""Address of the ApplicationMaster, as the current attempt leaves it in a file of the application's directory."""
+"""Address of the ApplicationMaster, as the current attempt leaves it in the application's directory."""
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from dlapp.errors import DlappError, NotFound
 from dlapp.launch_spec import LaunchSpec
+from dlapp.messages import latest_address
 from dlapp.system import files
 from dlapp.system.clock import backoff_s, random_s
 from dlapp.system.processes.proc import start_time
 
-if TYPE_CHECKING:
-    from dlapp.locations import FileInfo
-
 OFTEN_FOR_S = 30.0
-"""So long after the ApplicationMaster was missed first the file on HDFS is looked at every few seconds."""
+"""An ApplicationMaster that is back so long after it was missed first is found at one of the frequent looks."""
 OFTEN_PAUSES_S = 1.0, 5.0
 SELDOM_PAUSES_S = 30.0, 60.0
-"""After that. 10,000 tasks ask the NameNode 220 times a second; `dlapp.am.model.state.Timing.recovery_ms` is twice the
-longest pause."""
+"""After the frequent looks. 10,000 tasks ask the NameNode 220 times a second; `dlapp.am.model.state.Timing.recovery_ms`
+is twice the longest pause."""
+_TASKS_PER_S = 600.0
+"""Of a large application so many tasks a second look at least, and a third more on average: all of 10,000 in 17 s. A
+NameNode on one core answers 2,000."""
 _MAX_BYTES = 4096
-"""Of the file, which has a few short fields."""
+"""Of the file on one machine, which has a few short fields."""
+
+
+def longest_pause_s(containers: int) -> float:
+    """Return the longest pause between two frequent looks of a task, by how many tasks there are [s].
+
+    If all looked every few seconds, the NameNode would answer none of them in time.
+    """
+    return min(max(OFTEN_PAUSES_S[1], containers / _TASKS_PER_S), SELDOM_PAUSES_S[0])
 
 
 class Files(Protocol):
     """Reader of HDFS, as `dlapp.storage.hdfs_staging.HdfsStagingFiles` is one."""
 
-    def look(self, location: str) -> FileInfo | None:
-        """Return what is there; None: nothing."""
-
-    def read(self, location: str, *, max_bytes: int) -> bytes:
-        """Return all of a small file. Raises NotFound."""
+    def names(self, location: str) -> list[str]:
+        """Return the names in a directory; none where there is no directory."""
 
     def lacks(self, location: str) -> bool | None:
         """Return whether it is proven that nothing is there; None: it is not known."""
@@ -57,7 +62,7 @@ def finder(launch: LaunchSpec, warn: Callable[[str], None]) -> Find | None:
     """Return what finds the address of the next ApplicationMaster; None: there is no such file.
 
     Args:
-        launch: names the file, and the HDFS that it is on.
+        launch: names the file, or the directory and the HDFS that it is on.
         warn: takes lines for dlapp's own log.
     """
     if not launch.am_file:
@@ -69,20 +74,20 @@ def finder(launch: LaunchSpec, warn: Callable[[str], None]) -> Find | None:
     from dlapp.storage.hdfs_staging import HdfsStagingFiles
 
     # The caller asks again.
-    return FindOnHdfs(HdfsStagingFiles(launch.hdfs, patience_s=2.0), launch.am_file, warn)
+    return FindOnHdfs(HdfsStagingFiles(launch.hdfs, patience_s=2.0), launch.am_file, warn, containers=launch.containers)
 
 
 class FindOnHdfs:
-    """Finds the address in a file on HDFS, and spares the NameNode: ten thousand tasks search at the same time.
+    """Finds the address in a directory on HDFS, and spares the NameNode: ten thousand tasks search at the same time.
 
-    Between two looks it returns what the last one found. A look asks for the status of the file alone; the file is read
-    where the status has changed.
+    Between two looks it returns what the last one found. A look is one operation, a listing: the address is a name.
 
     Args:
         staging: the file system.
-        location: of the file.
+        location: of the directory.
         warn: takes lines for dlapp's own log.
         clock: of the pauses [s].
+        containers: how many tasks search.
     """
 
     def __init__(
@@ -91,13 +96,15 @@ class FindOnHdfs:
         location: str,
         warn: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        containers: int = 1,
     ) -> None:
         self._staging, self._location, self._warn, self._clock = staging, location, warn, clock
+        self._pause_s = longest_pause_s(containers)
         self._looking = threading.Lock()
         self._url: str | None = None
-        self._read: tuple[int, int, int] | None = None  # the status of the file when it was read
         self.is_there: bool | None = None
-        """True if the last look found the file; None: it could not tell."""
+        """True if the last look found an address; None: it could not tell."""
         self._look_at = 0.0
         self._since: float | None = None
         self.heard()
@@ -105,11 +112,12 @@ class FindOnHdfs:
     def heard(self) -> None:
         """Begin anew with short pauses; see `Find`."""
         self._since = None
-        self._pauses_s = backoff_s(*OFTEN_PAUSES_S)
+        least_s, most_s = OFTEN_PAUSES_S
+        self._pauses_s = backoff_s(least_s if self._pause_s == most_s else self._pause_s, self._pause_s)
         self._is_often = True
 
     def look(self) -> str | None:
-        """Return the address that the file has, or had at the last look; None: it could not be read so far."""
+        """Return the address that is there, or was at the last look; None: none could be read so far."""
         if self._looking.acquire(blocking=False):
             try:
                 if self._is_due():
@@ -126,11 +134,11 @@ class FindOnHdfs:
         now, since = self._clock(), self._since
         if since is None:
             # All tasks miss their ApplicationMaster in the same second, and it takes seconds to start another one.
-            self._since, self._look_at = now, now + random_s(0.0, OFTEN_PAUSES_S[1])
+            self._since, self._look_at = now, now + random_s(0.0, self._pause_s)
             return False
         if now < self._look_at:
             return False
-        if now - since < OFTEN_FOR_S:
+        if now - since < OFTEN_FOR_S + self._pause_s:
             pause_s = next(self._pauses_s)
         else:
             # The first of them spreads the tasks over the whole pause.
@@ -142,15 +150,12 @@ class FindOnHdfs:
     def _look(self) -> None:
         try:
             self.is_there = None
-            found = self._staging.look(self._location)
-            self.is_there = found is not None
-            if found is None:
-                raise NotFound(f"{self._location} is not there")
-            status = found.inode_id, found.modified_ms, found.size_bytes
-            if status != self._read:
-                self._url = str(json.loads(self._staging.read(self._location, max_bytes=_MAX_BYTES))["control_url"])
-                self._read = status
-        except (DlappError, ValueError, LookupError, TypeError, RecursionError) as error:
+            url = latest_address(self._staging.names(self._location))
+            self.is_there = url is not None
+            if url is None:
+                raise NotFound(f"nothing in {self._location}")
+            self._url = url
+        except DlappError as error:
             self._warn(f"no address of an ApplicationMaster: {error}")
 
 

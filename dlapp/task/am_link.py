@@ -28,7 +28,7 @@ from dlapp.roster import Roster
 from dlapp.serialization import from_json, to_json
 from dlapp.system import waits
 from dlapp.system.clock import backoff_s, date_and_time
-from dlapp.task.am_address import Find
+from dlapp.task.am_address import Find, longest_pause_s
 from dlapp.task.environment import node_name
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.value import replace
@@ -40,12 +40,13 @@ if TYPE_CHECKING:
 HELLO_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
 _PAUSES_S = 0.05, 5.0
-"""Between two tries while the ApplicationMaster does not answer: doubled from the first to the second."""
+"""Between two tries while the ApplicationMaster does not answer: doubled from the first to the second. Longer in a
+large application, whose tasks all try at the same time."""
 NEWS_IDLE_S = 5.0
 """After so long without news their connection is closed: an ApplicationMaster has a file for each."""
 _FIND_EVERY_S = 1.0
 _LOOK_FOR_END_EVERY_S = 1.0
-"""Most often nothing is due then."""
+"""Most often nothing is due then; in a large application it is seldomer."""
 _LOOK_FOR_DECISION_S = 0.5
 _SAID_FOR_S = 60.0
 """So long each report that was not delivered has a line in dlapp.log, and after that one an hour."""
@@ -63,6 +64,7 @@ class AmLink:
         find: asked where the ApplicationMaster is now when it does not answer; None: it stays where it is.
         alone_s: how long the payload runs on while ``find`` finds none [s]; None: for ever.
         end: looks for proof that the application is over; None: nobody needs to.
+        containers: how many tasks the ApplicationMaster has.
     """
 
     def __init__(
@@ -75,9 +77,14 @@ class AmLink:
         find: Find | None = None,
         alone_s: float | None = None,
         end: ApplicationEndWatch | None = None,
+        *,
+        containers: int = 1,
     ) -> None:
         self._url, self._token, self._find, self._alone_s, self._end = url, token, find, alone_s, end
         self._end_thread: threading.Thread | None = None
+        factor = longest_pause_s(containers) / longest_pause_s(1)  # 3.3 for 10,000
+        self._pauses_s = _PAUSES_S[0], _PAUSES_S[1] * factor
+        self._look_for_end_every_s = _LOOK_FOR_END_EVERY_S * max(1.0, factor / 2)
         self._over = ""
         self._unheard_at: float | None = None
         self._unheard_since, self._said_at = "", 0.0
@@ -307,7 +314,7 @@ class AmLink:
     # ---- the threads ----
 
     def _send_news(self) -> None:
-        pauses_s = backoff_s(*_PAUSES_S)
+        pauses_s = backoff_s(*self._pauses_s)
         while True:
             with self._changed:
                 idle_at: float | None = time.monotonic() + NEWS_IDLE_S
@@ -325,7 +332,7 @@ class AmLink:
             answer = self._report(self._news_connection, news, wait_s=0.0)
             with self._changed:
                 if answer:
-                    pauses_s = backoff_s(*_PAUSES_S)
+                    pauses_s = backoff_s(*self._pauses_s)
                     # Newer news of the same phase may have taken its place.
                     if self._unsent and self._unsent[0] is news:
                         self._unsent.popleft()
@@ -345,7 +352,7 @@ class AmLink:
         return True
 
     def _poll_orders(self) -> None:
-        pauses_s = backoff_s(*_PAUSES_S)
+        pauses_s = backoff_s(*self._pauses_s)
         while True:
             with self._changed:
                 if self._closing:
@@ -359,7 +366,7 @@ class AmLink:
                     self._poll_connection.rest()
                     return  # said by the other thread, once; no report follows it
             if self._report(self._poll_connection, self._with_usage(last), wait_s=wait_s) and self._fetch_roster():
-                pauses_s = backoff_s(*_PAUSES_S)
+                pauses_s = backoff_s(*self._pauses_s)
             else:
                 with self._changed:
                     self._wait_to_repeat(url, next(pauses_s))
@@ -507,7 +514,7 @@ class AmLink:
                 # The payload has its grace time; whatever else goes on is for nobody.
                 self._stopper.order(Stop.SOFT if self.phase is Phase.RUNNING else Stop.NOW, self._over)
             with self._changed:
-                self._changed.wait_for(lambda: self._closing, _LOOK_FOR_END_EVERY_S)
+                self._changed.wait_for(lambda: self._closing, self._look_for_end_every_s)
 
     def _take(self, orders: Orders) -> None:
         with self._changed:

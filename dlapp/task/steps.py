@@ -160,6 +160,7 @@ class Task:
             find,
             alone_s,
             end,
+            containers=launch.containers,
         ) as link:
             self._link = link
             try:
@@ -207,9 +208,10 @@ class Task:
             result = TaskResult(fault=Fault.STOPPED, message=str(error))
         except Exception as error:
             # A bug of ours: the log has its trace, the user a line, the index another node.
-            import traceback
+            if not self._is_home_gone:  # with it went the log, and what is not loaded yet
+                import traceback
 
-            self._log.note(traceback.format_exc(), "ERROR")
+                self._log.note(traceback.format_exc(), "ERROR")
             result = TaskResult(fault=Fault.NODE, message=f"the task failed: {error!r} (see dlapp.log)")
         if self._is_home_gone and result.fault is not Fault.STOPPED:
             result = TaskResult(fault=Fault.NODE, message=_HOME_GONE, lost=True)
@@ -218,7 +220,10 @@ class Task:
         if not self._is_home_gone:  # with it went the logs, and the code that reads them
             result = with_cause(result, self._home, self._log.warn)
         self._say(Phase.RELEASING, detail="removing the workspace")
-        self._clean_up()
+        try:
+            self._clean_up()
+        except Exception as error:  # what the payload did is not lost by a bug of ours
+            self._log.warn(f"the task could not clean up: {error!r}")
         self._meter.output_bytes = sum(one.size_bytes for one in result.outputs)
         return replace(result, receipt=self._meter.receipt())
 

@@ -20,6 +20,7 @@ from dlapp.cluster.yarn.staging import SUBMISSION as SUBMISSION_FILE
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.locations import FileInfo
+from dlapp.messages import latest_address
 from dlapp.report import Cause, CommitClaim, FinalStatus, OutputView, State
 from dlapp.spec import AppSpec, OutputSpec, Submission
 from dlapp.value import replace
@@ -44,6 +45,7 @@ class FilesInMemory:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.addresses: list[str] = []
         self.touched: dict[str, int] = {}
         self.inodes: dict[str, int] = {}
         self.reads: list[str] = []
@@ -75,10 +77,12 @@ class FilesInMemory:
 
     def names(self, location: str) -> list[str]:
         self._answer()
-        return sorted({one.removeprefix(f"{location}/").partition("/")[0] for one in self.files if location in one})
+        found = [*self.files, *self.addresses]
+        return sorted({one.removeprefix(f"{location}/").partition("/")[0] for one in found if location in one})
 
     def make(self, location: str, mode: int) -> None:
         self._answer()
+        self.addresses += [location] * ("/addresses/" in location)
 
     def send(self, path: str, location: str, mode: int) -> FileInfo:
         raise NotImplementedError
@@ -436,7 +440,16 @@ def test_the_address_of_an_earlier_attempt_that_comes_late_does_not_stay(files: 
 def test_a_home_keeps_to_its_directory(files: FilesInMemory) -> None:
     first = Attempt(files, 1).begun()
     assert first.home.directory == f"{files.home}/.dlapp/staging/{APP}"
-    assert sorted(files.names(first.home.directory)) == ["am.json", "submission.json"]
+    assert sorted(files.names(first.home.directory)) == ["addresses", "am.json", "submission.json"]
+
+
+def test_a_task_finds_the_address_of_the_latest_attempt_in_one_listing(files: FilesInMemory) -> None:
+    attempts = []
+    for number in (1, 2):
+        attempts.append(attempt := Attempt(files, number).begun())
+        assert attempt.published.wait(10)
+        found = latest_address(files.names(f"{attempt.home.directory}/addresses"))
+        assert found == json.loads(files.files[f"{attempt.home.directory}/am.json"])["control_url"]
 
 
 def test_a_mark_that_cannot_be_read_at_first_is_looked_at_again_and_hides_no_other(files: FilesInMemory) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
 
 from dlapp.locations import HdfsPlace
+from dlapp.messages import address_name
 from dlapp.storage import hdfs_staging
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.storage.webhdfs import HdfsRefused, WebHdfs
@@ -63,19 +63,21 @@ def test_more_replicas_than_the_namenode_allows_are_refused_and_the_file_stays_a
     staged.close()
 
 
-def test_a_replaced_address_of_the_same_length_is_found_and_a_touched_file_shows_it(
-    place: HdfsPlace, base: str
-) -> None:
-    staged, am, now_s = HdfsStagingFiles(place), f"{base}/am.json", [0.0]
-    find = FindOnHdfs(staged, am, lambda _: None, lambda: now_s[0])
+def test_the_address_of_the_next_attempt_is_found_and_a_touched_file_shows_it(place: HdfsPlace, base: str) -> None:
+    staged, addresses, now_s = HdfsStagingFiles(place), f"{base}/staging/addresses", [0.0]
+    find = FindOnHdfs(staged, addresses, lambda _: None, lambda: now_s[0])
     found = []
-    for number in (1, 2):
-        staged.write(am, json.dumps({"attempt": number, "control_url": f"http://node:{number}"}).encode(), 0o600)
+    for number in (0, 1, 2):
+        if number:
+            staged.make(f"{addresses}/{address_name(number, f'http://[::1]:{number}')}", 0o700)
         for _ in range(30):
             now_s[0] += 5.0
             find.look()
-        found.append(find.look())
-    assert found == ["http://node:1", "http://node:2"]
+        found.append((find.look(), find.is_there))
+    assert found == [(None, False), ("http://[::1]:1", True), ("http://[::1]:2", True)]
+    staged.remove(f"{base}/staging")
+    am = f"{base}/am.json"
+    staged.write(am, b"{}", 0o600)
     (before,) = staged.entries(base)
     staged.touch(am)
     (after,) = staged.entries(base)

@@ -96,7 +96,7 @@ def running() -> Cluster:
 def test_the_end_is_known_two_minutes_after_the_staging_directory_went(after_s: float, state: str) -> None:
     orphan = Orphan(cluster := running())
     assert orphan.lives(after_s) is None
-    began_s, cluster.data, cluster.lacks_directory, orphan.state = cluster.now_s, b"", True, state
+    began_s, cluster.addresses, cluster.lacks_directory, orphan.state = cluster.now_s, [], True, state
     over_s = orphan.lives(120)
     assert over_s is not None
     assert over_s - began_s <= 100
@@ -116,7 +116,7 @@ def test_the_end_is_known_two_minutes_after_the_resourcemanager_has_it(after_s: 
 
 def lacking(cluster: Cluster, found: bool | DlappError | None) -> None:
     """Remove the address, and let the NameNode say this of the directory."""
-    cluster.data = b""
+    cluster.addresses = []
     if isinstance(found, DlappError):
         error = found
 
@@ -141,7 +141,7 @@ def test_a_namenode_that_is_away_is_no_end_and_costs_no_evidence_when_it_is_back
     orphan = Orphan(cluster := running())
     cluster.is_away, orphan.state = True, ""
     assert orphan.lives(1000) is None
-    cluster.is_away, cluster.data, cluster.lacks_directory = False, b"", True
+    cluster.is_away, cluster.addresses, cluster.lacks_directory = False, [], True
     began_s = cluster.now_s
     over_s = orphan.lives(120)
     assert over_s is not None

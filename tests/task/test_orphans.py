@@ -98,7 +98,7 @@ class Orphan:
         am.start(
             as_uid=USER,
             begins_with=QUICK + begins_with,
-            am_file=f"hdfs://nn{STAGING}/am.json",
+            am_file=f"hdfs://nn{STAGING}/addresses",
             hdfs=HdfsPlace("hdfs://nn", (url,), Login("tony")),
             resource_managers=(url,),
         )

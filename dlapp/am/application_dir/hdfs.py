@@ -25,6 +25,7 @@ from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.model.events import Kill, Published, SoftKill
 from dlapp.cluster import Heartbeat
 from dlapp.cluster.yarn.staging import (
+    ADDRESSES,
     AM,
     COMMIT,
     KILL,
@@ -41,6 +42,7 @@ from dlapp.cluster.yarn.staging import (
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
+from dlapp.messages import address_name
 from dlapp.report import ApplicationView, CommitClaim
 from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import DEFAULT_OUTPUT_PATIENCE_S, Submission
@@ -366,6 +368,8 @@ class HdfsApplicationDir:
 
     def _publish(self) -> None:
         self._write(AM, {"attempt": self._attempt, "control_url": self._control_url})
+        name = address_name(self._attempt, self._control_url)
+        self._files.make(f"{self._place(ADDRESSES)}/{name}", OWN_MODE)  # for tasks
         self._published.set()
         self._put(Published())
 

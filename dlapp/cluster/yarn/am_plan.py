@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dlapp.cluster.yarn.bundle import NAME as PROGRAM
-from dlapp.cluster.yarn.staging import AM, StagingPaths
+from dlapp.cluster.yarn.staging import ADDRESSES, StagingPaths
 from dlapp.cluster.yarn.values import Cluster, LocalResource, Program
 from dlapp.hadoop.errors import HadoopError
 from dlapp.hadoop.tokens import Credentials
@@ -94,8 +94,9 @@ class AmPlan(Value, kw_only=True):
                 ledger=self.ledger,
                 cache=self.cache,
                 hdfs=self.hdfs,
-                am_file=f"{StagingPaths(self.home).staging(grant.container_id.application)}/{AM}",
+                am_file=f"{StagingPaths(self.home).staging(grant.container_id.application)}/{ADDRESSES}",
                 resource_managers=self.cluster.web,
+                containers=self.submission.spec.containers,
             )
             return python_command(self.python, "task", "--engine", "yarn"), json.dumps(to_json(spec)).encode()
 

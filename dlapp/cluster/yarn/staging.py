@@ -20,6 +20,8 @@ from dlapp.spec import OutputSpec
 DIRECTORY = ".dlapp"
 CACHE_MODE, OWN_MODE, OWN_FILE_MODE = 0o711, 0o700, 0o600
 VIEW, SUBMISSION, AM = "view.json", "submission.json", "am.json"
+ADDRESSES = "addresses"
+"""Directory of an application with the address of each attempt, as a name (`dlapp.messages.address_name`)."""
 KILL, SOFT_KILL = "kill.json", "softkill.json"
 COMMIT = "commit.json"
 MAX_REQUEST_BYTES = 4096
