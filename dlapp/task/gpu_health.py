@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
+from dlapp.gpuid.health import inspection, nvml
 from dlapp.gpuid.health.watch import DeviceUse, DeviceWatch
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ class LeasedDevices:
         self._ledger, self._devices, self._note, self._warn = ledger, tuple(devices), note, warn
         self._watch: DeviceWatch | None = None
         self._noted = False
+        # Not when they are given back: a NodeManager may have removed by then what is not loaded yet.
+        self._limits: inspection.HealthLimits | DlappError
+        try:
+            self._limits = inspection.limits_here()
+        except DlappError as error:
+            self._limits = error
 
     @contextmanager
     def watched(self, wake: Callable[[], None]) -> Iterator[None]:
@@ -60,11 +67,11 @@ class LeasedDevices:
 
     def look_after(self) -> None:
         """Put those into quarantine that the next one must not get; nothing of the payload is left by now."""
-        from dlapp.gpuid.health import inspection, nvml
-
         known: dict[str, DeviceFault] = {} if self._watch is None else self._watch.failed
         try:
-            known = inspection.check(self._devices, read=nvml.read, limits=inspection.limits_here()) | known
+            if isinstance(self._limits, DlappError):
+                raise self._limits
+            known = inspection.check(self._devices, read=nvml.read, limits=self._limits) | known
         except DlappError as error:
             self._warn(f"the GPUs could not be inspected: {error}")
         for uuid, fault in known.items():

@@ -106,6 +106,7 @@ class FakeAm:
         env: dict[str, str] | None = None,
         process_env: dict[str, str] | None = None,
         begins_with: str = "",
+        bundle: Path | None = None,
         **launch: Any,
     ) -> None:
         """Start the task's process.
@@ -115,6 +116,7 @@ class FakeAm:
             env: for the payload.
             process_env: for the task.
             begins_with: Python statements that the process executes before it begins.
+            bundle: the zip that it runs from, as on a node; None: it runs from what is installed.
             launch: fields of its spec.
         """
         spec = LaunchSpec(
@@ -138,6 +140,8 @@ class FakeAm:
         module = ["-m", "dlapp"]
         if begins_with:
             module = ["-c", f"{begins_with}\nimport sys\nfrom dlapp.__main__ import main\nsys.exit(main(sys.argv[1:]))"]
+        if bundle is not None:
+            module = ["-S", str(bundle)]
         command = [python, "-I", *module, "task", "--engine", "local", "--home", str(self.home)]
         with open(self.home / "am.log", "ab") as log:
             self.task = subprocess.Popen(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from dlapp.cluster.yarn.bundle import packed
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.rules import LeaseRequest, NotEnough
@@ -122,15 +124,25 @@ def test_a_task_of_an_ordinary_user_does_the_same(place: Path) -> None:
         assert left(am) == LOGS
 
 
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return packed(str(tmp_path_factory.mktemp("bundle")))[0]
+
+
 @pytest.mark.root
 @pytest.mark.parametrize(
     "script", [NEVER_ENDS, "echo ready; while echo x > checkpoint; do sleep 0.02; done; exit 1", ENDS]
 )
-def test_a_payload_whose_directory_its_node_removes_is_ended_and_nothing_of_it_counts(place: Path, script: str) -> None:
+def test_a_payload_whose_directory_its_node_removes_is_ended_and_nothing_of_it_counts(
+    place: Path, bundle: str, script: str
+) -> None:
     place.chmod(0o777)
+    localized = place / "dlapp.pyz"
+    shutil.copyfile(bundle, localized)
     with fake_am(place, script, {"output/x": "from before"}, **output_of(place)) as am:
-        am.start(as_uid=USER, am_file="hdfs://somewhere/am.json")
+        am.start(as_uid=USER, am_file="hdfs://somewhere/addresses", bundle=localized)
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        localized.unlink()  # what is not loaded yet is lost, too
         deleted = am.home.with_name("usercache_DEL")
         am.home.rename(deleted)
         (deleted / "tmp" / "finish").touch()
@@ -402,7 +414,7 @@ def test_on_yarn_what_cannot_be_brought_elsewhere_is_not_said_to_stay(place: Pat
     (place / "results.application_1700000000000_0001.tmp").write_text("in the way")
     (place / "unstored").write_text("in the way, too")
     with fake_am(place, "echo 1 >output/x", {"output/.keep": ""}, **output_of(place)) as am:
-        am.start(as_uid=USER, unstored=str(place / "unstored"), am_file="hdfs://nowhere/am.json")
+        am.start(as_uid=USER, unstored=str(place / "unstored"), am_file="hdfs://nowhere/addresses")
         result = am.result()
         assert (result.fault, result.unstored) == (Fault.DATA, ())
         assert result.message.startswith("the output could not be stored: ")

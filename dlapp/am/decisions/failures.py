@@ -84,7 +84,7 @@ def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd)
         case StopReason.LATE as why:
             judged = Verdict(Fault.NODE, why.value, avoid_node=True, free=_is_first_late(state, role))
         case StopReason.SILENT | StopReason.UNVOUCHED if end.presumed or container.presumed_end is not None:
-            judged = verdict.of_end(end)  # its node was lost, and with it perhaps its task
+            judged = verdict.of_end(container.presumed_end or end)  # its node was lost, and with it perhaps its task
         case StopReason.SILENT | StopReason.UNVOUCHED as why:
             judged = Verdict(Fault.NODE, why.value, avoid_node=why is not StopReason.UNVOUCHED)
         case StopReason.SERVICE:
