@@ -134,6 +134,9 @@ class ControlEndpoint:
                 self._put(ControlRequest(RequestKind.ROSTER, container_id, request, self.server))
             case ["v1", "tasks", task, word]:
                 kind: type[Hello] | type[Report] = Hello if word == "hello" else Report
+                if (known := request.recall()) is not None:
+                    self._put(ControlRequest(RequestKind.REPORT, known, request, self.server))
+                    return
                 try:
                     message: Hello | Report = from_json(kind, request.json())
                     same = message.container_id == ContainerId.from_text(task)
@@ -143,6 +146,8 @@ class ControlEndpoint:
                 if not same:
                     refuse(f"the {word} names another container than its address")
                     return
+                if isinstance(message, Report) and message.wait_s > 0:
+                    request.remember(message)
                 self._put(ControlRequest(RequestKind(word), message, request, self.server))
             case ["v1", "view"]:
                 self._put(

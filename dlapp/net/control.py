@@ -88,6 +88,15 @@ class Request(Record):
         """Return the body as JSON. Raises ValueError or RecursionError if it is not JSON."""
         return json.loads(self.body, parse_constant=_refuse_constant) if self.body else None
 
+    def remember(self, meaning: Any) -> None:
+        """Keep what this request means until the connection has another one to keep."""
+        self.peer.remembered = self.path, self.body, meaning
+
+    def recall(self) -> Any:
+        """Return what an equal request of this connection meant; None: none was kept. Most tasks repeat their last."""
+        known = self.peer.remembered
+        return known[2] if known is not None and known[:2] == (self.path, self.body) else None
+
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
@@ -104,6 +113,7 @@ class _Peer(Record):
         paused: nothing is read before the pending answer is sent.
         draining: it is refused; what it still sends is thrown away, so that it can read why.
         events: what the selector watches.
+        remembered: see `Request.remember`.
     """
 
     sock: socket.socket
@@ -121,6 +131,7 @@ class _Peer(Record):
     draining: bool = False
     events: int = 0
     closed: bool = False
+    remembered: tuple[str, bytes, Any] | None = None
 
     @property
     def unsent(self) -> int:
@@ -421,10 +432,10 @@ class ControlServer:
         assert peer.http is not None
         try:
             while peer.out:
-                sent = peer.sock.send(peer.out[0])
-                if sent == len(peer.out[0]):
-                    peer.out.popleft()
-                else:
+                sent = peer.sock.sendmsg(peer.out)  # head and body at once
+                while peer.out and sent >= len(peer.out[0]):
+                    sent -= len(peer.out.popleft())
+                if sent:
                     peer.out[0] = peer.out[0][sent:]
         except BlockingIOError:
             pass

@@ -197,6 +197,22 @@ def test_an_answer_of_many_megabytes_arrives_whole() -> None:
         assert ask(url_of(server), "GET", "/") == big
 
 
+def test_an_equal_request_of_the_same_connection_is_recognised_and_no_other() -> None:
+    known: list[object] = []
+
+    def answer(server: ControlServer, request: Request) -> None:
+        known.append(request.recall())
+        if known[-1] is None:
+            request.remember((request.path, request.json()))
+        server.reply(request, 200, {})
+
+    with serving(answer) as server, ControlConnection(url_of(server), "t") as connection:
+        for path, body in (("/a", 1), ("/a", 1), ("/b", 1), ("/b", 2), ("/b", 2), ("/a", 1)):
+            connection.call("POST", path, body)
+        ask(url_of(server), "POST", "/a", 1)
+    assert known == [None, ("/a", 1), None, None, ("/b", 2), None, None]
+
+
 def test_requests_sent_in_one_go_are_answered_in_order() -> None:
     one = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n"
     with serving(echo) as server, socket.create_connection((server.host, server.port)) as sock:

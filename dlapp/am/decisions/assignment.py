@@ -94,7 +94,7 @@ def make_orders(state: ApplicationState, container: Container) -> None:
         number=1,
         go=may_start(state, container),
         generation=gate.generation,
-        report_every_s=state.timing.report_every_s,
+        report_every_s=state.timing.report_interval_s(len(state.instances)),
         checkpoint=known.number if known is not None else None,
         checkpoints_after=known.after if known is not None else 0,
     )

@@ -30,13 +30,13 @@ MAX_GAP_MS = 10_000
 
 
 class Timing(Value):
-    """Time limits and intervals [ms of time awake, except `report_every_s`].
+    """Time limits and intervals [ms of time awake, except those of reports].
 
     Args:
         hello_ms: from when a node has a task to its first word; if its files are still fetched then, again.
         check_ms: for the node's answer whether they are.
         prepare_ms: how long they may be fetched in all.
-        silence_ms: between two reports, before the container is stopped; six report intervals.
+        silence_ms: between two reports, before the container is stopped; three report intervals at least.
         recovery_ms: from a new attempt's registration, or from when its address is published, until the tasks of the
             earlier one must have found it: twice the longest pause between two of their looks
             (`dlapp.task.am_address`).
@@ -50,6 +50,8 @@ class Timing(Value):
             them a tenth of the lifetime.
         end_ms: from the last request to end containers until the application ends without knowing their ends.
         avoid_ms: how long a node that failed containers is avoided.
+        report_every_s: between two reports of a task without news [s]; `most_report_every_s`: in a large application.
+        reports_per_s: so many of these come in a second, at most, before they come less often.
     """
 
     hello_ms: int = 300_000
@@ -68,6 +70,12 @@ class Timing(Value):
     end_ms: int = 60_000
     avoid_ms: int = 600_000
     report_every_s: float = 10.0
+    most_report_every_s: float = 20.0
+    reports_per_s: float = 500.0
+
+    def report_interval_s(self, containers: int) -> float:
+        """Return the longest silence of a task between two reports, by how many containers there are [s]."""
+        return min(max(self.report_every_s, containers / self.reports_per_s), self.most_report_every_s)
 
 
 class Due(Enum):

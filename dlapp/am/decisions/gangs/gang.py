@@ -98,7 +98,7 @@ def check_failures(state: ApplicationState) -> None:
         if state.awake_ms < failure.until_ms:
             is_settled = next(_open_members(state, gate), None) is None
         else:
-            longest_ms = 2 * int(state.timing.report_every_s * 1000)
+            longest_ms = 2 * int(state.timing.report_interval_s(len(state.instances)) * 1000)
             is_settled = all(state.awake_ms - one.heard_ms < longest_ms for one in _open_members(state, gate))
         if is_settled:
             gate.failure = None
