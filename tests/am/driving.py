@@ -122,7 +122,11 @@ class Driver:
         self._numbers[number] = self._numbers.get(number, 0) + 1
         if self.state.roster.exists:
             ports = self.state.instances[index].role.ports if index < len(self.state.instances) else 0
-            fields = {"address": f"10.0.0.{number}", "ports": tuple(20_000 + n for n in range(ports)), **fields}
+            fields = {
+                "address": f"10.0.{number >> 8}.{number & 255}",
+                "ports": tuple(20_000 + n for n in range(ports)),
+                **fields,
+            }
         return self.do(
             Report(
                 container_id=container_id,

@@ -25,6 +25,11 @@ RELEASED = Verdict(Fault.STOPPED, StopReason.WINDOW.value, free=True)
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 10_000, 600_000
 """The longest pause after the first release; doubled with each further one, up to the second. Two gangs need some
 seconds from their requests to their leases: with shorter pauses they would meet again."""
+PAUSE_OF_WINDOW = 0.1
+"""The longest pause after the first release as a share of the window, if that is longer than `FIRST_PAUSE_MS`: of many
+gangs that began together the windows end together. Measured with 100 gangs on 1,000 nodes, a window of 600 s and a
+scheduler that gives all of them a part (tests/am/test_gang_cluster.py): 0.90 of the work of an oracle; with 10 s 0.81.
+"""
 CHECK_MS = 1_000
 """How often the window is looked at: that costs time in proportion to the containers."""
 
@@ -83,7 +88,8 @@ def lacks(state: ApplicationState, gate: Gate) -> tuple[int, int]:
 
 def _release(state: ApplicationState, gate: Gate, held: list[Container]) -> None:
     """Give back all that a gang holds, and ask for nothing for some time."""
-    limit_ms = min(FIRST_PAUSE_MS << min(gate.releases, 10), LAST_PAUSE_MS)
+    first_ms = max(FIRST_PAUSE_MS, int(state.spec.gang_window_s * 1000 * PAUSE_OF_WINDOW))
+    limit_ms = min(first_ms << min(gate.releases, 10), max(first_ms, LAST_PAUSE_MS))
     gate.releases += 1
     gate.paused_until_ms = state.awake_ms + max(CHECK_MS, int(state.chance.random() * limit_ms))
     gate.held_ms, gate.waits = 0, False

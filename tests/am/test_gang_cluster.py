@@ -1,0 +1,47 @@
+"""Test many gangs on one cluster that is too small for all of them: all finish, and little of the cluster is wasted.
+
+`DLAPP_FAULTS=full` runs 100 gangs on 1,000 nodes. A failure names its seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.am.gang_cluster import Job, Order, oracle_s, run, share_of_oracle
+
+FULL = os.environ.get("DLAPP_FAULTS") == "full"
+GANGS, NODES, SIZES = (100, 1000, (1, 2, 4, 8, 8, 16, 16, 32, 64)) if FULL else (20, 60, (1, 2, 4, 8, 16))
+SEEDS = range(2)
+
+
+def jobs_of(seed: int) -> list[Job]:
+    """Return gangs that need about twice as many nodes as there are, of ten minutes to two hours."""
+    chance = random.Random(f"jobs {seed}")
+    return [Job(chance.choice(SIZES), chance.randint(600, 7200)) for _ in range(GANGS)]
+
+
+@pytest.mark.parametrize("order", Order, ids=lambda one: one.value)
+def test_all_gangs_finish_and_do_most_of_what_an_oracle_would(order: Order) -> None:
+    for seed in SEEDS:
+        jobs = jobs_of(seed)
+        gangs = run(jobs, NODES, order, seed)
+        assert all(one.is_done for one in gangs)
+        share = share_of_oracle(gangs, oracle_s(jobs, NODES))
+        assert share >= 0.85, f"seed {seed}: {share:.3f} of the work of an oracle"
+
+
+@pytest.mark.parametrize("seed", range(20 if FULL else 2))
+def test_all_gangs_finish_on_a_cluster_that_is_hardly_large_enough_for_one(seed: int) -> None:
+    chance = random.Random(f"small {seed}")
+    jobs = [Job(chance.randint(1, 16), chance.randint(60, 600)) for _ in range(12)]
+    nodes = max(job.members for job in jobs) + chance.randint(0, 3)
+    for order in Order:
+        assert all(one.is_done for one in run(jobs, nodes, order, seed, window_s=60.0))
+
+
+def test_the_oracle_starts_gangs_as_a_whole() -> None:
+    assert oracle_s([Job(3, 100), Job(3, 100), Job(1, 50)], 4) == 60 + 100 + 60 + 100
+    assert oracle_s([Job(2, 100), Job(2, 100)], 4) == 60 + 100
