@@ -49,6 +49,7 @@ _TIMES = (
     "gang_window_s",
     "failure_settle_s",
     "hang_timeout_s",
+    "hang_idle",
 )
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _CACHE_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
@@ -395,6 +396,7 @@ class AppSpec(Value, kw_only=True):
             application; a lost node may be the reason, which is known later.
         hang_timeout_s: how long the payloads of a gang, or one payload outside of gangs, may report nothing after their
             first report; then their stacks are dumped, and they have failed. None: for ever.
+        hang_idle: those that never report are taken to hang if they use neither CPU nor GPU for ``hang_timeout_s``.
         gang_window_s: how long a gang holds some of its containers or GPUs while it waits for the rest.
         framework: whose variables the payloads get.
         success: the roles that decide the application's success; empty: all that are not services. When all their
@@ -433,6 +435,7 @@ class AppSpec(Value, kw_only=True):
     failure_settle_s: float = DEFAULT_FAILURE_SETTLE_S
     gang_window_s: float = DEFAULT_GANG_WINDOW_S
     hang_timeout_s: float | None = None
+    hang_idle: bool = False
     framework: Framework = Framework.NONE
     success: tuple[str, ...] = ()
     collect_gpus: bool = False
@@ -458,6 +461,8 @@ class AppSpec(Value, kw_only=True):
             raise SpecError("application.max_runtime", f"is {self.max_runtime_s:g} s, it must be above 0")
         if self.hang_timeout_s is not None and self.hang_timeout_s <= 0:
             raise SpecError("application.hang_timeout", f"is {self.hang_timeout_s:g} s, it must be above 0")
+        if self.hang_idle and self.hang_timeout_s is None:
+            raise SpecError("application.hang_idle", "needs hang_timeout: for how long a program may be idle")
         if self.kill_grace_s < 0:
             raise SpecError("application.kill_grace", f"is {self.kill_grace_s:g} s, the minimum is 0")
         for key, seconds in (

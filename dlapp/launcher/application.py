@@ -486,6 +486,7 @@ class _Maker:
                 failure_settle_s=get("failure_settle", DEFAULT_FAILURE_SETTLE_S),
                 gang_window_s=get("gang_window", DEFAULT_GANG_WINDOW_S),
                 hang_timeout_s=get("hang_timeout"),
+                hang_idle=get("hang_idle", False),
                 framework=framework,
                 success=success,
             )

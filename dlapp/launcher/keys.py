@@ -301,6 +301,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "gang_window": PropertyKey(read_duration_s),
         "failure_settle": PropertyKey(read_duration_s),
         "hang_timeout": PropertyKey(read_duration_s),
+        "hang_idle": PropertyKey(read_boolean),
     },
     "resources": {
         "containers": PropertyKey(_containers),

@@ -18,7 +18,18 @@ from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
 from dlapp.messages import Fault, PayloadStatus, Phase, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, State
-from dlapp.spec import ContainerFailure, Dependency, Gang, OutputSpec, Placement, RoleFailure, RoleSpec, Until
+from dlapp.spec import (
+    ContainerFailure,
+    Dependency,
+    Gang,
+    OutputSpec,
+    Placement,
+    Resources,
+    RoleFailure,
+    RoleSpec,
+    Until,
+)
+from dlapp.usage import DeviceUsage, Usage
 from dlapp.value import replace
 from tests.am.driving import START_MS, Driver, result
 
@@ -2341,6 +2352,88 @@ def test_payloads_that_never_reported_are_not_taken_to_hang() -> None:
     am.report(3, Phase.RUNNING, payload=PayloadStatus(ready=True))  # its port accepts connections
     keep_talking(am, 600, 2, 3, payload=PayloadStatus(ready=True))
     assert (am.orders(2).abort, am.orders(3).abort) == ("", "")
+
+
+IDLE, BUSY = Usage(at_ms=0, cpu_cores=0.004), Usage(at_ms=0, cpu_cores=0.9)
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_gang_that_never_reports_is_aborted_if_all_of_it_is_idle_and_hang_idle_is_set(is_wanted: bool) -> None:
+    am = team_that_reports(hang_idle=is_wanted)
+    for _ in range(60):
+        keep_talking(am, 10, 2, usage=IDLE)
+        am.report(3, Phase.RUNNING)  # what is not known of it is not idle
+    keep_talking(am, 50, 2, 3, usage=IDLE)
+    assert [am.orders(n).abort for n in (2, 3)] == ["", ""]
+    keep_talking(am, 20, 2, 3, usage=IDLE)
+    wanted = "no use of CPU or GPU for 60 s (hang_timeout, hang_idle)" if is_wanted else ""
+    assert [am.orders(n).abort for n in (2, 3)] == [wanted] * 2
+
+
+def test_a_rank_that_works_is_a_sign_of_life_of_a_gang_that_never_reports() -> None:
+    am = team_that_reports(hang_idle=True)
+    for _ in range(20):
+        keep_talking(am, 40, 2, 3, usage=IDLE)
+        keep_talking(am, 10, 3, usage=BUSY)
+    assert [am.orders(n).abort for n in (2, 3)] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("usage", "is_idle"),
+    [
+        (Usage(at_ms=0), False),
+        (Usage(at_ms=0, cpu_cores=0.0), False),
+        (Usage(at_ms=0, cpu_cores=0.0, devices=(DeviceUsage(index=0),)), False),
+        (Usage(at_ms=0, cpu_cores=0.0, devices=(DeviceUsage(index=0, utilisation=0.3),)), False),
+        (Usage(at_ms=0, cpu_cores=0.9, devices=(DeviceUsage(index=0, utilisation=0.0),)), False),
+        (Usage(at_ms=0, cpu_cores=0.0, devices=(DeviceUsage(index=0, utilisation=0.0),)), True),
+    ],
+    ids=["nothing known", "no GPU known", "GPU not known", "GPU busy", "CPU busy", "idle"],
+)
+def test_a_payload_with_a_gpu_is_idle_if_neither_is_used(usage: Usage, is_idle: bool) -> None:
+    am = Driver(RoleSpec(resources=Resources(memory_mib=1, gcores=1)), hang_timeout_s=60.0, hang_idle=True)
+    am.running(2)
+    keep_talking(am, 90, 2, usage=usage, gpus=(0,))
+    assert bool(am.orders(2).abort) is is_idle
+
+
+def test_a_program_that_has_reported_is_judged_by_its_reports_and_not_by_its_use() -> None:
+    am = team_that_reports(hang_idle=True)
+    for lines in range(1, 20):
+        am.report(3, Phase.RUNNING, payload=said(lines))
+        keep_talking(am, 50, 2, usage=IDLE)
+    assert (am.orders(2).abort, am.orders(3).abort) == ("", "")
+
+
+def test_the_time_in_which_a_gang_was_idle_begins_anew_with_each_generation() -> None:
+    am = team_that_reports(hang_idle=True)
+    keep_talking(am, 70, 2, 3, usage=IDLE)
+    for number in (2, 3):
+        am.report(number, Phase.RUNNING, failure=result(Fault.USER, None, None, signal=6))
+    for number in (2, 3):
+        am.report(number, Phase.WAITING, generation=1)
+    for number in (2, 3):
+        am.report(number, Phase.RUNNING, generation=1)
+    keep_talking(am, 50, 2, 3, usage=IDLE)
+    assert [am.orders(n).abort for n in (2, 3)] == ["", ""]
+    keep_talking(am, 20, 2, 3, usage=IDLE)
+    assert all(am.orders(n).abort for n in (2, 3))
+
+
+def test_while_a_member_of_a_gang_is_on_its_way_the_others_may_be_idle() -> None:
+    late = RoleSpec(name="late", depends_on=(Dependency("early", Until.READY),))
+    am = Driver(RoleSpec(name="early"), late, gang=Gang.ALL, hang_timeout_s=60.0, hang_idle=True)
+    am.granted(2)
+    am.granted(3, request_id=2)
+    for number in (2, 3):
+        am.hello(number)
+    for number in (2, 3):
+        am.report(number, Phase.WAITING)
+    am.report(2, Phase.RUNNING)
+    for _ in range(60):
+        keep_talking(am, 10, 2, usage=IDLE)
+        am.report(3, Phase.WAITING)
+    assert am.orders(2).abort == ""
 
 
 def test_outside_of_a_gang_each_payload_is_judged_alone() -> None:

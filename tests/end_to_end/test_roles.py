@@ -167,6 +167,24 @@ def test_a_gang_that_hangs_is_restarted_and_its_stacks_are_in_the_log(engine: En
         assert not places or "in waits_for_the_others" in "".join(stacks)
 
 
+@pytest.mark.slow
+@on_yarn_when_full
+def test_a_gang_that_never_reports_and_uses_no_cpu_is_restarted_with_hang_idle(engine: Engine, tmp_path: Path) -> None:
+    file = file_of(
+        tmp_path,
+        "worker]\ninstances=2\nretries=1\nscript=hang.sh\n",
+        application={"hang_timeout": "2s", "hang_idle": "true"},
+        hang=f"exec python3 -c '{HANGS.replace('dlapp_context.progress(0.5)', '')}'",
+    )
+    done = waited(file)
+    assert done.code == 0, done.err + done.out
+    assert sorted(printed("--stdout", id_of(done))) == ["[0] generation 1", "[1] generation 1"]
+    if engine.name == "local":
+        stacks = [one.read_text() for one in engine.state_dir.glob("*/applications/*/containers/*/stderr.gen0")]
+        assert len(stacks) == 2
+        assert all("in waits_for_the_others" in one for one in stacks)
+
+
 @on_yarn_when_full
 def test_success_of_the_roles_that_decide_ends_the_others_with_their_output(engine: Engine, tmp_path: Path) -> None:
     up = tmp_path / "up"

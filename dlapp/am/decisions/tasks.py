@@ -75,6 +75,7 @@ def take_report(state: ApplicationState, report: Report) -> None:
             state.order(container, number=report.seen)
     if report.number > container.report_number:
         _take_news(state, container, instance, report)
+    hangs.take_usage(state, container, report.usage)
 
 
 def _take_news(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
@@ -155,6 +156,7 @@ def _vouch(state: ApplicationState, container: Container) -> None:
 def _note_run(state: ApplicationState, container: Container, phase: Phase) -> None:
     if phase in RAN and not container.ran and not gang.was_recalled(state, container):
         container.ran = state.payload_ran = True
+        container.idle_since_ms = None
         if container.instance is not None:
             state.role_of(container).begun.add(container.instance.index)
         state.note("run", container=str(container.container_id), generation=container.generation)

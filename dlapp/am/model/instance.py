@@ -141,6 +141,8 @@ class Container:
         ran: its payload of this generation has begun.
         payload: what its payload has said; None: nothing. ``reported_ms``: when it said something new last [ms of time
             awake].
+        idle_since_ms: since when its payload has used neither CPU nor GPU [ms of time awake]; None: it does, or that is
+            not known.
         waits_since_ms: since when its task waits for a service [ms of time awake]; None: it does not.
         view: the last view made of it; None: something changed.
     """
@@ -156,6 +158,7 @@ class Container:
         "heard_ms",
         "hello",
         "host",
+        "idle_since_ms",
         "image",
         "instance",
         "is_preparing",
@@ -192,6 +195,7 @@ class Container:
         self.progress: float | None = None
         self.payload: PayloadStatus | None = None
         self.reported_ms: int | None = None
+        self.idle_since_ms: int | None = None
         self.detail = ""
         self.gpus: tuple[int, ...] = ()
         self.image = ""

@@ -1,8 +1,10 @@
 """Payloads that hang: they reported something once, and then nothing for ``hang_timeout``.
 
 One that reports is alive for all of its gang, because a rank that waits for another one cannot report either. A device
-that is busy proves nothing: a collective call of NCCL that waits for ever keeps it at 100 %. A payload that never
-reports is not judged.
+that is busy proves nothing: a collective call of NCCL that waits for ever keeps it at 100 %.
+
+Payloads that never reported are judged with ``hang_idle`` alone, by what their tasks measure: all of a gang have used
+neither CPU nor GPU for so long. What is not known is not idle.
 """
 
 from __future__ import annotations
@@ -13,8 +15,11 @@ from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.instance import Container, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import PayloadStatus, Phase, Stop
+from dlapp.usage import Usage
 
 _EVERY_MS = 1000
+_MOST_CORES, _MOST_UTILISATION = 0.05, 0.01
+"""Of a payload that is idle: threads that look for work a few times a second use less than 0.01 cores."""
 
 
 def take_status(state: ApplicationState, container: Container, status: PayloadStatus | None) -> None:
@@ -26,21 +31,41 @@ def take_status(state: ApplicationState, container: Container, status: PayloadSt
         container.reported_ms = state.awake_ms
 
 
+def take_usage(state: ApplicationState, container: Container, usage: Usage | None) -> None:
+    """Note since when a payload is idle; None: nothing new was measured."""
+    if usage is None:
+        return
+    is_idle = usage.cpu_cores is not None and usage.cpu_cores <= _MOST_CORES
+    is_idle = is_idle and len(usage.devices) == len(container.gpus)
+    for one in usage.devices:
+        is_idle = is_idle and one.utilisation is not None and one.utilisation <= _MOST_UTILISATION
+    if not is_idle or container.phase is not Phase.RUNNING:
+        container.idle_since_ms = None
+    elif container.idle_since_ms is None:
+        container.idle_since_ms = state.awake_ms
+
+
 def check(state: ApplicationState) -> None:
-    """Have payloads dump their stacks and fail which reported nothing for too long."""
+    """Have payloads dump their stacks and fail which reported nothing for too long, or were idle."""
     limit_s = state.spec.hang_timeout_s
     if limit_s is None or state.stage is not Stage.ACTIVE or state.awake_ms - state.hangs_checked_ms < _EVERY_MS:
         return
     state.hangs_checked_ms = state.awake_ms
-    for group in _groups(state):
+    for group, is_whole in _groups(state):
         times_ms = [one.reported_ms for one in group if one.reported_ms is not None]
+        what = "no report"
+        if not times_ms and state.spec.hang_idle and is_whole:
+            what = "no use of CPU or GPU"
+            idle_ms = [one.idle_since_ms for one in group if one.idle_since_ms is not None]
+            times_ms = idle_ms if len(idle_ms) == len(group) else []
         if times_ms and state.awake_ms - max(times_ms) >= limit_s * 1000:
+            keys = "hang_timeout" if what == "no report" else "hang_timeout, hang_idle"
             for container in group:
-                state.order(container, abort=f"no report for {limit_s:g} s (hang_timeout)")
+                state.order(container, abort=f"{what} for {limit_s:g} s ({keys})")
 
 
-def _groups(state: ApplicationState) -> Iterator[list[Container]]:
-    """Yield the containers whose payloads are judged together, as far as these run."""
+def _groups(state: ApplicationState) -> Iterator[tuple[list[Container], bool]]:
+    """Yield the containers whose payloads are judged together, as far as these run, and whether all do that may."""
     seen = set()
     for role in state.roles:
         if not role.gate.gang:
@@ -51,9 +76,10 @@ def _groups(state: ApplicationState) -> Iterator[list[Container]]:
             yield _running(state, [index for one in state.roles_of(role.gate) for index in one.indexes])
 
 
-def _running(state: ApplicationState, indexes: list[int]) -> list[Container]:
-    found = (state.instances[index].container for index in indexes)
-    return [one for one in found if one is not None and _is_judged(state, one)]
+def _running(state: ApplicationState, indexes: list[int]) -> tuple[list[Container], bool]:
+    members = [one for one in (state.instances[index] for index in indexes) if not (one.done or one.given_up)]
+    found = [one.container for one in members if one.container is not None and _is_judged(state, one.container)]
+    return found, len(found) == len(members)
 
 
 def _is_judged(state: ApplicationState, container: Container) -> bool:
