@@ -171,6 +171,45 @@ class Hello(Value, kw_only=True):
     generation: int = 0
 
 
+class MpiWork(Value, kw_only=True):
+    """Part of an assignment with the framework mpi.
+
+    Args:
+        head: the CONTAINER_INDEX that runs the program; its mpirun starts processes in all containers.
+        slots: role -> how many processes mpirun starts in each of its containers, for the roles that take part.
+    """
+
+    head: int
+    slots: dict[str, int]
+
+
+class Launch(Value, kw_only=True):
+    """One command of the head's mpirun for another container: its daemon there.
+
+    Args:
+        number: of this launch, from 1 in each generation.
+        index: the CONTAINER_INDEX that is to run it.
+        command: for a shell; empty: that container has it already.
+        directory: where mpirun was started, relative to the workspace.
+    """
+
+    number: int
+    index: int
+    command: str
+    directory: str = "."
+
+
+class LaunchState(Value, kw_only=True):
+    """State of a launch in its container.
+
+    Args:
+        status: the exit status of the command; None: it has begun, and has not ended.
+    """
+
+    number: int
+    status: int | None = None
+
+
 class Assignment(Value, kw_only=True):
     """Work of one container. Paths inside it are relative to the workspace.
 
@@ -192,6 +231,7 @@ class Assignment(Value, kw_only=True):
         generation: of the gang that its payload starts with, unless orders name a later one.
         ports: `RoleSpec.ports`.
         has_roster: `AppSpec.has_roster`.
+        mpi: None: the framework is another one.
     """
 
     application_id: ApplicationId
@@ -232,6 +272,7 @@ class Assignment(Value, kw_only=True):
     ports: int = 0
     has_roster: bool = False
     framework: Framework = Framework.NONE
+    mpi: MpiWork | None = None
 
 
 class StoredOutput(Value, kw_only=True):
@@ -375,6 +416,8 @@ class Report(Value, kw_only=True):
         result: how it ended; with it the phase is ENDED and no report follows.
         failure: how the payload of a member of a gang failed. The task waits for orders: to prepare a later generation,
             or to stop; then this is its result.
+        launches: of the head's task (`MpiWork`): those of its generation whose end it does not know.
+        launch_states: of another one's: the states of the launches that its orders name.
         generation: of the gang, to which the phase and the result belong.
         checkpoints: numbers of the whole checkpoints that the task of a member found for this generation, and that it
             has stored since; None: it has not looked yet.
@@ -401,6 +444,8 @@ class Report(Value, kw_only=True):
     receipt: Receipt | None = None
     result: TaskResult | None = None
     failure: TaskResult | None = None
+    launches: tuple[Launch, ...] = ()
+    launch_states: tuple[LaunchState, ...] = ()
     generation: int = 0
     checkpoints: tuple[int, ...] | None = None
     restored: int | None = None
@@ -429,6 +474,8 @@ class Orders(Value, kw_only=True):
         checkpoint: of a member of a gang: number of the checkpoint that its payload begins with; 0: it begins without
             one; None: that is not known yet. While payloads run: the last one that is complete.
         checkpoints_after: numbers of checkpoints that it stores are greater (`checkpoints_after`).
+        launches: for this container (`Launch`). A task starts each once; one that is no longer named runs on.
+        launch_states: for the head's task: the states of its launches in the other containers, as far as known.
     """
 
     attempt: int
@@ -445,6 +492,8 @@ class Orders(Value, kw_only=True):
     roster: int = 0
     checkpoint: int | None = None
     checkpoints_after: int = 0
+    launches: tuple[Launch, ...] = ()
+    launch_states: tuple[LaunchState, ...] = ()
 
 
 class StopRequest(Value, kw_only=True):

@@ -89,6 +89,8 @@ class Framework(Enum):
     """One process per container."""
     TORCHRUN = "torchrun"
     """An agent per container, which starts a process for each GPU."""
+    MPI = "mpi"
+    """Open MPI: one container runs the program, whose mpirun starts processes in all of them."""
     DMLC = "dmlc"
     """ps-lite, as in MXNet."""
 
@@ -542,6 +544,14 @@ class AppSpec(Value, kw_only=True):
         if role is writer:
             return one, True
         return (one if any(role in gang and writer in gang for gang in self.gangs()) else None), False
+
+    @property
+    def head(self) -> int | None:
+        """The index whose program starts the processes of the others, and decides; None: each runs its own program."""
+        if self.framework is not Framework.MPI:
+            return None
+        first = deciding_roles(self.roles, self.success)[0]
+        return sum(role.instances for role in self.roles[: self.roles.index(first)])
 
     def program_of(self, role: RoleSpec) -> PayloadProgram:
         """Return what the containers of a role run. Arguments belong to the script or command beside them."""

@@ -32,7 +32,7 @@ from dlapp.spec import (
     gangs_of,
 )
 
-_RESTARTS_WHOLE = (Framework.TENSORFLOW, Framework.PYTORCH, Framework.TORCHRUN)
+_RESTARTS_WHOLE = (Framework.TENSORFLOW, Framework.PYTORCH, Framework.TORCHRUN, Framework.MPI)
 """Frameworks in which a process that is started again cannot join the others."""
 
 
@@ -59,6 +59,20 @@ def services(framework: Framework) -> tuple[str, ...]:
 def success(framework: Framework, roles: Sequence[RoleSpec]) -> tuple[str, ...]:
     """Return the default of `AppSpec.success`."""
     return () if framework is Framework.NONE else _module(framework).success(roles)
+
+
+def ports(framework: Framework, resources: Resources) -> int:
+    """Return the default of `RoleSpec.ports`.
+
+    Args:
+        framework: of the application.
+        resources: of a container of the role.
+    """
+    if framework is not Framework.MPI:
+        return int(framework is not Framework.NONE)
+    from dlapp.frameworks import mpi
+
+    return mpi.ports(resources)
 
 
 def framework_of(spec: AppSpec, role: RoleSpec) -> Framework:

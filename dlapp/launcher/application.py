@@ -627,23 +627,24 @@ class _Maker:
 
     def _roles(self, workspace: str | None, framework: Framework) -> list[RoleSpec]:
         """Return the roles that can be made; one, the worker, where the file has no ``[role NAME]``."""
-        services, ports = frameworks.services(framework), int(framework is not Framework.NONE)
+        services = frameworks.services(framework)
         get, defaults = self.properties.value, self.config.defaults
         sections = self._sections("role")
         if not sections:
             instances = get("resources", "containers", defaults.containers)
             retries = get("resources", "retries", 0)
             resources = self._resources("resources")
+            ports = frameworks.ports(framework, resources)
             return [RoleSpec(instances=instances, resources=resources, retries=retries, ports=ports)]
         roles = []
         for section in sections:
             script = self._script(section, "script", workspace)
-            failure = get(section, "on_failure")
+            failure, resources = get(section, "on_failure"), self._resources(section)
             try:
                 role = RoleSpec(
                     name=_name_of(section),
                     instances=get(section, "instances", 1),
-                    resources=self._resources(section),
+                    resources=resources,
                     script=script,
                     command=get(section, "command"),
                     args=get(section, "args"),
@@ -654,7 +655,7 @@ class _Maker:
                     on_failure=None if failure is None else RoleFailure(failure),
                     depends_on=get(section, "depends_on", ()),
                     service=get(section, "service", _name_of(section) in services),
-                    ports=get(section, "ports", ports),
+                    ports=get(section, "ports", frameworks.ports(framework, resources)),
                 )
             except SpecError as refused:
                 add_refusal(self.faults, self.properties, refused)

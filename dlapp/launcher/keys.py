@@ -116,9 +116,7 @@ def _gang(text: str) -> str:
 
 
 def _framework(text: str) -> str:
-    if text == "mpi":
-        raise ValueError(f"mpi {NOT_BUILT}")
-    return read_choice(text, ("none", "tensorflow", "pytorch", "torchrun", "dmlc"))
+    return read_choice(text, ("none", "tensorflow", "pytorch", "torchrun", "mpi", "dmlc"))
 
 
 def _role_failure(text: str) -> str:

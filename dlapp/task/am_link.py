@@ -34,6 +34,7 @@ from dlapp.task.interrupt import InterruptHandler
 from dlapp.value import replace
 
 if TYPE_CHECKING:
+    from dlapp.messages import Launch, LaunchState
     from dlapp.task.application_end import ApplicationEndWatch
     from dlapp.task.usage import Measured
 
@@ -203,6 +204,13 @@ class AmLink:
                 self._unsent.pop()
             self._unsent.append(self._last)
             self._changed.notify_all()
+
+    def launches(self, generation: int) -> tuple[tuple[Launch, ...], tuple[LaunchState, ...]]:
+        """Return what the latest orders say of launches (`Orders`); nothing if they are for another generation."""
+        orders = self._orders
+        if orders is None or orders.generation != generation:
+            return (), ()
+        return orders.launches, orders.launch_states
 
     @property
     def generation(self) -> int:
@@ -526,7 +534,8 @@ class AmLink:
                 return
             self._attempt, self._orders = orders.attempt, orders
             self._changed.notify_all()
-        if known is None or orders.generation > known.generation or orders.abort:
+        is_changed = known is None or orders.generation > known.generation or orders.abort
+        if is_changed or known is None or _launches(orders) != _launches(known):
             self._stopper.wake()
         if orders.stop is not Stop.NO:
             why = orders.why or "stopped by the ApplicationMaster"
@@ -535,3 +544,7 @@ class AmLink:
     def _call(self, connection: ControlConnection, word: str, message: Hello | Report, timeout_s: float) -> Any:
         path = f"/v1/tasks/{self._container_id}/{word}"
         return connection.call("POST", path, to_json(message), timeout_s=timeout_s)
+
+
+def _launches(orders: Orders) -> tuple[object, object]:
+    return orders.launches, orders.launch_states

@@ -40,6 +40,7 @@ from dlapp.node_policy import NodePolicy, node_policy
 from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, PayloadExit, Running, ServiceAway
 from dlapp.runtime.process import Guardian, PlainRun
 from dlapp.serialization import from_json
+from dlapp.spec import PayloadProgram
 from dlapp.storage.api import DiskFull
 from dlapp.storage.tree import Pace, remove_tree
 from dlapp.system import log_times
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from dlapp.storage.inputs import PlannedInput
     from dlapp.task.checkpoints import TaskCheckpoints
     from dlapp.task.gpu_lease import GpuLease
+    from dlapp.task.mpi.payload import MpiPayload
     from dlapp.task.rendezvous import Rendezvous
 
 RESULT_DEADLINE_S = 60.0
@@ -121,6 +123,7 @@ class Task:
         self._inputs: Inputs | None = None
         self._caches: PayloadCaches | None = None
         self._rendezvous: Rendezvous | None = None
+        self._mpi: MpiPayload | None = None
         self._refused: Roster | None = None  # the payload did not let it be written
         self._cache_paths: dict[str, str] = {}  # of the host
         self._changes: WorkspaceChanges | None = None
@@ -310,7 +313,7 @@ class Task:
 
     def _prepare_anew(self) -> None:
         """Fill the workspace for a generation, with the checkpoint that counts now."""
-        known = {"payload": None, "checkpoints": None, "restored": None}
+        known = {"payload": None, "checkpoints": None, "restored": None, "launches": (), "launch_states": ()}
         self._say(Phase.UNPACKING, generation=self._generation, **known)
         self._fill_workspace()
 
@@ -592,6 +595,15 @@ class Task:
 
         return WORKSPACE
 
+    @property
+    def _seen_run(self) -> str:
+        """Path of DLAPP_DIR as the payload sees it."""
+        if self._assignment.docker_image is None:
+            return os.path.join(self._home, "run")
+        from dlapp.runtime.container_factory import RUN
+
+        return RUN
+
     def _what_is_written(self) -> tuple[bool, list[str], list[str]]:
         """Return whether the payload is a container; where its outputs are; all that somebody may have to write to, or
         that has to be there for us: absolute paths of the host."""
@@ -648,13 +660,16 @@ class Task:
         self, *, workspace: str, home: str, tmp: str, run: str, python: str, submitter: dict[str, str] | None
     ) -> Payload:
         one, lease = self._assignment, self._lease
+        program = PayloadProgram(one.script, one.command, one.args)
+        if self._mpi is not None and self._mpi.command:
+            program = PayloadProgram("", self._mpi.command, ())
         return Payload(
             application_id=str(one.application_id),
             container_id=str(one.container_id),
             directory=self._home,
-            script=one.script,
-            command=one.command,
-            args=one.args,
+            script=program.script,
+            command=program.command,
+            args=program.args,
             env=payload_environment(
                 one,
                 workspace=workspace,
@@ -699,6 +714,11 @@ class Task:
                 self._rendezvous = Rendezvous(one, self._launch, self._policy, self._home)
             self._rendezvous.take_place()
         self._link.say(self._link.phase, address=self._rendezvous.address, ports=self._rendezvous.ports)
+        if one.mpi is not None and self._mpi is None:
+            from dlapp.task.mpi.payload import MpiPayload
+
+            with self._step("mpirun is not possible", node=True):
+                self._mpi = MpiPayload(one, one.mpi, self._launch, self._home, self._seen_run, self._note)
 
     def _wait(self) -> bool:
         """Wait for the gate. Return False if another checkpoint is to be restored first."""
@@ -761,6 +781,8 @@ class Task:
             if self._rendezvous is not None:
                 self._rendezvous.check_ports()
                 late_env |= self._rendezvous.late_environment(self._link.roster)
+                if self._mpi is not None and (roster := self._rendezvous.written) is not None:
+                    late_env |= self._mpi.begin(roster, self._rendezvous.interface, self._kill_grace_s)
             if self._checkpoints is not None:
                 late_env |= self._checkpoints.late_environment(self._seen_workspace)
             self._has_begun = True
@@ -782,9 +804,7 @@ class Task:
             if self._stopper.wanted is Stop.NOW or is_lost:
                 run.kill()
             elif (self._stopper.wanted is Stop.SOFT or self._is_recalled) and kill_at is None:
-                grace_s = self._assignment.kill_grace_s if self._stopper.grace_s is None else self._stopper.grace_s
-                if (most_s := self._policy.kill_grace_max_s) is not None:
-                    grace_s = min(grace_s, most_s)
+                grace_s = self._kill_grace_s
                 kill_at = now + grace_s
                 why = self._stopper.why or "the gang is restarted"
                 reason = self._stopper.reason or ("stopped" if self._stopper.why else "gang_restart")
@@ -801,6 +821,8 @@ class Task:
                 run.kill()
                 kill_at = float("inf")
             self._replace_roster()
+            if self._mpi is not None:
+                self._mpi.exchange(self._link, self._generation)
             if now >= look_at:
                 look_at = now + cap.check()
                 if bool(cap.told) and not told:
@@ -816,6 +838,13 @@ class Task:
             if self._poll(run, cap, min(sample_s, min(look_at, kill_at or look_at) - time.monotonic())):
                 look_at = 0.0
         return ended, kill_at is not None and not self._hang
+
+    @property
+    def _kill_grace_s(self) -> float:
+        """Seconds between SIGTERM and SIGKILL."""
+        grace_s = self._assignment.kill_grace_s if self._stopper.grace_s is None else self._stopper.grace_s
+        most_s = self._policy.kill_grace_max_s
+        return grace_s if most_s is None else min(grace_s, most_s)
 
     def _replace_roster(self) -> None:
         """Give the payload the latest roster. It may have made that impossible, which is its own loss."""
@@ -837,6 +866,8 @@ class Task:
             poll.register(fd, events)
         if not watched:
             timeout_s = min(timeout_s, _TAKEN_EVERY_S)  # its start is still to be seen
+        if self._mpi is not None:
+            poll.register(self._mpi.fileno(), select.POLLIN)
         if cap.wake_fd is not None:
             poll.register(cap.wake_fd, select.POLLIN)
         ready = poll.poll(max(1, int(timeout_s * 1000)))
@@ -899,6 +930,8 @@ class Task:
             self._rendezvous.close()
         if self._checkpoints is not None:
             self._checkpoints.close()
+        if self._mpi is not None:
+            self._mpi.close()
         for name in ("workspace", "home", "tmp", "run", "python"):
             if name == "workspace" and self._has_begun and (self._outputs.stays or self._is_left_to_aftermath):
                 continue

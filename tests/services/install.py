@@ -28,6 +28,8 @@ class Need:
 
 ZOOKEEPER_JAR = "/usr/share/java/zookeeper.jar"
 TORCH = "/usr/lib/python3/dist-packages/torch/__init__.py"
+MPI4PY = "/usr/lib/python3/dist-packages/mpi4py/__init__.py"
+NUMPY = "/usr/lib/python3/dist-packages/numpy/__init__.py"
 
 NEEDS = (
     Need("dockerd", "docker.io", "payloads in Docker"),
@@ -42,6 +44,10 @@ NEEDS = (
     Need(ZOOKEEPER_JAR, "zookeeper", "a real ZooKeeper"),
     Need("chromium", "chromium", "pages in a browser"),
     Need(TORCH, "python3-torch", "distributed training with PyTorch"),
+    Need("mpirun", "openmpi-bin", "distributed training with Open MPI"),
+    Need("mpicc", "libopenmpi-dev", "Open MPI in Docker"),
+    Need(MPI4PY, "python3-mpi4py", "distributed training with Open MPI"),
+    Need(NUMPY, "python3-numpy", "distributed training with Open MPI"),
 )
 
 

@@ -24,8 +24,8 @@ from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.roster import roster_for
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.ids import ContainerId
-from dlapp.messages import Assignment, Orders, Stop
-from dlapp.spec import CheckpointSpec, Until
+from dlapp.messages import Assignment, MpiWork, Orders, Stop
+from dlapp.spec import CheckpointSpec, Framework, Until, deciding_roles
 from dlapp.value import replace
 
 INDEX = "{index}"
@@ -173,10 +173,18 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         in_gang=state.role_of(container).gate.gang,
         ports=role.ports,
         has_roster=spec.has_roster,
+        mpi=_mpi_work_of(state) if framework is Framework.MPI else None,
     )
     state.do(Assign(container.container_id, assignment))
     assert container.orders is not None
     state.do(SendOrders(container.container_id, container.orders))
+
+
+def _mpi_work_of(state: ApplicationState) -> MpiWork:
+    from dlapp.frameworks import mpi
+
+    assert state.head is not None
+    return MpiWork(head=state.head, slots=mpi.slots(deciding_roles(state.spec.roles, state.spec.success)))
 
 
 def _is_awaited(state: ApplicationState, container: Container) -> bool:

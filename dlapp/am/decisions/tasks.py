@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dlapp.am.decisions import assignment, blockers, containers, failures, recovery, services
-from dlapp.am.decisions.gangs import checkpoints, gang, hangs, roster
+from dlapp.am.decisions.gangs import checkpoints, gang, hangs, launches, roster
 from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.roster import take_place
@@ -94,6 +94,7 @@ def _take_news(state: ApplicationState, container: Container, instance: Instance
         services.take_wait(state, container, instance, report.waits_for)
     roster.tell(state, container)
     checkpoints.take_report(state, container, instance, report)
+    launches.take(state, container, instance, report)
     if report.result is not None:
         failures.take_result(state, container, instance, report.result)
     elif report.failure is not None:

@@ -22,6 +22,7 @@ from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.roster import RosterState
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.messages import Launch, LaunchState
 from dlapp.report import OutputView
 from dlapp.spec import Submission
 from dlapp.value import Value, replace
@@ -115,6 +116,8 @@ class ApplicationState:
         unrecorded: containers whose index is not on record yet, each with the line that says it, in this order.
         avoided, devices: which nodes not to ask for.
         roster: where the containers are.
+        head: `AppSpec.head`; `launches`: what its task last asked for; `launch_states`: index -> what its task last
+            said of launches.
         now_ms, awake_ms: the two clocks of `dlapp.am.decisions.master`; names that end in ``until_ms`` are of the
             second one.
         deadlines: a heap of (awake_ms, number, what, container).
@@ -170,7 +173,10 @@ class ApplicationState:
             for role in self.roles
             if role.spec.depends_on
         }
+        self.head = self.spec.head
         self.undecided = {one.index for one in self.instances if self.spec.decides(one.role)}
+        if self.head is not None:
+            self.undecided = {self.head}
         self.deciding = frozenset(self.undecided)
         self.containers: dict[ContainerId, Container] = {}
         self.live: dict[ContainerId, Container] = {}
@@ -183,6 +189,8 @@ class ApplicationState:
         self.service_waits: dict[int, str] = {}
         self.avoided = demand.AvoidedNodes(timing.avoid_ms)
         self.roster = RosterState(exists=self.spec.has_roster, is_known=attempt == 1)
+        self.launches: tuple[Launch, ...] = ()
+        self.launch_states: dict[int, tuple[LaunchState, ...]] = {}
         self.devices = demand.UsableDevices(devices_wait_ms)
         self.deadlines: list[tuple[int, int, Due, Container]] = []
         self._deadlines_set = 0

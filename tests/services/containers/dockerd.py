@@ -34,8 +34,8 @@ GPU_IMAGE = "dlapp-test/gpu:1"
 """The first, that wants all GPUs as CUDA's images do, and with an nvidia-smi."""
 
 _TOOLS = (
-    "cat date dd df echo env false grep head id kill ls mkdir mknod nohup printf ps rm seq setsid sh sleep tail touch"
-    " true wc whoami yes"
+    "cat date dd df echo env false grep head id kill ls mkdir mkfifo mknod nohup printf ps rm seq setsid sh sleep tail"
+    " touch true wc whoami yes"
 )
 _START_S = 30.0
 

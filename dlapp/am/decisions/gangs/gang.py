@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dlapp.am.decisions import assignment, containers, shutdown
-from dlapp.am.decisions.gangs import checkpoints, roster
+from dlapp.am.decisions.gangs import checkpoints, launches, roster
 from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model.demand import Role
 from dlapp.am.model.gate import GangFailure, Gate
@@ -138,6 +138,7 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
     """Let all members come to the gate that are of an earlier generation: in the containers whose tasks can do it
     again, else in new ones."""
     gate.close(generation)
+    launches.forget(state)
     members = [state.instances[index] for role in state.roles_of(gate) for index in role.indexes]
     taken_back = {one.index for one in members if one.given_up}
     # The others are not complete without them. On record before the gate: a next attempt that finds it closed would
@@ -161,7 +162,16 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
             if is_earlier:
                 container.ran = False
                 state.mark_not_done(instance)
-            state.order(container, generation=generation, go=False, roster=0, abort="", checkpoint=None)
+            state.order(
+                container,
+                generation=generation,
+                go=False,
+                roster=0,
+                abort="",
+                checkpoint=None,
+                launches=(),
+                launch_states=(),
+            )
 
 
 def _is_stopping(container: Container) -> bool:

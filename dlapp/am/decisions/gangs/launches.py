@@ -1,0 +1,76 @@
+"""Launches: commands that the head's mpirun starts in other containers (`dlapp.frameworks.mpi`).
+
+The head's task reports its launches until it knows that they have ended, the other tasks the states of those that their
+orders name. Both are passed on as they are: nothing is remembered but the last of these reports, so the next attempt
+learns it like the phases. Only the head can launch, and only in containers of its own application that take part.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.model.instance import Container, Instance
+from dlapp.am.model.state import ApplicationState
+from dlapp.messages import Launch, LaunchState, Report, Stop
+
+NOT_THERE = 255
+"""Exit status of a launch in a container that cannot run it, as ssh has it."""
+
+
+def forget(state: ApplicationState) -> None:
+    """Forget the launches of an earlier generation."""
+    state.launches = ()
+    state.launch_states.clear()
+
+
+def take(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+    """Pass on what a task says of launches.
+
+    Args:
+        state: of the application; it is changed.
+        container: the task's, which is bound to ``instance``.
+        instance: the index.
+        report: of the task.
+    """
+    gate = state.role_of(container).gate
+    if state.head is None or report.generation != gate.generation or report.result is not None:
+        return
+    if instance.index == state.head:
+        if report.launches != state.launches:
+            indexes = {one.index for one in (*state.launches, *report.launches)}
+            state.launches = report.launches
+            for index in sorted(indexes):
+                if (member := _member(state, index)) is not None and member.container is not None:
+                    _order(state, member.container, index)
+    elif _member(state, instance.index) is not None:
+        state.launch_states[instance.index] = report.launch_states
+        _order(state, container, instance.index)
+    head = state.instances[state.head].container
+    if head is not None and head.orders is not None and head.orders.go:
+        states = tuple(found for one in state.launches if (found := _state_of(state, one)) is not None)
+        if states != head.orders.launch_states:
+            state.order(head, launch_states=states)
+
+
+def _member(state: ApplicationState, index: int) -> Instance | None:
+    """Return the instance in which the head may launch; None: there is none of this index that takes part."""
+    if index == state.head or not 0 <= index < len(state.instances):
+        return None
+    instance = state.instances[index]
+    return instance if state.spec.decides(instance.role) else None
+
+
+def _order(state: ApplicationState, container: Container, index: int) -> None:
+    """Tell a container of its launches, if it does not know them."""
+    orders = container.orders
+    if orders is None or not orders.go or orders.stop is not Stop.NO:
+        return
+    mine = tuple(one for one in state.launches if one.index == index)
+    if [one.number for one in mine] != [one.number for one in orders.launches]:
+        state.order(container, launches=mine)
+
+
+def _state_of(state: ApplicationState, launch: Launch) -> LaunchState | None:
+    member = _member(state, launch.index)
+    if member is None or member.given_up or member.done:
+        return LaunchState(number=launch.number, status=NOT_THERE)
+    known = state.launch_states.get(launch.index, ())
+    return next((one for one in known if one.number == launch.number), None)

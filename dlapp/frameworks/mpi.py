@@ -1,0 +1,171 @@
+"""Open MPI: the program runs in one container, the head, and its ``mpirun`` starts processes in all of them.
+
+mpirun starts a daemon, orted, on each node of a hostfile by a remote shell, its agent. A node is a container here: its
+name is no host's, because Open MPI does not use the agent for what it takes for a name of its own host. The head is a
+node, too, beside the one that mpirun takes its own host for and that runs nothing. The agent is dlapp's
+(`dlapp.task.mpi`).
+
+Two containers may share a host, so ports and interface are each container's own. mpirun gives its own ``OMPI_``
+variables to all processes, where they replace those of the container; what differs is therefore set for the daemons
+alone, and mpirun hands none of its parameters to them (``plm_rsh_pass_environ_mca_params``). Daemons and processes take
+the first free port from the first one of the container upwards. For a minute after an mpirun the kernel keeps its ports
+for connections that are closing; the next one goes beyond the last port of the container then.
+
+Source: Open MPI 4.1, orte/mca/plm/rsh, orte/util/hostfile, orte/mca/oob/tcp, opal/mca/btl/tcp, orte/mca/odls/base,
+opal/mca/btl/vader/btl_vader_component.c.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from dlapp.roster import Member, Roster
+from dlapp.spec import MAX_PORTS, Resources, RoleSpec
+
+SERVICES = ()
+_PORTS_OF_MPIRUN = 2
+"""One more than it needs. It binds every port that it may use, so these are all that it is told of."""
+_PORTS_OF_DAEMONS = 200
+"""As far as they go beyond the first one. They bind one."""
+_LAST_PORT = 65_535
+_CONCURRENT_AGENTS = 128
+"""Open MPI's default. Ours live as long as the daemons, and it waits for one to end before it starts another."""
+
+
+def success(_roles: Sequence[RoleSpec]) -> tuple[str, ...]:
+    """Return the roles that decide by default: all that are not services, which means the head (`AppSpec.head`)."""
+    return ()
+
+
+def problems(roles: Sequence[RoleSpec], deciding: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Find programs that would never run."""
+    together = [role for role in roles if role.name in deciding]
+    for head, role in zip(together[:1] * len(together), together, strict=True):
+        for key in ("script", "command", "args"):
+            own = getattr(role, key)
+            if own is not None and own != getattr(head, key):
+                problem = f"is never run: with framework=mpi the program of role {head.name} starts all processes"
+                yield f"role {role.name}.{key}", f"{problem}; remove it, or make the role a service"
+
+
+def takes_part(role: str, deciding: Collection[str]) -> bool:
+    """Return whether mpirun starts processes in the instances of a role."""
+    return role in deciding
+
+
+def environment(_roster: Roster, _member: Member, resources: Resources, _user: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of every container.
+
+    Args:
+        _roster: of the application.
+        _member: the container.
+        resources: its amounts.
+        _user: variables of the properties file.
+    """
+    return {"OMP_NUM_THREADS": str(max(1, resources.vcores // _slots(resources)))}
+
+
+def slots(roles: Sequence[RoleSpec]) -> dict[str, int]:
+    """Return how many processes mpirun starts in each container: one for each GPU, without GPUs for each vcore.
+
+    Args:
+        roles: those that take part. If one has GPUs, a role without any has no processes.
+    """
+    with_gpus = any(role.resources.gcores for role in roles)
+    return {role.name: role.resources.gcores if with_gpus else role.resources.vcores for role in roles}
+
+
+def _slots(resources: Resources) -> int:
+    return resources.gcores or resources.vcores
+
+
+def ports(resources: Resources) -> int:
+    """Return the default of `RoleSpec.ports`: one for each process, and those of mpirun or a daemon."""
+    return min(MAX_PORTS, _slots(resources) + _PORTS_OF_MPIRUN)
+
+
+def node(index: int) -> str:
+    """Return Open MPI's name of a container. It takes letters, digits and "-", and cuts a name at its first dot."""
+    return f"dlapp-container-{index}"
+
+
+def index_of(name: str) -> int | None:
+    """Return the CONTAINER_INDEX of a node; None: it is no node's name."""
+    digits = name.removeprefix(node(0)[:-1])
+    is_index = digits.isascii() and digits.isdecimal() and len(digits) < 7 and name == node(int(digits))
+    return int(digits) if is_index else None
+
+
+def hostfile(roster: Roster, per_container: Mapping[str, int]) -> str:
+    """Return the hostfile of an application.
+
+    Args:
+        roster: of the application.
+        per_container: `slots`.
+    """
+    counts = {one.index: per_container.get(one.role, 0) for one in roster.members}
+    return "".join(f"{node(index)} slots={count}\n" for index, count in counts.items() if count)
+
+
+def head_variables(member: Member, directory: str, *, nodes: int, interface: str) -> dict[str, str]:
+    """Return what makes mpirun reach the containers, for the program of the head.
+
+    Args:
+        member: the head.
+        directory: that of `dlapp.task.mpi`, as the head sees it.
+        nodes: lines of the hostfile.
+        interface: name of the network interface that has the member's address; empty: not known.
+    """
+    found = {
+        "plm": "rsh",
+        "plm_rsh_agent": f"/bin/sh {directory}/agent.sh",
+        "plm_rsh_no_tree_spawn": "1",
+        "plm_rsh_pass_environ_mca_params": "0",
+        "plm_rsh_num_concurrent": str(max(_CONCURRENT_AGENTS, nodes)),
+        # A daemon that fails to start is seen only while the agent waits for it.
+        "orte_leave_session_attached": "1",
+        "orte_default_hostfile": f"{directory}/hostfile",
+        # Containers share a host, and each daemon would bind its processes to the same first cores.
+        "hwloc_base_binding_policy": "none",
+        "rmaps_base_mapping_policy": "slot",
+        # No name of a node is one of a host. Without this each of them is asked of the name servers.
+        "opal_if_do_not_resolve": "1",
+        **_daemon_network(",".join(map(str, member.ports[:_PORTS_OF_MPIRUN])), interface),
+    }
+    # Whether a program may run as root is decided before (docker.root of node.yaml).
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return _as_variables(found) | root | {"DLAPP_MPI_NODE": node(member.index)}
+
+
+def node_variables(member: Member, *, interface: str, kill_grace_s: float, shared_files: str | None) -> dict[str, str]:
+    """Return what the daemon of one container needs, and its processes inherit.
+
+    Args:
+        member: the container.
+        interface: name of the network interface that has the member's address; empty: not known.
+        kill_grace_s: seconds between SIGTERM and SIGKILL. A daemon waits twice for half of them.
+        shared_files: directory for memory that its processes share; None: Open MPI's choice, /dev/shm. There the names
+            of the files have only the host, the user and a number made of mpirun's pid, and containers that share it
+            could get the same.
+    """
+    first = member.ports[0]
+    found = _daemon_network(f"{first}-{min(first + _PORTS_OF_DAEMONS, _LAST_PORT)}", interface)
+    found["plm_rsh_agent"] = "/bin/sh"  # a daemon ends if it finds no ssh, though it starts no other one
+    found["odls_base_sigkill_timeout"] = str(math.ceil(kill_grace_s / 2))
+    for version in ("v4", "v6"):
+        found[f"btl_tcp_port_min_{version}"] = str(first)
+    if interface:
+        found["btl_tcp_if_include"] = interface
+    if shared_files is not None:
+        found |= {"btl_vader_backing_directory": shared_files, "osc_sm_backing_directory": shared_files}
+    return _as_variables(found)
+
+
+def _daemon_network(ports: str, interface: str) -> dict[str, str]:
+    found = {f"oob_tcp_dynamic_{version}_ports": ports for version in ("ipv4", "ipv6")}
+    return found | ({"oob_tcp_if_include": interface} if interface else {})
+
+
+def _as_variables(parameters: Mapping[str, str]) -> dict[str, str]:
+    return {f"OMPI_MCA_{name}": value for name, value in parameters.items()}

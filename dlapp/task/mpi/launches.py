@@ -1,0 +1,187 @@
+"""Launches of mpirun: taken in the head's task, and started in that of another container."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from dlapp.errors import DlappError
+from dlapp.frameworks import mpi
+from dlapp.messages import Launch, LaunchState
+from dlapp.system.files import closing_fd, open_file, read_file
+from dlapp.task.am_link import AmLink
+from dlapp.task.mpi.files import MpiFiles
+
+MAX_REQUEST_BYTES = 32 << 10
+_MAX_REPORTED_BYTES = 512 << 10
+"""Of commands that their containers do not have yet; a report may have 1 MiB. More requests wait."""
+_READ_BYTES = 64 << 10
+_MAX_DIGITS = 10
+_FAILED = 255
+
+
+class HeadLaunches:
+    """Requests of mpirun, in the head's task.
+
+    Args:
+        files: of its payload.
+        note: takes lines for dlapp's own log.
+    """
+
+    def __init__(self, files: MpiFiles, note: Callable[[str], None]) -> None:
+        self._files, self._note = files, note
+        self._lines = _Lines(files.fifo("requests"))
+        self._waiting: deque[str] = deque()
+        self._agents: dict[int, str] = {}
+        self._launches: dict[int, Launch] = {}
+        self._number = 0
+
+    def fileno(self) -> int:
+        """The descriptor to poll for requests."""
+        return self._lines.fd
+
+    def exchange(self, link: AmLink, generation: int) -> None:
+        """Report new requests, and answer those whose commands have ended.
+
+        Args:
+            link: to the ApplicationMaster.
+            generation: of the payload.
+        """
+        before = dict(self._launches)
+        self._waiting += (line for line in self._lines.read() if _is_number(line))
+        for state in link.launches(generation)[1]:
+            launch = self._launches.get(state.number)
+            if launch is None:
+                continue
+            if state.status is None:
+                self._launches[state.number] = Launch(number=launch.number, index=launch.index, command="")
+            else:
+                self._end(launch, state.status)
+        while self._waiting and sum(len(one.command) for one in self._launches.values()) < _MAX_REPORTED_BYTES:
+            self._take(self._waiting.popleft())
+        if self._launches != before:
+            link.say_besides(launches=tuple(self._launches.values()))
+
+    def _take(self, agent: str) -> None:
+        try:
+            index, directory, command = self._request(agent)
+        except (DlappError, OSError, ValueError) as error:
+            self._note(f"a request of mpirun is refused: {error}")
+            self._answer(agent, _FAILED, f"the request is refused: {error}")
+            return
+        self._number += 1
+        self._agents[self._number] = agent
+        self._launches[self._number] = Launch(number=self._number, index=index, command=command, directory=directory)
+        self._note(f"mpirun starts a daemon in container {index}")
+
+    def _request(self, agent: str) -> tuple[int, str, str]:
+        data = read_file(f"request.{agent}", dir_fd=self._files.fd, max_bytes=MAX_REQUEST_BYTES)
+        lines = data.decode().split("\n")
+        if len(lines) != 4 or lines[3] or "\0" in lines[2] or not lines[2].strip():
+            raise ValueError("it is not the name of a node, a directory and a command, a line each")
+        if (index := mpi.index_of(lines[0])) is None:
+            raise ValueError(f"{lines[0][:80]!r} is no container of this application")
+        return index, lines[1], lines[2]
+
+    def _end(self, launch: Launch, status: int) -> None:
+        del self._launches[launch.number]
+        text = ""
+        if status:
+            text = f"the daemon of container {launch.index} ended with exit code {status}; its stderr may say why"
+            self._note(text)
+        self._answer(self._agents.pop(launch.number), status, text)
+
+    def _answer(self, agent: str, status: int, text: str) -> None:
+        name = f"answer.{agent}"
+        line = f"{status} {text}".replace("\n", " ")[:1000]
+        try:
+            with closing_fd(open_file(name, dir_fd=self._files.fd, write=True, kind=stat.S_IFIFO)) as fd:
+                os.write(fd, f"{line}\n".encode())
+        except OSError as error:  # the agent has ended, or the payload removed it
+            self._note(f"an agent of mpirun gets no answer: {error}")
+        for each in (name, f"request.{agent}"):
+            try:
+                os.unlink(each, dir_fd=self._files.fd)
+            except OSError:
+                continue
+
+
+class MemberLaunches:
+    """Commands of the head's mpirun that run in this container, in its task.
+
+    Args:
+        files: of its payload.
+        note: takes lines for dlapp's own log.
+    """
+
+    def __init__(self, files: MpiFiles, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._start, self._lines = files.fifo("start"), _Lines(files.fifo("ended"))
+        self._unwritten = bytearray()
+        self._known: dict[int, LaunchState] = {}
+        self._told: tuple[LaunchState, ...] = ()
+
+    def fileno(self) -> int:
+        """The descriptor to poll for ends."""
+        return self._lines.fd
+
+    def exchange(self, link: AmLink, generation: int) -> None:
+        """Start what is to be started, and report what has begun or ended.
+
+        Args:
+            link: to the ApplicationMaster.
+            generation: of the payload.
+        """
+        launches, _ = link.launches(generation)
+        for one in launches:
+            if one.number not in self._known:
+                self._take(one)
+        for line in self._lines.read():
+            number, _, status = line.partition(" ")
+            if _is_number(number) and _is_number(status) and int(number) in self._known:
+                self._known[int(number)] = LaunchState(number=int(number), status=min(int(status), _FAILED))
+        self._write()
+        states = tuple(self._known[one.number] for one in launches)
+        if states != self._told:
+            self._told = states
+            link.say_besides(launch_states=states)
+
+    def _take(self, launch: Launch) -> None:
+        lines = launch.directory, launch.command
+        if not launch.command or any("\n" in one or "\0" in one for one in lines):
+            self._known[launch.number] = LaunchState(number=launch.number, status=_FAILED)
+            return
+        self._note(f"mpirun's daemon {launch.number} starts")
+        self._known[launch.number] = LaunchState(number=launch.number)
+        self._unwritten += "\n".join((str(launch.number), *lines, "")).encode()
+
+    def _write(self) -> None:
+        try:
+            while self._unwritten:
+                del self._unwritten[: os.write(self._start, self._unwritten)]
+        except BlockingIOError:
+            return  # it has not read the former ones; the next call goes on
+
+
+class _Lines:
+    """Lines that come through a FIFO; what is no line of some bytes is passed over."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._rest = b""
+
+    def read(self) -> Iterator[str]:
+        """Return what has come since the last call."""
+        try:
+            data = os.read(self.fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest if len(rest) <= 2 * _MAX_DIGITS else b""
+        yield from (line.decode("ascii", "replace") for line in lines if len(line) <= 2 * _MAX_DIGITS)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS

@@ -1,0 +1,118 @@
+"""What a task does for a payload of framework=mpi."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from dlapp.errors import DlappError
+from dlapp.frameworks import mpi
+from dlapp.launch_spec import LaunchSpec
+from dlapp.messages import Assignment, MpiWork
+from dlapp.roster import Roster
+from dlapp.task.am_link import AmLink
+from dlapp.task.environment import DEFAULT_PATH
+from dlapp.task.mpi.files import DIRECTORY, MpiFiles, script
+from dlapp.task.mpi.launches import HeadLaunches, MemberLaunches
+
+_MPIRUN = ("mpirun", "mpiexec", "orterun")
+_SEPARATORS = " \t\n:"
+
+
+class MpiPayload:
+    """Task's part of the payloads of one container, of which each generation has one.
+
+    Args:
+        assignment: the container's work.
+        work: its part for this framework.
+        launch: its launch specification.
+        home: the container's directory.
+        seen_run: DLAPP_DIR as the payload sees it.
+        note: takes lines for dlapp's own log.
+
+    Raises:
+        DlappError: Open MPI cannot use the path.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        work: MpiWork,
+        launch: LaunchSpec,
+        home: str,
+        seen_run: str,
+        note: Callable[[str], None],
+    ) -> None:
+        self._assignment, self._work, self._launch, self._home, self._note = assignment, work, launch, home, note
+        self._seen = f"{seen_run}/{DIRECTORY}"
+        if any(char in self._seen for char in _SEPARATORS):
+            raise DlappError(f"{self._seen}: Open MPI takes no path with a space or a colon in it")
+        self._files: MpiFiles | None = None
+        self._launches: HeadLaunches | MemberLaunches | None = None
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Words of the payload where it is not the user's program, which only the head runs; empty: it is."""
+        return () if self._assignment.index == self._work.head else ("/bin/sh", f"{self._seen}/member.sh")
+
+    def begin(self, roster: Roster, interface: str, kill_grace_s: float) -> dict[str, str]:
+        """Make the files of a payload, and return its variables.
+
+        Args:
+            roster: of its generation.
+            interface: name of the network interface that has the container's address; empty: not known.
+            kill_grace_s: seconds between SIGTERM and SIGKILL.
+
+        Raises:
+            OSError: the files cannot be made.
+        """
+        self.close()
+        one, member = self._assignment, roster.at(self._assignment.index)
+        is_plain = one.docker_image is None
+        self._files = files = MpiFiles(os.path.join(self._home, "run"))
+        shared_files = os.path.join(self._home, "tmp") if is_plain else None  # each container has its own /dev/shm
+        variables = mpi.node_variables(
+            member, interface=interface, kill_grace_s=kill_grace_s, shared_files=shared_files
+        )
+        files.write_variables(self._without_users(variables))
+        if self.command:
+            files.write_script("member.sh")
+            self._launches = MemberLaunches(files, self._note)
+            return {}
+        hosts = mpi.hostfile(roster, self._work.slots)
+        files.write("hostfile", hosts)
+        files.write_script("agent.sh")
+        self._launches = HeadLaunches(files, self._note)
+        late = self._without_users(mpi.head_variables(member, self._seen, nodes=hosts.count("\n"), interface=interface))
+        if is_plain:  # in Docker the workspace has the same path everywhere
+            os.mkdir("bin", 0o700, dir_fd=files.fd)
+            for name in _MPIRUN:
+                files.write(f"bin/{name}", script("mpirun.sh"), 0o700)
+            own = self._launch.env.get("PATH") or self._launch.environment.get("PATH") or DEFAULT_PATH
+            late["PATH"] = f"{self._seen}/bin:{own}"
+        return late
+
+    def _without_users(self, variables: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in variables.items() if name not in self._launch.env}
+
+    def fileno(self) -> int:
+        """The descriptor to poll for `exchange`; only after `begin`."""
+        assert self._launches is not None
+        return self._launches.fileno()
+
+    def exchange(self, link: AmLink, generation: int) -> None:
+        """Pass on what mpirun, or the ApplicationMaster, wants.
+
+        Args:
+            link: to the ApplicationMaster.
+            generation: of the payload.
+        """
+        if self._launches is not None:
+            self._launches.exchange(link, generation)
+
+    def close(self) -> None:
+        """Close all descriptors. May be repeated."""
+        self._launches = None
+        if self._files is not None:
+            self._files.close()
+            self._files = None

@@ -1,0 +1,132 @@
+"""Launches of the head's mpirun in other containers: who may ask, who is told, and what becomes of their ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlapp.messages import Fault, Launch, LaunchState, Phase, Stop
+from dlapp.spec import AppSpec, Framework, Gang, RoleSpec
+from tests.am.driving import Driver, result
+
+WORKERS = RoleSpec(instances=3, ports=1, retries=1)
+FIRST, SECOND = Launch(number=1, index=1, command="orted 1"), Launch(number=2, index=2, command="orted 2")
+HEAD, ONE, TWO = 2, 3, 4
+
+
+def driver(*roles: RoleSpec, **more: Any) -> Driver:
+    return Driver(*(roles or (WORKERS,)), gang=Gang.ALL, framework=Framework.MPI, **more)
+
+
+def running() -> Driver:
+    """A gang of three that runs, and whose head launches in both of the others."""
+    am = driver()
+    am.running_gang(HEAD, ONE, TWO)
+    am.report(HEAD, Phase.RUNNING, launches=(FIRST, SECOND))
+    return am
+
+
+def states(am: Driver) -> tuple[LaunchState, ...]:
+    return am.orders(HEAD).launch_states
+
+
+def test_each_container_is_told_of_its_own_launches_once() -> None:
+    am = running()
+    assert [am.orders(one).launches for one in (HEAD, ONE, TWO)] == [(), (FIRST,), (SECOND,)]
+    before = am.orders(ONE).number
+    am.report(HEAD, Phase.RUNNING, launches=(FIRST, SECOND))
+    am.report(ONE, Phase.RUNNING)
+    assert am.orders(ONE).number == before
+
+
+def test_the_head_learns_what_became_of_its_launches() -> None:
+    am = running()
+    am.report(ONE, Phase.RUNNING, launch_states=(LaunchState(number=1),))
+    assert states(am) == (LaunchState(number=1),)
+    am.report(TWO, Phase.RUNNING, launch_states=(LaunchState(number=2, status=7),))
+    assert states(am) == (LaunchState(number=1), LaunchState(number=2, status=7))
+    begun = Launch(number=1, index=1, command="")
+    am.report(HEAD, Phase.RUNNING, launches=(begun,))
+    assert states(am) == (LaunchState(number=1),)
+    assert am.orders(TWO).launches == ()
+
+
+def test_only_the_head_can_launch() -> None:
+    am = driver()
+    am.running_gang(HEAD, ONE, TWO)
+    am.report(ONE, Phase.RUNNING, launches=(SECOND, Launch(number=3, index=0, command="rm")))
+    am.report(TWO, Phase.RUNNING)
+    assert [am.orders(one).launches for one in (HEAD, ONE, TWO)] == [()] * 3
+
+
+def test_an_application_of_another_framework_launches_nothing() -> None:
+    am = Driver(WORKERS, gang=Gang.ALL, framework=Framework.PYTORCH)
+    am.running_gang(HEAD, ONE, TWO)
+    am.report(HEAD, Phase.RUNNING, launches=(FIRST,))
+    assert am.orders(ONE).launches == ()
+
+
+def test_a_launch_in_a_container_that_takes_no_part_fails() -> None:
+    am = driver(RoleSpec(instances=1, ports=1), RoleSpec(name="board", service=True))
+    am.granted(2)
+    am.granted(3, request_id=2)
+    for number in (2, 3):
+        am.hello(number)
+        am.report(number, Phase.WAITING)
+    places = (1, 0, 7, -1)
+    launches = tuple(Launch(number=n, index=index, command="x") for n, index in enumerate(places))
+    am.report(2, Phase.RUNNING, launches=launches)
+    assert states(am) == tuple(LaunchState(number=n, status=255) for n in range(4))
+    am.report(3, Phase.RUNNING)
+    assert am.orders(3).launches == ()
+
+
+def test_a_launch_in_a_container_that_has_ended_for_good_fails() -> None:
+    am = driver(RoleSpec(instances=3, ports=1))
+    am.running_gang(HEAD, ONE, TWO)
+    am.finished(ONE, result(Fault.USER, 1))
+    am.report(HEAD, Phase.RUNNING, launches=(FIRST,))
+    assert states(am) == (LaunchState(number=1, status=255),)
+
+
+def test_a_next_generation_begins_without_launches() -> None:
+    am = running()
+    am.report(HEAD, Phase.RUNNING, failure=result(Fault.USER, 1), launches=(FIRST, SECOND))
+    assert am.orders(ONE).generation == 1
+    assert [(am.orders(one).launches, am.orders(one).launch_states) for one in (HEAD, ONE, TWO)] == [((), ())] * 3
+    am.report(HEAD, Phase.RUNNING, launches=(FIRST, SECOND))  # of the generation before, and late
+    am.report(ONE, Phase.RUNNING)
+    assert am.orders(ONE).launches == ()
+
+
+def test_a_container_that_is_to_end_launches_nothing() -> None:
+    am = driver()
+    am.running_gang(HEAD, ONE, TWO)
+    am.state.order(am.state.containers[am.id(ONE)], stop=Stop.SOFT)
+    am.report(HEAD, Phase.RUNNING, launches=(FIRST,))
+    assert am.orders(ONE).launches == ()
+
+
+def test_a_next_attempt_learns_of_launches_from_the_tasks_in_any_order() -> None:
+    am = running()
+    am.report(ONE, Phase.RUNNING, launch_states=(LaunchState(number=1),))
+    live = tuple(am.grant(number) for number in (HEAD, ONE, TWO))
+    begun = Launch(number=1, index=1, command="")
+    for first, second in ((HEAD, ONE), (ONE, HEAD)):
+        following = driver(attempt=2, former=am.journal(), live=live)
+        for number in (HEAD, ONE, TWO):
+            following.hello(number, number - 2, Phase.RUNNING, attempt=1)
+        for number in (first, second, first):
+            said: dict[str, Any] = {"launches": (begun,)} if number == HEAD else {}
+            if number == ONE and following.orders(ONE, attempt=1).launches:
+                said = {"launch_states": (LaunchState(number=1),)}
+            following.report(number, Phase.RUNNING, attempt=1, **said)
+        following.report(TWO, Phase.RUNNING, attempt=1)
+        assert following.orders(ONE, attempt=1).launches == (begun,)
+
+
+def test_the_head_alone_decides() -> None:
+    am = running()
+    am.finished(HEAD)
+    assert am.stops(ONE, TWO) == [Stop.SOFT, Stop.SOFT]
+    spec: AppSpec = am.state.spec
+    assert spec.head == 0

@@ -1,0 +1,219 @@
+"""Open MPI under framework=mpi, on every engine: mpirun needs no names of hosts, no ports and no ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.applications import ended, launch, run, status, wait_for
+from tests.end_to_end.test_applications import END_S, id_of, printed
+from tests.end_to_end.test_frameworks import PYTHON, alone, losses, waited, workspace
+from tests.engines import Engine, on_yarn_when_full
+from tests.services.containers.dockerd import Dockerd
+from tests.services.containers.mpi_image import MPI_IMAGE, import_mpi_image
+
+HELLO = "hello() { mpirun sh -c 'echo '$1' $OMPI_COMM_WORLD_RANK in $CONTAINER_INDEX: $(pwd)'; }\n"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def mpi() -> None:
+    """Open MPI, and mpi4py for `PYTHON`; tests.services.install brings them."""
+    if subprocess.run([PYTHON, "-c", "import mpi4py, numpy"], capture_output=True).returncode != 0:
+        pytest.skip(f"no MPI for {PYTHON} (package python3-mpi4py)")
+    if shutil.which("mpirun", path="/usr/bin:/bin") is None:
+        pytest.skip("no mpirun (package openmpi-bin)")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The example's program with its data in the workspace, on a machine that is large enough for all containers."""
+    monkeypatch.setenv("DLAPP_LOCAL_VCORES", "8")
+    workspace(tmp_path, "mpi")
+    return tmp_path
+
+
+def file_of(
+    place: Path, engine: Engine, program: str, resources: str, *, memory: str = "512m", has_output: bool = True
+) -> Path:
+    """Write a properties file; a program of several lines is a script.
+
+    More processes than cores must not keep them busy while they wait.
+    """
+    if "\n" in program:
+        (place / "w/run.sh").write_text(f"#!/bin/sh\n{program}")
+        (place / "w/run.sh").chmod(0o755)
+        program = "./run.sh"
+    (place / "f.properties").write_text(
+        f"[application]\nappname=ring\nuser_dev_workspace_path=w\ncommand={program}\nframework=mpi\nkill_grace=2s\n"
+        "env.PATH=/usr/bin:/bin\nenv.OMPI_MCA_mpi_yield_when_idle=1\n"
+        f"[resources]\nmemory={memory}\ngcores=0\n{resources}"
+        + (f"[to_hdfs]\noutput_path=output\nhdfs={engine.root}/mpi\n" if has_output else "")
+    )
+    return place / "f.properties"
+
+
+def train(engine: Engine, place: Path, containers: int) -> None:
+    """Train with a process in each container, and compare with one process."""
+    command = f"mpirun {PYTHON} train.py --epochs 3"
+    done = waited(file_of(place, engine, command, f"containers={containers}\n", memory="1700m"))
+    application = id_of(done)
+    assert done.code == 0, "\n".join((done.err, done.out, *printed("--stderr", application)))
+    said = printed("--container", "0", "--stdout", application)
+    assert sorted(re.findall(r"rank (. of .) in container (.)", "\n".join(said))) == [
+        (f"{n} of {containers}", str(n)) for n in range(containers)
+    ]
+    assert losses(engine, "mpi") == pytest.approx(alone(place, 3), abs=1e-9)
+    if engine.hadoop is not None and containers == 3:  # they have no room on one node of the cluster
+        assert len({one["host"] for one in status(application)["containers"]}) == 2
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+def test_processes_of_two_containers_learn_around_a_ring_what_one_learns(engine: Engine, place: Path) -> None:
+    train(engine, place, 2)
+
+
+def test_processes_of_three_containers_learn_around_a_ring_what_one_learns(engine: Engine, place: Path) -> None:
+    train(engine, place, 3)
+
+
+def process_of(application: str, *, rank: int) -> int:
+    """Return the process of a rank, by its number here: its own may be of a namespace."""
+    wanted = {f"DLAPP_APP_ID={application}".encode(), f"OMPI_COMM_WORLD_RANK={rank}".encode()}
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if wanted <= set(Path("/proc", pid, "environ").read_bytes().split(b"\0")):
+                return int(pid)
+    raise AssertionError(f"rank {rank} of {application} does not run")
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+def test_a_process_that_dies_restarts_all_of_them(engine: Engine, place: Path) -> None:
+    text = "if [ $DLAPP_GENERATION = 0 ]; then epochs=1000000; else epochs=3; fi\n"
+    text += f"mpirun {PYTHON} train.py --epochs $epochs\n"
+    application = launch(file_of(place, engine, text, "containers=3\nretries=1\n"))
+
+    wait_for("all of them train", lambda: "epoch 1:" in "".join(printed("--stdout", application)), END_S)
+    os.kill(process_of(application, rank=2), signal.SIGKILL)
+    seen = ended(application, END_S)
+    assert seen["final_status"] == "SUCCEEDED", seen["diagnostics"]
+    assert losses(engine, "mpi") == pytest.approx(alone(place, 3), abs=1e-9)
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+@pytest.mark.parametrize("who", ["orted", "member.sh"])
+def test_a_daemon_or_a_container_that_dies_restarts_all_of_them(engine: Engine, place: Path, who: str) -> None:
+    text = "if [ $DLAPP_GENERATION = 0 ]; then mpirun sleep 600; else mpirun true; fi\n"
+    application = launch(file_of(place, engine, text, "containers=2\nretries=1\n", has_output=False))
+    wait_for("it runs", lambda: _found(application, b"sleep"), END_S)
+
+    os.kill(_found(application, who.encode())[0], signal.SIGKILL)
+    seen = ended(application, END_S)
+    assert seen["final_status"] == "SUCCEEDED", seen["diagnostics"]
+
+
+def _found(application: str, word: bytes) -> list[int]:
+    """Return the processes of container 1 whose command has a word."""
+    wanted = {f"DLAPP_APP_ID={application}".encode(), b"CONTAINER_INDEX=1"}
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            place = Path("/proc", pid)
+            if word in place.joinpath("cmdline").read_bytes() and wanted <= set(
+                place.joinpath("environ").read_bytes().split(b"\0")
+            ):
+                found.append(int(pid))
+    return found
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+def test_a_script_may_start_mpirun_several_times_and_in_a_directory_below(engine: Engine, place: Path) -> None:
+    (place / "w/sub").mkdir()
+    (place / "w/sub/file").touch()
+    text = (
+        f"{HELLO}hello first; mpirun false && exit 9\n"
+        "(export OMPI_MCA_oob_tcp_dynamic_ipv4_ports=0; hello a & hello b & wait)\n"
+        "cd sub; mpirun -n 2 ls; hello below; mpirun no-such-program >&2 || echo failed\n"
+    )
+    application = launch(file_of(place, engine, text, "containers=2\n", has_output=False))
+    seen = ended(application, END_S)
+    assert seen["final_status"] == "SUCCEEDED", printed("--stderr", application)
+    said = printed("--container", "0", "--stdout", application)
+    expected = [f"{which} {n} in {n}: workspace" for which in ("first", "a", "b") for n in range(2)]
+    expected += [*(f"below {n} in {n}: sub" for n in range(2)), "file", "file", "failed"]
+    assert sorted(re.sub(":.*/", ": ", line) for line in said) == sorted(expected), printed("--stderr", application)
+    places = {line.partition(": ")[2] for line in said if line.startswith("first")}
+    assert len(places) == 2  # each process in the workspace of its own container
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+def test_a_container_that_cannot_start_a_daemon_is_named(engine: Engine, place: Path) -> None:
+    text = "OMPI_MCA_orte_launch_agent=no-such-orted mpirun -H dlapp-container-1 true\n"
+    application = launch(file_of(place, engine, text, "containers=2\n", has_output=False))
+    seen = ended(application, END_S)
+    assert seen["final_status"] == "FAILED"
+    assert "container 0" in seen["diagnostics"]
+    said = "\n".join(printed("--container", "0", "--stderr", application))
+    assert "dlapp: the daemon of container 1 ended with exit code 127; its stderr may say why" in said
+    assert "no-such-orted" in "\n".join(printed("--container", "1", "--stderr", application))
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+def test_processes_have_the_grace_time_to_end(engine: Engine, place: Path) -> None:
+    (place / "w/wait.sh").write_text(
+        "#!/bin/sh\ntrap 'sleep 3; mkdir -p output; echo saved >output/$OMPI_COMM_WORLD_RANK; exit 0' TERM\n"
+        "echo ready\nwhile :; do sleep 0.05; done\n"
+    )
+    (place / "w/wait.sh").chmod(0o755)
+    file = file_of(place, engine, "mpirun ./wait.sh", "containers=2\n")
+    file.write_text(file.read_text().replace("kill_grace=2s", "kill_grace=10s"))
+    application = launch(file)
+    wait_for("both wait", lambda: printed("--container", "0", "--stdout", application).count("ready") == 2, END_S)
+    assert run("dlapp-softkill", application).code == 0
+    seen = ended(application, END_S)
+    assert (seen["final_status"], seen["cause"]) == ("KILLED", "soft-killed"), seen["diagnostics"]
+    assert sorted(engine.tree("mpi").items()) == [("0/0", "saved\n"), ("1/1", "saved\n")]
+
+
+@on_yarn_when_full
+def test_a_kill_ends_all_processes(engine: Engine, place: Path) -> None:
+    application = launch(file_of(place, engine, "mpirun sleep 600", "containers=2\n", has_output=False))
+    wait_for("it runs", lambda: _found(application, b"sleep"), END_S)
+    assert run("dlapp-kill", application).code == 0
+    wait_for("the end of all processes", lambda: not engine.processes(application))
+
+
+@pytest.mark.slow
+def test_an_image_needs_only_a_shell_and_open_mpi(
+    dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
+    monkeypatch.setenv("DLAPP_LOCAL_VCORES", "8")
+    import_mpi_image(dockerd)
+    (tmp_path / "w/sub").mkdir(parents=True)
+    source = Path(__file__).with_name("ring.c")
+    subprocess.run(["mpicc", "-O", "-o", tmp_path / "w/sub/ring", source], check=True)
+    (tmp_path / "w/run.sh").write_text(
+        "set -e; cd sub; mpirun ./ring; if [ $DLAPP_GENERATION = 0 ]; then mpirun false; fi\n"
+    )
+    (tmp_path / "f.properties").write_text(
+        f"[application]\nappname=ring\nuser_dev_workspace_path=w\nuser_shell_script=run.sh\nframework=mpi\n"
+        f"docker_image={MPI_IMAGE}\nkill_grace=2s\nenv.OMPI_MCA_mpi_yield_when_idle=1\n"
+        "[resources]\ncontainers=3\nmemory=256m\ngcores=0\nretries=1\n"
+    )
+    done = waited(tmp_path / "f.properties")
+    application = id_of(done)
+    assert done.code == 0, "\n".join((done.err, done.out, *printed("--stderr", application)))
+    assert sorted(printed("--container", "0", "--stdout", application)) == [f"{n} of 3 in {n}: 6" for n in range(3)]
