@@ -14,6 +14,7 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Diagnosis, Phase
 from dlapp.usage import Receipt, Usage
 from dlapp.value import Value, field, fields, replace
+from dlapp.waiting import ContainerAsk, Waiting
 
 
 class State(Enum):
@@ -220,6 +221,9 @@ class ApplicationView(Value, kw_only=True):
         containers: the last one of each index, in the order of CONTAINER_INDEX.
         diagnosis: why it failed, by the container that failed first; one that only followed from another comes last.
         receipt: what it has cost so far, with all tries of all containers; None: not known.
+        waiting: why it, or some of its containers, cannot start yet; None: all run, or it has ended.
+        lacking: the containers that its ApplicationMaster has asked for and does not have.
+        usable_gpus: hosts that may not give out all of their GPUs -> how many they may, by the ledger.
         min_version: the least format version that may write this.
     """
 
@@ -254,6 +258,9 @@ class ApplicationView(Value, kw_only=True):
     outputs: tuple[OutputView, ...] = ()
     diagnosis: ContainerDiagnosis | None = None
     receipt: Receipt | None = None
+    waiting: Waiting | None = None
+    lacking: tuple[ContainerAsk, ...] = ()
+    usable_gpus: dict[str, int] = field(default_factory=dict)
     min_version: int = 1
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
@@ -292,4 +299,6 @@ class ApplicationView(Value, kw_only=True):
             diagnostics=diagnostics,
             finished_ms=finished_ms,
             containers=containers,
+            waiting=None,
+            lacking=(),
         )

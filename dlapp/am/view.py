@@ -19,6 +19,7 @@ from dlapp.report import ApplicationView, Cause, ContainerDiagnosis, ContainerVi
 from dlapp.spec import Until
 from dlapp.system.waits import SHOWN_AFTER_S
 from dlapp.value import replace
+from dlapp.waiting import DEPENDENCY, GANG_PARTIAL, SERVICE_AWAY, STARTING, ContainerAsk, Waiting, first_of
 
 _UNTIL = {Until.STARTED: "", Until.READY: " (ready)", Until.DONE: " (done)"}
 SHOWN_MS = int(SHOWN_AFTER_S * 1000)
@@ -69,6 +70,9 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         containers=tuple(_container(one, one.last) for one in state.instances if one.last is not None),
         outputs=state.outputs,
         diagnosis=_first_cause(state) if state.ending and state.ending.cause is Cause.FAILED else None,
+        waiting=waiting_of(state, wait),
+        lacking=(asks := lacking(state)),
+        usable_gpus=dict(state.devices.usable) if any(one.gcores for one in asks) else {},
     )
 
 
@@ -154,7 +158,7 @@ def _phase_of(state: ApplicationState) -> str:
         if count := counts.get(phase, 0):
             what = phase.value if count == total else f"{count} {phase.value}"
             words.append(what + (_starting(state) if phase is Phase.STARTING else "") + obstacles.get(phase, ""))
-    words += _service_waits(state)
+    words += _service_waits(state).values()
     paused = [until_ms for role in state.roles for until_ms in role.paused.values()]
     if paused:
         at = _wall_time(state, min(paused))
@@ -171,6 +175,67 @@ def _phase_of(state: ApplicationState) -> str:
         failed = sum(bool(one.failed) for one in state.instances)
         words += [f"{count} {what}" for count, what in ((over - failed, "done"), (failed, "failed")) if count]
     return ", ".join(words) or "ending"
+
+
+def lacking(state: ApplicationState) -> tuple[ContainerAsk, ...]:
+    """Return the containers that are asked for and not there, by role. Why the engine gives none only it can tell."""
+    if state.stage is not Stage.ACTIVE or all(role.missing <= 0 for role in state.roles):
+        return ()
+    found, since_ms = [], _unallocated_since_ms(state)
+    for role in state.roles:
+        if role.missing > 0:
+            placement, asked = state.spec.placement_of(role.spec), role.spec.resources
+            found.append(
+                ContainerAsk(
+                    role=role.spec.name,
+                    count=role.missing,
+                    memory_mib=asked.memory_mib,
+                    vcores=asked.vcores,
+                    gcores=asked.gcores,
+                    nodes=placement.nodes,
+                    exclude_nodes=placement.exclude_nodes,
+                    node_label=placement.node_label or "",
+                    together=not role.gate.open,
+                    since_ms=since_ms,
+                )
+            )
+    return tuple(found)
+
+
+def waiting_of(state: ApplicationState, wait: str = "") -> Waiting | None:
+    """Return why containers do not run yet, as far as the ApplicationMaster knows; None: all that can, run.
+
+    A role that waits for another one is the reason only if nothing else is: the other role may be waiting itself.
+
+    Args:
+        state, wait: as of `of`.
+    """
+    if state.stage is Stage.STARTING:
+        text = state.lack or wait
+        return Waiting(code=SERVICE_AWAY, message=text, since_ms=state.started_ms) if text else None
+    if state.stage is not Stage.ACTIVE:
+        return None
+    found = [one for gate in state.gates if (one := _gang_wait(state, gate)) is not None]
+    for service, text in _service_waits(state).items():
+        found.append(Waiting(code=SERVICE_AWAY, message=text, resource=service))
+    if wait:
+        found.append(Waiting(code=SERVICE_AWAY, message=wait))
+    counts = _counts(state)
+    words = [f"{counts[phase]} {phase.value}" for phase in _ON_THE_WAY if counts.get(phase)]
+    if words:
+        since_ms = min((one.started_ms for one in state.open.values() if one.phase in _ON_THE_WAY), default=None)
+        found.append(Waiting(code=STARTING, message=", ".join(words), since_ms=since_ms))
+    if not found and not lacking(state) and (texts := _dependencies(state)):
+        return Waiting(code=DEPENDENCY, message=", ".join(texts))
+    return first_of(found)
+
+
+def _gang_wait(state: ApplicationState, gate: Gate) -> Waiting | None:
+    if gate.failure is not None or not (text := _gang_window(state, gate)):
+        return None
+    members, gpus = gang_window.lacks(state, gate)
+    asked = gpus or members
+    return Waiting(code=GANG_PARTIAL, message=text, resource="gcores" if gpus else "containers", asked=asked)
 
 
 def _gang_window(state: ApplicationState, gate: Gate) -> str:
@@ -206,17 +271,17 @@ def _dependencies(state: ApplicationState) -> list[str]:
     return texts
 
 
-def _service_waits(state: ApplicationState) -> list[str]:
+def _service_waits(state: ApplicationState) -> dict[str, str]:
     """Return for each service that is away how many containers wait for it, since when, and until when they do."""
     since_ms: dict[str, list[int]] = {}
     for index, service in state.service_waits.items():
         since_ms.setdefault(service, []).append(state.instances[index].waits_since_ms[service])
     patience_ms = int(state.spec.service_patience_s * 1000)
-    return [
-        f"{len(times)} waiting for {service} since {_wall_time(state, min(times))}, "
+    return {
+        service: f"{len(times)} waiting for {service} since {_wall_time(state, min(times))}, "
         f"until {_wall_time(state, min(times) + patience_ms)}"
         for service, times in since_ms.items()
-    ]
+    }
 
 
 def _wall_time(state: ApplicationState, awake_ms: int) -> str:
@@ -232,18 +297,24 @@ def _unallocated(state: ApplicationState) -> str:
 
     An engine gives them when there is room; the application's time limit alone ends that.
     """
-    wanted = {index for role in state.roles if role.is_wanted for index in role.indexes if index not in role.paused}
-    waiting = [one for one in state.instances if one.container is None and not one.given_up and one.index in wanted]
-    started_ms = state.now_ms if state.started_ms is None else state.started_ms
-    since_ms = min(
-        (started_ms if one.last is None else one.last.finished_ms or started_ms for one in waiting), default=started_ms
-    )
+    since_ms = _unallocated_since_ms(state)
     if state.now_ms - since_ms < SHOWN_MS:
         return ""
     text = f" since {_time_text(since_ms)}"
     if (limit_s := state.spec.max_runtime_s) is not None:
+        started_ms = state.now_ms if state.started_ms is None else state.started_ms
         text += f", until {_time_text(started_ms + int(limit_s * 1000))} (max_runtime)"
     return text
+
+
+def _unallocated_since_ms(state: ApplicationState) -> int:
+    """Return since when containers are waited for [ms since 1970]."""
+    wanted = {index for role in state.roles if role.is_wanted for index in role.indexes if index not in role.paused}
+    waiting = [one for one in state.instances if one.container is None and not one.given_up and one.index in wanted]
+    started_ms = state.now_ms if state.started_ms is None else state.started_ms
+    return min(
+        (started_ms if one.last is None else one.last.finished_ms or started_ms for one in waiting), default=started_ms
+    )
 
 
 def _starting(state: ApplicationState) -> str:

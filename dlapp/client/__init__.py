@@ -211,6 +211,20 @@ class Client(Closeable):
         self._tend(engine)
         return engine.view_json(application_id)
 
+    def why(self, application_id: AnyApplication) -> ApplicationView:
+        """Return what is known of it now; of one that waits, ``waiting`` has also the smallest change with which it
+        would start now, and an estimate of its start. Raises NotFound."""
+        from dlapp.report import ApplicationView
+        from dlapp.serialization import from_json
+
+        return from_json(ApplicationView, self.why_json(str(self._id(application_id))))
+
+    def why_json(self, application_id: str) -> dict[str, Any]:
+        """`why` in its JSON form."""
+        engine = self._on(application_id)
+        self._tend(engine)
+        return engine.view_in_full_json(application_id)
+
     def list_json(
         self,
         *,
@@ -490,14 +504,6 @@ class Client(Closeable):
             words = None if args is None else tuple(args)
             given = Overrides(settings, env or {}, words, OptionNames("overrides", "env", "args"))
 
-        def brought_by_a_shell(spec: AppSpec) -> list[str]:
-            from dlapp.client.shell import input as shell_input
-
-            paths = shell_input.remembered(shell_input.records_below(self.state_path), spec)
-            for one in paths:
-                note(f"{one} is not packed: dlapp-shell copied it, and the run fetches its own")
-            return [shell_input.as_pattern(one) for one in paths]
-
         described: Snapshot | UnresolvedSpec | str
         if isinstance(source, AppSpec):
             described = UnresolvedSpec(source, env or {}, role_env or {})
@@ -511,10 +517,41 @@ class Client(Closeable):
             note=note,
             progress=progress,
             overrides=given,
-            leave_out=brought_by_a_shell,
+            leave_out=lambda spec: self._brought_by_a_shell(spec, note),
             network_problem=self._network_problem,
         )
         return Application(self, application_id)
+
+    def plan_json(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        overrides: Overrides | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> dict[str, Any]:
+        """Return what a submission of a properties file would pack, ask for and wait for now; docs/json.md has the
+        fields. Nothing is submitted.
+
+        Args:
+            source: the path of the file.
+            overrides: values in place of the file's.
+            note: told of what is not packed because a shell copied it.
+
+        Raises:
+            FileRefused: the file has faults; all are named.
+            UsageError: the ask can never be met, or the workspace is too large.
+        """
+        from dlapp.launcher.overrides import NO_OVERRIDES
+        from dlapp.launcher.plan import plan_submission
+
+        return plan_submission(
+            os.fspath(source),
+            self.config,
+            self.engine,
+            overrides=overrides or NO_OVERRIDES,
+            leave_out=lambda spec: self._brought_by_a_shell(spec, note),
+            network_problem=self._network_problem,
+        )
 
     def wait(
         self,
@@ -592,6 +629,15 @@ class Client(Closeable):
         if isinstance(application, str):
             return self.resolve(application)
         return application if isinstance(application, ApplicationId) else application.application_id
+
+    def _brought_by_a_shell(self, spec: AppSpec, note: Callable[[str], None]) -> Sequence[str]:
+        """Return gitignore patterns of the input that dlapp-shell copied into the workspace."""
+        from dlapp.client.shell import input as shell_input
+
+        paths = shell_input.remembered(shell_input.records_below(self.state_path), spec)
+        for one in paths:
+            note(f"{one} is not packed: dlapp-shell copied it, and the run fetches its own")
+        return [shell_input.as_pattern(one) for one in paths]
 
     def _network_problem(self, spec: AppSpec) -> str:
         """Return why an application's network is not available here; empty if it is.

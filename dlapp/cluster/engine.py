@@ -15,7 +15,9 @@ from dlapp.spec import AppSpec, Placement, Resources, Secrets, Submission
 from dlapp.value import Value, field
 
 if TYPE_CHECKING:
+    from dlapp.cluster.reasons.facts import WaitFacts
     from dlapp.locations import HdfsPlace
+    from dlapp.waiting import Estimate, Waiting
 
 # ---- the client's side ----
 
@@ -35,6 +37,22 @@ class EngineInfo(Value, kw_only=True):
     hdfs: HdfsPlace | None = None
     no_hdfs: str = ""
     paths_on_hdfs: bool = False
+
+
+class PlanFacts(Value, kw_only=True):
+    """Knowledge of an engine about an application that might be submitted now.
+
+    Args:
+        facts: its containers, and what there is.
+        waiting: why it would wait, with the smallest change; code ``starting``: it would start now.
+        estimate: when it would start.
+        nodes: those that could take a container now, by role.
+    """
+
+    facts: WaitFacts
+    waiting: Waiting
+    estimate: Estimate
+    nodes: Mapping[str, tuple[str, ...]]
 
 
 class LogFiles(Value, kw_only=True):
@@ -104,6 +122,14 @@ class Engine(Protocol):
 
     def view_json(self, application_id: str) -> dict[str, Any]:
         """`view` in its JSON form, for dlapp-status, which loads no view. Raises NotFound."""
+
+    def view_in_full_json(self, application_id: str) -> dict[str, Any]:
+        """`view_json`; of one that waits, with the smallest change that ends the wait, and an estimate of its start.
+        Raises NotFound."""
+
+    def plan(self, spec: AppSpec) -> PlanFacts:
+        """Return what is known here about an application that might be submitted now. Raises as `check`, for what can
+        never run."""
 
     def ids(self, *, everybody: bool = False) -> list[str]:
         """All ids as text, oldest first: the caller's own, or everybody's."""

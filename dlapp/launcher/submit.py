@@ -80,9 +80,9 @@ def launch(
     notes: list[str] = []
     with _step(say, "CheckDLAppProperties", "ok"):
         application = read_application(source, config, info, overrides, environ)
-        notes += [*config.ignored, *application.notes, *_check_engine(application, engine)]
+        notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
         problem = network_problem(application.spec)
-        scan = _check_world(application, config, notes.append, leave_out(application.spec), problem)
+        scan = check_world(application, config, notes.append, leave_out(application.spec), problem)
     spec = application.spec
     for line in notes:
         note(line)
@@ -161,7 +161,7 @@ def _step(say: Say, name: str, ok: str) -> Iterator[None]:
     say(f"{name} : {ok}")
 
 
-def _check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
+def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
     """Check the request with the engine; refuse a key that it cannot honour, with its line."""
     try:
         return engine.check(application.spec)
@@ -180,10 +180,22 @@ def _check_engine(application: ResolvedApplication, engine: Engine) -> list[str]
         raise AskTooLarge(f"{application.properties.place(section, key)}: {field}: {refused}", field) from refused
 
 
-def _check_world(
+def check_world(
     application: ResolvedApplication, config: Config, note: Note, leave_out: Sequence[str], network_problem: str
 ) -> Scan:
-    """Look through the workspace, the input and the output; what is to be packed."""
+    """Check the workspace, the input and the output. Return what is to be packed.
+
+    Args:
+        application: as it was read.
+        config: what is configured.
+        note: told what the user should know besides.
+        leave_out: gitignore patterns of what is not packed, besides the user's.
+        network_problem: why the containers cannot have their network; empty: nothing is known.
+
+    Raises:
+        FileRefused: something is missing or may not be written; all is named.
+        UsageError: the workspace is too large.
+    """
     spec = application.spec
     outputs = [output.output_path for output in spec.outputs]
     patterns = (*spec.exclude, *leave_out)

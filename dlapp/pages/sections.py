@@ -27,6 +27,7 @@ def head(view: ApplicationView, now_ms: int) -> str:
         + rows(
             [
                 ("application", str(view.application_id)),
+                ("waits", _waiting(view)),
                 ("user", view.username),
                 ("queue", view.queue),
                 ("project", view.project),
@@ -42,6 +43,11 @@ def head(view: ApplicationView, now_ms: int) -> str:
         )
         + "</header>"
     )
+
+
+def _waiting(view: ApplicationView) -> str:
+    one = view.waiting
+    return "" if one is None or view.state.ended else f"{one.message} ({one.code})"
 
 
 def cause(view: ApplicationView) -> str:

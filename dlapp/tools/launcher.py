@@ -32,6 +32,7 @@ ID_LINE = "DL App ID = "
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option("--wait", is_flag=True, help="Show the progress until the application ends, and exit with its code.")
 @click.option("--print-spec", is_flag=True, help="Print the specification with all defaults as JSON; submit nothing.")
+@click.option("--plan", is_flag=True, help="Show what a submission would pack, ask for and wait for; submit nothing.")
 @click.option("--init", is_flag=True, help="Write FILE, with a comment on each key; submit nothing.")
 @click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
 @override_options("a key")
@@ -40,6 +41,7 @@ def main(
     file: str,
     wait: bool,
     print_spec: bool,
+    plan: bool,
     init: bool,
     cluster: str | None,
     settings: Sequence[str],
@@ -53,12 +55,16 @@ def main(
     the program's arguments, in place of user_shell_args.
     """
     if init:
-        _init(file, alone=not (wait or print_spec or as_json or settings or variables or program_args))
+        _init(file, alone=not (wait or print_spec or plan or as_json or settings or variables or program_args))
         return 0
     from dlapp.client import Client
     from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
 
     overrides = Overrides(read_set_options(settings), read_env_options(variables, os.environ), program_args)
+    if plan:
+        if wait or print_spec:
+            raise UsageError("--plan submits nothing and prints more than the specification; give it alone")
+        return _plan(Client(cluster=cluster, note=note), file, overrides, as_json)
     return launch(
         Client(cluster=cluster, note=note), file, overrides, wait=wait, print_spec=print_spec, as_json=as_json
     )
@@ -76,6 +82,20 @@ def _init(file: str, *, alone: bool) -> None:
         else f"{file} is written; no program was found, so change user_shell_script in it"
     )
     say(f"next : dlapp-launcher --wait {file}")
+
+
+def _plan(client: Client, file: str, overrides: Overrides, as_json: bool) -> int:
+    from dlapp.system import clock
+    from dlapp.tools.display.plan import plan_lines
+
+    plan = client.plan_json(file, overrides=overrides)
+    for line in plan["notes"]:
+        note(f"note: {line}")
+    if as_json:
+        print_json(plan)
+    else:
+        say(*plan_lines(plan, clock.now_ms()))
+    return 0
 
 
 def launch(

@@ -31,6 +31,7 @@ class CommandEntry(NamedTuple):
 COMMANDS = {
     "submit": CommandEntry("launcher", "Check, pack and submit an application."),
     "status": CommandEntry("status", "Show how an application is or ended, and why."),
+    "why": CommandEntry("why", "Show why an application waits, and when it may start."),
     "list": CommandEntry("list", "List applications."),
     "logs": CommandEntry("logs", "Show what an application's containers print."),
     "report": CommandEntry("report", "Write a page on what an application did."),

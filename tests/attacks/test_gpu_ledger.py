@@ -25,7 +25,7 @@ from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.rules import LeaseRequest, LedgerError, NotEnough
 from dlapp.gpuid.stores import device_files, record_liveness
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.gpuid.stores.queue_tickets import TICKET, Waiting, in_order
+from dlapp.gpuid.stores.queue_tickets import TICKET, WaitingTicket, in_order
 from dlapp.net import dockerd as docker_client  # noqa: F401
 from dlapp.runtime import accounts, images
 from dlapp.runtime.accounts import Accounts
@@ -215,8 +215,8 @@ def test_a_quarantine_of_another_user_binds_nobody_else_and_root_heals_it(
 
 
 def test_a_ticket_is_no_earlier_than_it_came_whatever_it_says() -> None:
-    def waiting(name: str, uid: int, came_ns: int, since_ms: int) -> Waiting:
-        return Waiting(name, uid, came_ns, since_ms, 0.0, {})
+    def waiting(name: str, uid: int, came_ns: int, since_ms: int) -> WaitingTicket:
+        return WaitingTicket(name, uid, came_ns, since_ms, 0.0, {})
 
     queue = [waiting("a", 1, 10, 500), waiting("evil", 2, 20, 0), waiting("b", 1, 30, 400), waiting("c", 3, 40, 1)]
     assert [one.name for one in in_order(queue)] == ["b", "evil", "a", "c"]

@@ -175,6 +175,11 @@ class UsableDevices:
         """The latest word of the ledger: how many GPUs may be given out on hosts where some may not."""
         self._usable = usable
 
+    @property
+    def usable(self) -> Mapping[str, int]:
+        """Number of GPUs that may be given out on hosts where some may not, as far as it is known."""
+        return self._usable or {}
+
     def awaited(self, now_ms: int) -> bool:
         """Return whether an ask for GPUs waits; the time runs from the first call."""
         if self._usable is not None or not self._wait_ms:
@@ -185,7 +190,7 @@ class UsableDevices:
 
     def short_of(self, gcores: int) -> tuple[str, ...]:
         """The hosts that have too few for one container."""
-        return tuple(sorted(host for host, count in (self._usable or {}).items() if count < gcores))
+        return tuple(sorted(host for host, count in self.usable.items() if count < gcores))
 
 
 def asks(

@@ -33,11 +33,11 @@ COPY_S, COPY_TRIES = 0.5, 10
 _WITHOUT_SPACE = sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 
-_LABELS = (
+_LATER = (
     "queue TEXT NOT NULL DEFAULT 'default', priority INTEGER, "
-    "project TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT ''"
+    "project TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT '', waiting TEXT NOT NULL DEFAULT ''"
 )
-"""Columns that a database of an earlier version lacks until something is submitted."""
+"""Columns that a database of an earlier version lacks until something is submitted, or has to wait."""
 
 _TABLES = f"""
 PRAGMA journal_mode = WAL;
@@ -66,7 +66,7 @@ CREATE TABLE applications (
     reason TEXT NOT NULL DEFAULT '',
     summary TEXT NOT NULL DEFAULT '',
     size_bytes INTEGER NOT NULL DEFAULT 0,
-    {_LABELS}
+    {_LATER}
 );
 CREATE INDEX unsettled ON applications (state, number) WHERE state != 'done';
 CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
@@ -75,7 +75,7 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 # archive: path of the packed workspace, so that the cache keeps what somebody still needs.
 # starts, aftermaths: how often an ApplicationMaster was started for it, and a cleaner after one that died.
 # reason: what the first that waits is waiting for, as its runner knows.
-# tags: a line each.
+# tags: a line each. waiting: JSON of `dlapp.waiting.Waiting`, of which `reason` is the message.
 # outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists.
 
 
@@ -112,6 +112,7 @@ class ApplicationRow:
     priority: int | None = None
     project: str = ""
     tags: str = ""
+    waiting: str = ""
     order: tuple[int, int, str]
     """Place in the queue that a shared state directory has; of another user's only."""
 
@@ -249,7 +250,7 @@ class Queue(Closeable):
 
     def insert(self, **columns: object) -> str:
         """Add a waiting application; the answer is its id."""
-        self._add_labels()
+        self.add_columns()
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         cursor = self._execute(f"INSERT INTO applications ({names}) VALUES ({marks})", tuple(columns.values()))
         application_id = f"application_{self.timestamp_ms()}_{cursor.lastrowid:04d}"
@@ -257,9 +258,10 @@ class Queue(Closeable):
         self._execute("UPDATE applications SET id = ? WHERE number = ?", (application_id, cursor.lastrowid))
         return application_id
 
-    def _add_labels(self) -> None:
+    def add_columns(self) -> None:
+        """Add the columns that an earlier version did not have. May be repeated."""
         there = {one[1] for one in self._execute("PRAGMA table_info(applications)")}
-        for column in _LABELS.split(", "):
+        for column in _LATER.split(", "):
             if column.partition(" ")[0] not in there:
                 self._execute(f"ALTER TABLE applications ADD COLUMN {column}")
 

@@ -43,6 +43,20 @@ class TooLarge(NamedTuple):
     hint: str
 
 
+class Obstacle(NamedTuple):
+    """Obstacle to the start of the first of the queue.
+
+    Args:
+        text: for users.
+        code: of `dlapp.waiting`, if the facts about the machine show none.
+        is_known: the facts need not be looked at.
+    """
+
+    text: str
+    code: str
+    is_known: bool = False
+
+
 _HINTS = {
     "memory": "local.memory can set another amount",
     "vcores": "local.vcores can set a larger number: a vcore is a share of time",
@@ -124,10 +138,32 @@ def amounts_of(row: ApplicationRow) -> Amounts:
     return Amounts(row.memory_mib, row.vcores, row.gcores)
 
 
-def ahead(application_id: str, waiting: Sequence[str]) -> str:
-    """Return how many waiting applications are ahead, as a reason; empty for the first. ``waiting`` is in order."""
-    count = waiting.index(application_id) if application_id in waiting else 0
-    return f"waiting: {count} ahead" if count else ""
+class QueuedApplication(NamedTuple):
+    """One that waits: its id, its user and what it asks for."""
+
+    id: str
+    user: str
+    amounts: Amounts
+
+
+class QueueOrder:
+    """All applications that wait, in their order.
+
+    Args:
+        entries: of all users, the first first.
+    """
+
+    def __init__(self, entries: Sequence[QueuedApplication] = ()) -> None:
+        self._entries = entries
+        self._places = {one.id: place for place, one in enumerate(entries)}
+
+    def all(self) -> Sequence[QueuedApplication]:
+        """Return all, the first first."""
+        return self._entries
+
+    def before(self, application_id: str) -> Sequence[QueuedApplication]:
+        """Return those that come before an application; none for the first."""
+        return self._entries[: self._places.get(application_id, 0)]
 
 
 def _amounts(asked: Amounts, there: Amounts) -> Iterable[tuple[str, int, int]]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from dlapp.cluster.local import outcome as outcomes
-from dlapp.cluster.local import schedule, state
+from dlapp.cluster.local import state
 from dlapp.cluster.local.attempts import next_attempt
 from dlapp.cluster.local.outcome import Outcome
 from dlapp.cluster.local.queue import DONE, WAITING, ApplicationRow
+from dlapp.cluster.local.schedule import Amounts, QueueOrder
 from dlapp.errors import DlappError
 from dlapp.system import clock
 
@@ -26,10 +27,10 @@ def view_of(
     row: ApplicationRow,
     home: str,
     boot_id: str,
+    waiting: QueueOrder,
     *,
     alive: bool,
     tended: bool,
-    ahead: str = "",
     short: bool = False,
     own: bool = True,
 ) -> View:
@@ -39,17 +40,22 @@ def view_of(
         row: of the queue.
         home: the application directory.
         boot_id: of the running kernel: a row of another one has no process.
+        waiting: all that wait.
         alive: whether its lock was held, looked at before the row was read: then a lock that is held by who cleans up
             after a death is never taken for an ApplicationMaster's, because the row says first that this began.
         tended: whether its user has a runner, looked at before that: one that sees an ApplicationMaster die starts the
             next one, also if no other process is left; one that comes later does not.
-        ahead: for one that waits, and is not the first: how many are before it.
         short: of one that has ended, only what its row has: the containers but one are left out.
         own: False: another user wrote the row and all files in ``home``, and what is not a view there is ignored.
     """
     if row.state == WAITING:
-        reason = row.reason or ahead or "waiting: next to start"
-        return _of_row(row) | {"state": "ACCEPTED", "phase": "waiting", "diagnostics": reason}
+        reason = waiting_of(row, waiting, own=own)
+        return _of_row(row) | {
+            "state": "ACCEPTED",
+            "phase": "waiting",
+            "diagnostics": reason["message"],
+            "waiting": reason,
+        }
     if row.state == DONE:
         outcome = _json_of(row.outcome)
         if not own:
@@ -57,6 +63,43 @@ def view_of(
         seen = _json_of(row.summary) if short else _read_view(home)
         return _ended(_of_row(row) | ((seen if own else _checked_view(row, seen)) or {}), outcome)
     return _running(row, home, boot_id, alive=alive and not row.aftermaths, tended=tended, own=own)
+
+
+SHOWN_AHEAD = 20
+
+
+def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) -> dict[str, Any]:
+    """Return why an application waits, in the JSON form of `dlapp.waiting.Waiting`.
+
+    The first one's runner wrote down why; another user's runner is not believed what is not of that form.
+
+    Args:
+        row: of the queue.
+        waiting: all that wait.
+        own: another user did not write the row.
+    """
+    found = _json_of(row.waiting)
+    if found and not own:
+        from dlapp.serialization import from_json, to_json
+        from dlapp.waiting import Waiting
+
+        try:
+            found = to_json(from_json(Waiting, found))
+        except (ValueError, TypeError, RecursionError):
+            found = {}
+    if row.reason and found.get("message") == row.reason:
+        return found | {"since_ms": row.submitted_ms}
+    before = waiting.before(row.id)
+    ahead = [{"id": one.id, "user": one.user, "amounts": amounts_json(one.amounts)} for one in before[:SHOWN_AHEAD]]
+    text = row.reason or (f"waiting: {len(before)} ahead" if before else "waiting: next to start")
+    code = "nodes_full" if before or row.reason else "starting"
+    return {"code": code, "message": text, "since_ms": row.submitted_ms, "ahead": ahead}
+
+
+def amounts_json(amounts: Amounts) -> dict[str, int]:
+    """Return amounts in the form of `dlapp.waiting.Ahead`."""
+    found = {"memory": amounts.memory_mib, "vcores": amounts.vcores, "gcores": amounts.gcores}
+    return {name: amount for name, amount in found.items() if amount}
 
 
 def _running(row: ApplicationRow, home: str, boot_id: str, *, alive: bool, tended: bool, own: bool) -> View:
@@ -176,7 +219,7 @@ def summary_of(row: ApplicationRow, outcome: Outcome, home: str) -> str:
 
 def views_of(
     rows: Iterable[ApplicationRow],
-    waiting: Sequence[str],
+    waiting: QueueOrder,
     alive: Container[str],
     home_of: Callable[[str], str],
     boot_id: str,
@@ -187,7 +230,7 @@ def views_of(
 
     Args:
         rows: of those that are shown.
-        waiting: the ids of all that wait, in order.
+        waiting: all that wait.
         alive: the ids of those whose lock was held.
         home_of: where an application's directory is.
         boot_id: of the machine as it runs now.
@@ -195,8 +238,7 @@ def views_of(
     """
     views = []
     for row in rows:
-        ahead = schedule.ahead(row.id, waiting) if row.state == WAITING else ""
-        one = view_of(row, home_of(row.id), boot_id, alive=row.id in alive, tended=tended, ahead=ahead, short=True)
+        one = view_of(row, home_of(row.id), boot_id, waiting, alive=row.id in alive, tended=tended, short=True)
         views.append(one)
     return views
 

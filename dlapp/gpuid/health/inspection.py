@@ -169,6 +169,13 @@ def usable(record: HostRecord, now_ms: int) -> int | None:
     return len(record.devices) - ill
 
 
+def count_free(record: HostRecord) -> tuple[int, int]:
+    """Return how many GPUs of a host can be leased now, and how many more could be if they were not in quarantine."""
+    held = {uuid for one in record.leases for uuid in one.devices}
+    out = [one for one in record.devices if one.present and one.quarantine is not None and one.device.uuid not in held]
+    return len(record.free()), len(out)
+
+
 def to_look_at(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
     """The devices of a host that are to be looked at before one is given: nobody's, and free or due for a probe."""
     held = {uuid for one in record.leases for uuid in one.devices}

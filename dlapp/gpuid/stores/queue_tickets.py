@@ -59,7 +59,7 @@ class QueueTicket(Closeable):
             self._fd = -1
 
 
-class Waiting(NamedTuple):
+class WaitingTicket(NamedTuple):
     """A ticket whose holder lives.
 
     Args:
@@ -88,7 +88,7 @@ def ticket_name(application: str, since_ms: int) -> str:
     return f"{TICKET}{since_ms:020d}-{safe}-{os.getpid()}-{random.getrandbits(32):08x}"
 
 
-def first_before(directory: Directory, name: str | None, names: list[str], now_s: float) -> Waiting | None:
+def first_before(directory: Directory, name: str | None, names: list[str], now_s: float) -> WaitingTicket | None:
     """Return the first live entry of the queue before ``name`` (None: of all); None if there is none.
 
     Args:
@@ -105,7 +105,7 @@ def first_before(directory: Directory, name: str | None, names: list[str], now_s
     return None
 
 
-def waiting(directory: Directory, now_s: float, names: list[str]) -> list[Waiting]:
+def waiting(directory: Directory, now_s: float, names: list[str]) -> list[WaitingTicket]:
     """Return the tickets of the living, the first one first; those of this user's dead are removed."""
     found = []
     for name in names:
@@ -114,20 +114,20 @@ def waiting(directory: Directory, now_s: float, names: list[str]) -> list[Waitin
     return in_order(found)
 
 
-def in_order(tickets: Sequence[Waiting]) -> list[Waiting]:
+def in_order(tickets: Sequence[WaitingTicket]) -> list[WaitingTicket]:
     """Return tickets in the order of the queue.
 
     Among users the kernel's time counts, for anybody may claim to have come long ago. Among the tickets of one user
     what the user says counts: they are ordered by it, on the places that they have together.
     """
     places = sorted((one.came_ns, one.uid, one.name) for one in tickets)
-    by_user: dict[int, list[Waiting]] = {}
+    by_user: dict[int, list[WaitingTicket]] = {}
     for one in sorted(tickets, key=lambda one: (one.since_ms, one.came_ns, one.name), reverse=True):
         by_user.setdefault(one.uid, []).append(one)
     return [by_user[uid].pop() for _, uid, _ in places]
 
 
-def _ticket(directory: Directory, name: str, now_s: float) -> Waiting | None:
+def _ticket(directory: Directory, name: str, now_s: float) -> WaitingTicket | None:
     try:
         file = directory.open_to_read(name)
         is_live = locks.is_write_locked(file.fd, 0, 1)
@@ -148,4 +148,4 @@ def _ticket(directory: Directory, name: str, now_s: float) -> Waiting | None:
     looked_s = None if start is None else (start - _LOOKED_AT) / 10
     if looked_s is not None and looked_s > now_s + _FUTURE_S:
         looked_s = None
-    return Waiting(name, about.st_uid, about.st_ctime_ns, since_ms, looked_s, record)
+    return WaitingTicket(name, about.st_uid, about.st_ctime_ns, since_ms, looked_s, record)

@@ -122,7 +122,10 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
     if (as_of_ms := view.get("as_of_ms")) is not None and not ended(view):
         age = elapsed(max(0, now_ms - as_of_ms)).partition(".")[0]
         lines.append(f"as of : {age} ago, read on HDFS: its ApplicationMaster does not answer here")
-    if view["diagnostics"]:
+    waiting = view.get("waiting") or {}
+    if waiting and not ended(view) and waiting["message"] not in view["phase"]:
+        lines.append(f"waiting : {waiting['message']} ({waiting['code']})")
+    if view["diagnostics"] and view["diagnostics"] != waiting.get("message"):
         lines.append(f"diagnostics : {view['diagnostics']}")
     lines += _cause_lines(view)
     if (ends_ms := view.get("soft_kill_ends_ms")) is not None and not ended(view):

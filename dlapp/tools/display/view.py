@@ -106,9 +106,13 @@ def phase_text(view: View) -> str:
     if ended(view):
         unstored = ", output unstored" if view.get("unstored") else ""
         return str(view["cause"] or view["final_status"].lower()) + unstored
+    waiting = view.get("waiting") or {}
+    message, phase = str(waiting.get("message", "")), str(view["phase"] or "running")
     if view["state"] == "RUNNING":
-        return str(view["phase"] or "running")
-    return str(view["diagnostics"] or view["phase"] or "waiting")
+        # Most of what its own ApplicationMaster knows is in the phase.
+        is_more = bool(message) and waiting["code"] != "starting" and message not in phase
+        return f"{phase}: {message}" if is_more else phase
+    return message or str(view["diagnostics"] or view["phase"] or "waiting")
 
 
 _HEAD = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PRIORITY", "PROJECT", "TAGS")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dlapp.cluster.local import capacity, outcome, views
 from dlapp.cluster.local.queue import ApplicationRow, Queue
 from dlapp.cluster.local.runner import history
-from dlapp.cluster.local.schedule import Amounts, lack, shown_memory, too_large
+from dlapp.cluster.local.schedule import Amounts, QueueOrder, lack, shown_memory, too_large
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.state import (
     StateDir,
@@ -233,7 +233,7 @@ def test_rows_of_an_earlier_dlapp_are_shown_and_new_ones_have_their_labels(state
     assert (row.queue, row.priority, row.project, row.tags) == ("default", None, "", "")
     with queue.change():
         new = insert(queue, queue="gpu", priority=3, project="cats", tags="a\nb")
-    shown = [views.view_of(row, "/nowhere", "", alive=False, tended=False) for row in queue.rows()]
+    shown = [views.view_of(row, "/nowhere", "", QueueOrder(), alive=False, tended=False) for row in queue.rows()]
     assert [(one["application_id"], one["queue"], one["priority"], one["project"], one["tags"]) for one in shown] == [
         (old, "default", None, "", []),
         (new, "gpu", 3, "cats", ["a", "b"]),

@@ -21,7 +21,7 @@ from dlapp.cluster.local import schedule, views
 from dlapp.cluster.local.attempts import is_alive
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
 from dlapp.cluster.local.runner.election import ensure_runner, runner_lives, wake_runner
-from dlapp.cluster.local.schedule import Amounts
+from dlapp.cluster.local.schedule import Amounts, QueuedApplication, QueueOrder
 from dlapp.cluster.local.settings import RunnerSettings, settings_of
 from dlapp.cluster.local.state import (
     StateDir,
@@ -56,6 +56,8 @@ from dlapp.value import Closeable
 
 if TYPE_CHECKING:
     from dlapp.cluster import EngineInfo, LogFiles
+    from dlapp.cluster.engine import PlanFacts
+    from dlapp.cluster.local.client.waits import MachineWaits
     from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.config import Config
     from dlapp.ids import ApplicationId
@@ -455,9 +457,34 @@ class LocalEngine(Closeable):
             owner = other_users.owner_of(self._state, application_id)
             return other_users.view_of(owner, application_id, boot_id(), self._waiting(), short=False)
         alive, tended, row = self._look(application_id)
-        ahead = schedule.ahead(row.id, self._waiting()) if row.state == WAITING else ""
+        waiting = self._waiting() if row.state == WAITING else QueueOrder()
         home = self._state.application(row.id)
-        return views.view_of(row, home, boot_id(), alive=alive, tended=tended, ahead=ahead)
+        return views.view_of(row, home, boot_id(), waiting, alive=alive, tended=tended)
+
+    def view_in_full_json(self, application_id: str) -> dict[str, Any]:
+        """`view_json`; of one that waits, with the smallest change that ends the wait, and an estimate of its start.
+        Raises NotFound."""
+        view = self.view_json(application_id)
+        if self._is_others or self._is_foreign(application_id) or view["phase"] != "waiting":
+            return view
+        row = self._row(application_id)
+        if row.state != WAITING:
+            return view
+        from dlapp.serialization import from_json
+        from dlapp.spec import Submission
+
+        spec = from_json(Submission, self._submission_json(application_id)).spec
+        told = self._waits().in_full(spec, self._waiting().before(row.id), row)
+        return view | {"waiting": view["waiting"] | told}
+
+    def plan(self, spec: AppSpec) -> PlanFacts:
+        """Return what is known here about an application that might be submitted now."""
+        return self._waits().plan(spec, self._waiting().all())
+
+    def _waits(self) -> MachineWaits:
+        from dlapp.cluster.local.client.waits import MachineWaits
+
+        return MachineWaits(self._state, self._queue(), self.capacity(), self._settings.lock_dir)
 
     def owner(self, application_id: str) -> str:
         """Return the user whose application it is, as the kernel says. Raises NotFound."""
@@ -475,14 +502,23 @@ class LocalEngine(Closeable):
         """Return whether an application is not the caller's, but may be another user's of a shared directory."""
         return self._state.shared and self._queue().row(application_id) is None
 
-    def _waiting(self) -> list[str]:
-        """Return the ids of all waiting applications in queue order."""
+    def _waiting(self) -> QueueOrder:
+        """Return all waiting applications in queue order."""
         if not self._state.shared:
-            return [row.id for row in self._queue().rows("state = 'waiting'", columns="number, id")]
+            columns = "number, id, submitter, memory_mib, vcores, gcores"
+            rows = self._queue().rows("state = 'waiting'", columns=columns)
+            return QueueOrder([QueuedApplication(row.id, row.submitter, schedule.amounts_of(row)) for row in rows])
         from dlapp.cluster.local import spool
 
         entries = sorted([*spool.entries_of(self._state), *spool.entries_of_others(self._state)])
-        return [one.id for one in entries if one.phase == spool.WAITING]
+        waiting = [one for one in entries if one.phase == spool.WAITING]
+        names = {uid: user_name(uid) for uid in {one.uid for one in waiting}}
+        return QueueOrder(
+            [
+                QueuedApplication(one.id, names[one.uid], Amounts(one.memory_mib, one.vcores, one.gcores))
+                for one in waiting
+            ]
+        )
 
     def _look(self, application_id: str) -> tuple[bool, bool, ApplicationRow]:
         """Return whether an application is alive, else whether it had a runner, and its row. Raises NotFound."""
@@ -542,7 +578,8 @@ class LocalEngine(Closeable):
         rows += queue.rows(f"state = 'done' AND {whose} ORDER BY number DESC{some}", values)
         rows.sort(key=lambda row: row.number)
         of_others = self._state.shared and (everybody or user is not None)
-        waiting = self._waiting() if of_others or any(row.state == WAITING for row in rows) else []
+        is_needed = of_others or any(row.state == WAITING for row in rows)
+        waiting = self._waiting() if is_needed else QueueOrder()
         found = views.views_of(rows, waiting, alive, self._state.application, boot_id(), tended=tended)
         if of_others:
             from dlapp.cluster.local.client import other_users

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
 from typing import Any
 
-from dlapp.cluster.local import schedule, spool, views
+from dlapp.cluster.local import spool, views
 from dlapp.cluster.local.attempts import is_alive
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow
+from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.cluster.local.state import StateDir, file_url, read_json
 from dlapp.errors import DlappError, NotFound
 from dlapp.id_text import is_application_id
@@ -24,8 +24,21 @@ MAX_APPLICATIONS = 100_000
 """How many names among one user's applications are looked at."""
 _INTEGERS = ("number", "memory_mib", "vcores", "gcores", "containers", "submitted_ms", "starts", "aftermaths")
 _NUMBERS_OR_NONE = ("started_ms", "finished_ms", "priority")
-_TEXTS = ("id", "state", "username", "appname", "boot_id", "outcome", "reason", "summary", "queue", "project", "tags")
-_SINCE = {"queue": "default", "project": "", "tags": "", "priority": None}
+_TEXTS = (
+    "id",
+    "state",
+    "username",
+    "appname",
+    "boot_id",
+    "outcome",
+    "reason",
+    "summary",
+    "queue",
+    "project",
+    "tags",
+    "waiting",
+)
+_SINCE = {"queue": "default", "project": "", "tags": "", "priority": None, "waiting": ""}
 """What the rows of an earlier version lack."""
 
 
@@ -63,14 +76,14 @@ def ids_of(owner: StateDir) -> list[str]:
     return []
 
 
-def view_of(owner: StateDir, application_id: str, boot_id: str, waiting: Sequence[str], *, short: bool) -> views.View:
+def view_of(owner: StateDir, application_id: str, boot_id: str, waiting: QueueOrder, *, short: bool) -> views.View:
     """Return what is known of one application now; see `dlapp.cluster.local.views.view_of`.
 
     Args:
         owner: the user's state directory.
         application_id: the application.
         boot_id: of the machine as it runs now.
-        waiting: the ids of all that wait, in order.
+        waiting: all that wait.
         short: leave out the containers of one that has ended, except one.
 
     Raises:
@@ -84,8 +97,7 @@ def view_of(owner: StateDir, application_id: str, boot_id: str, waiting: Sequenc
                 tended = spool.has_runner(owner)
                 alive = is_alive(home, owner.uid)
                 row = _read_row(owner, application_id, home)
-            ahead = schedule.ahead(row.id, waiting) if row.state == WAITING else ""
-            view = views.view_of(row, home, boot_id, alive=alive, tended=tended, ahead=ahead, short=short, own=False)
+            view = views.view_of(row, home, boot_id, waiting, alive=alive, tended=tended, short=short, own=False)
     except (OSError, DlappError) as error:
         raise NotFound(f"{application_id} of {user_name(owner.uid)} cannot be read: {error}") from error
     containers = os.path.join(owner.applications, application_id, "containers")
@@ -94,13 +106,13 @@ def view_of(owner: StateDir, application_id: str, boot_id: str, waiting: Sequenc
     return view
 
 
-def views_of(owner: StateDir, boot_id: str, waiting: Sequence[str], *, limit: int | None) -> list[views.View]:
+def views_of(owner: StateDir, boot_id: str, waiting: QueueOrder, *, limit: int | None) -> list[views.View]:
     """Return what is known of a user's applications, oldest first: all that have not ended, and the last that have.
 
     Args:
         owner: the user's state directory.
         boot_id: of the machine as it runs now.
-        waiting: the ids of all that wait, in order.
+        waiting: all that wait.
         limit: how many that have ended; None: all.
     """
     unsettled: set[str] = set()

@@ -45,7 +45,7 @@ from dlapp.cluster.local.outcome import (
 )
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue, SchemaMismatch
 from dlapp.cluster.local.runner.election import open_fifo
-from dlapp.cluster.local.schedule import Amounts, StartDecision
+from dlapp.cluster.local.schedule import Amounts, Obstacle, StartDecision
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import (
     StateDir,
@@ -62,6 +62,7 @@ from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
 from dlapp.system.processes.proc import open_process, start_time
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
+from dlapp.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.runner.orphans import OrphanReaper
@@ -330,13 +331,17 @@ class Runner:
         waiting = self._in_order([row for row in (*rows, *others) if row.state == WAITING])
         for row in schedule.until_anothers_turn(waiting, self._uid, self._must_wait_for):
             try:
-                why = self._missing(row, capacity, free, running) or self._start(row, capacity)
+                obstacle = self._missing(row, capacity, free, running) or self._start(row, capacity)
             except Unreachable:
                 raise  # that the state cannot be written is not the application's fault
             except DlappError as error:
-                why = self._never(row, str(error))  # the driver or the ledger does not work
-            if why is not None:
-                self._waits(row, why, bool(others))
+                # The driver or the ledger does not work.
+                obstacle = self._never(row, Obstacle(str(error), SERVICE_AWAY, is_known=True))
+            if obstacle is not None:
+                told = row.waiting
+                if row.reason != obstacle.text:
+                    told = self._reason_of(row, obstacle, capacity, free, running)
+                self._waits(row, obstacle.text, bool(others), told)
                 first = row
                 break
             running.append(row)
@@ -381,34 +386,67 @@ class Runner:
 
     def _missing(
         self, row: ApplicationRow, capacity: Amounts, free: Amounts, running: Sequence[ApplicationRow]
-    ) -> str | None:
+    ) -> Obstacle | None:
         """Return why a row cannot start now; None: as far as memory, vcores and the configured gcores go, it can."""
         asked = schedule.amounts_of(row)
         if row.gcores:
             capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
         if (never := schedule.too_large(asked, capacity)) is not None:
-            return self._never(row, never.problem)
-        return schedule.lack(asked, free, running)
+            return self._never(row, Obstacle(never.problem, NEVER_FITS))
+        lack = schedule.lack(asked, free, running)
+        return None if lack is None else Obstacle(lack, NODES_FULL)
 
-    def _never(self, row: ApplicationRow, why: str) -> str:
+    def _never(self, row: ApplicationRow, why: Obstacle) -> Obstacle:
         """An ask that cannot be met as the machine is now: after some patience that is its end."""
         since = self._misfit[1] if self._misfit and self._misfit[0] == row.number else time.monotonic()
         self._misfit, self._is_misfit = (row.number, since), True
         if time.monotonic() - since >= PATIENCE_S:
-            self._end_unstarted(row, failed(why, clock.now_ms()))
+            self._end_unstarted(row, failed(why.text, clock.now_ms()))
             self._pause_s = 0.0
         else:
             self._pause_s = min(self._pause_s, FOREIGN_S)
         return why
 
-    def _waits(self, row: ApplicationRow, why: str, has_others: bool) -> None:
+    def _waits(self, row: ApplicationRow, why: str, has_others: bool, waiting: str = "") -> None:
         if has_others:
             self._pause_s = min(self._pause_s, FOREIGN_S)
         if row.reason != why:
             with self._queue.change():
-                self._queue.update(row.number, reason=why)
+                self._queue.add_columns()
+                self._queue.update(row.number, reason=why, waiting=waiting)
 
-    def _start(self, row: ApplicationRow, capacity: Amounts) -> str | None:
+    def _reason_of(
+        self,
+        row: ApplicationRow,
+        obstacle: Obstacle,
+        capacity: Amounts,
+        free: Amounts,
+        running: Sequence[ApplicationRow],
+    ) -> str:
+        """Return the reason in its JSON form; its words are those of the obstacle."""
+        import json
+
+        from dlapp.cluster.local.reasons import facts_of, whole_ask
+        from dlapp.cluster.reasons.tiers import choose
+        from dlapp.serialization import to_json
+        from dlapp.value import replace
+        from dlapp.waiting import Waiting
+
+        reason = Waiting(code=obstacle.code, message=obstacle.text)
+        if not obstacle.is_known:
+            gpus = None
+            if row.gcores:
+                from dlapp.gpuid.health.inspection import count_free
+
+                with contextlib.suppress(DlappError):
+                    gpus = count_free(self._machine_ledger().record())
+                    capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
+            found = choose(facts_of([whole_ask(row)], capacity, free, running, gpus=gpus))
+            if found.code != STARTING:
+                reason = replace(found, message=obstacle.text)
+        return json.dumps(to_json(reason), separators=(",", ":"))
+
+    def _start(self, row: ApplicationRow, capacity: Amounts) -> Obstacle | None:
         """Start a row's ApplicationMaster; what it still waits for, or None: it was started, or has ended."""
         home = self._state.application(row.id)
         with contextlib.ExitStack() as held:
@@ -416,7 +454,7 @@ class Runner:
             if row.gcores:
                 reservation = self._reserve(row)
                 if isinstance(reservation, str):
-                    return reservation
+                    return Obstacle(reservation, NODES_FULL)
                 held.callback(reservation.close)
                 holds = reservation.fds
             try:
@@ -428,11 +466,11 @@ class Runner:
                 return None
             if alive is None:
                 self._pause_s = min(self._pause_s, self._lingering_s)
-                return "processes of an earlier start are ending"
+                return Obstacle("processes of an earlier start are ending", STARTING, is_known=True)
             held.callback(os.close, alive)
             if not self._mark_started(row, capacity):
                 self._pause_s = 0.0
-                return "others came first"
+                return Obstacle("others came first", NODES_FULL, is_known=True)
             self._spawn(row, home, 1, alive, holds)
         return None
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import NOT_ENDED
-from dlapp.cluster.engine import EngineInfo
+from dlapp.cluster.engine import EngineInfo, PlanFacts
 from dlapp.cluster.yarn.client import preflight
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
@@ -20,6 +20,7 @@ from dlapp.cluster.yarn.client.session import ClusterSession, FilesOf
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
 from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT
+from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.config import Config
@@ -29,6 +30,7 @@ from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec
+from dlapp.system import clock
 from dlapp.value import Closeable
 
 if TYPE_CHECKING:
@@ -120,7 +122,9 @@ class YarnEngine(Closeable):
             if key.endswith("node_label"):
                 preflight.check_label(key, rest.configuration)
         lines += self._node_lines(spec)
-        preflight.check_queue(rest.queues(), spec.queue or "default")
+        queues = rest.queues()
+        preflight.check_queue(queues, spec.queue or "default")
+        check_limits(spec, queues, self._session.nodes(), dialect, self._session.config.yarn.am_memory_mib)
         preflight.check_home(self._session.files(user), user)
         if spec.priority is not None:
             most = int(rest.configuration(PRIORITY_LIMIT) or 0)
@@ -167,6 +171,17 @@ class YarnEngine(Closeable):
         """`view` in its JSON form. Raises NotFound."""
         found: dict[str, Any] = to_json(self.view(ApplicationId.from_text(application_id)))
         return found
+
+    def view_in_full_json(self, application_id: str) -> dict[str, Any]:
+        """`view_json`; of one that waits, with the smallest change that ends the wait, and an estimate of its start.
+        Raises NotFound."""
+        found: dict[str, Any] = to_json(self._reader.view_in_full(ApplicationId.from_text(application_id)))
+        return found
+
+    def plan(self, spec: AppSpec) -> PlanFacts:
+        """Return what is known here about an application that might be submitted now. Raises AskTooLarge,
+        Unreachable."""
+        return ClusterFacts(self._session).plan(spec, clock.now_ms())
 
     def views_json(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None

@@ -41,6 +41,8 @@ _APPS = f"{_CLUSTER}/apps"
 _MAX_REDIRECTS = 3
 MOST_APPLICATIONS = 20_000
 """So many are asked for at most: the ResourceManager makes the whole answer before it sends any of it. Some 20 MiB."""
+MOST_IN_QUEUE = 1_000
+"""So many applications of a queue are read at most."""
 _UNREAD = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression,resourceInfo"
 """Fields of an application that nobody here reads; the requests of a large one have some MiB. Versions before 2.9
 ignore the parameter. Source: DeSelectFields, 2.9.2 to 3.5.0."""
@@ -123,13 +125,19 @@ class AppReport(Value, kw_only=True):
 
 
 class NodeInfo(Value, kw_only=True):
-    """A node: ``total`` by resource type (``memory-mb``, ``vcores``, ``gcores``)."""
+    """A node: ``total`` and ``free`` by resource type (``memory-mb``, ``vcores``, ``gcores``).
+
+    Args:
+        labels: its node labels.
+    """
 
     name: str
     web: str
     state: str
     total: dict[str, int]
     health: str = ""
+    free: dict[str, int] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
 
     @property
     def host(self) -> str:
@@ -293,7 +301,7 @@ class YarnRest(Closeable):
         answer = self._call("POST", f"{_CLUSTER}/apps/new-application")
         return NewApplication(
             application_id=ApplicationId.from_text(str(answer.get("application-id"))),
-            largest=_amounts(_object(answer.get("maximum-resource-capability"))),
+            largest=amounts(_object(answer.get("maximum-resource-capability"))),
         )
 
     def submit(self, submission: AppSubmission) -> None:
@@ -356,6 +364,23 @@ class YarnRest(Closeable):
                 f"{self.active_url()}: the ResourceManager lists more than {MOST_APPLICATIONS} applications, which are "
                 f"not read; {_FEWER}"
             )
+        return sorted(found, key=lambda report: report.application_id)
+
+    def in_queue(self, queue: str, *, ended_since_ms: int | None = None) -> list[AppReport]:
+        """Return applications of any type in a queue, the first submitted first, as far as the caller may see them.
+
+        Args:
+            queue: its short name.
+            ended_since_ms: those that have ended since then [ms since 1970]; None: those that have not ended.
+        """
+        unread = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression"
+        query = {"limit": str(MOST_IN_QUEUE), "queue": queue, "deSelects": unread}
+        if ended_since_ms is None:
+            query["states"] = "RUNNING,ACCEPTED"
+        else:
+            query |= {"states": "FINISHED,FAILED,KILLED", "finishedTimeBegin": str(ended_since_ms)}
+        answer = self._call("GET", _APPS, query)
+        found = [_report(one) for one in _list(_object(answer.get("apps")).get("app"))]
         return sorted(found, key=lambda report: report.application_id)
 
     def attempts(self, application_id: ApplicationId) -> list[dict[str, Any]]:
@@ -547,23 +572,26 @@ def _report(raw: dict[str, Any]) -> AppReport:
 
 
 def _node(raw: dict[str, Any]) -> NodeInfo:
-    total = _amounts(_object(raw.get("totalResource")))
+    total = amounts(_object(raw.get("totalResource")))
+    free = {"memory-mb": _number(raw.get("availMemoryMB")), "vcores": _number(raw.get("availableVirtualCores"))}
+    free |= amounts(_object(raw.get("availableResource")))
     if not total:  # Hadoop 2 tells what is used and what is free: of memory and vcores, and 2.10 of all types
         used = {"memory-mb": _number(raw.get("usedMemoryMB")), "vcores": _number(raw.get("usedVirtualCores"))}
-        free = {"memory-mb": _number(raw.get("availMemoryMB")), "vcores": _number(raw.get("availableVirtualCores"))}
-        used |= _amounts(_object(raw.get("usedResource")))
-        free |= _amounts(_object(raw.get("availableResource")))
+        used |= amounts(_object(raw.get("usedResource")))
         total = {name: used.get(name, 0) + amount for name, amount in free.items()}
+    labels = raw.get("nodeLabels") or ()
     return NodeInfo(
         name=str(raw.get("id", "")),
         web=str(raw.get("nodeHTTPAddress", "")),
         state=str(raw.get("state", "")),
         total=total,
         health=str(raw.get("healthReport") or ""),
+        free=free,
+        labels=(labels,) if isinstance(labels, str) else tuple(str(one) for one in labels),
     )
 
 
-def _amounts(raw: dict[str, Any]) -> dict[str, int]:
+def amounts(raw: dict[str, Any]) -> dict[str, int]:
     """Resource type -> amount; memory in MiB. Hadoop 2 has the first two alone."""
     found = {}
     if raw:

@@ -26,6 +26,7 @@ from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, EndedApplication, en
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import AmState
+from dlapp.cluster.yarn.client.waits import ClusterFacts
 from dlapp.cluster.yarn.staging import (
     MAX_HISTORY_BYTES,
     MAX_SUBMISSION_BYTES,
@@ -41,7 +42,7 @@ from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, ContainerView, OutputView, State
 from dlapp.serialization import from_json, parse_json
 from dlapp.spec import Submission
-from dlapp.system import log
+from dlapp.system import clock, log
 from dlapp.value import replace
 
 KEPT_READ = 200
@@ -82,6 +83,15 @@ class ApplicationReader:
                 raise
             said = "; ".join(filter(None, (written.diagnostics, f"the ResourceManager does not answer: {error}")))
             return replace(written, diagnostics=said)
+        return ClusterFacts(self._session).explained(report, self._merged(report))
+
+    def view_in_full(self, application_id: ApplicationId) -> ApplicationView:
+        """`view`, with the smallest change that ends its wait and an estimate of its start. Raises NotFound,
+        Unreachable."""
+        report = self.report(application_id)
+        return ClusterFacts(self._session).in_full(report, self._merged(report), clock.now_ms())
+
+    def _merged(self, report: AppReport) -> ApplicationView:
         told = self._told(report)
         server = self._log_server(report)
         if told.view is None or not server:
@@ -124,8 +134,9 @@ class ApplicationReader:
             kept = set(ended if limit is None else ended[len(ended) - limit :] if limit else ())
             running = [one for one in reports if one.state is State.RUNNING]
             latest = set(running[-RUNNING_READ:])
+            facts = ClusterFacts(self._session, of_others=False)
             return [
-                client_views.merged(one, self._last_words(one) if one in latest else AmState())
+                facts.explained(one, client_views.merged(one, self._last_words(one) if one in latest else AmState()))
                 for one in reports
                 if not one.state.ended or one in kept
             ]

@@ -160,7 +160,7 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
     else:
         changes |= {"state": report.state, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}
         if report.state is not State.RUNNING:
-            changes |= {"diagnostics": _waiting_line(report), "phase": _wait_for_am(report, told)}
+            changes |= {"diagnostics": waiting_line(report), "phase": _wait_for_am(report, told)}
         elif view.state.ended:
             since = "" if view.finished_ms is None else f" since {date_and_time(view.finished_ms / 1000)}"
             changes["phase"] = f"ending: YARN is told{since}"
@@ -242,7 +242,7 @@ def first_line(diagnostics: str) -> str:
     return _DETAILS.split(line)[0]
 
 
-def _waiting_line(report: AppReport) -> str:
+def waiting_line(report: AppReport) -> str:
     """Return what an application waits for in YARN: its queue, with what the queue has, may have and is asked for.
 
     Source: FiCaSchedulerApp.getPendingAppDiagnosticMessage and getActivedAppDiagnosticMessage, Hadoop 2.8 to 3.5.

@@ -1,0 +1,111 @@
+"""The smallest change that ends a wait for this machine, and the estimate of a start."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from dlapp.cluster.engine import PlanFacts
+from dlapp.cluster.local import spool
+from dlapp.cluster.local.queue import DONE, RUNNING, ApplicationRow, Queue
+from dlapp.cluster.local.reasons import THIS_MACHINE, facts_of
+from dlapp.cluster.local.schedule import Amounts, QueuedApplication
+from dlapp.cluster.local.state import StateDir
+from dlapp.cluster.local.views import amounts_json
+from dlapp.cluster.reasons.change import smallest_change
+from dlapp.cluster.reasons.estimate import MOST_JOBS, Job, estimate
+from dlapp.cluster.reasons.facts import WaitFacts, asks_of
+from dlapp.cluster.reasons.tiers import choose, fitting_nodes
+from dlapp.errors import DlappError
+from dlapp.serialization import to_json
+from dlapp.spec import AppSpec
+from dlapp.system import clock
+from dlapp.system.owners import user_name
+from dlapp.value import replace
+from dlapp.waiting import STARTING, Ahead, Estimate
+
+
+class MachineWaits:
+    """Amounts of this machine, with who has them and who had them.
+
+    Args:
+        state: the caller's state directory.
+        queue: its rows.
+        capacity: of this machine.
+        lock_dir: where the ledger of GPUs is.
+    """
+
+    def __init__(self, state: StateDir, queue: Queue, capacity: Amounts, lock_dir: str) -> None:
+        self._state, self._queue, self._capacity, self._lock_dir = state, queue, capacity, lock_dir
+
+    def in_full(self, spec: AppSpec, before: Sequence[QueuedApplication], row: ApplicationRow) -> dict[str, Any]:
+        """Return the change and the estimate of a waiting application, as fields of `dlapp.waiting.Waiting` in JSON.
+
+        Args:
+            spec: of the application.
+            before: those that come first.
+            row: of the queue.
+        """
+        change = "" if before else smallest_change(self._facts(spec, before))
+        return {"change": change, "estimate": to_json(self._estimate(spec, row))}
+
+    def plan(self, spec: AppSpec, waiting: Sequence[QueuedApplication]) -> PlanFacts:
+        """Return what is known about an application that might be submitted now.
+
+        Args:
+            spec: of the application.
+            waiting: all that wait.
+        """
+        facts = self._facts(spec, waiting)
+        reason = choose(facts)
+        if reason.code == STARTING:
+            reason = replace(reason, message="it would start now")
+        nodes = {one.role: (THIS_MACHINE,) if fitting_nodes(facts, one) else () for one in facts.asks}
+        return PlanFacts(
+            facts=facts,
+            waiting=replace(reason, change=smallest_change(facts)),
+            estimate=self._estimate(spec, None),
+            nodes=nodes,
+        )
+
+    def _facts(self, spec: AppSpec, before: Sequence[QueuedApplication]) -> WaitFacts:
+        running = [row for row in self._queue.unsettled() if row.state == RUNNING]
+        for one in spool.entries_of_others(self._state) if self._state.shared else ():
+            if one.phase != spool.WAITING:
+                names = ("id", "submitter", "memory_mib", "vcores", "gcores")
+                running.append(ApplicationRow(names, (one.id, user_name(one.uid), *one[3:6])))
+        gpus = None
+        if spec.total()[2]:
+            from dlapp.gpuid.health import nvml_subprocess
+            from dlapp.gpuid.health.inspection import count_free
+            from dlapp.gpuid.stores.machine import MachineLedger
+
+            with contextlib.suppress(DlappError):
+                gpus = count_free(MachineLedger(self._lock_dir, discover=nvml_subprocess.discover).record())
+        # Placement has no effect here, and all containers run at the same time.
+        asks = [replace(one, nodes=(), exclude_nodes=(), node_label="", together=True) for one in asks_of(spec)]
+        facts = facts_of(asks, self._capacity, self._capacity.without(running), running, gpus=gpus)
+        ahead = tuple(Ahead(id=one.id, user=one.user, amounts=amounts_json(one.amounts)) for one in before)
+        return replace(facts, before=ahead)
+
+    def _estimate(self, spec: AppSpec, row: ApplicationRow | None) -> Estimate:
+        now_ms = clock.now_ms()
+        columns = "number, state, submitted_ms, started_ms, finished_ms, memory_mib, vcores, gcores"
+        rows = self._queue.rows(f"TRUE ORDER BY number DESC LIMIT {MOST_JOBS}", columns=columns)
+        jobs = [
+            Job(
+                one.submitted_ms,
+                one.started_ms,
+                one.finished_ms if one.state == DONE else None,
+                self._share(Amounts(one.memory_mib, one.vcores, one.gcores)),
+            )
+            for one in rows
+            if (row is None or one.number != row.number) and not (one.state == DONE and one.started_ms is None)
+        ]
+        submitted_ms = now_ms if row is None else row.submitted_ms
+        return estimate(Job(submitted_ms, None, None, self._share(Amounts(*spec.total()))), jobs, now_ms)
+
+    def _share(self, amounts: Amounts) -> float:
+        shares = (amount / there for amount, there in zip(amounts, self._capacity, strict=True) if there)
+        return min(1.0, max(shares, default=0.0))

@@ -1,0 +1,49 @@
+"""Facts about an application that waits for this machine, for the functions in `dlapp.cluster.reasons`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dlapp.cluster.local.queue import ApplicationRow
+from dlapp.cluster.local.schedule import Amounts, amounts_of
+from dlapp.cluster.local.views import amounts_json
+from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, NodeFacts, WaitFacts
+from dlapp.waiting import Ahead, ContainerAsk
+
+THIS_MACHINE = "this machine"
+
+
+def facts_of(
+    asks: Sequence[ContainerAsk],
+    capacity: Amounts,
+    free: Amounts,
+    running: Iterable[ApplicationRow],
+    *,
+    gpus: tuple[int, int] | None = None,
+) -> WaitFacts:
+    """Return what is known about containers that are needed at the same time.
+
+    Args:
+        asks: the containers.
+        capacity, free: of this machine, and of that what nobody has.
+        running: all that run.
+        gpus: as the ledger says, how many GPUs can be leased now, and how many more if they were not in quarantine;
+            None: it was not asked.
+    """
+    there, left = _amounts(capacity), _amounts(free)
+    usable = None
+    if gpus is not None:
+        left[GCORES], usable = sum(gpus), there[GCORES] - gpus[1]
+    node = NodeFacts(host=THIS_MACHINE, total=there, free=left, usable_gpus=usable)
+    holders = tuple(Ahead(id=one.id, user=one.submitter, amounts=amounts_json(amounts_of(one))) for one in running)
+    return WaitFacts(asks=tuple(asks), nodes=(node,), holders=holders, one_machine=True)
+
+
+def whole_ask(row: ApplicationRow) -> ContainerAsk:
+    """Return what all containers of an application ask for, as one container."""
+    memory_mib, vcores, gcores = amounts_of(row)
+    return ContainerAsk(role="application", count=1, memory_mib=memory_mib, vcores=vcores, gcores=gcores)
+
+
+def _amounts(amounts: Amounts) -> dict[str, int]:
+    return {MEMORY: amounts.memory_mib, VCORES: amounts.vcores, GCORES: amounts.gcores}

@@ -1,0 +1,90 @@
+"""The smallest change of an application with which it would start now.
+
+A change is tried on the facts by the functions that choose the reason, so it removes the reason or is not named. The
+order is that of what a user gives up: where it runs, then how much it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, WaitFacts, amount_text, each
+from dlapp.cluster.reasons.tiers import can_start, fitting_nodes
+from dlapp.value import replace
+from dlapp.waiting import ContainerAsk
+
+_FIELDS = {GCORES: "gcores", MEMORY: "memory_mib", VCORES: "vcores"}
+_STEP_MIB = 256
+
+
+def smallest_change(facts: WaitFacts) -> str:
+    """Return the smallest change with which the application would start now, with the option for it; empty if none of
+    those that are tried would do: ``2 GPUs: now, on host03 (--set resources.gcores=2)``."""
+    if not facts.asks or facts.nodes is None or facts.dependency or facts.held or facts.before or can_start(facts):
+        return ""
+    for name, option, changed in _changes(facts):
+        if can_start(changed):
+            where = _where(changed)
+            return f"{name}: now{f', on {where}' if where else ''}{f' ({option})' if option else ''}"
+    return ""
+
+
+def _changes(facts: WaitFacts) -> Iterator[tuple[str, str, WaitFacts]]:
+    for key in ("exclude_nodes", "nodes", "node_label"):
+        if any(getattr(ask, key) for ask in facts.asks):
+            empty = "" if key == "node_label" else ()
+            asks = tuple(replace(ask, **{key: empty}) for ask in facts.asks)
+            yield f"without {key}", f"--set resources.{key}=", replace(facts, asks=asks)
+    for name, limits in facts.other_queues:
+        yield f"queue {name}", f"--set application.queue={name}", replace(facts, limits=limits, am_limit="")
+    for name in (GCORES, MEMORY, VCORES):
+        yield from _less(facts, name)
+    yield from _fewer(facts)
+    ask = max(facts.asks, key=lambda one: one.gcores)
+    if ask.gcores:
+        yield "no GPU", f"--set {_section(facts, ask)}.gcores=0", _with(facts, ask, gcores=0)
+
+
+def _less(facts: WaitFacts, name: str) -> Iterator[tuple[str, str, WaitFacts]]:
+    """Yield the facts with less of one amount in each container of the largest ask, the most that may do first."""
+    ask = max(facts.asks, key=lambda one: each(one)[name])
+    asked = each(ask)[name]
+    candidates = {node.healthy().free.get(name, 0) for node in facts.nodes or ()}
+    limits = [one for one in facts.limits if name in one.most and name in one.used]
+    candidates |= {one.most[name] - one.used[name] for one in limits}
+    candidates |= {facts.largest[name]} if name in facts.largest else set()
+    if name == GCORES:
+        candidates |= set(range(min(asked, 64)))
+    for amount in sorted((one for one in candidates if 1 <= one < asked), reverse=True):
+        given = amount // _STEP_MIB * _STEP_MIB if name == MEMORY and amount > _STEP_MIB else amount
+        option = f"--set {_section(facts, ask)}.{'memory' if name == MEMORY else name}={given}"
+        yield amount_text(name, given), option, _with(facts, ask, **{_FIELDS[name]: given})
+
+
+def _fewer(facts: WaitFacts) -> Iterator[tuple[str, str, WaitFacts]]:
+    """Yield the facts with fewer containers of the largest group that is needed together."""
+    groups = [one for one in facts.asks if one.together and one.count > 1]
+    if not groups:
+        return
+    ask = max(groups, key=lambda one: one.count)
+    key = "containers" if len(facts.asks) == 1 else "instances"
+    for count in range(ask.count - 1, 0, -1):
+        text = f"{count} container{'' if count == 1 else 's'}"
+        option = f"--set {_section(facts, ask)}.{key}={count}" if not facts.has_containers else ""
+        yield text, option, _with(facts, ask, count=count)
+
+
+def _with(facts: WaitFacts, ask: ContainerAsk, **change: int) -> WaitFacts:
+    return replace(facts, asks=tuple(replace(one, **change) if one is ask else one for one in facts.asks))
+
+
+def _section(facts: WaitFacts, ask: ContainerAsk) -> str:
+    return "resources" if len(facts.asks) == 1 else f"role {ask.role}"
+
+
+def _where(facts: WaitFacts) -> str:
+    """Return the node with the least room that takes the container; empty: there is only this machine."""
+    if facts.one_machine or len(facts.asks) != 1 or facts.asks[0].count > 1:
+        return ""
+    nodes = fitting_nodes(facts, facts.asks[0])
+    return min(nodes, key=lambda node: [node.free.get(name, 0) for name in (GCORES, MEMORY)]).host if nodes else ""

@@ -1,0 +1,144 @@
+"""Estimate of when a waiting application starts: a range, learnt from those that waited before it.
+
+For each application the work that is ahead of it is computed as it was when it was submitted: what the running ones
+are still to use, by how long others ran that had run as long, and what those before it in the queue are to use. Divided
+by what there is, that is a prediction of its wait. It is wrong by a factor, and by how much shows the history: the
+range is made of the factors of those earlier applications whose prediction was most like this one. Its ends are the
+quantiles between which `COVERAGE` of them lie.
+
+How often such ranges held is found in the same history: for each of the latest ones the range is made of those before
+it only. With fewer than `LEAST_SAMPLES` there is no range.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dlapp.waiting import Estimate
+
+COVERAGE = 0.8
+LEAST_SAMPLES = 20
+MOST_JOBS = 400
+"""Of the history the latest so many are looked at."""
+_NEAREST = 150
+_TESTED = 60
+_FLOOR_S = 1.0
+"""A wait below it is none."""
+
+
+class Job(NamedTuple):
+    """An application for the estimate; times in ms since 1970.
+
+    Args:
+        started_ms: None: it waits.
+        ended_ms: None: it has not ended.
+        share: of the cluster that it uses while it runs: the largest of its amounts over what there is, 0 to 1.
+    """
+
+    submitted_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    share: float
+
+
+class _Sample(NamedTuple):
+    predicted_s: float
+    waited_s: float
+
+    @property
+    def factor(self) -> float:
+        return max(self.waited_s, _FLOOR_S) / max(self.predicted_s, _FLOOR_S)
+
+
+def estimate(job: Job, others: Sequence[Job], now_ms: int) -> Estimate:
+    """Return when a waiting job is expected to start.
+
+    Args:
+        job: the one that waits.
+        others: all that are known, in any order.
+        now_ms: the time [ms since 1970].
+    """
+    latest = sorted(others, key=lambda one: (one.submitted_ms, one.started_ms or now_ms))[-MOST_JOBS:]
+    samples = _samples(latest, now_ms)
+    coverage, tested = _held(samples)
+    if len(samples) < LEAST_SAMPLES:
+        return Estimate(samples=len(samples))
+    runtimes = sorted((one.ended_ms - one.started_ms) / 1000 for one in latest if one.started_ms and one.ended_ms)
+    predicted_s = _predicted_s(job, latest, now_ms, runtimes)
+    least_s, most_s = _range_s(predicted_s, samples)
+    return Estimate(
+        earliest_ms=now_ms + int(least_s * 1000),
+        latest_ms=now_ms + int(most_s * 1000),
+        coverage=coverage,
+        samples=tested,
+    )
+
+
+def _samples(jobs: Sequence[Job], now_ms: int) -> list[_Sample]:
+    """Return for each job that has started what was predicted when it was submitted, and how long it waited."""
+    ends = sorted((one.ended_ms, one.started_ms) for one in jobs if one.ended_ms is not None and one.started_ms)
+    runtimes: list[float] = []
+    found, place = [], 0
+    for job in jobs:
+        while place < len(ends) and ends[place][0] <= job.submitted_ms:
+            insort(runtimes, (ends[place][0] - ends[place][1]) / 1000)
+            place += 1
+        # What ran or waited before the first job of the history is not known.
+        if job.started_ms is None or not runtimes or job.submitted_ms < (jobs[0].started_ms or 0):
+            continue
+        predicted_s = _predicted_s(job, jobs, job.submitted_ms, runtimes)
+        found.append(_Sample(predicted_s, (job.started_ms - job.submitted_ms) / 1000))
+    return found
+
+
+def _predicted_s(job: Job, jobs: Sequence[Job], at_ms: int, runtimes: Sequence[float]) -> float:
+    """Return the work that is ahead of a job at a moment [s of the whole cluster]; 0: there is room for it.
+
+    Args:
+        runtimes: of those that have ended, sorted [s].
+    """
+    if not runtimes:
+        return 0.0
+    beyond = [0.0] * (len(runtimes) + 1)
+    for place in range(len(runtimes) - 1, -1, -1):
+        beyond[place] = beyond[place + 1] + runtimes[place]
+    mean_s, work_s, free, has_queue = beyond[0] / len(runtimes), 0.0, 1.0, False
+    for one in jobs:
+        if one is job or one.submitted_ms > at_ms or (one.ended_ms is not None and one.ended_ms <= at_ms):
+            continue
+        if one.started_ms is not None and one.started_ms <= at_ms:
+            age_s = (at_ms - one.started_ms) / 1000
+            place = bisect_right(runtimes, age_s)
+            left = len(runtimes) - place
+            # One that has run longer than all others is expected to run half as long again.
+            work_s += one.share * (beyond[place] / left - age_s if left else age_s / 2)
+            free -= one.share
+        elif one.submitted_ms < job.submitted_ms:
+            work_s += one.share * mean_s
+            has_queue = True
+    return 0.0 if job.share <= free + 1e-9 and not has_queue else max(work_s, _FLOOR_S)
+
+
+def _range_s(predicted_s: float, samples: Sequence[_Sample]) -> tuple[float, float]:
+    """Return the range of a wait, by the factors of the samples whose prediction is nearest."""
+    at = math.log(max(predicted_s, _FLOOR_S))
+    near = sorted(samples, key=lambda one: abs(math.log(max(one.predicted_s, _FLOOR_S)) - at))[:_NEAREST]
+    factors = sorted(one.factor for one in near)
+    tail = (1 - COVERAGE) / 2 * (len(factors) + 1)
+    least = factors[max(0, math.floor(tail) - 1)]
+    most = factors[min(len(factors) - 1, math.ceil(len(factors) + 1 - tail) - 1)]
+    scale_s = max(predicted_s, _FLOOR_S)
+    return (0.0 if predicted_s * least <= _FLOOR_S else scale_s * least), scale_s * most
+
+
+def _held(samples: Sequence[_Sample]) -> tuple[float | None, int]:
+    """Return which share of the latest samples was within the range that the ones before it gave, and their number."""
+    tested = range(max(LEAST_SAMPLES, len(samples) - _TESTED), len(samples))
+    held = 0
+    for place in tested:
+        least_s, most_s = _range_s(samples[place].predicted_s, samples[:place])
+        held += least_s <= samples[place].waited_s <= most_s
+    return (held / len(tested) if tested else None), len(tested)

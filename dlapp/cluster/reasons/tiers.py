@@ -1,0 +1,333 @@
+"""Choice of the reason for a wait.
+
+Each tier is a function that looks at the facts for one code, and returns the reason if it holds. `choose` returns the
+first in the order of `dlapp.waiting.CODES`. So an application that waits for two things is shown with the same one at
+each look, and what an operator's limit forbids is never shown as a lack of room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from dlapp.cluster.reasons.facts import (
+    GCORES,
+    MEMORY,
+    NAMES,
+    Amounts,
+    LimitFacts,
+    NodeFacts,
+    WaitFacts,
+    amount_text,
+    each,
+    memory_text,
+    total,
+)
+from dlapp.value import replace
+from dlapp.waiting import (
+    AM_LIMIT,
+    DEPENDENCY,
+    EXCLUDED_NODES,
+    GPUS_FRAGMENTED,
+    GPUS_QUARANTINED,
+    HELD,
+    LABEL,
+    NEVER_FITS,
+    NODES_FULL,
+    QUEUE_LIMIT,
+    SERVICE_AWAY,
+    STARTING,
+    USER_LIMIT,
+    Ahead,
+    ContainerAsk,
+    Waiting,
+    first_of,
+)
+
+SHOWN_AHEAD = 20
+_NAMED = 3
+
+
+def choose(facts: WaitFacts) -> Waiting:
+    """Return the reason why an application waits; ``starting`` if nothing is in its way."""
+    found = first_of([*(tier(facts) for tier in _TIERS), facts.own]) or _starting(facts)
+    since_ms = facts.since_ms if found.since_ms is None else found.since_ms
+    return found if found.since_ms == since_ms else replace(found, since_ms=since_ms)
+
+
+def can_start(facts: WaitFacts) -> bool:
+    """Return whether nothing is in the way of at least one container, or of all that are needed together."""
+    return all(tier(facts) is None for tier in _TIERS) and _all_together_fit(facts)
+
+
+# ---- the tiers ----
+
+
+def never_fits(facts: WaitFacts) -> Waiting | None:
+    """Return the limit that an ask is above however much is free."""
+    for ask in facts.asks:
+        for name, amount in each(ask).items():
+            if amount > facts.largest.get(name, amount):
+                most = facts.largest[name]
+                text = f"{_needs(facts, ask, name)}, the largest container has {_amount(name, most)}"
+                return _reason(NEVER_FITS, text, name, amount, most)
+        for node in _largest_node(facts, ask):
+            name = next(iter(_lacks(each(ask), node.total)))
+            where = "this machine has" if facts.one_machine else "no node has more than"
+            most = max(one.total.get(name, 0) for one in facts.nodes or ())
+            text = f"{_needs(facts, ask, name)}, {where} {_amount(name, most)}"
+            return _reason(NEVER_FITS, text, name, each(ask)[name], most)
+    for limit in facts.limits:
+        if limit.code == AM_LIMIT:
+            continue
+        alone = replace(limit, most=limit.ever or limit.most)
+        needed, used = _needed_at_once(facts.asks, limit)
+        if name := alone.stops(needed, used=used):
+            most = alone.most[name]
+            text = f"needs {amount_text(name, needed[name])}, the maximum of {limit.name} is {_amount(name, most)}"
+            return _reason(NEVER_FITS, f"{text}{_setting(limit)}", name, needed[name], most)
+    return None
+
+
+def _limit(code: str) -> Callable[[WaitFacts], Waiting | None]:
+    def tier(facts: WaitFacts) -> Waiting | None:
+        for limit in facts.limits:
+            for ask in facts.asks if limit.code == code else ():
+                if name := limit.stops(each(ask)):
+                    amount, left = each(ask)[name], max(0, limit.most[name] - limit.used[name])
+                    text = (
+                        f"needs {amount_text(name, amount)}, {limit.name} has {_amount(name, left)} left "
+                        f"of {_amount(name, limit.most[name])}{_setting(limit)}"
+                    )
+                    return _reason(code, text, name, amount, left, facts.holders)
+        return None
+
+    return tier
+
+
+def _am_limit(facts: WaitFacts) -> Waiting | None:
+    found = _limit(AM_LIMIT)(facts)
+    if facts.am_limit:
+        text = facts.am_limit
+        return replace(found, message=text) if found is not None else _reason(AM_LIMIT, text, MEMORY)
+    return found
+
+
+def _dependency(facts: WaitFacts) -> Waiting | None:
+    return _reason(DEPENDENCY, facts.dependency) if facts.dependency else None
+
+
+def _held(facts: WaitFacts) -> Waiting | None:
+    return _reason(HELD, facts.held) if facts.held else None
+
+
+def _label(facts: WaitFacts) -> Waiting | None:
+    for ask in facts.asks:
+        if not ask.node_label or facts.nodes is None:
+            continue
+        labelled = [node for node in facts.nodes if ask.node_label in node.labels]
+        if not labelled:
+            return _reason(LABEL, f"no node that runs has the label {ask.node_label}", ask.node_label, 1, 0)
+        without = replace(ask, node_label="")
+        if not _fitting(facts, ask) and _fitting(facts, without):
+            names = ", ".join(node.host for node in _fitting(facts, without)[:_NAMED])
+            text = f"the nodes with the label {ask.node_label} are full, {names} without it has room"
+            return _reason(LABEL, text, ask.node_label, 1, 0)
+    return None
+
+
+def _excluded_nodes(facts: WaitFacts) -> Waiting | None:
+    for ask in facts.asks:
+        if not (ask.nodes or ask.exclude_nodes) or _fitting(facts, ask):
+            continue
+        if others := _fitting(facts, replace(ask, nodes=(), exclude_nodes=())):
+            key = "nodes" if ask.nodes else "exclude_nodes"
+            names = ", ".join(node.host for node in others[:_NAMED])
+            return _reason(EXCLUDED_NODES, f"{key} leaves out {names}, where there is room", key, 1, 0)
+    return None
+
+
+def _gpus_quarantined(facts: WaitFacts) -> Waiting | None:
+    for ask in facts.asks:
+        if not ask.gcores or _fitting(facts, ask):
+            continue
+        if found := _fitting(facts, ask, healthy=False):
+            node = found[0]
+            left = node.healthy().free.get(GCORES, 0)
+            bad = node.total.get(GCORES, 0) - (node.usable_gpus or 0)
+            text = (
+                f"needs {amount_text(GCORES, ask.gcores)}, {_here(facts, node)} has {left} free, "
+                f"{bad} {'is' if bad == 1 else 'are'} in quarantine"
+            )
+            return _reason(GPUS_QUARANTINED, text, GCORES, ask.gcores, left)
+    return None
+
+
+def _gpus_fragmented(facts: WaitFacts) -> Waiting | None:
+    for ask in facts.asks:
+        if not ask.gcores or _fitting(facts, ask):
+            continue
+        free = [max(0, node.free.get(GCORES, 0)) for node in _allowed(facts, ask)]
+        if len(free) > 1 and max(free) < ask.gcores <= sum(free):
+            text = f"{amount_text(GCORES, sum(free))} free, {ask.gcores} together nowhere"
+            return _reason(GPUS_FRAGMENTED, text, GCORES, ask.gcores, max(free), facts.holders)
+    return None
+
+
+def _nodes_full(facts: WaitFacts) -> Waiting | None:
+    for ask in facts.asks:
+        nodes = _allowed(facts, ask)
+        if facts.nodes is None or _fitting(facts, ask):
+            continue
+        if not nodes:
+            return _reason(NODES_FULL, "no node of those that it may use runs now", "", 1, 0)
+        # Of the node that lacks least: the user sees what is missing there.
+        node = min(nodes, key=lambda one: (len(_lacks(each(ask), one.free)), -one.free.get(GCORES, 0)))
+        name = next(iter(_lacks(each(ask), node.free)))
+        most = max(max(0, one.free.get(name, 0)) for one in nodes)
+        free = f"{_amount(name, most)} free" if facts.one_machine else f"the most on a node is {_amount(name, most)}"
+        if most >= each(ask)[name]:
+            free = f"no node has it free together with {_others(ask, name)}"
+        text = f"{_needs(facts, ask, name)}, {free}{_named(facts, name)}"
+        return _reason(NODES_FULL, text, name, each(ask)[name], most, facts.before + facts.holders)
+    if facts.before:
+        count = len(facts.before)
+        return _reason(NODES_FULL, f"waiting: {count} ahead", "", None, None, facts.before)
+    if not _all_together_fit(facts):
+        asks = [one for one in facts.asks if one.together]
+        count = sum(one.count for one in asks)
+        text = f"needs {count} containers together, not all of them fit now"
+        return _reason(NODES_FULL, text, "containers", count, None, facts.holders)
+    return None
+
+
+def _service_away(facts: WaitFacts) -> Waiting | None:
+    return _reason(SERVICE_AWAY, f"why it waits is not known: {facts.unread}", "scheduler") if facts.unread else None
+
+
+def _starting(facts: WaitFacts) -> Waiting:
+    return _reason(STARTING, facts.starting)
+
+
+_TIERS: tuple[Callable[[WaitFacts], Waiting | None], ...] = (
+    *(never_fits, _dependency, _held, _limit(QUEUE_LIMIT), _limit(USER_LIMIT), _am_limit, _label, _excluded_nodes),
+    *(_gpus_quarantined, _gpus_fragmented, _nodes_full, _service_away),
+)
+
+
+# ---- what fits where ----
+
+
+def fitting_nodes(facts: WaitFacts, ask: ContainerAsk) -> list[NodeFacts]:
+    """Return the nodes that could take one container of an ask now."""
+    return _fitting(facts, ask)
+
+
+def _fitting(facts: WaitFacts, ask: ContainerAsk, *, healthy: bool = True) -> list[NodeFacts]:
+    return [node for node in _allowed(facts, ask, healthy=healthy) if not _lacks(each(ask), node.free)]
+
+
+def _allowed(facts: WaitFacts, ask: ContainerAsk, *, healthy: bool = True) -> list[NodeFacts]:
+    """Return the nodes that an ask may be placed on, as they are without their GPUs in quarantine."""
+    found = []
+    for node in facts.nodes or ():
+        # Without a label a container goes to nodes without one. Source: YARN, NodeLabel.md, "exclusive".
+        of_label = ask.node_label in node.labels if ask.node_label else not node.labels
+        if of_label and (not ask.nodes or node.host in ask.nodes) and node.host not in ask.exclude_nodes:
+            found.append(node.healthy() if healthy else node)
+    return found
+
+
+def _largest_node(facts: WaitFacts, ask: ContainerAsk) -> Iterator[NodeFacts]:
+    """Yield a node, if there are any and an ask is above each of them."""
+    nodes = facts.nodes or ()
+    if nodes and all(_lacks(each(ask), node.total) for node in nodes):
+        yield max(nodes, key=lambda node: node.total.get(GCORES, 0))
+
+
+def _lacks(asked: Amounts, there: Amounts) -> dict[str, int]:
+    """Return how much of what is asked is missing, the GPUs first, as they are what is scarce."""
+    order = sorted(NAMES, reverse=True, key=lambda name: name == GCORES)
+    return {
+        name: asked[name] - there[name]
+        for name in order
+        # Who asks for none of it is not held up where more is used than there is.
+        if name in there and asked.get(name, 0) > max(there[name], 0)
+    }
+
+
+def _all_together_fit(facts: WaitFacts) -> bool:
+    """Return whether all containers that are needed together have room now, placed one after the other."""
+    asks = [one for one in facts.asks if one.together and one.count]
+    if not asks or facts.nodes is None or sum(one.count for one in asks) == 1:
+        return True
+    free = {node.host: dict(node.healthy().free) for node in facts.nodes}
+    for ask in sorted(asks, key=lambda one: (-one.gcores, -one.memory_mib)):
+        hosts = [node.host for node in _allowed(facts, ask)]
+        for _ in range(ask.count):
+            host = next((one for one in hosts if not _lacks(each(ask), free[one])), None)
+            if host is None:
+                return False
+            for name, amount in each(ask).items():
+                if name in free[host]:
+                    free[host][name] -= amount
+    return True
+
+
+def _needed_at_once(asks: Sequence[ContainerAsk], limit: LimitFacts) -> tuple[dict[str, int], dict[str, int]]:
+    """Return what must fit below a limit for any container to work, and what is used of that before its last container.
+
+    That is what all need that are needed together, or else the largest container. Only a limit that the last container
+    may exceed looks at what is used before that one.
+    """
+    together = [one for one in asks if one.together]
+    all_, largest = total(together), {name: max((each(one)[name] for one in asks), default=0) for name in NAMES}
+    if not limit.is_soft:
+        return {name: max(all_[name], largest[name]) for name in NAMES}, dict.fromkeys(limit.used, 0)
+    last = {name: max((each(one)[name] for one in together), default=0) for name in NAMES}
+    return all_, {name: all_[name] - last[name] for name in limit.used}
+
+
+# ---- words ----
+
+
+def _reason(
+    code: str,
+    message: str,
+    resource: str = "",
+    asked: int | None = None,
+    available: int | None = None,
+    ahead: Iterable[Ahead] = (),
+) -> Waiting:
+    there = tuple(ahead)[:SHOWN_AHEAD]
+    return Waiting(code=code, message=message, resource=resource, asked=asked, available=available, ahead=there)
+
+
+def _needs(facts: WaitFacts, ask: ContainerAsk, name: str) -> str:
+    who = f"{ask.role}: " if len(facts.asks) > 1 else ""
+    on_one = "" if facts.one_machine or name != GCORES or ask.gcores < 2 else " on one node"
+    return f"{who}needs {amount_text(name, each(ask)[name])}{on_one}"
+
+
+def _amount(name: str, amount: int) -> str:
+    return memory_text(amount) if name == MEMORY else str(amount)
+
+
+def _setting(limit: LimitFacts) -> str:
+    return f" ({limit.setting})" if limit.setting else ""
+
+
+def _here(facts: WaitFacts, node: NodeFacts) -> str:
+    return "this machine" if facts.one_machine else node.host
+
+
+def _others(ask: ContainerAsk, name: str) -> str:
+    return " and ".join(amount_text(other, amount) for other, amount in each(ask).items() if amount and other != name)
+
+
+def _named(facts: WaitFacts, name: str) -> str:
+    """Return who has what is lacking: ``: application_1_0001 (tony)``."""
+    have = [one for one in facts.holders if one.amounts.get(name)]
+    if not facts.one_machine or not have:
+        return ""
+    shown = ", ".join(f"{one.id} ({one.user})" for one in have[:_NAMED])
+    return f": {shown}{' and others' if len(have) > _NAMED else ''}"

@@ -1,0 +1,378 @@
+"""Facts about applications that wait, read from the ResourceManager: its queues, its nodes, and who is in a queue.
+
+The ResourceManager tells its queues and nodes once for all applications that a command shows. What it does not tell, or
+not in a form that we know, is a fact that is missing: no reason is made of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dlapp.cluster.engine import PlanFacts
+from dlapp.cluster.reasons.change import smallest_change
+from dlapp.cluster.reasons.estimate import Job, estimate
+from dlapp.cluster.reasons.facts import GCORES, MEMORY, NAMES, VCORES, LimitFacts, NodeFacts, WaitFacts, asks_of, each
+from dlapp.cluster.reasons.tiers import choose, fitting_nodes, never_fits
+from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo, amounts
+from dlapp.cluster.yarn.client.session import ClusterSession
+from dlapp.cluster.yarn.client.views import first_line, waiting_line
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.errors import AskTooLarge, DlappError
+from dlapp.report import ApplicationView, State
+from dlapp.spec import AppSpec
+from dlapp.system.text import shown
+from dlapp.value import replace
+from dlapp.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, ContainerAsk, Estimate
+
+HISTORY_MS = 14 * 86_400_000
+"""Applications that ended longer ago say nothing on how long one waits today."""
+_CAPACITY = "yarn.scheduler.capacity"
+_AM_REQUEST = re.compile(r"AM Resource Request = <memory:(\d{1,12}), vCores:(\d{1,9})")
+_AM_LIMIT = "AM resource limit exceeded"
+"""Source: CSAMContainerLaunchDiagnosticsConstants, 2.8 to 3.5."""
+_ON_THE_WAY = "AM container is launched", "Scheduler has assigned a container for AM"
+"""Source: SchedulerApplicationAttempt.AMState, 2.8 to 3.5."""
+NO_ASK = ContainerAsk(role="", count=0, memory_mib=0, vcores=0)
+
+
+class ClusterFacts:
+    """Queues and nodes as the ResourceManager tells them, each read when it is first needed.
+
+    Args:
+        session: the connections.
+        of_others: read who is in a queue, too.
+    """
+
+    def __init__(self, session: ClusterSession, *, of_others: bool = True) -> None:
+        self._session, self._of_others = session, of_others
+        self._read = False
+        self._queues: Sequence[QueueInfo] = ()
+        self._nodes: tuple[NodeFacts, ...] | None = None
+        self._unread = ""
+        self._in_queue: dict[str, list[AppReport]] = {}
+
+    def explained(self, report: AppReport, view: ApplicationView) -> ApplicationView:
+        """Return a view with the reason for its wait, if it waits.
+
+        Args:
+            report: of YARN.
+            view: what is shown of it.
+        """
+        if (facts := self.facts(report, view)) is None:
+            return view
+        waiting = choose(facts)
+        if report.state is State.RUNNING:
+            return replace(view, waiting=waiting)
+        return replace(view, waiting=waiting, diagnostics=waiting.message)
+
+    def facts(self, report: AppReport, view: ApplicationView) -> WaitFacts | None:
+        """Return what is known about an application that waits; None: it waits for nothing that YARN gives."""
+        if report.state.ended or (report.state is State.RUNNING and not view.lacking):
+            return None
+        if report.state is State.RUNNING:
+            asks, own, starting = view.lacking, view.waiting, _asked_text(view.lacking)
+            since_ms = min((one.since_ms for one in asks if one.since_ms is not None), default=None)
+        else:
+            words = first_line(report.diagnostics)
+            is_coming = report.state is not State.ACCEPTED or words.startswith(_ON_THE_WAY)
+            asks = () if is_coming else (self._master(report),)
+            own, starting = None, words or "YARN is taking it"
+            since_ms = report.started_ms or None
+        has_containers = report.state is State.RUNNING and bool(view.containers)
+        facts = self.of(asks, report.queue, report.user, view.usable_gpus, exclude=str(report.application_id))
+        is_over = _AM_LIMIT in report.diagnostics and report.state is not State.RUNNING
+        return replace(
+            facts,
+            am_limit=waiting_line(report) if is_over else "",
+            own=own,
+            since_ms=since_ms,
+            starting=starting,
+            has_containers=has_containers,
+        )
+
+    def of(
+        self, asks: Sequence[ContainerAsk], queue: str, user: str, usable: Mapping[str, int], *, exclude: str = ""
+    ) -> WaitFacts:
+        """Return what is known about asks in a queue.
+
+        Args:
+            asks: the containers.
+            queue: its name or path.
+            user: whose limits count.
+            usable: hosts that may not give out all of their GPUs -> how many they may.
+            exclude: an application that is not ahead of itself.
+        """
+        if asks:
+            self._look()
+        nodes = self._nodes
+        if nodes is not None and usable:
+            nodes = tuple(replace(one, usable_gpus=usable.get(one.host)) for one in nodes)
+        whole = _whole(nodes)
+        limits = limits_of(self._queues, queue, user, whole)
+        name = queue.rpartition(".")[2]
+        leaves = [one for one in self._queues if one.leaf and one.state == "RUNNING" and one.name != name]
+        return WaitFacts(
+            asks=tuple(asks),
+            nodes=nodes,
+            limits=limits,
+            unread=self._unread,
+            holders=self._holders(name, exclude) if asks else (),
+            other_queues=tuple((one.name, limits_of(self._queues, one.path, user, whole)) for one in leaves),
+        )
+
+    def in_full(self, report: AppReport, view: ApplicationView, now_ms: int) -> ApplicationView:
+        """Return a view with the reason, the smallest change that removes it, and an estimate of the start."""
+        if (facts := self.facts(report, view)) is None:
+            return view
+        waiting = replace(choose(facts), change=smallest_change(facts))
+        if report.state is not State.RUNNING:
+            share = max(self._share({MEMORY: one.memory_mib, VCORES: one.vcores}) for one in facts.asks or (NO_ASK,))
+            job = Job(report.started_ms, None, None, share)
+            waiting = replace(waiting, estimate=self.estimate(report.queue, job, now_ms, exclude=report))
+        shown = view.diagnostics if report.state is State.RUNNING else waiting.message
+        return replace(view, waiting=waiting, diagnostics=shown)
+
+    def plan(self, spec: AppSpec, now_ms: int) -> PlanFacts:
+        """Return what is known about an application that might be submitted now."""
+        queue, master = spec.queue or "default", master_ask(self._session.config.yarn.am_memory_mib)
+        facts = self.of(asks_of(spec), queue, spec.username, {})
+        facts = replace(facts, largest=_ours(self._session.largest(), self._session.dialect()))
+        waiting = choose(facts)
+        if waiting.code == STARTING:
+            of_master = choose(replace(facts, asks=(master,)))
+            waiting = of_master if of_master.code != STARTING else replace(waiting, message="it would start now")
+        shares = [self._share(each(one)) for one in facts.asks]
+        return PlanFacts(
+            facts=facts,
+            waiting=replace(waiting, change=smallest_change(facts), since_ms=None),
+            estimate=self.estimate(queue, Job(now_ms, None, None, max(shares)), now_ms),
+            nodes={one.role: tuple(node.host for node in fitting_nodes(facts, one)) for one in facts.asks},
+        )
+
+    def estimate(self, queue: str, job: Job, now_ms: int, *, exclude: AppReport | None = None) -> Estimate:
+        """Return when a job that waits in a queue is expected to start; without a range where that cannot be told.
+
+        Args:
+            queue: its name or path.
+            job: the one that waits.
+            now_ms: the time [ms since 1970].
+            exclude: its own report; None: it is not submitted.
+        """
+        name, rest = queue.rpartition(".")[2], self._session.rest()
+        try:
+            known = [*rest.in_queue(name, ended_since_ms=now_ms - HISTORY_MS), *rest.in_queue(name)]
+        except DlappError:
+            return Estimate()
+        jobs = []
+        for one in known:
+            launched_ms = _count(one.raw.get("launchTime")) or None
+            if exclude is None or one.application_id != exclude.application_id:
+                jobs.append(Job(one.started_ms, launched_ms, one.finished_ms or None, self._share(_given(one))))
+        return estimate(job, jobs, now_ms)
+
+    def _share(self, given: Mapping[str, int]) -> float:
+        """Return the largest share of the cluster among amounts."""
+        self._look()
+        whole = _whole(self._nodes)
+        return min(1.0, max((given.get(name, 0) / there for name, there in whole.items() if there), default=0.0))
+
+    def _look(self) -> None:
+        if self._read:
+            return
+        self._read = True
+        rest = self._session.rest()
+        try:
+            dialect = self._session.dialect()
+            self._queues = rest.queues()
+            self._nodes = tuple(node_facts(one, dialect) for one in rest.nodes(running=True))
+        except DlappError as error:
+            self._unread = shown(str(error), 200)
+
+    def _holders(self, queue: str, exclude: str) -> tuple[Ahead, ...]:
+        if not self._of_others:
+            return ()
+        if queue not in self._in_queue:
+            try:
+                self._in_queue[queue] = self._session.rest().in_queue(queue)
+            except DlappError:
+                self._in_queue[queue] = []  # who is ahead is not known; the reason is
+        found = self._in_queue[queue]
+        before = [one for one in found if str(one.application_id) != exclude]
+        running = [one for one in before if one.state is State.RUNNING]
+        waiting = [one for one in before if one.state is not State.RUNNING and str(one.application_id) < exclude]
+        return tuple(
+            Ahead(id=str(one.application_id), user=one.user, amounts=_given(one)) for one in [*running, *waiting]
+        )
+
+    def _master(self, report: AppReport) -> ContainerAsk:
+        """Return the container that YARN is to start the ApplicationMaster in."""
+        asked = _AM_REQUEST.search(report.diagnostics)
+        memory_mib = int(asked[1]) if asked else self._session.config.yarn.am_memory_mib
+        return master_ask(memory_mib)
+
+
+def master_ask(memory_mib: int) -> ContainerAsk:
+    """Return the container of an ApplicationMaster."""
+    return ContainerAsk(role="ApplicationMaster", count=1, memory_mib=memory_mib, vcores=1, together=True)
+
+
+def check_limits(
+    spec: AppSpec, queues: Sequence[QueueInfo], nodes: Sequence[NodeInfo], dialect: Dialect, am_memory_mib: int
+) -> None:
+    """Refuse what a queue or a user can never get, however much is free.
+
+    Args:
+        spec: the application.
+        queues: of the scheduler.
+        nodes: those that run.
+        dialect: how the cluster counts GPUs.
+        am_memory_mib: of its ApplicationMaster [MiB].
+
+    Raises:
+        AskTooLarge: with the limit and its setting.
+    """
+    whole = _whole([node_facts(one, dialect) for one in nodes])
+    limits = limits_of(queues, spec.queue or "default", spec.username, whole)
+    asks = asks_of(spec)
+    if any(one.together for one in asks):
+        asks = (*asks, master_ask(am_memory_mib))
+    if (never := never_fits(WaitFacts(asks=asks, limits=limits))) is not None:
+        raise AskTooLarge(never.message, "application.queue")
+
+
+def node_facts(node: NodeInfo, dialect: Dialect) -> NodeFacts:
+    """Return what counts of a node."""
+    return NodeFacts(
+        host=node.host, total=_ours(node.total, dialect), free=_ours(node.free, dialect), labels=node.labels
+    )
+
+
+def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping[str, int]) -> tuple[LimitFacts, ...]:
+    """Return the limits of a queue, of the queues above it, and of a user in it, as far as they are known.
+
+    Args:
+        queues: of the scheduler.
+        queue: its name or path.
+        user: a Hadoop user.
+        whole: what the cluster has.
+    """
+    leaf = next((one for one in queues if queue in (one.path, one.name)), None)
+    if leaf is None or not whole:
+        return ()
+    above = [one for one in queues if leaf.path == one.path or leaf.path.startswith(f"{one.path}.")]
+    limits = []
+    for one in above if len(above) > 1 else [leaf]:
+        if one.path == "root":
+            continue  # what it may have is the cluster
+        if (most := _capacity(one, "Max", whole)) and most != whole:
+            limits.append(
+                LimitFacts(
+                    code=QUEUE_LIMIT,
+                    name=f"queue {one.name}",
+                    setting=f"{_CAPACITY}.{one.path}.maximum-capacity",
+                    most=most,
+                    used=_ours(amounts(_object(one.raw.get("resourcesUsed")))),
+                    whole=whole,
+                )
+            )
+    if (of_user := _user_limit(leaf, user, whole)) is not None:
+        limits.append(of_user)
+    return tuple(limits)
+
+
+def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitFacts | None:
+    found = next((one for one in _users(queue.raw) if one.get("username") == user), {})
+    factor = queue.raw.get("userLimitFactor")
+    if not isinstance(factor, (int, float)) or factor < 0:
+        return None
+    least, limit = _capacity(queue, "Min", whole), _capacity(queue, "Max", whole)
+    ever = {name: min(limit.get(name, amount), int(amount * factor)) for name, amount in least.items()}
+    if not (most := _ours(amounts(_object(found.get("userResourceLimit")))) or ever):
+        return None
+    used = _ours(amounts(_object(found.get("resourcesUsed")))) or dict.fromkeys(most, 0)
+    return LimitFacts(
+        code=USER_LIMIT,
+        name=f"{user} in queue {queue.name}",
+        setting=f"{_CAPACITY}.{queue.path}.user-limit-factor",
+        most=most,
+        ever=ever,
+        used=used,
+        is_soft=True,
+        whole=whole,
+    )
+
+
+def _users(raw: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    found = _object(raw.get("users")).get("user") or ()
+    return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+
+
+def _capacity(queue: QueueInfo, which: str, whole: Mapping[str, int]) -> dict[str, int]:
+    """Return what a queue has at least or at most in the nodes without a label; empty: not known.
+
+    Args:
+        queue: of the scheduler.
+        which: ``Min`` or ``Max``.
+        whole: what the cluster has; Hadoop 2 tells only the share of it.
+    """
+    told: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
+    for one in told if isinstance(told, list) else [told]:
+        is_plain = isinstance(one, dict) and not one.get("partitionName")
+        if is_plain and (found := _ours(amounts(_object(one.get(f"effective{which}Resource"))))):
+            return found
+    share = queue.raw.get("absoluteMaxCapacity" if which == "Max" else "absoluteCapacity")
+    if not isinstance(share, (int, float)):
+        return {}
+    return {name: int(amount * share / 100) for name, amount in whole.items()}
+
+
+def _whole(nodes: Sequence[NodeFacts] | None) -> dict[str, int]:
+    """Return what all nodes have together that have no label."""
+    plain = [one for one in nodes or () if not one.labels]
+    counted = [name for name in NAMES if plain and all(name in one.total for one in plain)]
+    return {name: sum(one.total[name] for one in plain) for name in counted}
+
+
+def _given(report: AppReport) -> dict[str, int]:
+    """Return what an application has, or had on average while it ran; without what the caller may not see."""
+    raw = report.raw
+    info = _object(raw.get("resourceInfo")).get("resourceUsagesByPartition") or ()
+    used: dict[str, int] = {}
+    for one in info if isinstance(info, list) else [info]:
+        for name, amount in _ours(amounts(_object(_object(one).get("used")))).items():
+            used[name] = used.get(name, 0) + amount
+    if not any(used.values()):
+        used = {MEMORY: _count(raw.get("allocatedMB")), VCORES: _count(raw.get("allocatedVCores"))}
+    if report.state.ended:
+        seconds = max(1.0, (report.finished_ms - (_count(raw.get("launchTime")) or report.started_ms)) / 1000)
+        used = {MEMORY: _count(raw.get("memorySeconds")), VCORES: _count(raw.get("vcoreSeconds"))}
+        of_types: Any = _object(raw.get("resourceSecondsMap")).get("entry") or ()
+        for one in of_types if isinstance(of_types, list) else [of_types]:
+            if _object(one).get("key") in (Dialect.GCORES.value, Dialect.YARN_GPU.value):
+                used[GCORES] = _count(one.get("value"))
+        used = {name: int(amount / seconds) for name, amount in used.items()}
+    return {name: amount for name, amount in used.items() if amount > 0}
+
+
+def _ours(found: Mapping[str, int], dialect: Dialect | None = None) -> dict[str, int]:
+    """Return amounts by our names."""
+    names = {"memory-mb": MEMORY, "vcores": VCORES, Dialect.GCORES.value: GCORES, Dialect.YARN_GPU.value: GCORES}
+    ours = {names[name]: amount for name, amount in found.items() if name in names}
+    if dialect is Dialect.NONE:
+        ours.pop(GCORES, None)
+    return ours
+
+
+def _asked_text(asks: Sequence[ContainerAsk]) -> str:
+    count = sum(one.count for one in asks)
+    return f"waiting for {count} container{'' if count == 1 else 's'}, for which there is room"
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

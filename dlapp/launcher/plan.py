@@ -1,0 +1,131 @@
+"""Plan of a submission: all that ``dlapp-launcher`` does but to submit, and what can be told before.
+
+What can never run is refused before anything is looked at on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from dlapp.cluster import Engine
+from dlapp.cluster.engine import PlanFacts
+from dlapp.cluster.reasons.facts import NAMES, total
+from dlapp.config import Config
+from dlapp.launcher.application import ResolvedApplication, Source, read_application
+from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
+from dlapp.launcher.scan import Scan
+from dlapp.launcher.submit import LeaveOut, NetworkProblem, check_engine, check_world
+from dlapp.serialization import to_json
+from dlapp.storage.inputs import plan_input
+
+SHOWN_ENTRIES = 10
+
+
+def plan_submission(
+    source: Source,
+    config: Config,
+    engine: Engine,
+    *,
+    overrides: Overrides = NO_OVERRIDES,
+    environ: Mapping[str, str] = os.environ,
+    leave_out: LeaveOut = lambda spec: (),
+    network_problem: NetworkProblem = lambda spec: "",
+) -> dict[str, Any]:
+    """Return what a submission would do and meet now, in the form of docs/json.md. Nothing is submitted or written.
+
+    Args:
+        source: the properties file, or a spec in place of one.
+        config: what is configured.
+        engine: where the application would run.
+        overrides: what is to be otherwise than in the file.
+        environ: of the caller.
+        leave_out: gives gitignore patterns of what is not packed, besides the user's.
+        network_problem: tells why the containers cannot have their network.
+
+    Raises:
+        FileRefused: the file has faults, input is missing, output may not be written.
+        AskTooLarge: the request can never be met, with the limit.
+        UsageError: the workspace is too large.
+        Unreachable: the engine does not answer.
+    """
+    notes: list[str] = []
+    application = read_application(source, config, engine.info(), overrides, environ)
+    notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
+    spec = application.spec
+    scan = check_world(application, config, notes.append, leave_out(spec), network_problem(spec))
+    found = engine.plan(spec)
+    gcores = spec.total()[2]
+    hours = None if spec.max_runtime_s is None else gcores * spec.max_runtime_s / 3600
+    return {
+        "spec": to_json(spec),
+        "workspace": _workspace(scan),
+        "inputs": _inputs(application),
+        "asked": total(found.facts.asks),
+        "limits": _limits(found),
+        "nodes": {role: list(nodes) for role, nodes in found.nodes.items()},
+        "waiting": to_json(found.waiting),
+        "estimate": to_json(found.estimate),
+        "gpu_hours_most": 0.0 if not gcores else hours,
+        "notes": notes,
+    }
+
+
+def _workspace(scan: Scan) -> dict[str, Any] | None:
+    if not scan.root:
+        return None
+    return {
+        "path": scan.root,
+        "size_bytes": scan.size_bytes,
+        "entries": len(scan.entries),
+        "largest": [{"name": name, "size_bytes": size} for name, size in scan.largest(SHOWN_ENTRIES)],
+        "excluded": list(scan.excluded),
+        "left_out": dict(scan.left_out),
+    }
+
+
+def _inputs(application: ResolvedApplication) -> list[dict[str, Any]]:
+    """Return number and size of the files of each input, all containers together where they share them."""
+    spec, found = application.spec, []
+    for one in spec.inputs:
+        into = os.path.join(spec.workspace or "/", one.input_path)
+        planned = plan_input(one, into, 0, 1, hdfs=application.hdfs, may_be_there=True)
+        files, size = planned.plan.moved
+        found.append({"name": one.name, "input_path": one.input_path, "files": files, "size_bytes": size})
+    return found
+
+
+def _limits(found: PlanFacts) -> list[dict[str, Any]]:
+    """Return for each limit and amount what the application asks for, and what there is."""
+    facts, asked = found.facts, total(found.facts.asks)
+    rows: list[dict[str, Any]] = []
+    for name in NAMES:
+        most = max((getattr(one, _FIELDS[name]) for one in facts.asks), default=0)
+        if name in facts.largest:
+            rows.append(_row("one container", name, most, facts.largest[name], facts.largest[name]))
+        nodes = [one.healthy() for one in facts.nodes or () if name in one.total]
+        if nodes:
+            there, free = sum(one.total[name] for one in nodes), sum(max(0, one.free.get(name, 0)) for one in nodes)
+            what = "this machine" if facts.one_machine else "all nodes"
+            rows.append(_row(what, name, asked[name], there, free))
+    for limit in facts.limits:
+        for name in NAMES:
+            if name in limit.most:
+                left = limit.most[name] - limit.used.get(name, 0)
+                rows.append(_row(limit.name, name, asked[name], limit.most[name], max(0, left), limit.setting))
+    return rows
+
+
+_FIELDS = {"memory": "memory_mib", "vcores": "vcores", "gcores": "gcores"}
+
+
+def _row(limit: str, resource: str, asked: int, most: int, available: int, setting: str = "") -> dict[str, Any]:
+    return {
+        "limit": limit,
+        "resource": resource,
+        "asked": asked,
+        "most": most,
+        "available": available,
+        "setting": setting,
+    }

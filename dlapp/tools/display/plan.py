@@ -1,0 +1,60 @@
+"""The plan of a submission as lines of text: pure, so that every line can be tested to the character."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dlapp.system.text import human_size
+from dlapp.tools.display.view import table
+from dlapp.tools.display.why import estimate_text
+
+_SHOWN_NAMES = 5
+
+
+def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
+    """Return what a submission would do and meet now.
+
+    Args:
+        plan: as ``dlapp-launcher --plan --json`` prints it.
+        now_ms: the time [ms since 1970].
+    """
+    spec, waiting = plan["spec"], plan["waiting"]
+    lines = [f"application : {spec['appname']}"]
+    for role in spec["roles"]:
+        each = role["resources"]
+        amounts = f"memory {each['memory_mib']} MiB, vcores {each['vcores']}, gcores {each['gcores']}"
+        lines.append(f"role : {role['name']}: {_count(role['instances'], 'container')}, each with {amounts}")
+    if workspace := plan["workspace"]:
+        entries = _count(workspace["entries"], "entry", "entries")
+        lines.append(f"packed : {human_size(workspace['size_bytes'])} in {entries}, before compression")
+        lines += [f"  {human_size(one['size_bytes']):>10}  {one['name']}" for one in workspace["largest"]]
+        if names := [*workspace["excluded"], *workspace["left_out"]]:
+            more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+            lines.append(f"not packed : {', '.join(names[:_SHOWN_NAMES])}{more}")
+    for one in plan["inputs"]:
+        name = f" {one['name']}".rstrip()
+        lines.append(f"input{name} : {human_size(one['size_bytes'])} in {_count(one['files'], 'file')}")
+    head = ("LIMIT", "RESOURCE", "ASKED", "AVAILABLE", "MOST")
+    rows = [
+        (one["limit"], one["resource"], str(one["asked"]), str(one["available"]), str(one["most"]))
+        for one in plan["limits"]
+    ]
+    if rows:
+        lines += table(head, rows)
+    for role, nodes in plan["nodes"].items():
+        of = f" for {role}" if len(plan["nodes"]) > 1 else ""
+        shown = ", ".join(nodes[:_SHOWN_NAMES]) + (f" and {len(nodes) - _SHOWN_NAMES} more" if len(nodes) > 5 else "")
+        lines.append(f"nodes{of} : {shown or 'none could take a container now'}")
+    lines.append(f"now : {waiting['message']} ({waiting['code']})")
+    if waiting["change"]:
+        lines.append(f"change : {waiting['change']}")
+    if waiting["code"] != "starting":
+        lines.append(f"start : {estimate_text(plan['estimate'], now_ms)}")
+    hours = plan["gpu_hours_most"]
+    lines.append(f"GPU-hours : {'no limit, as max_runtime is not set' if hours is None else f'{hours:.4g} at most'}")
+    return lines
+
+
+def _count(count: int, one: str, several: str = "") -> str:
+    return f"{count} {one if count == 1 else several or one + 's'}"

@@ -1,0 +1,205 @@
+"""Test which reason is chosen for a wait, in which words, and what change removes it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.reasons.change import smallest_change
+from dlapp.cluster.reasons.facts import LimitFacts, NodeFacts, WaitFacts
+from dlapp.cluster.reasons.tiers import can_start, choose
+from dlapp.value import replace
+from dlapp.waiting import CODES, Ahead, ContainerAsk, Waiting, first_of
+
+GIB = 1024
+
+
+def node(host: str, gcores: int = 4, *, free: int | None = None, **others: Any) -> NodeFacts:
+    there = {"memory": 16 * GIB, "vcores": 8, "gcores": gcores}
+    given = {"memory": 16 * GIB, "vcores": 8, "gcores": gcores if free is None else free}
+    return NodeFacts(host=host, total=there, free=given | others.pop("left", {}), **others)
+
+
+def ask(count: int = 1, gcores: int = 0, memory_mib: int = GIB, **others: Any) -> ContainerAsk:
+    return ContainerAsk(role="worker", count=count, memory_mib=memory_mib, vcores=1, gcores=gcores, **others)
+
+
+def limit(code: str, most: int, used: int, name: str = "queue small", **others: Any) -> LimitFacts:
+    return LimitFacts(code=code, name=name, most={"gcores": most}, used={"gcores": used}, **others)
+
+
+TWO = (node("host02", free=1), node("host03", free=2))
+HOLDER = Ahead(id="application_1_0001", user="ann", amounts={"gcores": 3})
+CASES: dict[str, tuple[WaitFacts, str, str]] = {
+    "never_fits": (
+        WaitFacts(asks=(ask(gcores=5),), nodes=TWO),
+        "needs 5 GPUs on one node, no node has more than 4",
+        "2 GPUs: now, on host03 (--set resources.gcores=2)",
+    ),
+    "dependency": (WaitFacts(dependency="waits for application_1_0001 (ok)"), "waits for application_1_0001 (ok)", ""),
+    "held": (WaitFacts(held="held by its owner"), "held by its owner", ""),
+    "queue_limit": (
+        WaitFacts(
+            asks=(ask(gcores=2),),
+            nodes=TWO,
+            limits=(limit("queue_limit", 4, 4),),
+            other_queues=(("large", (limit("queue_limit", 9, 4, "queue large"),)),),
+        ),
+        "needs 2 GPUs, queue small has 0 left of 4",
+        "queue large: now, on host03 (--set application.queue=large)",
+    ),
+    "user_limit": (
+        WaitFacts(asks=(ask(gcores=2),), nodes=TWO, limits=(limit("user_limit", 4, 3, "tony in queue small"),)),
+        "needs 2 GPUs, tony in queue small has 1 left of 4",
+        "1 GPU: now, on host02 (--set resources.gcores=1)",
+    ),
+    "am_limit": (
+        WaitFacts(asks=(ask(),), nodes=TWO, am_limit="Queue's AM resource limit exceeded"),
+        "Queue's AM resource limit exceeded",
+        "",
+    ),
+    "label": (
+        WaitFacts(asks=(ask(gcores=2, node_label="a100"),), nodes=TWO),
+        "no node that runs has the label a100",
+        "without node_label: now, on host03 (--set resources.node_label=)",
+    ),
+    "excluded_nodes": (
+        WaitFacts(asks=(ask(gcores=2, exclude_nodes=("host03",)),), nodes=TWO),
+        "exclude_nodes leaves out host03, where there is room",
+        "without exclude_nodes: now, on host03 (--set resources.exclude_nodes=)",
+    ),
+    "gpus_quarantined": (
+        WaitFacts(asks=(ask(gcores=2),), nodes=(node("host02", free=2, usable_gpus=3),)),
+        "needs 2 GPUs, host02 has 1 free, 1 is in quarantine",
+        "1 GPU: now, on host02 (--set resources.gcores=1)",
+    ),
+    "gpus_fragmented": (
+        WaitFacts(asks=(ask(gcores=3),), nodes=TWO),
+        "3 GPUs free, 3 together nowhere",
+        "2 GPUs: now, on host03 (--set resources.gcores=2)",
+    ),
+    "gang_partial": (
+        WaitFacts(
+            asks=(ask(count=1, together=True),),
+            nodes=(node("host02"),),
+            own=Waiting(code="gang_partial", message="3 of 4 held, waiting for 1 container"),
+        ),
+        "3 of 4 held, waiting for 1 container",
+        "",
+    ),
+    "nodes_full": (
+        WaitFacts(asks=(ask(gcores=4),), nodes=TWO, holders=(HOLDER,)),
+        "needs 4 GPUs on one node, the most on a node is 2",
+        "2 GPUs: now, on host03 (--set resources.gcores=2)",
+    ),
+    "service_away": (WaitFacts(asks=(ask(),), unread="HTTP 503"), "why it waits is not known: HTTP 503", ""),
+    "starting": (WaitFacts(asks=(ask(),), nodes=TWO), "starting", ""),
+}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_each_code_has_its_words_and_the_change_that_removes_it(code: str) -> None:
+    facts, message, change = CASES[code]
+    found = choose(facts)
+    assert (found.code, found.message, smallest_change(facts)) == (code, message, change)
+
+
+def test_the_first_code_in_the_order_is_chosen_whatever_else_holds() -> None:
+    """Of two situations at the same time the reason is that of the one whose code comes first."""
+    queue, full = CASES["queue_limit"][0], CASES["nodes_full"][0]
+    own = CASES["gang_partial"][0].own
+    assert choose(replace(queue, dependency="waits for another")).code == "dependency"
+    assert choose(replace(queue, dependency="waits for another", held="held")).code == "dependency"
+    assert choose(replace(queue, held="held")).code == "held"
+    assert choose(replace(full, limits=queue.limits)).code == "queue_limit"
+    assert choose(replace(full, own=own)).code == "gang_partial"
+    assert choose(replace(full, unread="half an answer")).code == "nodes_full"
+    assert choose(replace(CASES["service_away"][0], own=own)).code == "gang_partial"
+    never = replace(CASES["never_fits"][0], dependency="waits for another")
+    assert choose(never).code == "never_fits"
+    for first, second in itertools.combinations(CODES, 2):
+        reasons = [Waiting(code=second, message=""), None, Waiting(code=first, message="")]
+        assert first_of(reasons) is reasons[2]
+    later = Waiting(code="a later version's", message="")
+    assert first_of([later]) is later
+    assert first_of([later, reasons[0]]) is reasons[0]
+
+
+def test_a_reason_does_not_depend_on_the_order_of_the_facts() -> None:
+    """Servers list nodes in any order; the reason may not change with it."""
+    nodes = [node(f"host{n:02d}", free=n % 3, left={"memory": n * GIB}) for n in range(6)]
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    for asked in (ask(gcores=3), ask(gcores=1, memory_mib=8 * GIB), ask(memory_mib=12 * GIB), ask(gcores=9)):
+        told = set()
+        for _ in range(10):
+            chance.shuffle(nodes)
+            found = choose(WaitFacts(asks=(asked,), nodes=tuple(nodes)))
+            told.add((found.code, found.message))
+        assert len(told) == 1
+
+
+def test_a_change_is_named_only_if_nothing_is_in_the_way_with_it() -> None:
+    """Whatever the situation, the facts with the named change have no reason left."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    named = 0
+    for _ in range(300):
+        nodes = tuple(
+            node(f"host{n}", chance.choice((2, 4)), free=chance.randrange(3), left={"memory": chance.choice((0, 4096))})
+            for n in range(3)
+        )
+        asked = ask(gcores=chance.randrange(1, 6), count=chance.randrange(1, 4), memory_mib=2048, together=True)
+        facts = WaitFacts(asks=(asked,), nodes=nodes)
+        change = smallest_change(facts)
+        if can_start(facts):
+            assert change == ""
+        if change.endswith(")"):
+            named += 1
+            setting = change.rpartition(".")[2].rstrip(")")
+            key, _, value = setting.partition("=")
+            name = {"memory": "memory_mib", "containers": "count"}.get(key, key)
+            assert can_start(replace(facts, asks=(replace(asked, **{name: int(value)}),)))
+    assert named > 30
+
+
+def test_a_gang_that_fits_nowhere_together_is_told_how_many_containers_would_do() -> None:
+    facts = WaitFacts(asks=(ask(count=4, gcores=1, together=True),), nodes=TWO)
+    found = choose(facts)
+    assert (found.code, found.message) == ("nodes_full", "needs 4 containers together, not all of them fit now")
+    assert smallest_change(facts) == "3 containers: now (--set resources.containers=3)"
+
+
+def test_an_ask_above_what_a_queue_may_have_at_most_never_fits() -> None:
+    most = limit("queue_limit", 4, 0, setting="yarn.scheduler.capacity.root.small.maximum-capacity")
+    facts = WaitFacts(asks=(ask(count=3, gcores=2, together=True),), nodes=(node("a", 8), node("b", 8)), limits=(most,))
+    found = choose(facts)
+    assert (found.code, found.resource, found.asked, found.available) == ("never_fits", "gcores", 6, 4)
+    assert found.message.endswith("(yarn.scheduler.capacity.root.small.maximum-capacity)")
+    assert choose(replace(facts, asks=(ask(count=3, gcores=2),))).code == "starting"
+
+
+def test_a_limit_that_the_last_container_may_exceed_is_reached_when_nothing_is_left() -> None:
+    soft = limit("user_limit", 4, 3, is_soft=True)
+    facts = WaitFacts(asks=(ask(gcores=2),), nodes=TWO, limits=(soft,))
+    assert choose(facts).code == "starting"
+    assert choose(replace(facts, limits=(replace(soft, used={"gcores": 4}),))).code == "user_limit"
+
+
+def test_on_one_machine_the_words_name_who_has_what_is_missing() -> None:
+    facts = WaitFacts(asks=(ask(gcores=4),), nodes=(node("here", free=2),), one_machine=True, holders=(HOLDER,))
+    assert choose(facts).message == "needs 4 GPUs, 2 free: application_1_0001 (ann)"
+
+
+def test_without_facts_nothing_is_concluded() -> None:
+    """An engine that does not count GPUs, or answers by half, is no reason to name a limit."""
+    unknown = NodeFacts(host="a", total={"memory": 4096}, free={"memory": 4096})
+    assert choose(WaitFacts(asks=(ask(gcores=9),), nodes=(unknown,))).code == "starting"
+    empty = LimitFacts(code="queue_limit", name="queue q", most={}, used={})
+    assert choose(WaitFacts(asks=(ask(gcores=9),), limits=(empty,), unread="half an answer")).code == "service_away"
+    assert smallest_change(WaitFacts(asks=(ask(gcores=9),))) == ""
