@@ -116,8 +116,9 @@ class RuntimeConfig(NamedTuple):
 
 
 class StorageConfig(NamedTuple):
-    """Packed workspaces."""
+    """Storage: the way to HDFS, packed workspaces, and caches."""
 
+    hdfs: str
     workspace_limit_bytes: int
     cache_limit_bytes: int
     cache_age_s: float
@@ -228,6 +229,10 @@ def _read_dialect(text: str) -> str:
 
 def _read_gpu_mode(text: str) -> str:
     return read_choice(text, ("auto", "cdi", "gpus", "runtime", "nvidia-docker", "devices", "none"))
+
+
+def _read_hdfs(text: str) -> str:
+    return read_choice(text, ("webhdfs", "native", "auto"))
 
 
 def _read_attempts(text: str) -> int:
@@ -423,6 +428,14 @@ KEYS: tuple[Key, ...] = (
         "auto",
         "auto, cdi, gpus, runtime, nvidia-docker, devices or none",
         "how containers get their GPUs; auto is the first available mode",
+    ),
+    Key(
+        "storage.hdfs",
+        "hdfs",
+        _read_hdfs,
+        "webhdfs",
+        "webhdfs, native or auto",
+        "the way to the files on HDFS: WebHDFS, HDFS's own protocols, or those where their ports answer",
     ),
     Key(
         "storage.workspace_limit",

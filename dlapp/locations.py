@@ -17,6 +17,8 @@ from dlapp.login import Login
 FILE = "file://"
 HDFS = "hdfs://"
 VIEWFS = "viewfs:"
+WEBHDFS, NATIVE, AUTO = "webhdfs", "native", "auto"
+"""Ways to an HDFS: WebHDFS; its own protocols; those where they serve."""
 _WILDCARD = re.compile(r"[*?\[\]{}\\]")
 
 
@@ -122,6 +124,7 @@ class HdfsPlace(NamedTuple):
         others: the other nameservices of the configuration.
         mounts: the mount tables of the configuration.
         view: the mount table that paths without a scheme are in (``fs.defaultFS`` is viewfs); empty: they are here.
+        protocol: the way to it (``storage.hdfs``): `WEBHDFS`, `NATIVE` or `AUTO`.
     """
 
     location: str
@@ -136,6 +139,7 @@ class HdfsPlace(NamedTuple):
     others: tuple[HdfsService, ...] = ()
     mounts: tuple[MountTable, ...] = ()
     view: str = ""
+    protocol: str = WEBHDFS
 
     @property
     def home(self) -> str:

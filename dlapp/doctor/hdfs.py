@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, clock_finding, failed, passed, warned
 from dlapp.errors import Denied, DlappError, Unreachable, UsageError
+from dlapp.locations import NATIVE, WEBHDFS
 
 if TYPE_CHECKING:
     from dlapp.locations import HdfsPlace
@@ -76,6 +77,31 @@ def _hdfs(place: HdfsPlace) -> Iterator[Finding]:
 
     with contextlib.closing(HdfsStagingFiles(place, patience_s=ASK_S)) as files:
         yield from _writes(files, place)
+    if place.protocol != WEBHDFS:
+        yield _protocol(place)
+
+
+def _protocol(place: HdfsPlace) -> Finding:
+    """Return whether files go natively, as ``storage.hdfs`` says."""
+    from dlapp.hadoop.hdfs.checksums import has_crc32c
+    from dlapp.storage.native import NativeHdfs
+
+    with contextlib.closing(NativeHdfs(place, patience_s=ASK_S)) as native:
+        try:
+            why = native.why_not()
+        except DlappError as error:
+            why = str(error)
+    if why and place.protocol == NATIVE:
+        return warned("hdfs.protocol", f"storage.hdfs=native: {why}", "set storage.hdfs to auto or webhdfs")
+    if why:
+        return passed("hdfs.protocol", f"storage.hdfs=auto: files go by WebHDFS: {why}")
+    if not has_crc32c():
+        return warned(
+            "hdfs.protocol",
+            f"storage.hdfs={place.protocol}: no library verifies CRC32C here, so most files are read by WebHDFS",
+            "pip install google-crc32c, also for the Python of the nodes",
+        )
+    return passed("hdfs.protocol", f"storage.hdfs={place.protocol}: files go by HDFS's own protocols")
 
 
 def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:

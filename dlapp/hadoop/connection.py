@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import socket
 import time
 from contextlib import suppress
@@ -88,7 +89,7 @@ class Connection(Closeable):
             self._socket = socket.create_connection(address, timeout=_left(deadline))
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError)
-            raise ConnectionLost(f"{self.name}: {_reason(error)}", sent=False, refused=refused) from error
+            raise ConnectionLost(f"{self.name}: {reason(error)}", sent=False, refused=refused) from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._open(proof, deadline)
@@ -102,9 +103,22 @@ class Connection(Closeable):
         self._socket.close()
 
     @property
+    def own_host(self) -> str:
+        """Address of this machine, as the server sees it."""
+        return str(self._socket.getsockname()[0])
+
+    @property
     def closed(self) -> bool:
         """True if no further call can be made."""
         return self._socket.fileno() < 0
+
+    def cut(self) -> None:
+        """Let a thread that waits on it go on, with an error; for any other thread."""
+        shut_down(self._socket)
+
+    def is_fresh(self) -> bool:
+        """Return whether the server, as far as we can see, still listens on it: what comes unasked is its end."""
+        return not self._reader.in_frame and is_silent(self._socket)
 
     def call(self, method: str, request: bytes, deadline: float) -> bytes:
         """Call a method with a serialized message; the answer is its serialized answer.
@@ -188,7 +202,7 @@ class Connection(Closeable):
             if not isinstance(error, TimeoutError):
                 with suppress(ConnectionLost):
                     self._next_header(self._reader, time.monotonic() + _READ_BEFORE_GIVING_UP_S, "connect")
-            raise ConnectionLost(f"{self.name}: {_reason(error)}", sent=self._sent) from error
+            raise ConnectionLost(f"{self.name}: {reason(error)}", sent=self._sent) from error
 
     def _answer(self, method: str, call_id: int, deadline: float) -> bytes:
         reader = self._reader if self._security is None else FrameReader(self._limit)
@@ -228,7 +242,7 @@ class Connection(Closeable):
             self._socket.settimeout(_left(deadline))
             data = self._socket.recv(_RECEIVE)
         except OSError as error:
-            raise ConnectionLost(f"{self.name}: {_reason(error)}", sent=self._sent) from error
+            raise ConnectionLost(f"{self.name}: {reason(error)}", sent=self._sent) from error
         if not data:
             where = "in the middle of an answer" if reader.in_frame else "without an answer"
             raise ConnectionLost(f"{self.name}: closed the connection {where}", sent=self._sent)
@@ -272,6 +286,21 @@ def has_only_text(message: Message) -> bool:
     return True
 
 
+def is_silent(sock: socket.socket) -> bool:
+    """Return whether a connection is open and nothing came on it."""
+    if sock.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return not poll.poll(0)
+
+
+def shut_down(sock: socket.socket) -> None:
+    """Break a connection that another thread uses."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
 def _left(deadline: float) -> float:
     """Return the time that is left until then [s], more than 0. Raises TimeoutError: none."""
     left = deadline - time.monotonic()
@@ -281,7 +310,8 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _reason(error: OSError) -> str:
+def reason(error: OSError) -> str:
+    """Return why a connection failed, in words."""
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, ConnectionRefusedError):

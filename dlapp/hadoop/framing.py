@@ -32,6 +32,7 @@ CALL_NONE = -1
 """Call ids below 0 are not calls: the connection's context, SASL, and an error before a call could be told."""
 
 _LENGTH = struct.Struct("!I")
+_BYTES = [bytes([value]) for value in range(0x80)]
 
 
 def preamble(auth: int) -> bytes:
@@ -41,6 +42,8 @@ def preamble(auth: int) -> bytes:
 
 def encode_varint(value: int) -> bytes:
     """A protobuf varint: seven bits a byte, the least significant first."""
+    if value < 0x80:
+        return _BYTES[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
-from dlapp.locations import HdfsPlace, shown
+from dlapp.locations import WEBHDFS, HdfsPlace, shown
 from dlapp.net.http import RequestBody
 from dlapp.storage.api import MatchedEntry, Moved
 from dlapp.storage.fetch_plan import FetchTarget, all_at_once
@@ -57,7 +57,7 @@ class HdfsFiles:
 
     def __init__(self, place: HdfsPlace, web: WebHdfs | None = None) -> None:
         self.place = place
-        self.web = web or WebHdfs(place)
+        self.web = web or open_hdfs(place)
         self.lock = threading.Lock()
 
     # ---- FileSystem ----
@@ -374,7 +374,7 @@ class HdfsFiles:
                 # Whether by its owner, its group or an ACL, only HDFS knows.
                 self.web.check_readable(path)
             if status.is_dir:
-                inner = [(f"{name}/{one.name}".lstrip("/"), one) for one in self.web.children(path)]
+                inner = [(f"{name}/{one.name}".lstrip("/"), one) for one in self.web.children(path, located=readable)]
                 todo.extend(reversed(inner))
         return nodes
 
@@ -456,6 +456,15 @@ class HdfsFiles:
             self.web.delete(temporary)
         except DlappError:
             return  # What is to be said is already on its way; a hidden file stays.
+
+
+def open_hdfs(place: HdfsPlace) -> WebHdfs:
+    """Return who makes the calls to an HDFS: natively where ``place.protocol`` says so, else by WebHDFS."""
+    if place.protocol == WEBHDFS:
+        return WebHdfs(place)
+    from dlapp.storage.native import NativeHdfs
+
+    return NativeHdfs(place)
 
 
 def _node(location: str, name: str, status: FileStatus) -> TreeNode:

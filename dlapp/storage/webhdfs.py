@@ -86,7 +86,7 @@ _MODE = re.compile("[0-7]{1,4}")
 _RIGHTS = ("---", "--x", "-w-", "-wx", "r--", "r-x", "rw-", "rwx")
 _PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
 _MOST_KNOWN = 64
-_MOST_DEAD_ENDS = 4
+MOST_DEAD_ENDS = 4
 """How often a DataNode that answers may end a file at the same byte; a block that none has will not come by waiting."""
 _NO_NODE = "No active nodes contain this block"
 _NO_NODE_YET = re.compile(r"Failed to find datanode\b.*\bexcludeDatanodes=null")
@@ -250,8 +250,13 @@ class WebHdfs:
         except WrongAnswer as error:
             raise WrongAnswer(f"{shown(self.place.location + path)}: {error}") from error
 
-    def children(self, path: str) -> list[FileStatus]:
-        """Return what is in a directory, sorted by name; of a file, the file with an empty name. Raises NotFound."""
+    def children(self, path: str, *, located: bool = False) -> list[FileStatus]:
+        """Return what is in a directory, sorted by name; of a file, the file with an empty name. Raises NotFound.
+
+        Args:
+            path: of the directory.
+            located: its files are to be read. (No matter here; natively their DataNodes come with them.)
+        """
         try:
             return parse_listing(self._json("LISTSTATUS", path, most=MOST_BODY))
         except WrongAnswer as error:
@@ -613,7 +618,7 @@ class WebHdfs:
             dead_ends = 0 if at > started else dead_ends + failed.answered
             if failed.answered:
                 self._check_length(path, end)
-            if dead_ends >= _MOST_DEAD_ENDS:
+            if dead_ends >= MOST_DEAD_ENDS:
                 where_lost = f"{shown(self.place.location + path)} cannot be read from byte {at} on"
                 raise DlappError(f"{where_lost}: {failed} (hdfs fsck says which blocks are lost)") from failed
             again(HdfsUnreachable(str(failed)), progress=at > started)
@@ -697,7 +702,7 @@ class WebHdfs:
                 if not isinstance(failed.refused, AlreadyThere):
                     bad.add(failed.server)
                     dead_ends += failed.answered
-                if dead_ends >= _MOST_DEAD_ENDS:
+                if dead_ends >= MOST_DEAD_ENDS:
                     if isinstance(failed.refused, DiskFull):
                         raise failed.refused from failed
                     kind = failed.refused.java_class if isinstance(failed.refused, HdfsRefused) else ""
@@ -857,7 +862,7 @@ class WebHdfs:
                 return Denied(f"{server}: HDFS does not accept {user} (it asks for another authentication)")
             return _not_webhdfs(server)
         self._answered = True
-        return _ours(kind, message, shown(self.place.location + path), server)
+        return java_error(kind, message, shown(self.place.location + path), server)
 
     def _order(self) -> list[int]:
         count, first = len(self.place.web), self._first
@@ -994,7 +999,15 @@ def _lack(line: str, where: str) -> str:
     return f"{amount} in the {'space' if name == 'DiskSpace' else 'name'} quota of {directory}"
 
 
-def _ours(kind: str, message: str, where: str, server: str) -> DlappError:
+def java_error(kind: str, message: str, where: str, server: str) -> DlappError:
+    """Return the error of ours that stands for a Java exception.
+
+    Args:
+        kind: its short name.
+        message: its text, of which the first line counts.
+        where: the location that the call was about.
+        server: that answered, with a scheme.
+    """
     line, kind = shown(message.partition("\n")[0][:500]), shown(kind)
     if kind in _NOT_ACTIVE or kind == "RetriableException":
         return HdfsUnreachable(f"{server.partition('://')[2]} {_NOT_ACTIVE.get(kind, line)}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dlapp.locations import HdfsPlace
+from dlapp.locations import WEBHDFS, HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
 from tests.services.hadoop import JAVA_OPTIONS, Hadoop, java, library
@@ -27,8 +27,12 @@ def hadoop(hadoop: Hadoop) -> Hadoop:
 
 @pytest.fixture
 def place(hadoop: Hadoop) -> HdfsPlace:
-    """The HDFS, as the user of the tests, who is its superuser."""
-    return HdfsPlace(f"hdfs://127.0.0.1:{hadoop.ports['nn']}", (hadoop.hdfs_url,), Login(getpass.getuser()))
+    """The HDFS, as the user of the tests, who is its superuser.
+
+    ``DLAPP_TEST_HDFS`` is the way to it (``storage.hdfs``), so that all of these tests can go the other way, too.
+    """
+    location, way = f"hdfs://127.0.0.1:{hadoop.ports['nn']}", os.environ.get("DLAPP_TEST_HDFS", WEBHDFS)
+    return HdfsPlace(location, (hadoop.hdfs_url,), Login(getpass.getuser()), protocol=way)
 
 
 @pytest.fixture

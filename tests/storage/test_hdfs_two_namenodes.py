@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.locations import HdfsPlace
+from dlapp.locations import WEBHDFS, HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
 from tests.services.hadoop import NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop
@@ -34,7 +34,9 @@ def two() -> Iterator[Hadoop]:
 @pytest.fixture
 def nameservice(two: Hadoop) -> HdfsPlace:
     web = tuple(f"http://127.0.0.1:{two.ports[port]}" for port in ("nn2_http", "nn_http"))
-    return HdfsPlace(f"hdfs://{NAMESERVICE}", web, Login(getpass.getuser()))
+    names = tuple(f"127.0.0.1:{two.ports[port]}" for port in ("nn2", "nn"))
+    way = os.environ.get("DLAPP_TEST_HDFS", WEBHDFS)
+    return HdfsPlace(f"hdfs://{NAMESERVICE}", web, Login(getpass.getuser()), names=names, protocol=way)
 
 
 def contents(top: Path) -> dict[str, bytes]:

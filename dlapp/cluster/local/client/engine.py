@@ -175,7 +175,8 @@ class LocalEngine(Closeable):
         from dlapp.login import own_login
 
         try:
-            return read_configuration(self._config.yarn.conf_dir).hdfs(own_login()), ""
+            site = read_configuration(self._config.yarn.conf_dir)
+            return site.hdfs(own_login(), self._config.storage.hdfs), ""
         except ConfigError as error:
             return None, str(error)  # who names no place there needs none
 

@@ -1,0 +1,411 @@
+"""Calls of the NameNode's ClientProtocol, as values: what is sent, and what its answers say.
+
+An answer is checked as a whole before anything of it is used: a NameNode may be any server that has its port.
+
+Source: ClientNamenodeProtocol.proto, hdfs.proto and PBHelperClient of Hadoop 2.7 to 3.4; answers of 3.4.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dlapp.hadoop.errors import NotHadoop
+from dlapp.hadoop.hdfs.wire import Fields, encode
+
+PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
+MOST_LENGTH = 1 << 50
+"""More than any file has [bytes]."""
+MOST_BLOCK = 1 << 42
+MOST_NODES = 512
+"""DataNodes of one block; ``dfs.replication.max`` is 512."""
+_IP = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+_CREATE = 1
+_ACL, _ENCRYPTED, _STRIPED = 1, 2, 4
+"""Flags of a status; before 3.0 they are the bits 12 to 14 of its permissions."""
+_BUILT_IN_POLICIES = {
+    1: "RS-6-3-1024k",
+    2: "RS-3-2-1024k",
+    3: "RS-LEGACY-6-3-1024k",
+    4: "XOR-2-1-1024k",
+    5: "RS-10-4-1024k",
+}
+"""Those of which the NameNode sends the number alone. Source: SystemErasureCodingPolicies."""
+DIRECTORY, FILE, SYMLINK = 1, 2, 3
+ACTIVE = 0
+
+
+class Call(NamedTuple):
+    """A call: the method and its message."""
+
+    method: str
+    request: bytes
+
+
+class HdfsBlock(NamedTuple):
+    """A block of a file: pool, number, generation and length."""
+
+    pool: str
+    block_id: int
+    generation: int
+    size_bytes: int
+
+    def encode(self) -> bytes:
+        """Return it as an ExtendedBlockProto."""
+        return encode((1, self.pool), (2, self.block_id), (3, self.generation), (4, self.size_bytes))
+
+
+class DataNode(NamedTuple):
+    """A DataNode: where blocks are transferred, and all of what the NameNode says of it, as a DatanodeInfoProto."""
+
+    host: str
+    port: int
+    info: bytes
+
+    @property
+    def name(self) -> str:
+        """Address in words."""
+        return f"{self.host}:{self.port}"
+
+
+class LocatedBlock(NamedTuple):
+    """A block with the DataNodes that have it, or are to.
+
+    Args:
+        block: of the file.
+        offset: of its first byte in the file.
+        nodes: the DataNodes.
+        token: that DataNodes want to see, a TokenProto; passed on as it is.
+        storage_types: of each DataNode, by number.
+        is_striped: it is a group of blocks of an erasure coded file.
+    """
+
+    block: HdfsBlock
+    offset: int
+    nodes: tuple[DataNode, ...]
+    token: bytes
+    storage_types: tuple[int, ...] = ()
+    is_striped: bool = False
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after it."""
+        return self.offset + self.block.size_bytes
+
+    @property
+    def has_token(self) -> bool:
+        """Return True if there is something in the token."""
+        return bool(Fields(self.token).data(1, b""))
+
+    def encode(self, node: DataNode) -> bytes:
+        """Return it as a LocatedBlockProto with one DataNode."""
+        return encode((1, self.block.encode()), (2, self.offset), (3, node.info), (4, 0), (5, self.token))
+
+
+class FileBlocks(NamedTuple):
+    """Blocks of a range of a file. ``is_plain``: neither encrypted nor erasure coded."""
+
+    size_bytes: int
+    blocks: tuple[LocatedBlock, ...]
+    is_plain: bool
+
+    def at(self, offset: int) -> LocatedBlock | None:
+        """Return the block that has a byte of the file."""
+        return next((one for one in self.blocks if one.offset <= offset < one.end), None)
+
+
+class Status(NamedTuple):
+    """Status of a file or directory, as the NameNode has it.
+
+    Args:
+        kind: `DIRECTORY`, `FILE` or `SYMLINK`.
+        name: its last name; empty where it was asked for by its path.
+        blocks: of a file that was listed with them.
+        ec_policy: name of its erasure coding policy; empty: none; ``?``: one that is not known.
+    """
+
+    kind: int
+    name: str
+    size_bytes: int
+    mode: int
+    owner: str
+    group: str
+    mtime_ms: int
+    inode_id: int
+    link: str
+    replication: int
+    storage_policy: int
+    ec_policy: str
+    is_encrypted: bool
+    has_acl: bool
+    blocks: FileBlocks | None
+
+
+class ServerDefaults(NamedTuple):
+    """Values that the NameNode's clients write files with. ``encrypts``: DataNodes take encrypted connections only."""
+
+    block_bytes: int
+    bytes_per_checksum: int
+    replication: int
+    checksum_kind: int
+    encrypts: bool
+
+
+# ---- calls ----
+
+
+def get_server_defaults() -> Call:
+    """Ask for the defaults of files."""
+    return Call("getServerDefaults", b"")
+
+
+def get_ha_state() -> Call:
+    """Ask the NameNode whether it is the active one."""
+    return Call("getHAServiceState", b"")
+
+
+def get_file_info(path: str) -> Call:
+    """Ask for a status."""
+    return Call("getFileInfo", encode((1, path)))
+
+
+def get_listing(path: str, after: bytes, *, located: bool) -> Call:
+    """Ask for what is in a directory after a name; with ``located`` files come with their blocks."""
+    return Call("getListing", encode((1, path), (2, after), (3, located)))
+
+
+def get_block_locations(path: str, offset: int, count: int) -> Call:
+    """Ask for the blocks of a range."""
+    return Call("getBlockLocations", encode((1, path), (2, offset), (3, count)))
+
+
+def create(path: str, mode: int, client: str, defaults: ServerDefaults, *, parents: bool) -> Call:
+    """Make a file, if nothing is there, and open it for writing.
+
+    Args:
+        path: of the file.
+        mode: its permissions.
+        client: who writes it.
+        defaults: of the NameNode.
+        parents: make the directories above that are not there.
+    """
+    permission = encode((1, mode))
+    return Call(
+        "create",
+        encode(
+            (1, path),
+            (2, permission),
+            (3, client),
+            (4, _CREATE),
+            (5, parents),
+            (6, defaults.replication),
+            (7, defaults.block_bytes),
+            (9, permission),
+        ),
+    )
+
+
+def add_block(path: str, client: str, file_id: int, previous: HdfsBlock | None, excluded: Iterable[DataNode]) -> Call:
+    """Ask for a further block of an open file.
+
+    Args:
+        path: of the file.
+        client: who writes it.
+        file_id: its inode number.
+        previous: its last block so far.
+        excluded: DataNodes that failed.
+    """
+    return Call(
+        "addBlock",
+        encode(
+            (1, path),
+            (2, client),
+            (3, previous and previous.encode()),
+            *((4, one.info) for one in excluded),
+            (5, file_id),
+        ),
+    )
+
+
+def abandon_block(path: str, client: str, file_id: int, block: HdfsBlock) -> Call:
+    """Take back the last block of an open file.
+
+    Args:
+        path, client, file_id: as of `add_block`.
+        block: that block.
+    """
+    return Call("abandonBlock", encode((1, block.encode()), (2, path), (3, client), (4, file_id)))
+
+
+def complete(path: str, client: str, file_id: int, last: HdfsBlock | None) -> Call:
+    """Close a file; the answer is false while the NameNode has not heard of its blocks.
+
+    Args:
+        path, client, file_id: as of `add_block`.
+        last: its last block; None: it is empty.
+    """
+    return Call("complete", encode((1, path), (2, client), (3, last and last.encode()), (4, file_id)))
+
+
+def renew_lease(client: str) -> Call:
+    """Keep the files of a client open."""
+    return Call("renewLease", encode((1, client)))
+
+
+def set_times(path: str, mtime_ms: int) -> Call:
+    """Set the modification time."""
+    return Call("setTimes", encode((1, path), (2, mtime_ms), (3, -1)))
+
+
+def set_permission(path: str, mode: int) -> Call:
+    """Set permission bits."""
+    return Call("setPermission", encode((1, path), (2, encode((1, mode)))))
+
+
+def report_bad_block(located: LocatedBlock, node: DataNode) -> Call:
+    """Tell of a replica that is not what was written."""
+    return Call("reportBadBlocks", encode((1, located.encode(node))))
+
+
+# ---- answers ----
+
+
+def parse_server_defaults(answer: Fields) -> ServerDefaults:
+    """Return what `get_server_defaults` is answered. Raises NotHadoop: it is no such answer, as by each of these."""
+    said = answer.message(1)
+    found = ServerDefaults(
+        block_bytes=said.number(1, below=MOST_BLOCK),
+        bytes_per_checksum=said.number(2, below=1 << 24),
+        replication=said.number(4, below=1 << 15),
+        checksum_kind=said.number(8, 1, below=1 << 8),
+        encrypts=bool(said.number(6, 0)),
+    )
+    size, chunk = found.block_bytes, found.bytes_per_checksum
+    if not (chunk and size and size % chunk == 0 and found.replication):
+        raise NotHadoop(f"the NameNode wants blocks of {size} bytes with a checksum for each {chunk} bytes")
+    return found
+
+
+def parse_file_info(answer: Fields) -> Status | None:
+    """Return what `get_file_info`, and `create`, are answered; None: nothing is there."""
+    return parse_status(answer.data(1), {}) if answer.has(1) else None
+
+
+class Listing(NamedTuple):
+    """A part of a directory; ``remaining``: entries after it."""
+
+    entries: list[Status]
+    remaining: int
+
+
+def parse_listing(answer: Fields, nodes: dict[bytes, DataNode]) -> Listing | None:
+    """Return what `get_listing` is answered; None: nothing is there.
+
+    Args:
+        nodes: DataNodes that were named before, kept so that each is there once.
+    """
+    if not answer.has(1):
+        return None
+    said = answer.message(1)
+    return Listing([parse_status(one, nodes) for one in said.all_data(1)], said.number(2, below=1 << 32))
+
+
+def parse_status(data: bytes, nodes: dict[bytes, DataNode]) -> Status:
+    """Return an HdfsFileStatusProto."""
+    said = Fields(data)
+    kind, mode = said.number(1), said.message(4).number(1, below=1 << 32)
+    if kind not in (DIRECTORY, FILE, SYMLINK):
+        raise NotHadoop(f"the NameNode sent a file of the type {kind}")
+    flags = said.number(18, below=1 << 32) if said.has(18) else mode >> 12 & 7
+    return Status(
+        kind=kind,
+        name=said.text(2),
+        size_bytes=said.number(3, below=MOST_LENGTH),
+        mode=mode & 0o1777,
+        owner=said.text(5),
+        group=said.text(6),
+        mtime_ms=said.number(7, below=1 << 53),
+        inode_id=said.number(13),
+        link=said.text(9, ""),
+        replication=said.number(10, 0, below=1 << 15),
+        storage_policy=said.number(16, 0, below=1 << 8),
+        ec_policy=_policy(said, is_striped=bool(flags & _STRIPED)),
+        is_encrypted=bool(flags & _ENCRYPTED) or said.has(15),
+        has_acl=bool(flags & _ACL),
+        blocks=parse_blocks(said.data(12), nodes) if said.has(12) else None,
+    )
+
+
+def _policy(said: Fields, *, is_striped: bool) -> str:
+    if not said.has(17):
+        return "?" * is_striped
+    policy = said.message(17)
+    return policy.text(1, "") or _BUILT_IN_POLICIES.get(policy.number(4), "?" * is_striped)
+
+
+def parse_block_locations(answer: Fields) -> FileBlocks | None:
+    """Return what `get_block_locations` is answered; None: it is a directory."""
+    return parse_blocks(answer.data(1), {}) if answer.has(1) else None
+
+
+def parse_blocks(data: bytes, nodes: dict[bytes, DataNode]) -> FileBlocks:
+    """Return a LocatedBlocksProto."""
+    said = Fields(data)
+    blocks = [parse_located_block(one, nodes) for one in said.all_data(2)]
+    # A file that is written has its last block beside the others.
+    blocks += [parse_located_block(one, nodes) for one in said.all_data(4) if not said.number(5)]
+    at = 0
+    for one in blocks:
+        if one.offset < at:
+            raise NotHadoop(f"the NameNode sent blocks that overlap at byte {one.offset} of a file")
+        at = one.end
+    is_plain = not (said.has(6) or said.has(7) or any(one.is_striped for one in blocks))
+    return FileBlocks(said.number(1, below=MOST_LENGTH), tuple(blocks), is_plain)
+
+
+def parse_added_block(answer: Fields) -> LocatedBlock:
+    """Return what `add_block` is answered."""
+    found = parse_located_block(answer.data(1), {})
+    if not found.nodes:
+        raise NotHadoop("the NameNode gave a block without a DataNode")
+    return found
+
+
+def parse_located_block(data: bytes, nodes: dict[bytes, DataNode]) -> LocatedBlock:
+    """Return a LocatedBlockProto."""
+    said = Fields(data)
+    block, infos = said.message(1), said.all_data(3)
+    if len(infos) > MOST_NODES:
+        raise NotHadoop(f"the NameNode names {len(infos)} DataNodes of one block")
+    token = said.data(5)
+    Fields(token)
+    return LocatedBlock(
+        HdfsBlock(
+            block.text(1),
+            block.number(2, below=1 << 64),
+            block.number(3),
+            block.number(4, 0, below=MOST_BLOCK),
+        ),
+        said.number(2, below=MOST_LENGTH),
+        tuple(_node(one, nodes) for one in infos),
+        token,
+        tuple(said.numbers(7, below=1 << 8)[:MOST_NODES]),
+        said.has(9),
+    )
+
+
+def _node(info: bytes, nodes: dict[bytes, DataNode]) -> DataNode:
+    named = Fields(info).data(1)
+    if (found := nodes.get(named)) is None:
+        said = Fields(named)
+        host, port = said.text(1), said.number(4, below=1 << 16)
+        if not _IP.fullmatch(host) or not port:
+            raise NotHadoop(f"the NameNode names a DataNode at {host[:60]!r}, port {port}")
+        nodes[named] = found = DataNode(host, port, info)
+    return found
+
+
+def parse_flag(answer: Fields) -> bool:
+    """Return the one bool of an answer."""
+    return bool(answer.number(1))

@@ -1,0 +1,337 @@
+"""One connection to a DataNode: a block is read from it, or written through it to all DataNodes of a pipeline.
+
+Nothing is handed on before it is verified: the checksums that the DataNode sends are compared with those of the data.
+What a DataNode sends is bounded by what was asked for; each wait for it ends after a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from dlapp.hadoop.connection import is_silent, reason, shut_down
+from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop
+from dlapp.hadoop.hdfs import packets
+from dlapp.hadoop.hdfs.checksums import Checksum
+from dlapp.hadoop.hdfs.client_protocol import LocatedBlock
+from dlapp.hadoop.hdfs.connections import Address
+from dlapp.hadoop.hdfs.packets import BlockRefusal, PacketHeader
+from dlapp.hadoop.hdfs.wire import Fields
+
+BUFFER_BYTES = 1 << 20
+PACKET_BYTES = 256 << 10
+"""Of data that is written. Java's clients take 64 KiB; each packet costs both sides some work."""
+IDLE_S = 3.0
+"""A DataNode closes a connection that it hears nothing of for 4 s (``dfs.datanode.socket.reuse.keepalive``)."""
+_MORE_S = 5.0
+"""For each DataNode of a pipeline, to the time that an answer may take.
+
+Source: HdfsConstants.READ_TIMEOUT_EXTENSION."""
+_MOST_PIECES = 512
+"""Pieces that are handed on at once; the kernel takes 1024 (IOV_MAX)."""
+
+Take = Callable[[list[memoryview]], None]
+
+
+class BlockRefused(HadoopError):
+    """A DataNode answered that it does not do what it was asked.
+
+    Attributes:
+        refusal: its answer.
+    """
+
+    def __init__(self, name: str, refusal: BlockRefusal) -> None:
+        words = refusal.message or packets.status_text(refusal.status)
+        bad = f" (of {refusal.bad_node})" if refusal.bad_node else ""
+        super().__init__(f"{name}: {words}{bad}")
+        self.refusal = refusal
+
+
+class CorruptReplica(HadoopError):
+    """Data of a DataNode does not have the checksums that it sent."""
+
+
+class PipelineFailed(HadoopError):
+    """A DataNode of a pipeline did not take a packet; ``position``: its place in the pipeline."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class SourceEnded(Exception):
+    """The file that is the source of a block has fewer bytes."""
+
+
+class DataNodeConnection:
+    """A connection. Of one thread, but for `cut`.
+
+    Args:
+        address: of the DataNode's data transfer.
+        connect_s: for the connection to come to be [s].
+        silence_s: the longest that anything is waited for [s].
+
+    Raises:
+        ConnectionLost: nobody there.
+    """
+
+    def __init__(self, address: Address, *, connect_s: float, silence_s: float) -> None:
+        self.name = f"{address[0]}:{address[1]}"
+        try:
+            self._socket = socket.create_connection(address, timeout=connect_s)
+        except OSError as error:
+            raise ConnectionLost(f"{self.name}: {reason(error)}", sent=False) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(silence_s)
+        self._silence_s = silence_s
+        self._buffer = bytearray()
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._used_at = time.monotonic()
+
+    def close(self) -> None:
+        """Close it. May be repeated."""
+        self._socket.close()
+
+    def cut(self) -> None:
+        """See `Reusable.cut`."""
+        shut_down(self._socket)
+
+    def is_fresh(self) -> bool:
+        """See `Reusable.is_fresh`."""
+        is_young = time.monotonic() - self._used_at < IDLE_S
+        return is_young and self._start == self._end and is_silent(self._socket)
+
+    # ---- reading ----
+
+    def read(self, located: LocatedBlock, client: str, start: int, count: int, take: Take) -> None:
+        """Read a range of a block; afterwards the connection may be used again, where nothing was raised.
+
+        Args:
+            located: the block.
+            client: who reads.
+            start, count: the range.
+            take: is given what is verified, in order, in pieces that hold only until it returns. What it raises ends
+                the read.
+
+        Raises:
+            BlockRefused: it does not have the block, or the token is not good.
+            CorruptReplica: what it sent is not what its checksums are of; what came before is handed on.
+            CannotVerify: it has checksums that cannot be computed here.
+            ConnectionLost: it ended, or took too long; what came before is handed on.
+            NotHadoop: it sent something else.
+        """
+        self._reserve(min(BUFFER_BYTES, count + count // 64 + 4096))
+        self._send(packets.read_operation(located, client, start, count))
+        answer = packets.parse_read_answer(self._answer())
+        checksum = Checksum(answer.checksum_kind, answer.chunk_bytes)
+        at, stop, number = answer.first_offset, start + count, 0
+        if not start - checksum.chunk_bytes < at <= start:
+            raise NotHadoop(f"{self.name}: a block from byte {at} on, where {start} was asked for")
+        # Blocks are sent in whole chunks.
+        most = -(-stop // checksum.chunk_bytes) * checksum.chunk_bytes
+        pieces: list[memoryview] = []
+
+        def hand_on() -> None:
+            if pieces:
+                ready, pieces[:] = list(pieces), []
+                take(ready)
+
+        try:
+            while True:
+                header_bytes, rest = packets.packet_size(bytes(self._need(packets.PREFIX.size, hand_on)))
+                body = self._need(header_bytes + rest, hand_on)
+                header = packets.parse_packet_header(bytes(body[:header_bytes]))
+                if header.number == packets.HEARTBEAT and not rest:
+                    continue
+                sums = checksum.size(header.data_bytes)
+                if header.offset != at or header.number != number or rest != sums + header.data_bytes:
+                    raise NotHadoop(f"{self.name}: a packet that does not follow the one before at byte {at}")
+                number += 1
+                if header.is_last or not header.data_bytes:
+                    break
+                data = body[header_bytes + sums :]
+                if at + len(data) > most:
+                    raise NotHadoop(f"{self.name}: more of the block than was asked for")
+                if checksum.of(data) != body[header_bytes : header_bytes + sums]:
+                    raise CorruptReplica(f"{self.name}: the replica of block {located.block.block_id} is corrupt")
+                low, high = max(start - at, 0), min(len(data), stop - at)
+                if low < high:
+                    pieces.append(data[low:high])
+                at += len(data)
+                if len(pieces) >= _MOST_PIECES:
+                    hand_on()
+        finally:
+            hand_on()
+        if not header.is_last or at < stop:
+            raise ConnectionLost(f"{self.name}: ended the block early, at byte {at}", sent=True)
+        self._send(packets.read_status(packets.CHECKSUM_OK))
+        self._used_at = time.monotonic()
+
+    # ---- writing ----
+
+    def write(
+        self,
+        located: LocatedBlock,
+        client: str,
+        checksum: Checksum,
+        read: Callable[[int, int], bytes],
+        count: int,
+        between: Callable[[], None],
+    ) -> None:
+        """Write a block, and wait until all DataNodes of the pipeline have it; the connection is used up.
+
+        Args:
+            located: the block, with the DataNodes; this is the first of them.
+            client: who writes.
+            checksum: what the block is written with.
+            read: returns so many bytes of the block from an offset on.
+            count: bytes of the block.
+            between: is called after each packet.
+
+        Raises:
+            BlockRefused: the pipeline did not come to be.
+            PipelineFailed: one of its DataNodes failed.
+            ConnectionLost: this one ended, or took too long.
+            SourceEnded: ``read`` returned less than it was asked for.
+            NotHadoop: it answered something else.
+        """
+        self._reserve(4096)
+        self._socket.settimeout(self._silence_s + _MORE_S * len(located.nodes))
+        self._send(packets.write_operation(located, client, checksum.kind, checksum.chunk_bytes))
+        self._answer()
+        size = max(PACKET_BYTES // checksum.chunk_bytes, 1) * checksum.chunk_bytes
+        at = number = acknowledged = 0
+        try:
+            while at < count:
+                data = read(at, min(size, count - at))
+                if len(data) < min(size, count - at):
+                    raise SourceEnded
+                self._send_packet(PacketHeader(at, number, False, len(data)), checksum.of(data), data)
+                at, number = at + len(data), number + 1
+                acknowledged = self._acks(located, acknowledged, number, wait=False)
+                between()
+            self._send_packet(PacketHeader(at, number, True, 0), b"", b"")
+        except ConnectionLost as lost:
+            # Why it ended may lie there unread.
+            with contextlib.suppress(ConnectionLost, NotHadoop):
+                self._socket.settimeout(1)
+                self._acks(located, acknowledged, number + 1, wait=True)
+            raise lost
+        self._acks(located, acknowledged, number + 1, wait=True)
+
+    def _send_packet(self, header: PacketHeader, sums: bytes, data: bytes) -> None:
+        head = packets.encode_packet_header(header, len(sums)) + sums
+        try:
+            sent = self._socket.sendmsg([head, data])
+            if sent < len(head):
+                self._socket.sendall(head[sent:] + data)
+            elif sent < len(head) + len(data):
+                self._socket.sendall(memoryview(data)[sent - len(head) :])
+        except OSError as error:
+            raise ConnectionLost(f"{self.name}: {reason(error)}", sent=True) from error
+
+    def _acks(self, located: LocatedBlock, done: int, sent: int, *, wait: bool) -> int:
+        """Read acknowledgements; return how many packets are acknowledged.
+
+        Args:
+            located: the block.
+            done: packets that were before.
+            sent: packets that may be.
+            wait: until all of them are; else only what is there is read.
+        """
+        while done < sent and (wait or self._start < self._end or not is_silent(self._socket)):
+            ack = packets.parse_ack(self._delimited())
+            for position, status in enumerate(ack.statuses):
+                if status != packets.SUCCESS:
+                    node = located.nodes[min(position, len(located.nodes) - 1)]
+                    words = f"{node.name} did not take block {located.block.block_id}: {packets.status_text(status)}"
+                    raise PipelineFailed(words, position)
+            if ack.number == packets.HEARTBEAT:
+                continue
+            if ack.number != done or len(ack.statuses) != len(located.nodes):
+                raise NotHadoop(f"{self.name}: an acknowledgement that does not belong to a packet")
+            done += 1
+        return done
+
+    # ---- bytes ----
+
+    def _answer(self) -> Fields:
+        answer = packets.parse_answer(self._delimited())
+        if isinstance(answer, BlockRefusal):
+            raise BlockRefused(self.name, answer)
+        return answer
+
+    def _delimited(self) -> bytes:
+        """Return the next message that its length stands before."""
+        size = shift = 0
+        while True:
+            byte = self._need(1)[0]
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+            if shift > 28:
+                raise NotHadoop(f"{self.name}: an answer that cannot be read")
+        if size > packets.MOST_ANSWER:
+            raise NotHadoop(f"{self.name}: an answer of {size} bytes")
+        return bytes(self._need(size))
+
+    def _reserve(self, size: int) -> None:
+        """Have a buffer of at least so many bytes."""
+        if len(self._buffer) < size:
+            fresh = bytearray(size)
+            fresh[: self._end - self._start] = self._view[self._start : self._end]
+            self._end, self._start = self._end - self._start, 0
+            self._buffer, self._view = fresh, memoryview(fresh)
+
+    def _need(self, count: int, before_moving: Callable[[], None] | None = None) -> memoryview:
+        """Return the next bytes, which hold until the next call that moves what is in the buffer.
+
+        Args:
+            count: how many.
+            before_moving: is called before what was returned earlier is overwritten.
+        """
+        if self._start + count > len(self._buffer):
+            if before_moving is not None:
+                before_moving()
+            if count > len(self._buffer):
+                self._reserve(count)
+            else:
+                left = self._end - self._start
+                self._view[:left] = bytes(self._view[self._start : self._end])
+                self._start, self._end = 0, left
+        while self._end - self._start < count:
+            try:
+                received = self._socket.recv_into(self._view[self._end :])
+            except OSError as error:
+                raise ConnectionLost(f"{self.name}: {reason(error)}", sent=True) from error
+            if not received:
+                raise ConnectionLost(f"{self.name}: closed the connection", sent=True)
+            self._end += received
+        self._start += count
+        return self._view[self._start - count : self._start]
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise ConnectionLost(f"{self.name}: {reason(error)}", sent=True) from error
+
+
+def write_all(fd: int, pieces: list[memoryview], offset: int) -> int:
+    """Write pieces to a place of a file; return how many bytes they have.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    total = sum(map(len, pieces))
+    written = os.pwritev(fd, pieces, offset)
+    while written < total:
+        rest = b"".join(pieces)[written:]
+        more = os.pwrite(fd, rest, offset + written)
+        written += more
+    return total

@@ -1,0 +1,153 @@
+"""Messages of protobuf (proto2), field by field.
+
+Source: "Encoding" in the documentation of Protocol Buffers.
+"""
+
+from __future__ import annotations
+
+from dlapp.hadoop.errors import NotHadoop
+from dlapp.hadoop.framing import encode_varint
+
+MOST_FIELDS = 1 << 18
+"""Of one message; a listing has one for each of some thousand entries."""
+_MOST_SHIFT = 63
+_UNSIGNED = (1 << 64) - 1
+
+
+def encode(*fields: tuple[int, int | bytes | str | None]) -> bytes:
+    """Return a message of fields, each its number and its value; None: it is left out.
+
+    A number of Python is an integer that is no sint, a bool or an enumeration; a text and bytes are what they are, and
+    a message is its bytes.
+    """
+    parts = []
+    for number, value in fields:
+        if value is None:
+            continue
+        if isinstance(value, int):
+            parts.append(encode_varint(number << 3) + encode_varint(value & _UNSIGNED))
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            parts.append(encode_varint(number << 3 | 2) + encode_varint(len(data)) + data)
+    return b"".join(parts)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a place, and the place after it. Raises NotHadoop: it is not whole, or too long."""
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > _MOST_SHIFT:
+            raise NotHadoop("a message of HDFS ends inside a number")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _UNSIGNED, at
+        shift += 7
+
+
+class Fields:
+    """The fields of a message that was received.
+
+    Raises:
+        NotHadoop: it is no message; also by each method, where a field is missing or has another form or size.
+    """
+
+    __slots__ = ("_found",)
+
+    def __init__(self, data: bytes) -> None:
+        self._found: dict[int, list[int | bytes]] = {}
+        at, end, count = 0, len(data), 0
+        found = self._found
+        while at < end:
+            count += 1
+            key = data[at]
+            at += 1
+            if key > 0x7F:
+                key, at = read_varint(data, at - 1)
+            kind = key & 7
+            value: int | bytes
+            if kind == 0:
+                value, at = read_varint(data, at)
+            else:
+                if kind == 2:
+                    size, at = read_varint(data, at)
+                elif kind == 1:
+                    size = 8
+                elif kind == 5:
+                    size = 4
+                else:
+                    raise NotHadoop(f"a message of HDFS has a field of the form {kind}")
+                value = data[at : at + size]
+                at += size
+                if at > end:
+                    raise NotHadoop("a message of HDFS ends inside a field")
+            if count > MOST_FIELDS or key < 8:
+                raise NotHadoop(f"a message of HDFS has more than {MOST_FIELDS} fields, or one without a number")
+            if key >> 3 in found:
+                found[key >> 3].append(value)
+            else:
+                found[key >> 3] = [value]
+
+    def has(self, field: int) -> bool:
+        """Return whether a field is there."""
+        return field in self._found
+
+    def number(self, field: int, default: int | None = None, *, below: int = 1 << 63) -> int:
+        """Return a number from 0 on.
+
+        Args:
+            field: number of the field.
+            default: what it is where it is missing; None: it must be there.
+            below: what it must be less than.
+        """
+        values = self._found.get(field)
+        if values is None and default is not None:
+            return default
+        value = values[-1] if values else None
+        if not isinstance(value, int) or value >= below:
+            raise NotHadoop(f"a message of HDFS has {str(value)[:40]!r} as field {field}, a number below {below}")
+        return value
+
+    def numbers(self, field: int, *, below: int = 1 << 63) -> list[int]:
+        """Return the numbers of a repeated field, packed or not."""
+        found: list[int] = []
+        for value in self._found.get(field, ()):
+            if isinstance(value, int):
+                found.append(value)
+                continue
+            at = 0
+            while at < len(value):
+                number, at = read_varint(value, at)
+                found.append(number)
+        if any(one >= below for one in found):
+            raise NotHadoop(f"a message of HDFS has a number in field {field} that is not below {below}")
+        return found
+
+    def data(self, field: int, default: bytes | None = None) -> bytes:
+        """Return bytes; ``default``: as of `number`."""
+        values = self._found.get(field)
+        if values is None and default is not None:
+            return default
+        value = values[-1] if values else None
+        if not isinstance(value, bytes):
+            raise NotHadoop(f"a message of HDFS lacks field {field}")
+        return value
+
+    def text(self, field: int, default: str | None = None) -> str:
+        """Return a text; ``default``: as of `number`."""
+        try:
+            return self.data(field, None if default is None else default.encode()).decode()
+        except UnicodeDecodeError as error:
+            raise NotHadoop(f"a message of HDFS has a text in field {field} that is not UTF-8") from error
+
+    def all_data(self, field: int) -> list[bytes]:
+        """Return the values of a repeated field of bytes or messages."""
+        found = self._found.get(field, [])
+        if not all(isinstance(one, bytes) for one in found):
+            raise NotHadoop(f"a message of HDFS has a number as field {field}")
+        return [one for one in found if isinstance(one, bytes)]
+
+    def message(self, field: int) -> Fields:
+        """Return the message that a field is."""
+        return Fields(self.data(field))

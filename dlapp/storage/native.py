@@ -1,0 +1,763 @@
+"""HDFS by its own protocols where they serve, and by WebHDFS where they do not: the calls of `WebHdfs`.
+
+Status, listings and the content of files go to the NameNode by Hadoop RPC, and to the DataNodes by their data transfer
+protocol. All else is WebHDFS, as are
+
+    a whole HDFS      with other authentication than by name; a Router, or a gateway; encrypted data transfer; an RPC
+                      port that does not answer; with ``auto`` also data ports that do not
+    a file            that is encrypted or erasure coded, or has checksums that cannot be computed here
+
+Whether an HDFS is served is found out once (`why_not`). With ``auto`` it is then WebHDFS for good; with ``native`` a
+server that does not answer is waited for, as by WebHDFS.
+
+All that is read is verified against its checksums, before it is written to the local file. A replica that is corrupt is
+reported to the NameNode, and another one is read. A block that was not written as a whole is abandoned and written
+anew, from the local file, with other DataNodes: so there is no recovery of pipelines. The number of an RPC call is not
+used again: what may have been carried out although its answer was lost is treated as by WebHDFS.
+
+An observer refuses calls without a state id, so of several NameNodes it is never read. One on standby is asked for its
+state first, as ``dfs.ha.allow.stale.reads`` lets it answer.
+
+Source: DFSInputStream, DataStreamer, GlobalStateIdContext (observers), FSNamesystem.analyzeFileState (a repeated
+addBlock gets the same block).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple, TypeVar
+
+from dlapp.errors import DlappError, NotFound
+from dlapp.hadoop.connection import Connection
+from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError, TryAgain
+from dlapp.hadoop.hdfs import client_protocol as protocol
+from dlapp.hadoop.hdfs import packets
+from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, CannotVerify, Checksum, has_crc32c
+from dlapp.hadoop.hdfs.client_protocol import Call, DataNode, HdfsBlock, LocatedBlock, ServerDefaults, Status
+from dlapp.hadoop.hdfs.connections import Address, ConnectionPool
+from dlapp.hadoop.hdfs.datanode import (
+    BlockRefused,
+    CorruptReplica,
+    DataNodeConnection,
+    PipelineFailed,
+    SourceEnded,
+    write_all,
+)
+from dlapp.hadoop.hdfs.wire import Fields
+from dlapp.locations import AUTO, HDFS, HdfsPlace, shown
+from dlapp.net.http import RequestBody
+from dlapp.storage.api import DiskFull
+from dlapp.storage.webhdfs import (
+    MOST_DEAD_ENDS,
+    AlreadyThere,
+    DataNodeUnreachable,
+    FileStatus,
+    HdfsRefused,
+    HdfsUnreachable,
+    WebHdfs,
+    WrongAnswer,
+    java_error,
+)
+from dlapp.system import log
+from dlapp.system.files import is_plain_name
+
+T = TypeVar("T")
+
+PROBE_S = 3.0
+"""How long it is tried whether the RPC port answers, with `AUTO`."""
+_PORT = 8020
+_MOST_ENTRIES = 1 << 22
+_MOST_LOCATED = 20_000
+"""Small files whose block is kept from the listing; each takes some 600 bytes."""
+_STATE_HOLDS_S = 5.0
+"""As of WebHDFS, where several NameNodes are."""
+_LEASE_S = 30.0
+"""Half of the time after which another client may take over a file that is written."""
+_LONGEST_CLOSE_S = 60.0
+_NO_SUCH_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
+
+
+class _Unserved(Exception):
+    """A file that only WebHDFS serves; the text says why. ``at``: its first byte that was not read."""
+
+    at = 0
+
+
+class _BlockFailed(Exception):
+    """A range of a block was not read from any DataNode.
+
+    Args:
+        message: why.
+        at: the first byte of the file that is missing.
+        answered: one of them lives, and would not.
+        stale: with other locations it may be.
+    """
+
+    def __init__(self, message: str, at: int, *, answered: bool, stale: bool) -> None:
+        super().__init__(message)
+        self.at, self.answered, self.stale = at, answered, stale
+
+
+class _Source(NamedTuple):
+    """The content of a file that is written."""
+
+    read: Callable[[int, int], bytes]
+    size_bytes: int
+
+
+def rpc_addresses(place: HdfsPlace) -> list[Address]:
+    """Return where the NameNodes of an HDFS serve RPC, as far as the configuration says."""
+    found: list[Address] = []
+    named = [one for one in place.names if ":" in one]
+    here = place.location.removeprefix(HDFS)
+    # A nameservice has no port, and is in the names of its NameNodes.
+    for one in named or [here if ":" in here or place.names else f"{here}:{_PORT}"]:
+        host, _, port = one.rpartition(":")
+        if host and port.isdecimal() and int(port) < 1 << 16 and (host, int(port)) not in found:
+            found.append((host, int(port)))
+    return found
+
+
+class NativeHdfs(WebHdfs):
+    """One user's calls to one HDFS. Any thread may call.
+
+    Args:
+        place, options: as of `WebHdfs`; ``place.protocol`` is `NATIVE` or `AUTO`.
+    """
+
+    def __init__(self, place: HdfsPlace, **options: float) -> None:
+        super().__init__(place, **options)  # type: ignore[arg-type]
+        self._addresses = rpc_addresses(place)
+        self._turn = 0
+        self._hosts: set[str] = set()  # addresses of this machine
+        self._client = f"dlapp_{os.urandom(8).hex()}"
+        self._namenodes: ConnectionPool[Connection] = ConnectionPool()
+        self._nodes: ConnectionPool[DataNodeConnection] = ConnectionPool()
+        self._probing = threading.Lock()
+        self._verdict: str | None = None
+        self._states: dict[Address, float] = {}
+        self._defaults: ServerDefaults | None = None
+        self._located: dict[str, tuple[int, LocatedBlock]] = {}
+        self._listed_blocks_serve = True
+        self._data_served = False
+        self._unserved: set[str] = set()
+        self._lease_renewed_s = 0.0
+
+    # ---- WebHdfs ----
+
+    def close(self) -> None:
+        """See `WebHdfs.close`."""
+        super().close()
+        self._namenodes.close()
+        self._nodes.close()
+
+    @contextlib.contextmanager
+    def cut_off(self, threads: Collection[int]) -> Iterator[Callable[[], None]]:
+        """See `WebHdfs.cut_off`."""
+        with super().cut_off(threads) as cut_web:
+
+            def cut() -> None:
+                cut_web()
+                self._namenodes.cut(threads)
+                self._nodes.cut(threads)
+
+            yield cut
+
+    def status(self, path: str) -> FileStatus | None:
+        """See `WebHdfs.status`."""
+        if self.why_not():
+            return super().status(path)
+        found = self._rpc(path, protocol.get_file_info(path), protocol.parse_file_info)
+        return None if found is None else _file_status(found)
+
+    def children(self, path: str, *, located: bool = False) -> list[FileStatus]:
+        """See `WebHdfs.children`."""
+        if self.why_not():
+            return super().children(path)
+        located = located and self._listed_blocks_serve
+        nodes: dict[bytes, DataNode] = {}
+        found: list[FileStatus] = []
+        after = b""
+        while True:
+            # Entries that come and go between two parts of a listing: each part holds by itself, as in Hadoop.
+            call = protocol.get_listing(path, after, located=located)
+            part = self._rpc(path, call, lambda answer: protocol.parse_listing(answer, nodes))
+            if part is None:
+                raise NotFound(f"{shown(self.place.location + path)} is not there")
+            for one in part.entries:
+                found.append(_file_status(one))
+                if located and one.blocks is not None:
+                    self._keep_location(path, one)
+            if not part.remaining:
+                break
+            last = part.entries[-1].name.encode() if part.entries else b""
+            if last <= after or len(found) > _MOST_ENTRIES:
+                raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent a listing without an end")
+            after = last
+        where = self.place.location + path
+        if len(found) == 1 and not found[0].name and not found[0].is_dir:
+            return found
+        if wrong := next((one.name for one in found if not is_plain_name(one.name)), None):
+            raise WrongAnswer(f"{shown(where)}: the NameNode lists {wrong[:100]!r} in it, which is not a file name")
+        if any(not one.name for one in found) or len({one.name for one in found}) != len(found):
+            raise WrongAnswer(f"{shown(where)}: the NameNode lists a name in it twice, or an empty one")
+        return sorted(found, key=lambda one: one.name)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """See `WebHdfs.set_mode`."""
+        if self.why_not():
+            super().set_mode(path, mode)
+        else:
+            self._rpc(path, protocol.set_permission(path, mode), _nothing)
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """See `WebHdfs.set_mtime`."""
+        if self.why_not() or mtime_ms < 0:
+            super().set_mtime(path, mtime_ms)
+        else:
+            self._rpc(path, protocol.set_times(path, mtime_ms), _nothing)
+
+    def fetch(
+        self,
+        path: str,
+        fd: int,
+        offset: int,
+        end: int,
+        tell: Callable[[int], None],
+        *,
+        direct_to_datanode: bool = False,
+    ) -> None:
+        """See `WebHdfs.fetch`.
+
+        Args:
+            path, fd, offset, end, tell, direct_to_datanode: as there.
+        """
+        if not self.why_not():
+            try:
+                offset = self._fetch(path, fd, offset, end, tell)
+            except _Unserved as why:
+                self._pass_over(str(why))
+                offset = why.at
+        if offset < end:
+            super().fetch(path, fd, offset, end, tell, direct_to_datanode=direct_to_datanode)
+
+    def write(
+        self,
+        path: str,
+        data: bytes | RequestBody,
+        mode: int = 0o644,
+        *,
+        parents: bool = True,
+        direct_to_datanode: bool = False,
+        tell: Callable[[int], None] | None = None,
+    ) -> None:
+        """See `WebHdfs.write`.
+
+        Args:
+            path, data, mode, parents, direct_to_datanode, tell: as there.
+        """
+        if not self.why_not():
+            try:
+                return self._write(path, data, mode, parents, tell or _ignore)
+            except _Unserved as why:
+                self._pass_over(str(why))
+        super().write(path, data, mode, parents=parents, direct_to_datanode=direct_to_datanode, tell=tell)
+
+    # ---- whether it serves ----
+
+    def why_not(self) -> str:
+        """Return why this HDFS is used by WebHDFS alone; empty: it is not. It is found out once.
+
+        Raises:
+            HdfsUnreachable: no NameNode says what it is.
+        """
+        if self._verdict is None:
+            with self._probing:
+                if self._verdict is None:
+                    verdict = self._probe()
+                    if verdict:
+                        log.info(f"{self.place.location} is used by WebHDFS: {verdict}")
+                    self._verdict = verdict
+        return self._verdict
+
+    def _probe(self) -> str:
+        if self.place.login.hdfs_token is not None:
+            return "it is used with a token, and natively only simple authentication is supported"
+        if not self._addresses:
+            return "the Hadoop configuration has no dfs.namenode.rpc-address of it"
+        if not self.has_numbers():
+            return "it is a Router or a gateway, and no NameNode"
+        call = protocol.get_server_defaults()
+        if self.place.protocol == AUTO:
+            said = []
+            for address in self._addresses:
+                try:
+                    answer = self._call_at(address, call, time.monotonic() + PROBE_S)
+                    self._defaults = protocol.parse_server_defaults(answer)
+                    break
+                except (ConnectionLost, TryAgain) as error:
+                    said.append(str(error))
+                except (RemoteError, NotHadoop) as error:
+                    return str(error)
+            else:
+                return f"no NameNode serves by RPC: {'; '.join(said)}"
+        return "it encrypts data transfer" if self._server_defaults().encrypts else ""
+
+    def _server_defaults(self) -> ServerDefaults:
+        if self._defaults is None:
+            self._defaults = self._rpc("/", protocol.get_server_defaults(), protocol.parse_server_defaults)
+        return self._defaults
+
+    def _pass_over(self, why: str) -> None:
+        """Tell once that files of a kind go by WebHDFS."""
+        if why not in self._unserved and len(self._unserved) < 16:
+            self._unserved.add(why)
+            log.info(f"{self.place.location}: {why}")
+
+    def _give_up(self, why: str) -> None:
+        """Use WebHDFS from now on."""
+        self._verdict = why
+        log.info(f"{self.place.location} is used by WebHDFS: {why}")
+
+    # ---- NameNodes ----
+
+    def _rpc(self, path: str, call: Call, parse: Callable[[Fields], T], *, repeatable: bool = True) -> T:
+        """Call the active NameNode, and return what ``parse`` makes of the answer.
+
+        Args:
+            path: that it is about.
+            call, parse: see above.
+            repeatable: it may be made again where it may have been carried out.
+
+        Raises:
+            HdfsUnreachable: no NameNode answered in time; ``doubtful``: as there.
+            DlappError: what the NameNode refused, as by WebHDFS.
+            WrongAnswer: the answer cannot be used.
+        """
+        where = shown(self.place.location + path)
+        for again in self._rounds(where):
+            said = []
+            for number in range(len(self._addresses)):
+                turn = (self._turn + number) % len(self._addresses)
+                address = self._addresses[turn]
+                try:
+                    answer = self._call_at(address, call, time.monotonic() + self._timeout_s[1])
+                    self._turn, self._answered = turn, True
+                    return parse(answer)
+                except (ConnectionLost, TryAgain) as error:
+                    self._states.pop(address, None)
+                    doubtful = isinstance(error, ConnectionLost) and error.sent
+                    if doubtful and not repeatable:
+                        raise HdfsUnreachable(f"{where}: {error}", doubtful=True) from error
+                    self._answered = self._answered or isinstance(error, TryAgain)
+                    said.append(str(error))
+                except NotHadoop as error:
+                    raise WrongAnswer(f"{where}: {error}") from error
+                except RemoteError as error:
+                    self._answered = True
+                    kind = error.java_class.rpartition(".")[2]
+                    refused = java_error(kind, error.message, where, f"rpc://{address[0]}:{address[1]}")
+                    if not isinstance(refused, HdfsUnreachable):
+                        raise refused from error
+                    said.append(str(refused))
+            again(HdfsUnreachable("; ".join(said)))
+        raise AssertionError
+
+    def _call_at(self, address: Address, call: Call, deadline: float) -> Fields:
+        for is_new in (False, True):
+            connection, was_used = self._namenodes.take(address, self._connect, is_new=is_new)
+            keep = False
+            try:
+                self._check_active_at(address, connection, deadline)
+                answer = connection.call(*call, deadline)
+                keep = True
+                return Fields(answer)
+            except ConnectionLost as error:
+                # A server closes what it heard nothing of; that it did so before it got the call, nobody says.
+                if not was_used or error.sent:
+                    raise
+            except (TryAgain, RemoteError):
+                keep = not connection.closed
+                raise
+            finally:
+                if keep:
+                    self._namenodes.keep(address, connection)
+                else:
+                    self._namenodes.drop(connection)
+        raise AssertionError
+
+    def _check_active_at(self, address: Address, connection: Connection, deadline: float) -> None:
+        """Raises TryAgain: it is one of several NameNodes, and not the active one."""
+        if len(self._addresses) < 2 or self._clock() - self._states.get(address, -_STATE_HOLDS_S) < _STATE_HOLDS_S:
+            return
+        asked = self._clock()
+        try:
+            state = Fields(connection.call(*protocol.get_ha_state(), deadline)).number(1)
+        except RemoteError as error:
+            if error.java_class != _NO_SUCH_METHOD:
+                raise
+            # Before 3.1 there is no such call, and no observer.
+            state = protocol.ACTIVE
+        if state != protocol.ACTIVE:
+            raise TryAgain(connection.name, "", "is not the active NameNode")
+        self._states[address] = asked
+
+    def _connect(self, address: Address) -> Connection:
+        until = time.monotonic() + self._timeout_s[0]
+        made = Connection(address, protocol.PROTOCOL, proof=self.place.login, deadline=until)
+        self._hosts.add(made.own_host)
+        return made
+
+    # ---- reading ----
+
+    def _keep_location(self, directory: str, status: Status) -> None:
+        blocks = status.blocks
+        if blocks and blocks.is_plain and len(blocks.blocks) == 1 and len(self._located) < _MOST_LOCATED:
+            path = f"{directory.rstrip('/')}/{status.name}" if status.name else directory
+            block = blocks.blocks[0]
+            # In a listing the NameNode does not sort them by their distance.
+            nodes = sorted(random.sample(block.nodes, len(block.nodes)), key=lambda one: one.host not in self._hosts)
+            self._located[path] = status.size_bytes, block._replace(nodes=tuple(nodes))
+
+    def _fetch(self, path: str, fd: int, offset: int, end: int, tell: Callable[[int], None]) -> int:
+        """Do `fetch`, or a part; return the first byte that is missing. Raises _Unserved, and as there."""
+        at, dead_ends = offset, 0
+        bad: set[tuple[int, str]] = set()
+        kept = self._located.pop(path, None)
+        block = kept[1] if kept is not None and kept[0] == end and self._listed_blocks_serve else None
+        for again in self._rounds(f"{shown(path)} cannot be read"):
+            if at >= end:
+                return at
+            tell(0)
+            started = at
+            try:
+                while at < end:
+                    if block is None or not block.offset <= at < block.end:
+                        block = self._block_at(path, at, end)
+                    at = self._read_block(path, block, fd, at, min(end, block.end), tell, bad)
+                return at
+            except _Unserved as why:
+                why.at = at
+                raise
+            except _BlockFailed as failed:
+                at, block = failed.at, None
+                if self._verdict:
+                    return at
+                dead_ends = 0 if at > started else dead_ends + (failed.answered and not failed.stale)
+                if failed.answered:
+                    self._check_length(path, end)
+                if dead_ends >= MOST_DEAD_ENDS:
+                    where_lost = f"{shown(self.place.location + path)} cannot be read from byte {at} on"
+                    raise DlappError(f"{where_lost}: {failed} (hdfs fsck says which blocks are lost)") from failed
+                bad.clear()
+                again(HdfsUnreachable(str(failed)), progress=at > started)
+        raise AssertionError
+
+    def _block_at(self, path: str, at: int, end: int) -> LocatedBlock:
+        """Return the block with a byte of a file."""
+        found = self._rpc(path, protocol.get_block_locations(path, at, end - at), protocol.parse_block_locations)
+        if found is None or not found.is_plain:
+            raise _Unserved("encrypted and erasure coded files are read by WebHDFS")
+        block = found.at(at)
+        if block is None:
+            self._check_length(path, end)
+            raise _BlockFailed(f"the NameNode names no block with byte {at}", at, answered=True, stale=False)
+        if block.has_token:
+            self._listed_blocks_serve = False
+        return block
+
+    def _read_block(
+        self,
+        path: str,
+        block: LocatedBlock,
+        fd: int,
+        at: int,
+        end: int,
+        tell: Callable[[int], None],
+        bad: set[tuple[int, str]],
+    ) -> int:
+        """Read a part of a block from one of its DataNodes; return its end.
+
+        Args:
+            path: of the file.
+            block: of it.
+            fd: the local file.
+            at, end: the part, as offsets in the file.
+            tell: as of `fetch`.
+            bad: blocks and DataNodes that failed.
+
+        Raises:
+            _BlockFailed: none had it.
+            _Unserved: its checksums cannot be computed here.
+        """
+        failures, answered, stale = [], False, False
+
+        def take(pieces: list[memoryview]) -> None:
+            nonlocal at
+            count = write_all(fd, pieces, at)
+            at += count
+            tell(count)
+
+        for node in block.nodes:
+            if (block.block.block_id, node.name) in bad:
+                continue
+            try:
+                self._read_from(node, block, at, end, take)
+                self._data_served = True
+                return end
+            except CannotVerify as error:
+                raise _Unserved(f"files are read by WebHDFS: {error}") from error
+            except CorruptReplica as error:
+                answered = True
+                failures.append(str(error))
+                log.warning(f"{shown(self.place.location + path)}: {error}; it is reported, and another one is read")
+                with contextlib.suppress(DlappError):
+                    self._rpc(path, protocol.report_bad_block(block, node), _nothing)
+            except BlockRefused as error:
+                answered = True
+                if error.refusal.status == packets.ACCESS_TOKEN:
+                    stale, self._listed_blocks_serve = True, self._listed_blocks_serve and block.has_token
+                failures.append(str(error))
+            except (ConnectionLost, NotHadoop) as error:
+                failures.append(str(error))
+                stale = stale or isinstance(error, ConnectionLost)
+            bad.add((block.block.block_id, node.name))
+            if at >= end:
+                return at
+        why = "; ".join(failures) or "no DataNode has it now"
+        if failures and not answered and not self._data_served and self.place.protocol == AUTO:
+            self._give_up(f"no DataNode serves its data port: {why}")
+        raise _BlockFailed(f"block {block.block.block_id}: {why}", at, answered=answered, stale=stale)
+
+    def _read_from(
+        self, node: DataNode, block: LocatedBlock, at: int, end: int, take: Callable[[list[memoryview]], None]
+    ) -> None:
+        address = node.host, node.port
+        began = False
+
+        def taken(pieces: list[memoryview]) -> None:
+            nonlocal at, began
+            began = True
+            at += sum(map(len, pieces))
+            take(pieces)
+
+        for is_new in (False, True):
+            connection, was_used = self._nodes.take(address, self._connect_datanode, is_new=is_new)
+            good = False
+            try:
+                connection.read(block, self._client, at - block.offset, end - at, taken)
+                good = True
+                return
+            except ConnectionLost:
+                if not was_used or began:
+                    raise  # else the DataNode had closed it meanwhile
+            finally:
+                if good:
+                    self._nodes.keep(address, connection)
+                else:
+                    self._nodes.drop(connection)
+
+    def _connect_datanode(self, address: Address) -> DataNodeConnection:
+        return DataNodeConnection(address, connect_s=self._timeout_s[0], silence_s=self._timeout_s[1])
+
+    # ---- writing ----
+
+    def _write(
+        self, path: str, data: bytes | RequestBody, mode: int, parents: bool, tell: Callable[[int], None]
+    ) -> None:
+        """Do `write`. Raises _Unserved, with nothing left there, and as that."""
+        source = _source(data)
+        defaults = self._server_defaults()
+        kind = defaults.checksum_kind
+        if kind == CRC32C and not has_crc32c():
+            kind = CRC32
+        try:
+            checksum = Checksum(kind, defaults.bytes_per_checksum)
+        except CannotVerify as error:
+            raise _Unserved(f"files are written by WebHDFS: {error}") from error
+        dead_ends, tried = 0, False
+        excluded: list[DataNode] = []
+        for again in self._rounds(f"{shown(path)} cannot be written"):
+            tell(0)
+            try:
+                # What an earlier try left goes first; a call of it that comes late finds another file, or none.
+                if tried:
+                    self.clear(path, file=True)
+                tried = True
+                self._write_once(path, source, mode, parents, checksum, excluded)
+                return
+            except AlreadyThere as error:
+                again(HdfsUnreachable(str(error), doubtful=True))
+            except HdfsUnreachable as error:
+                again(type(error)(str(error), doubtful=True))
+            except DiskFull as error:
+                dead_ends += 1
+                if "quota" in str(error).lower() or dead_ends >= MOST_DEAD_ENDS:
+                    self._forget_try(path)
+                    raise
+                excluded.clear()
+                again(DataNodeUnreachable(str(error), doubtful=True))
+            except SourceEnded:
+                self._forget_try(path)
+                raise DlappError(f"the source of {shown(path)} became shorter while it was stored") from None
+            except _Unserved:
+                self.clear(path, file=True)
+                raise
+            except DlappError:
+                self._forget_try(path)
+                raise
+
+    def _forget_try(self, path: str) -> None:
+        """Remove a file that is not whole, so that it does not stay open; one that stays is closed in an hour."""
+        with contextlib.suppress(DlappError):
+            self.clear(path, file=True)
+
+    def _write_once(
+        self, path: str, source: _Source, mode: int, parents: bool, checksum: Checksum, excluded: list[DataNode]
+    ) -> None:
+        defaults = self._server_defaults()
+        call = protocol.create(path, mode, self._client, defaults, parents=parents)
+        made = self._rpc(path, call, protocol.parse_file_info, repeatable=False)
+        if made is None:
+            raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no status of a new file")
+        if made.is_encrypted or made.ec_policy:
+            raise _Unserved("encrypted and erasure coded files are written by WebHDFS")
+        last: HdfsBlock | None = None
+        for start in range(0, source.size_bytes, defaults.block_bytes):
+            count = min(defaults.block_bytes, source.size_bytes - start)
+            last = self._write_block(path, made.inode_id, source, start, count, last, checksum, excluded)
+        self._complete(path, made.inode_id, last)
+
+    def _write_block(
+        self,
+        path: str,
+        file_id: int,
+        source: _Source,
+        start: int,
+        count: int,
+        previous: HdfsBlock | None,
+        checksum: Checksum,
+        excluded: list[DataNode],
+    ) -> HdfsBlock:
+        """Write one block of an open file, on one pipeline after the other; return it.
+
+        Args:
+            path, file_id: of the file.
+            source: its content.
+            start, count: the block's part of it.
+            previous: the block before.
+            checksum: that it is written with.
+            excluded: DataNodes that failed; grows.
+
+        Raises:
+            DataNodeUnreachable: pipelines failed, again and again.
+            DiskFull, SourceEnded, and what the NameNode refuses.
+        """
+        failures: list[str] = []
+        while len(failures) < MOST_DEAD_ENDS:
+            located = self._add_block(path, file_id, previous, excluded)
+            first = located.nodes[0]
+            try:
+                connection, _ = self._nodes.take((first.host, first.port), self._connect_datanode, is_new=True)
+                try:
+                    connection.write(
+                        located,
+                        self._client,
+                        checksum,
+                        lambda at, size: source.read(start + at, size),
+                        count,
+                        self._keep_lease,
+                    )
+                finally:
+                    self._nodes.drop(connection)
+                self._data_served = True
+                return located.block._replace(size_bytes=count)
+            except (BlockRefused, PipelineFailed, ConnectionLost, NotHadoop) as error:
+                failures.append(str(error))
+                excluded.append(_bad_node(located, error))
+                connected = not isinstance(error, ConnectionLost) or error.sent
+                if not connected and not self._data_served and self.place.protocol == AUTO:
+                    self._give_up(f"no DataNode serves its data port: {error}")
+                    raise _Unserved(str(error)) from error
+                self._rpc(path, protocol.abandon_block(path, self._client, file_id, located.block), _nothing)
+        raise DataNodeUnreachable("; ".join(failures), doubtful=True)
+
+    def _add_block(self, path: str, file_id: int, previous: HdfsBlock | None, excluded: list[DataNode]) -> LocatedBlock:
+        call = protocol.add_block(path, self._client, file_id, previous, excluded)
+        for again in self._rounds(f"{shown(path)} cannot be written"):
+            try:
+                return self._rpc(path, call, protocol.parse_added_block)
+            except DiskFull as error:
+                if not excluded or "quota" in str(error).lower():
+                    raise
+                # No DataNode is left; one that failed is better than none.
+                excluded.clear()
+                call = protocol.add_block(path, self._client, file_id, previous, ())
+            except HdfsRefused as refused:
+                if refused.java_class != "NotReplicatedYetException":
+                    raise
+                again(HdfsUnreachable(str(refused), doubtful=True))
+        raise AssertionError
+
+    def _complete(self, path: str, file_id: int, last: HdfsBlock | None) -> None:
+        """Close a file: the NameNode does when it has heard of all blocks, which takes DataNodes some milliseconds."""
+        call = protocol.complete(path, self._client, file_id, last)
+        began, pause_s = self._clock(), 0.002
+        while not self._rpc(path, call, protocol.parse_flag):
+            if self._clock() - began > _LONGEST_CLOSE_S:
+                raise DataNodeUnreachable("the NameNode did not hear of its blocks", doubtful=True)
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.4)
+
+    def _keep_lease(self) -> None:
+        """Renew the lease on what this client writes, now and then."""
+        now_s = self._clock()
+        if now_s - self._lease_renewed_s > _LEASE_S:
+            self._lease_renewed_s = now_s
+            self._rpc("/", protocol.renew_lease(self._client), _nothing)
+
+
+def _source(data: bytes | RequestBody) -> _Source:
+    if isinstance(data, bytes):
+        return _Source(lambda at, size: data[at : at + size], len(data))
+    return _Source(lambda at, size: os.pread(data.fd, size, at), data.size)
+
+
+def _bad_node(located: LocatedBlock, error: HadoopError) -> DataNode:
+    """Return the DataNode that failed, as far as it is known; else the first one, which we talk to."""
+    if isinstance(error, PipelineFailed):
+        return located.nodes[min(error.position, len(located.nodes) - 1)]
+    named = error.refusal.bad_node if isinstance(error, BlockRefused) else ""
+    return next((one for one in located.nodes if one.name == named), located.nodes[0])
+
+
+def _file_status(found: Status) -> FileStatus:
+    return FileStatus(
+        name=found.name,
+        is_dir=found.kind == protocol.DIRECTORY,
+        size_bytes=found.size_bytes,
+        inode_id=found.inode_id,
+        mode=found.mode,
+        mtime_ms=found.mtime_ms,
+        owner=found.owner,
+        link=found.link if found.kind == protocol.SYMLINK else None,
+        group=found.group,
+        encrypted=found.is_encrypted,
+        has_acl=found.has_acl,
+        storage_policy=found.storage_policy,
+        replication=found.replication if found.kind == protocol.FILE else 0,
+        ec_policy=found.ec_policy,
+    )
+
+
+def _nothing(_answer: Fields) -> None:
+    pass
+
+
+def _ignore(_count: int) -> None:
+    pass

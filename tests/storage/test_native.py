@@ -1,0 +1,376 @@
+"""HDFS by its own protocols: what only that way has. All tests of this directory go it with DLAPP_TEST_HDFS=native."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.doctor.hdfs import _protocol
+from dlapp.errors import DlappError
+from dlapp.hadoop.connection import Connection
+from dlapp.hadoop.errors import ConnectionLost
+from dlapp.hadoop.hdfs import checksums
+from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, has_crc32c
+from dlapp.hadoop.hdfs.connections import Address
+from dlapp.hadoop.hdfs.datanode import DataNodeConnection
+from dlapp.locations import AUTO, NATIVE, HdfsPlace
+from dlapp.login import Login
+from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.native import NativeHdfs, rpc_addresses
+from dlapp.storage.webhdfs import WebHdfs
+from tests.services.hadoop import DATANODES, JAVA_OPTIONS, Hadoop, java, library
+from tests.services.proxy import Plan, Proxy
+from tests.storage.fetching import fetch_entries
+from tests.storage.test_hdfs_faults import (
+    SEED,
+    back,
+    brought_back,
+    described,
+    grown,
+    holders,
+    replicas,
+    replicate,
+    spoil,
+)
+
+__all__ = ["brought_back"]
+
+
+@pytest.fixture
+def place(place: HdfsPlace) -> HdfsPlace:
+    return place._replace(protocol=NATIVE)
+
+
+def web_of(files: HdfsFiles) -> NativeHdfs:
+    assert isinstance(files.web, NativeHdfs)
+    return files.web
+
+
+@pytest.fixture
+def by_webhdfs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths whose content goes by WebHDFS."""
+    paths: list[str] = []
+    for name in ("fetch", "write"):
+        real: Callable[..., None] = getattr(WebHdfs, name)
+
+        def noted(web: WebHdfs, path: str, *arguments: Any, real: Callable[..., None] = real, **options: Any) -> None:
+            paths.append(path)
+            real(web, path, *arguments, **options)
+
+        monkeypatch.setattr(WebHdfs, name, noted)
+    return paths
+
+
+def fs_shell(hadoop: Hadoop, *words: str) -> str:
+    """Run Hadoop's own ``hdfs dfs``; what it says."""
+    command = [java(), *JAVA_OPTIONS, "-cp", f"{hadoop.configuration}:{library()}/*", "org.apache.hadoop.fs.FsShell"]
+    done = subprocess.run([*command, *words], check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return done.stdout
+
+
+def in_three_replicas(files: HdfsFiles, block_bytes: int = 1 << 20) -> HdfsFiles:
+    """Let what is written have three replicas and small blocks."""
+    web = web_of(files)
+    web._defaults = web._server_defaults()._replace(replication=3, block_bytes=block_bytes)
+    return files
+
+
+def test_content_goes_natively_both_ways(files: HdfsFiles, base: str, tmp_path: Path, by_webhdfs: list[str]) -> None:
+    if not has_crc32c():
+        pytest.skip("neither google-crc32c nor crc32c is installed")
+    top = grown(tmp_path / "tree", "native", 20)
+    files.store(str(top), f"{base}/tree")
+    assert described(back(files, f"{base}/tree", tmp_path / "in")) == described(top)
+    assert web_of(files).why_not() == ""
+    assert by_webhdfs == []
+
+
+def test_what_the_namenode_says_is_what_it_says_by_webhdfs(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    files.store(str(grown(tmp_path / "tree", "status", 20)), f"{base}/tree")
+    web, path = WebHdfs(files.place), files.place.path(f"{base}/tree")
+    assert files.web.children(path) == web.children(path)
+    for one in [path, *(f"{path}/{one.name}" for one in web.children(path)), f"{path}/nothing"]:
+        assert files.web.status(one) == web.status(one)
+
+
+def test_a_directory_is_listed_in_parts(files: HdfsFiles, base: str) -> None:
+    # The NameNode sends 1000 entries at a time; with blocks so many blocks.
+    path = files.place.path(base)
+    for number in range(1001):
+        files.web.make_directory(f"{path}/{number:04d}")
+    assert [one.name for one in files.web.children(path)] == [f"{number:04d}" for number in range(1001)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [CRC32, CRC32C])
+def test_the_checksum_of_a_file_is_that_of_hadoops_own_client(
+    hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path, kind: int, by_webhdfs: list[str]
+) -> None:
+    if kind == CRC32C and not has_crc32c():
+        pytest.skip("neither google-crc32c nor crc32c is installed")
+    web = web_of(files)
+    web._defaults = web._server_defaults()._replace(checksum_kind=kind, block_bytes=1 << 20)
+    source = tmp_path / "file"
+    source.write_bytes(os.urandom(2_500_001))
+    files.store(str(source), f"{base}/ours")
+    options = f"-Ddfs.checksum.type={'CRC32' if kind == CRC32 else 'CRC32C'}"
+    fs_shell(hadoop, options, "-Ddfs.blocksize=1048576", "-put", str(source), f"{base}/theirs")
+    said = fs_shell(hadoop, "-checksum", f"{base}/ours", f"{base}/theirs").splitlines()
+    ours, theirs = (line.split("\t")[1:] for line in said)
+    assert ours == theirs
+    assert back(files, f"{base}/theirs", tmp_path / "in").read_bytes() == source.read_bytes()
+    assert by_webhdfs == []
+
+
+def test_a_pipeline_of_three_has_the_content_on_each(
+    hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path
+) -> None:
+    content = os.urandom(700_000)
+    (tmp_path / "file").write_bytes(content)
+    in_three_replicas(files).store(str(tmp_path / "file"), f"{base}/file")
+    assert len(replicas(hadoop, content)) == 3
+
+
+def test_without_a_library_for_crc32c_such_files_go_by_webhdfs(
+    place: HdfsPlace, base: str, tmp_path: Path, by_webhdfs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    WebHdfs(place).write(place.path(f"{base}/theirs"), b"content")
+    monkeypatch.setattr(checksums, "_crc32c", lambda: None)
+    monkeypatch.setattr("dlapp.storage.native.has_crc32c", lambda: False)
+    by_webhdfs.clear()
+    files = HdfsFiles(place)
+    assert files.read_bytes(f"{base}/theirs", 100) == b"content"
+    assert len(by_webhdfs) == 1
+    # What is written then has CRC32, which all clients read.
+    files.write_atomic(f"{base}/ours", b"ours")
+    assert files.read_bytes(f"{base}/ours", 100) == b"ours"
+    assert len(by_webhdfs) == 1
+
+
+# ---- whether it serves ----
+
+
+def test_the_addresses_of_namenodes_are_those_of_the_configuration() -> None:
+    place = HdfsPlace("hdfs://nn", ("http://nn:9870",), Login("tony"))
+    assert rpc_addresses(place) == [("nn", 8020)]
+    assert rpc_addresses(place._replace(location="hdfs://nn:9000")) == [("nn", 9000)]
+    assert rpc_addresses(place._replace(location="hdfs://ns", names=("ns", "a:8020", "b:8020"))) == [
+        ("a", 8020),
+        ("b", 8020),
+    ]
+    # A nameservice whose configuration has no address for RPC.
+    assert rpc_addresses(place._replace(location="hdfs://ns", names=("ns",))) == []
+
+
+def test_auto_goes_by_webhdfs_where_the_rpc_port_does_not_answer(place: HdfsPlace, base: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    files = HdfsFiles(place._replace(protocol=AUTO, names=(f"127.0.0.1:{port}",)))
+    files.write_atomic(f"{base}/file", b"content")
+    assert files.read_bytes(f"{base}/file", 100) == b"content"
+    assert web_of(files).why_not() == f"no NameNode serves by RPC: 127.0.0.1:{port}: refused"
+
+
+def test_auto_goes_by_webhdfs_where_data_ports_do_not_answer(
+    place: HdfsPlace, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_web: NativeHdfs, address: Address) -> DataNodeConnection:
+        raise ConnectionLost(f"{address[0]}: refused", sent=False)
+
+    monkeypatch.setattr(NativeHdfs, "_connect_datanode", refused)
+    writing, reading = (HdfsFiles(place._replace(protocol=AUTO)) for _ in range(2))
+    writing.write_atomic(f"{base}/file", b"content")
+    assert "no DataNode serves its data port" in web_of(writing).why_not()
+    assert web_of(reading).why_not() == ""
+    assert reading.read_bytes(f"{base}/file", 100) == b"content"
+    assert "no DataNode serves its data port" in web_of(reading).why_not()
+
+
+def test_with_a_token_it_is_used_by_webhdfs(place: HdfsPlace) -> None:
+    web = NativeHdfs(place._replace(login=Login("tony", "token")))
+    assert "only simple authentication" in web.why_not()
+
+
+def test_encrypted_data_transfer_is_left_to_webhdfs(place: HdfsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    encrypts = NativeHdfs(place)._server_defaults()._replace(encrypts=True)
+    monkeypatch.setattr("dlapp.hadoop.hdfs.client_protocol.parse_server_defaults", lambda _: encrypts)
+    assert NativeHdfs(place).why_not() == "it encrypts data transfer"
+
+
+def test_the_doctor_says_which_way_files_go_and_why(place: HdfsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "_crc32c", lambda: (zlib.crc32, False))
+    assert str(_protocol(place).found).endswith("files go by HDFS's own protocols")
+    found = _protocol(place._replace(protocol=AUTO, names=("127.0.0.1:1",)))
+    assert "files go by WebHDFS: no NameNode serves by RPC: 127.0.0.1:1: refused" in found.found
+    monkeypatch.setattr(checksums, "_crc32c", lambda: None)
+    assert "no library verifies CRC32C here" in _protocol(place).found
+
+
+# ---- what breaks ----
+
+
+class Rough(NativeHdfs):
+    """Leads connections through proxies that cut some of them, at a byte that chance names."""
+
+    def __init__(self, place: HdfsPlace, proxies: dict[int, Proxy], seed: object) -> None:
+        super().__init__(place, timeout_s=(5, 20))  # type: ignore[arg-type]
+        self._proxies, self._chance = proxies, random.Random(f"{SEED} {seed}")
+        self.cuts = 0
+
+    def _led(self, address: Address) -> Address:
+        proxy = self._proxies[address[1]]
+        byte = self._chance.choice((0, 20, 100, 300, 1_000, 70_000)) + self._chance.randrange(60)
+        cut = self._chance.random() < 0.3
+        self.cuts += cut
+        harm: dict[str, Any] = {self._chance.choice(("cut_up", "cut_down")): byte}
+        proxy.plan = Plan(**harm) if cut else Plan()
+        return proxy.address
+
+    def _connect(self, address: Address) -> Connection:
+        return super()._connect(self._led(address))
+
+    def _connect_datanode(self, address: Address) -> DataNodeConnection:
+        return super()._connect_datanode(self._led(address))
+
+
+@pytest.fixture
+def proxies(hadoop: Hadoop) -> Iterator[dict[int, Proxy]]:
+    with ExitStack() as stack:
+        ports = [hadoop.ports[name] for name in ("nn", *DATANODES)]
+        yield {port: stack.enter_context(Proxy(("127.0.0.1", port))) for port in ports}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
+    place: HdfsPlace, proxies: dict[int, Proxy], base: str, tmp_path: Path, seed: int
+) -> None:
+    web = Rough(place, proxies, seed)
+    files = HdfsFiles(place, web)
+    before = described(grown(tmp_path / "tree", f"native {seed}", 15))
+    for time_ in range(20):
+        files.store(str(tmp_path / "tree"), f"{base}/{time_}/tree")
+        assert described(back(files, f"{base}/{time_}/tree", tmp_path / f"in{time_}")) == before, f"seed {SEED} {seed}"
+        if web.cuts > 8:
+            break
+    else:
+        pytest.fail("nothing was cut")
+
+
+def test_a_corrupt_replica_is_passed_over_and_reported(
+    hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path
+) -> None:
+    content = os.urandom(900_000)
+    (tmp_path / "file").write_bytes(content)
+    in_three_replicas(files).store(str(tmp_path / "file"), f"{base}/file")
+    blocks = replicas(hadoop, content)
+    assert len(blocks) == 3
+    for block in blocks[:2]:
+        spoil(block)
+    path, deadline = files.place.path(f"{base}/file"), time.monotonic() + 60
+    while len(holders(files, path)) > 1:
+        assert time.monotonic() < deadline
+        fresh = HdfsFiles(files.place)
+        assert back(fresh, f"{base}/file", tmp_path / os.urandom(4).hex()).read_bytes() == content
+
+
+def test_a_file_that_is_replaced_after_it_was_listed_is_not_taken_for_the_old_one(
+    files: HdfsFiles, base: str, tmp_path: Path
+) -> None:
+    files.write_atomic(f"{base}/set/file", b"old")
+    found = files.matches(f"{base}/set")
+    nodes = files.tree(found[0])
+    files.write_atomic(f"{base}/set/file", b"new")
+    files.tree = lambda entry: nodes  # type: ignore[method-assign]
+    with pytest.raises(DlappError, match="changed while it was fetched"):
+        fetch_entries(files, found, str(tmp_path / "in"))
+
+
+def test_a_block_that_is_gone_since_it_was_listed_is_looked_for_again(
+    hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path
+) -> None:
+    files.write_atomic(f"{base}/set/file", b"content")
+    path = files.place.path(f"{base}/set/file")
+    files.web.children(files.place.path(f"{base}/set"), located=True)
+    web = web_of(files)
+    size, block = web._located[path]
+    web._located[path] = size, block._replace(block=block.block._replace(block_id=1 << 40))
+    fd = os.memfd_create("test")
+    try:
+        files.web.fetch(path, fd, 0, size, lambda count: None)
+        assert os.pread(fd, 100, 0) == b"content"
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.slow
+def test_a_read_goes_on_with_another_datanode_when_one_dies(
+    brought_back: None,
+    hadoop: Hadoop,
+    files: HdfsFiles,
+    base: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = os.urandom(6 << 20)
+    (tmp_path / "file").write_bytes(content)
+    in_three_replicas(files, 8 << 20).store(str(tmp_path / "file"), f"{base}/file")
+    replicate(files, f"{base}/file", 3)  # a DataNode of an earlier test may have come late to the pipeline
+    killed: list[str] = []
+    real = DataNodeConnection._need
+    parts = {hadoop.ports[part]: part for part in DATANODES}
+
+    def need(connection: DataNodeConnection, *arguments: Any) -> memoryview:
+        if not killed and connection._end > 100_000:
+            killed.append(parts[int(connection.name.rpartition(":")[2])])
+            hadoop.kill_part(killed[0])
+        return real(connection, *arguments)
+
+    monkeypatch.setattr(DataNodeConnection, "_need", need)
+    assert back(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
+    assert killed
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, hadoop: Hadoop, part: str, packet: int) -> list[str]:
+    """Kill a DataNode when a packet of a write is to be sent; the list has it then."""
+    killed: list[str] = []
+    real = DataNodeConnection._send_packet
+
+    def send(connection: DataNodeConnection, header: Any, *rest: bytes) -> None:
+        if not killed and header.number == packet:
+            killed.append(part)
+            hadoop.kill_part(part)
+        real(connection, header, *rest)
+
+    monkeypatch.setattr(DataNodeConnection, "_send_packet", send)
+    return killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packet", [0, 3, 8])
+def test_a_block_is_written_anew_when_a_datanode_of_its_pipeline_dies(
+    brought_back: None,
+    hadoop: Hadoop,
+    files: HdfsFiles,
+    base: str,
+    tmp_path: Path,
+    packet: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = os.urandom(5 << 20)
+    (tmp_path / "file").write_bytes(content)
+    in_three_replicas(files, 2 << 20)
+    killed = kill_at(monkeypatch, hadoop, DATANODES[packet % 3], packet)  # of a block the 8th is the last, and empty
+    files.store(str(tmp_path / "file"), f"{base}/file")
+    assert killed
+    assert back(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
+    assert holders(files, files.place.path(f"{base}/file"))
