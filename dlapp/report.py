@@ -218,6 +218,8 @@ class ApplicationView(Value, kw_only=True):
         as_of_ms: when this was written, where the ApplicationMaster could not be asked [ms since 1970]; None: it is of
             now, or of the end.
         network: Docker's network mode of its containers; empty: it is not in Docker.
+        resumed_from: id of the application from whose checkpoint it goes on; empty: none.
+        again_of: id of the application that is submitted once more by this one; empty: none.
         containers: the last one of each index, in the order of CONTAINER_INDEX.
         diagnosis: why it failed, by the container that failed first; one that only followed from another comes last.
         receipt: what it has cost so far, with all tries of all containers; None: not known.
@@ -243,6 +245,8 @@ class ApplicationView(Value, kw_only=True):
     tags: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     network: str = ""
+    resumed_from: str = ""
+    again_of: str = ""
     submitted_ms: int = 0
     started_ms: int | None = None
     finished_ms: int | None = None

@@ -625,6 +625,11 @@ class Submission(Value, kw_only=True):
         submitter: the operating system's user.
         submitted_ms: when [ms since 1970].
         log_limit_bytes: the most that is kept of each of a payload's stdout and stderr.
+        properties: text of the properties file as it counted, without comments and without ``env.NAME``; empty: there
+            was none, or it is large.
+        file: its path.
+        resumed_from: id of the application from whose checkpoint it goes on; empty: none.
+        again_of: id of the application that is submitted once more by this one; empty: none.
         checkpoints_of: id of the application whose checkpoints it goes on with; empty: it has its own.
     """
 
@@ -634,6 +639,10 @@ class Submission(Value, kw_only=True):
     submitter: str
     submitted_ms: int
     log_limit_bytes: int = 1 << 30
+    properties: str = ""
+    file: str = ""
+    resumed_from: str = ""
+    again_of: str = ""
     checkpoints_of: str = ""
 
 

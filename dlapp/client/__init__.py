@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from dlapp.cluster import Engine, LogFiles
     from dlapp.config import Config
     from dlapp.ids import ApplicationId, ContainerId
-    from dlapp.launcher.application import Snapshot
+    from dlapp.launcher.application import Snapshot, Source
+    from dlapp.launcher.origin import Origin
     from dlapp.launcher.overrides import Overrides
     from dlapp.report import ApplicationView
     from dlapp.spec import AppSpec
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     """An application, its id, or text that `Client.resolve` takes: ``last``, an id, the ending of one."""
 
 LAST = "last"
+ENDED = ("FINISHED", "FAILED", "KILLED")
+"""States of applications that have ended."""
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 0.1
 COLLECTED_S = 20.0
@@ -466,10 +469,8 @@ class Client(Closeable):
                 workspace is too large.
             NotFound: input is missing.
         """
-        from dlapp.client.application import Application
         from dlapp.launcher.application import UnresolvedSpec
-        from dlapp.launcher.overrides import NO_OVERRIDES, OptionNames, Overrides
-        from dlapp.launcher.submit import launch
+        from dlapp.launcher.overrides import NO_OVERRIDES
         from dlapp.spec import AppSpec
 
         if env or args is not None:
@@ -497,28 +498,141 @@ class Client(Closeable):
             if args is not None or overrides is not None:
                 raise UsageError("args and overrides are for a file; change a spec with dlapp.replace")
             given = NO_OVERRIDES
-        elif isinstance(overrides, Overrides):
-            given = overrides
         else:
-            settings = {key: str(value) for key, value in (overrides or {}).items()}
-            words = None if args is None else tuple(args)
-            given = Overrides(settings, env or {}, words, OptionNames("overrides", "env", "args"))
-
+            given = _overrides_of(overrides, env, args)
         described: Snapshot | UnresolvedSpec | str
         if isinstance(source, AppSpec):
             described = UnresolvedSpec(source, env or {}, role_env or {})
         else:
             described = os.fspath(source) if isinstance(source, os.PathLike) else source
+        return self._launch(described, self.engine, given, say=say, note=note, progress=progress)
+
+    def resume(
+        self,
+        application_id: AnyApplication,
+        source: str | os.PathLike[str] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        args: Sequence[str] | None = None,
+        overrides: Mapping[str, object] | Overrides | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        note: Callable[[str], None] = lambda _: None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Application:
+        """Submit an application that goes on from the newest checkpoint of one that has ended.
+
+        Args:
+            application_id: of the one that has ended; it must be the caller's own.
+            source: the path of a properties file; None: all is as it was recorded, the workspace too.
+            env, args, overrides, say, note, progress: as of `submit`. The values of variables are not recorded, so all
+                that the application had must be given, or be in the file.
+
+        Raises:
+            NotFound: there is no such application, no whole checkpoint of it, or no packed workspace any more.
+            Denied: it is another user's.
+            UsageError: it has not ended, has no checkpoints, another one goes on from them already, or a variable has
+                no value. As of `submit`.
+        """
+        given = _overrides_of(overrides, env, args)
+        return self._submit_once_more(
+            application_id, source, given, resumes=True, say=say, note=note, progress=progress
+        )
+
+    def again(
+        self,
+        application_id: AnyApplication,
+        source: str | os.PathLike[str] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        args: Sequence[str] | None = None,
+        overrides: Mapping[str, object] | Overrides | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        note: Callable[[str], None] = lambda _: None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Application:
+        """Submit an application once more, from its beginning; it need not have ended.
+
+        Args:
+            application_id: of the caller's own application.
+            source: the path of a properties file; None: all is as it was recorded, the workspace too.
+            env, args, overrides, say, note, progress: as of `resume`. Errors as there.
+        """
+        given = _overrides_of(overrides, env, args)
+        return self._submit_once_more(
+            application_id, source, given, resumes=False, say=say, note=note, progress=progress
+        )
+
+    def _submit_once_more(
+        self,
+        application_id: AnyApplication,
+        source: str | os.PathLike[str] | None,
+        given: Overrides,
+        *,
+        resumes: bool,
+        say: Callable[[str], None],
+        note: Callable[[str], None],
+        progress: Callable[[int, int], None] | None,
+    ) -> Application:
+        from dlapp.launcher.origin import Origin
+
+        application_id = self._id(application_id)
+        engine = self._on(application_id)
+        view = engine.view_json(str(application_id))
+        self._check_owner(str(application_id), caller())
+        recorded = engine.submission(application_id)
+        origin = Origin(str(application_id), recorded, resumes)
+        if resumes:
+            if view["state"] not in ENDED:
+                raise UsageError(f"{application_id} is {view['state']}: only what has ended can be resumed")
+            self._refuse_if_resumed(engine, origin)
+        if source is not None:
+            return self._launch(os.fspath(source), engine, given, say=say, note=note, progress=progress, origin=origin)
+        if recorded.workspace_digest:
+            try:
+                archive = engine.find_archive(recorded.workspace_digest)
+            except NotFound as error:
+                raise NotFound(f"{error}; give FILE, whose workspace is packed") from error
+            origin = origin._replace(archive=archive)
+        described, given = origin.recorded_source(given)
+        return self._launch(described, engine, given, say=say, note=note, progress=progress, origin=origin)
+
+    def _refuse_if_resumed(self, engine: Engine, origin: Origin) -> None:
+        """Refuse to resume from checkpoints from which an application goes on that has not ended. Raises UsageError."""
+        from dlapp.ids import ApplicationId
+
+        for other in engine.views_json(limit=0):
+            text = str(other["application_id"])
+            if other["state"] in ENDED or not other.get("resumed_from"):
+                continue
+            with contextlib.suppress(NotFound, Denied):
+                if engine.submission(ApplicationId.from_text(text)).checkpoints_of == origin.checkpoints_of:
+                    raise UsageError(f"{text} goes on from the same checkpoints, and is {other['state']}")
+
+    def _launch(
+        self,
+        described: Source,
+        engine: Engine,
+        given: Overrides,
+        *,
+        say: Callable[[str], None],
+        note: Callable[[str], None],
+        progress: Callable[[int, int], None] | None,
+        origin: Origin | None = None,
+    ) -> Application:
+        from dlapp.client.application import Application
+        from dlapp.launcher.submit import launch
+
         application_id = launch(
             described,
             self.config,
-            self.engine,
+            engine,
             say=say,
             note=note,
             progress=progress,
             overrides=given,
             leave_out=lambda spec: self._brought_by_a_shell(spec, note),
             network_problem=self._network_problem,
+            origin=origin,
         )
         return Application(self, application_id)
 
@@ -683,6 +797,23 @@ class Client(Closeable):
         # What a view says of its user, that user wrote.
         if (owner := self._on(application_id).owner(application_id)) != user:
             raise Denied(f"{application_id} is {owner}'s, not {user}'s")
+
+
+def _overrides_of(
+    overrides: Mapping[str, object] | Overrides | None, env: Mapping[str, str] | None, args: Sequence[str] | None
+) -> Overrides:
+    """Return what is to be otherwise than in a file, as the arguments of `Client.submit` say."""
+    from dlapp.launcher.overrides import OptionNames, Overrides
+
+    if env or args is not None:
+        from dlapp.client.keywords import check_words
+
+        check_words(args or (), env or {})
+    if isinstance(overrides, Overrides):
+        return overrides
+    settings = {key: str(value) for key, value in (overrides or {}).items()}
+    words = None if args is None else tuple(args)
+    return Overrides(settings, env or {}, words, OptionNames("overrides", "env", "args"))
 
 
 def _collected_in_s(view: ApplicationView) -> float:

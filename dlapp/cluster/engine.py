@@ -114,6 +114,13 @@ class Engine(Protocol):
     def archive_cache(self) -> str:
         """Directory for packed workspaces, the caller's own; archives in it are named by their digest."""
 
+    def find_archive(self, digest: str) -> str:
+        """Return where the packed workspace of the caller's earlier submission is, for `Submission.workspace_archive`.
+
+        Raises:
+            NotFound: it was removed from the cache.
+        """
+
     def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
         """Hand an application in; after the return it runs whatever becomes of the caller."""
 

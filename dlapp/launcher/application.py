@@ -79,6 +79,18 @@ class Snapshot(Value):
     env: Mapping[str, str]
 
 
+class RecordedFile(Value):
+    """A properties file as it was recorded at a submission, whose workspace is packed already.
+
+    Args:
+        path: of the file, absolute; what is relative in it begins beside it.
+        data: its content.
+    """
+
+    path: str
+    data: bytes
+
+
 class ResolvedApplication(Value):
     """Content of a properties file, ready to be submitted.
 
@@ -98,6 +110,11 @@ class ResolvedApplication(Value):
     role_env: Mapping[str, dict[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def has_file(self) -> bool:
+        """True if it was read from a properties file."""
+        return not isinstance(self.properties, _SpecProperties)
+
 
 class UnresolvedSpec(Value):
     """A spec that a program made: its paths are as in a properties file that lies in the working directory.
@@ -105,14 +122,16 @@ class UnresolvedSpec(Value):
     Args:
         env: the user's variables with their values.
         role_env: role -> variables that only its payloads get, or with another value.
+        workspace_is_packed: the workspace is not looked at.
     """
 
     spec: AppSpec
     env: Mapping[str, str]
     role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    workspace_is_packed: bool = False
 
 
-Source = str | Snapshot | UnresolvedSpec
+Source = str | Snapshot | RecordedFile | UnresolvedSpec
 """The path of a properties file, what it was at another moment, or a spec in place of one."""
 
 
@@ -213,6 +232,8 @@ def read_application(
         return _resolve(source, config, engine)
     if isinstance(source, Snapshot):
         path, data, env = source.path, source.data, source.env
+    elif isinstance(source, RecordedFile):
+        path, data, env = source.path, source.data, None
     else:
         path, env = source, None
         os.path.abspath(path)  # first: with a removed working directory the file would seem to be what is missing
@@ -225,6 +246,7 @@ def read_application(
     properties = read_properties(data, path, faults, overrides)
     maker = _Maker(properties, config, engine, faults, env, overrides, environ)
     maker.script_may_be_missing = script_may_be_missing
+    maker.workspace_is_packed = isinstance(source, RecordedFile)
     made = maker.make()
     faults.refuse()
     assert made is not None
@@ -261,6 +283,7 @@ def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Reso
     if unknown := sorted(source.role_env.keys() - {role.name for role in spec.roles}):
         faults.add(0, "role_env", f"has variables for {', '.join(unknown)}, and there is no such role")
     maker = _Maker(properties, config, engine, faults, {})
+    maker.workspace_is_packed = source.workspace_is_packed
     made = maker.make()
     for where, problem in frameworks.problems(spec.framework, spec.roles, gang=spec.gang, success=spec.success):
         faults.add(0, where, problem)
@@ -414,7 +437,7 @@ class _Maker:
             environ: of the submitter.
         """
         self._overrides, self._environ = overrides, environ or {}
-        self.script_may_be_missing = False
+        self.script_may_be_missing = self.workspace_is_packed = False
         self.notes: list[str] = []
         self.properties = properties
         self._env_is_known = env_of_file is not None
@@ -515,6 +538,8 @@ class _Maker:
         except ValueError as problem:
             self._fault("application", key, problem)
             return None
+        if self.workspace_is_packed:
+            return path
         if not os.path.isdir(path):
             what = "is not a directory" if os.path.lexists(path) else "there is no such directory"
             self._fault("application", key, f"{_seen(path)}: {what}")
@@ -530,7 +555,7 @@ class _Maker:
         script: str = os.path.normpath(text)
         if not self._is_inside_workspace(section, key, text):
             return None
-        if workspace is None:
+        if workspace is None or self.workspace_is_packed:
             return script
         path = os.path.join(workspace, script)
         if not os.path.lexists(path):
@@ -758,7 +783,12 @@ class _Maker:
             what = f"{shown(path)} is the workspace itself; name a directory in it that holds nothing but output"
             self._fault(section, "output_path", what)
             return None
-        if workspace and os.path.lexists(there := os.path.join(workspace, path)) and not os.path.isdir(there):
+        if (
+            workspace
+            and not self.workspace_is_packed
+            and os.path.lexists(there := os.path.join(workspace, path))
+            and not os.path.isdir(there)
+        ):
             self._fault(section, "output_path", f"{_seen(os.path.normpath(there))}: is not a directory")
         if target is None:
             return None

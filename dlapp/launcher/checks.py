@@ -38,9 +38,14 @@ class WorldCheck:
         self.properties, self.spec, self.hdfs = application.properties, application.spec, application.hdfs
         self.scan, self.faults, self.note = scan, faults, note
 
-    def all(self) -> None:
-        """Check everything."""
-        self.scripts()
+    def all(self, *, workspace_is_packed: bool) -> None:
+        """Check everything.
+
+        Args:
+            workspace_is_packed: it was before, and the scan has nothing of it.
+        """
+        if not workspace_is_packed:
+            self.scripts()
         packed = {entry.name: self._is_dir(entry.name, entry.mode) for entry in self.scan.entries}
         landed: dict[str, MatchedEntry] = {}
         for one in self.spec.inputs:
@@ -207,7 +212,7 @@ class WorldCheck:
             for lack in storage.check_writable(output.target, overwrite=output.overwrite):
                 self.note(f"{path}: {lack}")
             root = os.path.realpath(self.scan.root)
-            is_local = bool(self.spec.workspace) and output.target.startswith(FILE)
+            is_local = bool(self.spec.workspace and self.scan.root) and output.target.startswith(FILE)
             if is_local and is_inside(os.path.realpath(local_path(output.target)), root):
                 kept = any(
                     is_inside(local_path(output.target), f"{root}/{one.output_path}") for one in self.spec.outputs

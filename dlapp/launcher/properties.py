@@ -37,6 +37,8 @@ from dlapp.system.text import shown
 from dlapp.value import Value, field, replace
 
 MOST_BYTES = 1 << 20
+MOST_RECORDED_BYTES = 64 << 10
+"""On a cluster what was submitted is in credentials, which have a limit of 256 KiB."""
 MOST_FAULTS = 100
 MASK = "***"
 
@@ -103,6 +105,15 @@ class Properties(Value, kw_only=True):
             for section, settings in self.sections.items()
         }
         return Properties(path=self.path, sections=sections, headers=self.headers)
+
+    def to_record(self) -> str:
+        """Return the text that is recorded of it: without ``env.NAME``; empty if it is too large."""
+        sections = {
+            section: {key: setting for key, setting in settings.items() if not key.startswith(ENV)}
+            for section, settings in self.sections.items()
+        }
+        text = Properties(path=self.path, sections=sections).to_text()
+        return text if len(text.encode()) <= MOST_RECORDED_BYTES else ""
 
     def to_text(self) -> str:
         """The file that says this and nothing else."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import Engine
 from dlapp.config import Config
@@ -25,6 +25,10 @@ from dlapp.messages import new_secret
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, Secrets, Submission
 from dlapp.system import clock
+from dlapp.value import replace
+
+if TYPE_CHECKING:
+    from dlapp.launcher.origin import Origin
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -54,6 +58,7 @@ def launch(
     environ: Mapping[str, str] = os.environ,
     leave_out: LeaveOut = lambda spec: (),
     network_problem: NetworkProblem = lambda spec: "",
+    origin: Origin | None = None,
 ) -> ApplicationId:
     """Check, pack and submit what a properties file, or a spec in place of one, describes.
 
@@ -68,6 +73,7 @@ def launch(
         environ: of the caller; a plain process gets `ENVIRONMENT` of it, and the program what pass_env names.
         leave_out: gives gitignore patterns of what is not packed, besides the user's: what dlapp has put there.
         network_problem: tells why the containers cannot have their network, as far as that can be seen from here.
+        origin: the application that is submitted once more; None: it is a new one.
 
     Raises:
         FileRefused: the file has faults, input is missing, output may not be written; all are named.
@@ -80,31 +86,47 @@ def launch(
     notes: list[str] = []
     with _step(say, "CheckDLAppProperties", "ok"):
         application = read_application(source, config, info, overrides, environ)
+        if origin is not None:
+            origin.check_variables(application, overrides)
+            spec = origin.checked_spec(application.spec, application.hdfs)
+            application = replace(application, spec=spec)
         notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
         problem = network_problem(application.spec)
-        scan = check_world(application, config, notes.append, leave_out(application.spec), problem)
+        is_packed = origin is not None and bool(origin.archive)
+        left_out = () if is_packed else leave_out(application.spec)
+        scan = check_world(application, config, notes.append, left_out, problem, is_packed=is_packed)
     spec = application.spec
     for line in notes:
         note(line)
-    if spec.workspace:
+    if origin is not None and is_packed:
+        say(f"user_dev_workspace = as it was for {origin.application_id}")
+    elif spec.workspace:
         say(f"user_dev_workspace_path = {spec.workspace}")
         say(f"user_dev_workspace_exclude_list = {list(spec.exclude)}")
         say(f"user_dev_workspace dir size = {-(-scan.size_bytes // 1024)} kb")
     engine.prepare()
     with _step(say, "DL App Submission", "OK"):
         packed = None
-        if spec.workspace:
+        if spec.workspace and not is_packed:
             limit = config.storage.workspace_limit_bytes
             packed = pack(scan, engine.archive_cache(), limit_bytes=limit, progress=progress)
             for line in packed.warnings:
                 note(line)
+        archive, digest = (packed.archive, packed.digest) if packed else ("", "")
+        if origin is not None and is_packed:
+            archive, digest = origin.archive, origin.submission.workspace_digest
         submission = Submission(
             spec=spec,
-            workspace_archive=packed.archive if packed else "",
-            workspace_digest=packed.digest if packed else "",
+            workspace_archive=archive,
+            workspace_digest=digest,
             submitter=os_user(),
             submitted_ms=clock.now_ms(),
             log_limit_bytes=config.runtime.log_limit_bytes,
+            properties=application.properties.to_record() if application.has_file else "",
+            file=application.snapshot.path,
+            resumed_from=origin.application_id if origin is not None and origin.resumes else "",
+            again_of=origin.application_id if origin is not None and not origin.resumes else "",
+            checkpoints_of=origin.checkpoints_of if origin is not None else "",
         )
         secrets = Secrets(
             control_secret=new_secret(),
@@ -181,7 +203,13 @@ def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
 
 
 def check_world(
-    application: ResolvedApplication, config: Config, note: Note, leave_out: Sequence[str], network_problem: str
+    application: ResolvedApplication,
+    config: Config,
+    note: Note,
+    leave_out: Sequence[str],
+    network_problem: str,
+    *,
+    is_packed: bool = False,
 ) -> Scan:
     """Check the workspace, the input and the output. Return what is to be packed.
 
@@ -191,6 +219,7 @@ def check_world(
         note: told what the user should know besides.
         leave_out: gitignore patterns of what is not packed, besides the user's.
         network_problem: why the containers cannot have their network; empty: nothing is known.
+        is_packed: the workspace was packed before, and is not looked at.
 
     Raises:
         FileRefused: something is missing or may not be written; all is named.
@@ -200,7 +229,7 @@ def check_world(
     outputs = [output.output_path for output in spec.outputs]
     patterns = (*spec.exclude, *leave_out)
     scan = EMPTY
-    if spec.workspace:
+    if spec.workspace and not is_packed:
         defaults = spec.exclude_defaults
         scan = scan_workspace(spec.workspace, exclude=patterns, exclude_defaults=defaults, keep_empty=outputs)
     if scan.excluded:
@@ -212,7 +241,7 @@ def check_world(
         note(f"{path} is packed without the {files} in it: it is an output_path")
     faults = Faults(application.properties.path)
     check = WorldCheck(application, scan, faults, note)
-    check.all()
+    check.all(workspace_is_packed=is_packed)
     check.network(network_problem)
     faults.refuse()
     if scan.size_bytes > config.storage.workspace_limit_bytes:

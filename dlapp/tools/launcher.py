@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ from dlapp.errors import EXIT_INTERRUPTED, UsageError
 from dlapp.tools.common import (
     ProgramCommand,
     command,
+    complete_id,
     json_option,
     note,
     override_options,
@@ -21,28 +23,45 @@ from dlapp.tools.common import (
 
 if TYPE_CHECKING:
     from dlapp.client import Client
+    from dlapp.client.application import Application
     from dlapp.ids import ApplicationId
     from dlapp.launcher.application import Snapshot
     from dlapp.launcher.overrides import Overrides
+
+    Submit = Callable[..., Application]
 
 ID_LINE = "DL App ID = "
 
 
 @command("dlapp-launcher", example="dlapp-launcher --wait dl_app.properties", kind=ProgramCommand)
-@click.argument("file", metavar="FILE", type=click.Path())
+@click.argument("file", metavar="FILE", type=click.Path(), required=False)
 @click.option("--wait", is_flag=True, help="Show the progress until the application ends, and exit with its code.")
 @click.option("--print-spec", is_flag=True, help="Print the specification with all defaults as JSON; submit nothing.")
 @click.option("--plan", is_flag=True, help="Show what a submission would pack, ask for and wait for; submit nothing.")
 @click.option("--init", is_flag=True, help="Write FILE, with a comment on each key; submit nothing.")
+@click.option(
+    "--resume",
+    metavar="ID",
+    shell_complete=complete_id(),
+    help="Go on from the newest checkpoint of an application that has ended; without FILE with its own workspace.",
+)
+@click.option(
+    "--again",
+    metavar="ID",
+    shell_complete=complete_id(),
+    help="Submit an application once more, from its beginning; without FILE with its own workspace.",
+)
 @click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
 @override_options("a key")
 @json_option("Print the result as JSON; the lines for people go to stderr.")
 def main(
-    file: str,
+    file: str | None,
     wait: bool,
     print_spec: bool,
     plan: bool,
     init: bool,
+    resume: str | None,
+    again: str | None,
     cluster: str | None,
     settings: Sequence[str],
     variables: Sequence[str],
@@ -54,20 +73,39 @@ def main(
     When its id is printed, it runs independently of this command, the terminal and the login. The words after -- are
     the program's arguments, in place of user_shell_args.
     """
+    if file is None and (init or (resume is None and again is None)):
+        raise UsageError("FILE is missing")
     if init:
-        _init(file, alone=not (wait or print_spec or plan or as_json or settings or variables or program_args))
+        assert file is not None
+        others = wait or print_spec or plan or as_json or settings or variables or program_args or resume or again
+        _init(file, alone=not others)
         return 0
+    if resume is not None or again is not None:
+        _check_once_more(resume, again, cluster, submits_nothing=print_spec or plan)
     from dlapp.client import Client
     from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
 
     overrides = Overrides(read_set_options(settings), read_env_options(variables, os.environ), program_args)
+    client = Client(cluster=cluster, note=note)
+    if resume is not None or again is not None:
+        submit = partial(client.again, again, file) if again is not None else partial(client.resume, resume or "", file)
+        return _submit_and_wait(client, submit, overrides, wait=wait, as_json=as_json)
+    assert file is not None
     if plan:
         if wait or print_spec:
             raise UsageError("--plan submits nothing and prints more than the specification; give it alone")
-        return _plan(Client(cluster=cluster, note=note), file, overrides, as_json)
-    return launch(
-        Client(cluster=cluster, note=note), file, overrides, wait=wait, print_spec=print_spec, as_json=as_json
-    )
+        return _plan(client, file, overrides, as_json)
+    return launch(client, file, overrides, wait=wait, print_spec=print_spec, as_json=as_json)
+
+
+def _check_once_more(resume: str | None, again: str | None, cluster: str | None, *, submits_nothing: bool) -> None:
+    option = "--resume" if resume is not None else "--again"
+    if resume is not None and again is not None:
+        raise UsageError("--resume and --again exclude each other")
+    if submits_nothing:
+        raise UsageError(f"{option} submits an application; --print-spec and --plan do not")
+    if cluster is not None:
+        raise UsageError(f"{option} submits to the engine of the application, so --cluster is not possible")
 
 
 def _init(file: str, *, alone: bool) -> None:
@@ -121,7 +159,11 @@ def launch(
 
         print_json(submit.print_spec(file, client.config, client.engine, overrides))
         return 0
-    application_id = _submit(client, file, overrides, as_json)
+    return _submit_and_wait(client, partial(client.submit, file), overrides, wait=wait, as_json=as_json)
+
+
+def _submit_and_wait(client: Client, submit: Submit, overrides: Overrides, *, wait: bool, as_json: bool) -> int:
+    application_id = _submit(submit, overrides, as_json)
     if application_id is None:
         return EXIT_INTERRUPTED
     if wait:
@@ -133,7 +175,7 @@ def launch(
     return 0
 
 
-def _submit(client: Client, file: str | Snapshot, overrides: Overrides, as_json: bool) -> ApplicationId | None:
+def _submit(submit: Submit, overrides: Overrides, as_json: bool) -> ApplicationId | None:
     """Submit; None: interrupted."""
     from dlapp.tools.display.progress import copying_bar
 
@@ -152,7 +194,7 @@ def _submit(client: Client, file: str | Snapshot, overrides: Overrides, as_json:
 
     try:
         with copying_bar("packing") as progress:
-            return client.submit(file, overrides=overrides, say=tell, note=remark, progress=progress).application_id
+            return submit(overrides=overrides, say=tell, note=remark, progress=progress).application_id
     except KeyboardInterrupt:
         if submitted:
             say_how_to_return(submitted)

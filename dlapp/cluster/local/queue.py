@@ -35,7 +35,8 @@ WAITING, RUNNING, DONE = "waiting", "running", "done"
 
 _LATER = (
     "queue TEXT NOT NULL DEFAULT 'default', priority INTEGER, "
-    "project TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT '', waiting TEXT NOT NULL DEFAULT ''"
+    "project TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT '', waiting TEXT NOT NULL DEFAULT '', "
+    "resumed_from TEXT NOT NULL DEFAULT '', again_of TEXT NOT NULL DEFAULT ''"
 )
 """Columns that a database of an earlier version lacks until something is submitted, or has to wait."""
 
@@ -113,6 +114,8 @@ class ApplicationRow:
     project: str = ""
     tags: str = ""
     waiting: str = ""
+    resumed_from: str = ""
+    again_of: str = ""
     order: tuple[int, int, str]
     """Place in the queue that a shared state directory has; of another user's only."""
 

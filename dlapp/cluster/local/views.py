@@ -152,6 +152,8 @@ def _of_row(row: ApplicationRow) -> View:
         "priority": row.priority,
         "project": row.project,
         "tags": row.tags.split("\n") if row.tags else [],
+        "resumed_from": row.resumed_from,
+        "again_of": row.again_of,
         "submitted_ms": row.submitted_ms,
         "started_ms": row.started_ms,
         "finished_ms": row.finished_ms,

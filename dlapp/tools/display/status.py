@@ -96,7 +96,8 @@ def status_lines(
     ]
     if view["cause"]:
         lines.append(f"cause : {view['cause']}")
-    lines += [f"{name} : {text}" for name, text in labels(view) if text]
+    origin = (("resumedFrom", view.get("resumed_from")), ("againOf", view.get("again_of")))
+    lines += [f"{name} : {text}" for name, text in (*labels(view), *origin) if text]
     lines += [f"changed : {line}" for line in view.get("changes", ())]
     if view["started_ms"] is not None:
         lines.append(f"launchTime : {local_time(view['started_ms'])}")

@@ -273,6 +273,19 @@ class LocalEngine(Closeable):
 
     # ---- submitting ----
 
+    def find_archive(self, digest: str) -> str:
+        """Return where the packed workspace of an earlier submission is; it counts as used now.
+
+        Raises:
+            NotFound: it was removed from the cache.
+        """
+        archive = os.path.join(self.archive_cache(), f"{digest}.tar.gz")
+        try:
+            os.utime(archive)
+        except FileNotFoundError as error:
+            raise NotFound(f"the packed workspace {archive} is not in the cache any more") from error
+        return archive
+
     def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
         """Hand an application in; after the return it runs whatever becomes of the caller.
 
@@ -317,6 +330,8 @@ class LocalEngine(Closeable):
                     priority=spec.priority,
                     project=spec.project or "",
                     tags="\n".join(spec.tags),
+                    resumed_from=submission.resumed_from,
+                    again_of=submission.again_of,
                 )
                 self._give_name(staging, self._state.application(text))
         except BaseException:

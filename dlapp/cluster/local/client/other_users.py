@@ -25,20 +25,18 @@ MAX_APPLICATIONS = 100_000
 _INTEGERS = ("number", "memory_mib", "vcores", "gcores", "containers", "submitted_ms", "starts", "aftermaths")
 _NUMBERS_OR_NONE = ("started_ms", "finished_ms", "priority")
 _TEXTS = (
-    "id",
-    "state",
-    "username",
-    "appname",
-    "boot_id",
-    "outcome",
-    "reason",
-    "summary",
-    "queue",
-    "project",
-    "tags",
-    "waiting",
+    *("id", "state", "username", "appname", "boot_id", "outcome", "reason", "summary", "queue", "project", "tags"),
+    *("waiting", "resumed_from", "again_of"),
 )
-_SINCE = {"queue": "default", "project": "", "tags": "", "priority": None, "waiting": ""}
+_SINCE = {
+    "queue": "default",
+    "project": "",
+    "tags": "",
+    "priority": None,
+    "waiting": "",
+    "resumed_from": "",
+    "again_of": "",
+}
 """What the rows of an earlier version lack."""
 
 

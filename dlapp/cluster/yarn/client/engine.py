@@ -63,6 +63,7 @@ class YarnEngine(Closeable):
         self._reader = reader = ApplicationReader(self._session, self._masters)
         killer = ApplicationKiller(self._session, self._masters, reader)
         self.prepare, self.submit, self.run_on_a_node = submitter.prepare, submitter.submit, submitter.run_on_a_node
+        self.find_archive = submitter.find_archive
         self.ids, self.view, self.views, self.submission = reader.ids, reader.view, reader.views, reader.submission
         self.logs, self.aggregated_log, self.dashboard_urls = reader.logs, reader.aggregated_log, reader.dashboard_urls
         self.soft_kill, self.kill = killer.soft_kill, killer.kill

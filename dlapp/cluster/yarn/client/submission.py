@@ -28,7 +28,7 @@ from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
-from dlapp.errors import ConfigError, Denied, DlappError, TimedOut, Unreachable, UsageError
+from dlapp.errors import ConfigError, Denied, DlappError, NotFound, TimedOut, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound, NotAllowed, RemoteError
 from dlapp.ids import ApplicationId
 from dlapp.launch_spec import NODE_MANAGER, CacheSettings, DockerSettings, LedgerSettings
@@ -59,6 +59,8 @@ FEW_CONTAINERS = 50
 """So many containers fetch their archives from the usual three DataNodes: 50 times 1 GB at 1 GB/s each is 17 s."""
 MOST_REPLICATION, DEFAULT_MOST_REPLICATION = "dfs.replication.max", 512
 """The NameNode's limit, and its default. Source: hdfs-default.xml."""
+ARCHIVE = ".tar.gz"
+"""What comes after the digest in the name of a packed workspace."""
 _EARLY = (State.NEW, State.NEW_SAVING, State.SUBMITTED)
 
 
@@ -103,6 +105,21 @@ class ApplicationSubmitter:
         finally:
             files.close()
 
+    def find_archive(self, digest: str) -> str:
+        """Return where the packed workspace of an earlier submission is: on HDFS, else on this machine.
+
+        Raises:
+            NotFound: it was removed from both caches.
+        """
+        files = self._session.files(self._session.user)
+        location = f"{StagingPaths(files.home).cache}/{digest}{ARCHIVE}"
+        if files.look(location) is not None:
+            return location
+        own = os.path.join(local_cache("workspaces"), f"{digest}{ARCHIVE}")
+        if not os.path.exists(own):
+            raise NotFound(f"the packed workspace {location} is not in the cache any more")
+        return own
+
     def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
         """Hand an application in; after the return it runs whatever becomes of the caller.
 
@@ -127,10 +144,13 @@ class ApplicationSubmitter:
         def staged_program() -> LocalResource:
             return self._staged(files, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC")
 
+        def staged_workspace() -> LocalResource:
+            if archive == workspace:
+                return self._staged_before(files, user, workspace)
+            return self._staged(files, user, archive, workspace, 0o600, "PRIVATE")
+
         if archive:
-            staged, packed = _both(
-                staged_program, lambda: self._staged(files, user, archive, workspace, 0o600, "PRIVATE")
-            )
+            staged, packed = _both(staged_program, staged_workspace)
         else:
             staged, packed = staged_program(), None
         self._replicate(files, [one.url for one in (staged, packed) if one is not None], spec.containers)
@@ -281,6 +301,15 @@ class ApplicationSubmitter:
         location = self._session.hdfs(user).resolve(archive)
         return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_read(files, location))}
 
+    def _staged_before(self, files: StagingFiles, user: str, location: str) -> LocalResource:
+        """Return a workspace that an earlier submission brought to the cluster. Raises NotFound, Denied."""
+        found = files.look(location)
+        if found is None:
+            raise NotFound(f"the packed workspace {location} is gone")
+        _refuse_others(files, user, location, found)
+        mark_use(files, location, found.modified_ms, clock.now_ms())
+        return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility="PRIVATE")
+
     def _staged(
         self, files: StagingFiles, user: str, path: str, location: str, mode: int, visibility: str
     ) -> LocalResource:
@@ -297,19 +326,14 @@ class ApplicationSubmitter:
             Denied: what is there may have been written by others.
         """
         found, there = files.look(location), True
-        directory = location.rpartition("/")[0]
-        above = directory.rpartition("/")[0]
         if found is None:
+            directory = location.rpartition("/")[0]
+            above = directory.rpartition("/")[0]
             there = False
             files.make(above, CACHE_MODE)
             files.make(directory, CACHE_MODE)
             found = files.send(path, location, mode)
-        for place, one in ((location, found), (directory, files.look(directory)), (above, files.look(above))):
-            if one is None or one.owner != user or one.mode & 0o022:
-                raise _written_by_others(place, one)
-        home = files.look(files.home)
-        if home is not None and home.mode & 0o1002 == 0o002:
-            raise _written_by_others(files.home, home)
+        _refuse_others(files, user, location, found)
         with open(path, "rb") as own:
             size = os.fstat(own.fileno()).st_size
             if found.size_bytes != size or (
@@ -431,6 +455,18 @@ def credentials_of(plan: AmPlan) -> bytes:
         f"the application's settings have {len(found) >> 10} KiB, and a ResourceManager keeps {MOST_CREDENTIALS >> 10} "
         f"KiB at most: {name} alone have {size >> 10} KiB; put them into a file of the workspace, or name fewer"
     )
+
+
+def _refuse_others(files: StagingFiles, user: str, location: str, found: FileInfo) -> None:
+    """Refuse an archive that others may have written, or put in its place. Raises Denied."""
+    directory = location.rpartition("/")[0]
+    above = directory.rpartition("/")[0]
+    for place, one in ((location, found), (directory, files.look(directory)), (above, files.look(above))):
+        if one is None or one.owner != user or one.mode & 0o022:
+            raise _written_by_others(place, one)
+    home = files.look(files.home)
+    if home is not None and home.mode & 0o1002 == 0o002:
+        raise _written_by_others(files.home, home)
 
 
 def _written_by_others(place: str, found: FileInfo | None) -> Denied:

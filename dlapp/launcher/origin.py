@@ -1,0 +1,134 @@
+"""An application that is submitted once more: from what was recorded of it, or from a file in place of that.
+
+Recorded are the properties file as it counted, without the values of variables, the spec that was made of it, and the
+digest of the packed workspace. What goes on from checkpoints goes on in the directory of the one that began it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+from dlapp.errors import NotFound, UsageError
+from dlapp.launcher.application import RecordedFile, ResolvedApplication, Source, UnresolvedSpec
+from dlapp.launcher.overrides import Overrides
+from dlapp.locations import HdfsPlace, shown
+from dlapp.spec import AppSpec, CheckpointSpec, Submission, gangs_of
+from dlapp.storage.checkpoints.copies import Checkpoints
+from dlapp.storage.checkpoints.place import open_place
+from dlapp.value import replace
+
+
+class Origin(NamedTuple):
+    """The application that is submitted once more.
+
+    Args:
+        application_id: its id.
+        submission: what was submitted.
+        resumes: the new one goes on from its checkpoints.
+        archive: location of its packed workspace; empty: the new one has a workspace of its own.
+    """
+
+    application_id: str
+    submission: Submission
+    resumes: bool
+    archive: str = ""
+
+    @property
+    def checkpoints_of(self) -> str:
+        """Id of the application in whose directory the checkpoints are; empty: it begins without any."""
+        return self.submission.checkpoints_of or self.application_id if self.resumes else ""
+
+    def recorded_source(self, overrides: Overrides) -> tuple[Source, Overrides]:
+        """Return what it was made of, in place of a properties file, and what is to be otherwise there.
+
+        Raises:
+            UsageError: no properties file is recorded, and other values are wanted.
+        """
+        recorded = self.submission
+        if recorded.properties:
+            return RecordedFile(recorded.file, recorded.properties.encode()), overrides
+        if overrides.settings or overrides.args is not None:
+            raise UsageError(
+                f"{self.application_id} has no properties file on record, so {overrides.names.settings} and "
+                f"{overrides.names.args} need FILE"
+            )
+        names = {name: overrides.env[name] for name in recorded.spec.env if name in overrides.env}
+        roles = {
+            role.name: {name: overrides.env[name] for name in role.env if name in overrides.env}
+            for role in recorded.spec.roles
+            if role.env
+        }
+        return UnresolvedSpec(recorded.spec, names, roles, workspace_is_packed=bool(self.archive)), Overrides()
+
+    def check_variables(self, application: ResolvedApplication, overrides: Overrides) -> None:
+        """Refuse an application that lacks variables of the recorded one. Raises UsageError, which names them."""
+        missing = set(self.submission.spec.env) - application.env.keys()
+        for role in self.submission.spec.roles:
+            missing |= set(role.env) - application.env.keys() - application.role_env.get(role.name, {}).keys()
+        if missing:
+            names = sorted(missing)
+            raise UsageError(
+                f"{self.application_id} had the variables {', '.join(names)}, whose values are not recorded: give each "
+                f"by {overrides.names.env} {names[0]}=VALUE, or FILE"
+            )
+
+    def checked_spec(self, spec: AppSpec, hdfs: HdfsPlace | None) -> AppSpec:
+        """Return the new application's spec, which goes on in the directory of the checkpoints if it is to.
+
+        Raises:
+            UsageError: one of the two has no checkpoints, or they do not fit together.
+            NotFound: there is no whole checkpoint.
+        """
+        if not self.resumes:
+            return spec
+        before = self.submission.spec
+        if before.checkpoint is None:
+            raise UsageError(
+                f"{self.application_id} has no [checkpoint], so nothing can be resumed; --again runs it anew"
+            )
+        if spec.checkpoint is None:
+            raise UsageError(f"[checkpoint] is missing, and {self.application_id} is to be resumed from one")
+        checkpoint = replace(spec.checkpoint, target=before.checkpoint.target)
+        if checkpoint.is_of_every_index != before.checkpoint.is_of_every_index:
+            which = "each container" if before.checkpoint.is_of_every_index else "one container"
+            raise UsageError(f"checkpoint.role: {self.application_id} has checkpoints of {which}, keep it so")
+        if checkpoint.is_of_every_index and (spec.containers, len(spec.gangs())) != (
+            before.containers,
+            len(before.gangs()),
+        ):
+            raise UsageError(
+                f"{self.application_id} has checkpoints of each of {before.containers} containers "
+                f"(checkpoint.role=all), so it cannot be resumed with {spec.containers}, or with another gang"
+            )
+        place = f"{checkpoint.target.rstrip('/')}/{self.checkpoints_of}"
+        if not _has_whole(place, checkpoint, spec, hdfs):
+            raise NotFound(f"{shown(place)} has no whole checkpoint; --again {self.application_id} runs it anew")
+        return replace(spec, checkpoint=checkpoint)
+
+
+def _has_whole(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: HdfsPlace | None) -> bool:
+    """Return whether there is a checkpoint with which an application can go on."""
+    if not checkpoint.is_of_every_index:
+        return bool(_whole_at(place, hdfs))
+    first, indexes = 0, dict[str, range]()
+    for role in spec.roles:
+        indexes[role.name] = range(first, first + role.instances)
+        first += role.instances
+    gangs = gangs_of(spec.roles, spec.gang)
+    groups = [[index for role in gang for index in indexes[role.name]] for gang in gangs]
+    for group in groups or [[index] for index in range(first)]:
+        common: set[int] | None = None
+        for index in group:
+            found = _whole_at(f"{place}/{index}", hdfs)
+            common = found if common is None else common & found
+            if not common:
+                break
+        if common:
+            return True
+    return False
+
+
+def _whole_at(place: str, hdfs: HdfsPlace | None) -> set[int]:
+    with contextlib.closing(contextlib.ExitStack()) as stack:
+        return set(Checkpoints(stack.enter_context(open_place(place, hdfs)), 1, lambda _: None).whole())

@@ -1,0 +1,121 @@
+"""Test what an application is made of that is submitted once more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.errors import NotFound, UsageError
+from dlapp.launcher.application import RecordedFile, UnresolvedSpec
+from dlapp.launcher.origin import Origin
+from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
+from dlapp.launcher.properties import MOST_RECORDED_BYTES, parse_properties
+from dlapp.spec import AppSpec, CheckpointSpec, Gang, RoleSpec, Submission
+from dlapp.storage.checkpoints.copies import Checkpoints
+from dlapp.storage.checkpoints.place import open_place
+from dlapp.value import replace
+
+ID = "application_1700000000000_0007"
+
+
+def spec(place: Path, *, role: str | None = None, containers: int = 2, **fields: object) -> AppSpec:
+    return AppSpec(
+        username="tony",
+        appname="a",
+        command=("x",),
+        roles=(RoleSpec(instances=containers),),
+        gang=Gang.ALL,
+        checkpoint=CheckpointSpec(path="model", target=f"file://{place}", role=role),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def origin(recorded: AppSpec, *, resumes: bool = True, **fields: Any) -> Origin:
+    submission = Submission(
+        spec=recorded, workspace_archive="", workspace_digest="", submitter="tony", submitted_ms=0, **fields
+    )
+    return Origin(ID, submission, resumes)
+
+
+def store(place: Path, *numbers: int, index: int | None = None) -> None:
+    model = place.parent / "model"
+    model.mkdir(exist_ok=True)
+    (model / "weights").write_text("1")
+    where = place / ID if index is None else place / ID / str(index)
+    with open_place(f"file://{where}") as opened:
+        for number in numbers:
+            Checkpoints(opened, 9, lambda _: None).store(str(model), number)
+
+
+def test_a_properties_file_is_recorded_without_comments_and_values_of_variables() -> None:
+    text = "[application]\n# why\nappname=a\nenv.A=secret\n[role r]\nenv.B=secret\ncommand=x\nargs=1\n    2\n"
+    recorded = parse_properties(text, "f").to_record()
+    assert recorded == "[application]\nappname=a\n\n[role r]\ncommand=x\nargs=1\n    2\n"
+    large = "".join(f"    {'x' * 1000}\n" for _ in range(MOST_RECORDED_BYTES // 900))
+    assert parse_properties(f"{text}{large}", "f").to_record() == ""
+
+
+def test_without_a_file_all_is_as_it_was_recorded(tmp_path: Path) -> None:
+    settings = Overrides({"resources.memory": "1g"}, {"A": "1"})
+    known = origin(spec(tmp_path), properties="[application]\n", file="/home/tony/f")
+    assert known.recorded_source(settings) == (RecordedFile("/home/tony/f", b"[application]\n"), settings)
+    made_by_a_program = origin(spec(tmp_path, env=("A",)))
+    source, left = made_by_a_program.recorded_source(Overrides({}, {"A": "1"}))
+    assert isinstance(source, UnresolvedSpec)
+    assert (source.env, left) == ({"A": "1"}, NO_OVERRIDES)
+    with pytest.raises(
+        UsageError, match="has no properties file on record, so --set and the arguments after -- need FILE"
+    ):
+        made_by_a_program.recorded_source(settings)
+
+
+def test_it_goes_on_in_the_directory_where_the_first_one_began(tmp_path: Path) -> None:
+    store(tmp_path / "kept", 1)
+    before, now = spec(tmp_path / "kept"), spec(tmp_path / "elsewhere", containers=3)
+    assert origin(before).checked_spec(now, None) == replace(now, checkpoint=before.checkpoint)
+    assert origin(before).checkpoints_of == ID
+    assert origin(before, checkpoints_of="application_1_0001").checkpoints_of == "application_1_0001"
+    assert origin(before, resumes=False).checkpoints_of == ""
+    assert origin(before, resumes=False).checked_spec(now, None) == now
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "problem"),
+    [
+        ({"role": "all"}, {"role": None}, "checkpoint.role: application_.* has checkpoints of each container, keep it"),
+        (
+            {"role": None},
+            {"role": "all"},
+            "checkpoint.role: application_.* has checkpoints of one container, keep it so",
+        ),
+        ({"role": "all"}, {"role": "all", "containers": 3}, "each of 2 containers .* so it cannot be resumed with 3"),
+    ],
+)
+def test_checkpoints_that_do_not_fit_are_refused(
+    tmp_path: Path, before: dict[str, object], now: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(UsageError, match=problem):
+        origin(spec(tmp_path, **before)).checked_spec(spec(tmp_path, **now), None)  # type: ignore[arg-type]
+
+
+def test_a_file_without_checkpoints_cannot_resume(tmp_path: Path) -> None:
+    without = replace(spec(tmp_path), checkpoint=None)
+    with pytest.raises(UsageError, match=r"\[checkpoint\] is missing"):
+        origin(spec(tmp_path)).checked_spec(without, None)
+    with pytest.raises(UsageError, match=r"has no \[checkpoint\], so nothing can be resumed"):
+        origin(without).checked_spec(spec(tmp_path), None)
+
+
+def test_with_parts_of_each_container_one_number_must_be_there_of_all(tmp_path: Path) -> None:
+    place = tmp_path / "kept"
+    resumed = spec(place, role="all")
+    store(place, 1, 2, index=0)
+    with pytest.raises(NotFound, match=f"{place}/{ID} has no whole checkpoint; --again {ID} runs it anew"):
+        origin(resumed).checked_spec(resumed, None)
+    store(place, 3, index=1)
+    with pytest.raises(NotFound):
+        origin(resumed).checked_spec(resumed, None)
+    store(place, 2, index=1)
+    assert origin(resumed).checked_spec(resumed, None) == resumed
