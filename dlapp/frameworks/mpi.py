@@ -134,8 +134,11 @@ def head_variables(member: Member, directory: str, *, nodes: int, interface: str
         **_daemon_network(",".join(map(str, member.ports[:_PORTS_OF_MPIRUN])), interface),
     }
     # Whether a program may run as root is decided before (docker.root of node.yaml).
+    # Open MPI 5 has other parameters, and would start all processes in the head. So its agent refuses.
+    later = {"prte_default_hostfile": f"{directory}/hostfile", "plm_ssh_agent": found["plm_rsh_agent"]}
+    later_variables = {f"PRTE_MCA_{name}": value for name, value in later.items()}
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return _as_variables(found) | root | {"DLAPP_MPI_NODE": node(member.index)}
+    return _as_variables(found) | later_variables | root | {"DLAPP_MPI_NODE": node(member.index)}
 
 
 def node_variables(member: Member, *, interface: str, kill_grace_s: float, shared_files: str | None) -> dict[str, str]:

@@ -12,6 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.errors import Denied
+from dlapp.ids import ContainerId
+from dlapp.messages import TOOLS, Launch, Phase, Report, derive_token, new_secret
+from dlapp.net.control_client import ControlConnection
+from dlapp.serialization import to_json
 from tests.applications import ended, launch, run, status, wait_for
 from tests.end_to_end.test_applications import END_S, id_of, printed
 from tests.end_to_end.test_frameworks import PYTHON, alone, losses, waited, workspace
@@ -185,6 +190,54 @@ def test_processes_have_the_grace_time_to_end(engine: Engine, place: Path) -> No
     seen = ended(application, END_S)
     assert (seen["final_status"], seen["cause"]) == ("KILLED", "soft-killed"), seen["diagnostics"]
     assert sorted(engine.tree("mpi").items()) == [("0/0", "saved\n"), ("1/1", "saved\n")]
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+def test_processes_run_on_without_an_applicationmaster_and_the_next_one_starts_more(
+    engine: Engine, place: Path
+) -> None:
+    begin, more = place / "begin", place / "more"
+    wait = "until [ -e {} ]; do sleep 0.05; done"
+    text = f"mpirun sh -c 'touch {begin}-$CONTAINER_INDEX; {wait.format(more)}'\n{HELLO}hello second\n"
+    application = launch(file_of(place, engine, text, "containers=2\n", has_output=False))
+    wait_for("both run", lambda: all(Path(f"{begin}-{n}").exists() for n in range(2)), END_S)
+    (master,) = [one.pid for one in engine.processes(application) if one.role == "am"]
+    os.kill(master, signal.SIGKILL)
+    more.touch()
+    seen = ended(application, END_S)
+    assert (seen["final_status"], seen["attempt"]) == ("SUCCEEDED", 2), seen["diagnostics"]
+    said = printed("--container", "0", "--stdout", application)
+    assert sorted(line.partition(":")[0] for line in said) == [f"second {n} in {n}" for n in range(2)]
+
+
+@on_yarn_when_full
+def test_a_request_without_the_token_of_the_head_starts_nothing(engine: Engine, place: Path) -> None:
+    proof = place / "proof"
+    application = launch(file_of(place, engine, "mpirun sleep 600", "containers=2\n", has_output=False))
+    wait_for("it runs", lambda: _found(application, b"sleep"), END_S)
+    url, secret = engine.control(application)
+    head, member = (one["container_id"] for one in status(application)["containers"])
+    forged = to_json(
+        Report(
+            container_id=ContainerId.from_text(head),
+            number=1 << 40,
+            index=0,
+            phase=Phase.RUNNING,
+            launches=(Launch(number=99, index=1, command=f"touch {proof}"),),
+        )
+    )
+    tokens = "", "0" * 64, derive_token(new_secret(), head), derive_token(secret, member), derive_token(secret, TOOLS)
+    for token in tokens:
+        with ControlConnection(url, token) as foreign, pytest.raises(Denied):
+            foreign.call("POST", f"/v1/tasks/{head}/report", forged, timeout_s=10)
+    with ControlConnection(url, derive_token(secret, member)) as own:  # a container that is not the head
+        as_member = {**forged, "container_id": member, "index": 1}
+        own.call("POST", f"/v1/tasks/{member}/report", as_member, timeout_s=10)
+        orders = own.call("POST", f"/v1/tasks/{member}/report", {**as_member, "number": (1 << 40) + 1}, timeout_s=10)
+    assert [one["number"] for one in orders["launches"]] == [1]
+    assert run("dlapp-kill", application).code == 0
+    assert not proof.exists()
 
 
 @on_yarn_when_full

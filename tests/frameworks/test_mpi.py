@@ -68,6 +68,7 @@ def test_a_container_has_a_port_for_each_process_and_two_for_mpirun_and_its_daem
 def test_mpirun_is_told_of_its_agent_its_nodes_its_interface_and_two_ports() -> None:
     found = mpi.head_variables(roster().at(0), "/dlapp/run/mpi", nodes=200, interface="eth1")
     assert {name: value for name, value in found.items() if "ip" in name or "rsh" in name or "hostfile" in name} == {
+        "PRTE_MCA_prte_default_hostfile": "/dlapp/run/mpi/hostfile",
         "OMPI_MCA_plm_rsh_agent": "/bin/sh /dlapp/run/mpi/agent.sh",
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
         "OMPI_MCA_plm_rsh_pass_environ_mca_params": "0",

@@ -109,6 +109,16 @@ def test_a_command_for_the_head_itself_runs_there_with_the_variables_of_a_daemon
     assert all(not report.launches for report in am.reports)
 
 
+@pytest.mark.parametrize("container", [0, 1])
+def test_a_later_open_mpi_is_refused_by_name(head: Any, container: int) -> None:
+    am = head(
+        f'sh "$DLAPP_DIR/mpi/agent.sh" dlapp-container-{container} "PREFIX=x; /usr/bin/prted --daemonize"; echo $?'
+    )
+    am.result()
+    assert am.printed() == b"255\n"
+    assert "needs Open MPI 4" in (am.home / "stderr").read_text()
+
+
 @pytest.mark.parametrize(
     ("request_text", "why"),
     [

@@ -6,6 +6,12 @@
 _dlapp_node=$1
 shift
 _dlapp_here=$DLAPP_DIR/mpi
+case $* in
+*prted*)
+    echo "dlapp: framework=mpi needs Open MPI 4, and this mpirun is of Open MPI 5 or later" >&2
+    exit 255
+    ;;
+esac
 if [ "$_dlapp_node" = "$DLAPP_MPI_NODE" ]; then
     . "$_dlapp_here/node.sh"
     exec sh -c "$*"
