@@ -366,6 +366,8 @@ class Loop:
         # Asked first: it takes note of what was reported, also where the view is to be written anyway.
         self._changed = self._is_news(event) or bool(actions) or self._changed
         for action in actions:
+            if self._abandoned:
+                break  # what follows a record that does not count any more: the application is another attempt's
             self._carry_out(action)
 
     def _is_news(self, event: events.Event) -> bool:
@@ -436,6 +438,9 @@ class Loop:
     def _flush_now(self) -> None:
         try:
             self._journal.flush(durable=True)
+        except Superseded as error:
+            log.info(f"this attempt ends: {error}")
+            self._abandoned = True
         except OSError as error:
             # A next attempt would know less. To die for that would be worse.
             log.error(f"the journal cannot be written: {error}")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dlapp.am.application_dir import hdfs_journal
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, needed_files, read_lines
+from dlapp.am.application_dir.interface import Superseded
 from dlapp.errors import Unreachable
 from tests.am.test_application_dir_hdfs import FilesInMemory
 
@@ -170,6 +171,11 @@ def test_a_group_that_is_there_only_after_another_attempt_took_over_counts_for_n
     assert journal.write()
     assert files.files, "the group came too late to be stopped"
     assert (journal.written, told) == (0, [])
+    for _ in range(2):
+        journal.add("{}")
+        journal.flush()
+        with pytest.raises(Superseded):
+            journal.flush(durable=True)
 
 
 def test_a_group_of_which_nobody_knows_whose_the_application_is_by_then_is_written_again() -> None:

@@ -12,13 +12,14 @@ from queue import SimpleQueue
 import pytest
 
 from dlapp.am import loop as loop_module
+from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.application_dir.local import LocalApplicationDir, LocalJournalWriter
 from dlapp.am.loop import WAKE, Item, Loop
 from dlapp.am.server import ControlRequest, RequestKind
 from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch
-from dlapp.errors import Denied, DlappError, NotFound
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import TOOLS, Assignment, Hello, Orders, Phase, Report, derive_token
+from dlapp.messages import TOOLS, Assignment, Fault, Hello, Orders, Phase, Report, TaskResult, derive_token
 from dlapp.net.control_client import ControlConnection
 from dlapp.report import ApplicationView, Cause, FinalStatus
 from dlapp.roster import Roster
@@ -133,6 +134,12 @@ class Task:
         orders = from_json(Orders, self._call("report", replace(self._report, wait_s=wait_s)))
         self._report = replace(self._report, seen=orders.number)
         return orders
+
+    def fail(self) -> None:
+        """Report that the payload failed."""
+        result = TaskResult(fault=Fault.USER, exit_code=3)
+        self._report = replace(self._report, phase=Phase.ENDED, result=result, number=self._report.number + 1)
+        self.report()
 
     def close(self) -> None:
         self._link.close()
@@ -340,6 +347,54 @@ def test_a_task_may_start_its_payload_when_another_thread_has_written_the_journa
         task.close()
     finally:
         world.shut_down()
+
+
+class OvertakenJournal(LocalJournalWriter):
+    """A journal that learns with its first durable record that another attempt has the application."""
+
+    def flush(self, *, durable: bool = False) -> None:
+        if durable:
+            raise Superseded("another attempt has the application now")
+        super().flush()
+
+
+def test_an_attempt_that_learns_from_its_journal_that_another_one_took_over_tells_tasks_nothing_more(
+    tmp_path: Path,
+) -> None:
+    class Overtaken(Watched):
+        def journal(self, attempt: int) -> OvertakenJournal:
+            return OvertakenJournal(str(tmp_path / "journal-1.jsonl"))
+
+    world = World(Overtaken(str(tmp_path)))
+    stopped: list[ContainerId] = []
+    world.engine.stop = stopped.append  # type: ignore[assignment,method-assign]
+    world.thread.start()
+    until(lambda: world.engine.given == TASKS)
+    tasks = [Task(world.loop.control_url, 2 + number) for number in range(TASKS)]
+    for one in tasks:
+        one.report()
+    told: list[Orders | None] = []
+
+    def wait_for_orders(task: Task) -> None:
+        try:
+            told.append(task.orders(60.0))
+        except Unreachable:
+            told.append(None)
+
+    waiting = [threading.Thread(target=wait_for_orders, args=[one]) for one in tasks[1:]]
+    for thread in waiting:
+        thread.start()
+    until(lambda: world.held() == TASKS - 1)
+    with pytest.raises(Unreachable):
+        tasks[0].fail()
+    world.thread.join(20)
+    assert not world.thread.is_alive()
+    for thread in waiting:
+        thread.join(20)
+    assert told == [None] * (TASKS - 1)
+    assert not stopped
+    for one in tasks:
+        one.close()
 
 
 class Next:

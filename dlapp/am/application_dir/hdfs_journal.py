@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
+from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES, Superseded
 from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.cluster.yarn.staging import MAX_GROUP_BYTES, OWN_FILE_MODE, StagingFiles
 from dlapp.errors import DlappError, NotFound
@@ -163,6 +163,7 @@ class HdfsJournalWriter:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._waiting: list[str] = []
+        self._is_superseded = False
         self._number = 0
         self._levels: list[list[JournalFile]] = [[]]
         self._covered: deque[JournalFile] = deque()
@@ -181,9 +182,15 @@ class HdfsJournalWriter:
         self._home.hurry()
 
     def flush(self, *, durable: bool = False) -> None:
-        """Write the lines soon, by the thread; with ``durable`` they are on record when this returns."""
+        """Write the lines soon, by the thread; with ``durable`` they are on record when this returns.
+
+        Raises:
+            Superseded: with ``durable``: another attempt has the application.
+        """
         if durable and not self.write():
             log.error("the journal could not be written: a next attempt will not know of this")
+        if durable and self._is_superseded:
+            raise Superseded("another attempt has the application now, or has ended it")
 
     def write(self) -> bool:
         """Write what waits, as one group or, if that is too large, as several; False: HDFS does not take it now.
@@ -195,7 +202,10 @@ class HdfsJournalWriter:
         with self._writing:
             with self._lock:
                 lines, self._waiting = self._waiting, []
-            if not lines or not self._home.is_ours():
+            if not lines:
+                return True
+            if not self._home.is_ours():
+                self._is_superseded = True
                 return True
             done = 0
             for group in _groups(lines):
@@ -204,6 +214,7 @@ class HdfsJournalWriter:
                 try:
                     self._levels[0].append(self._put(number, number, "".join(group).encode()))
                     if not self._home.is_surely_ours():
+                        self._is_superseded = True
                         return True
                 except (DlappError, OSError) as error:
                     log.warning(f"the journal: {error}")

@@ -51,6 +51,7 @@ class JournalWriter(Protocol):
 
         Raises:
             OSError: the disk does not take it.
+            Superseded: with ``durable``: another attempt has the application, and no line counts any more.
         """
 
     def close(self) -> None:
