@@ -1,4 +1,4 @@
-"""The processes that dlapp starts itself: ``python -I -S dlapp/__main__.py am|task|runner|sweep|doctor|tool``.
+"""The processes that dlapp starts itself: ``python -I -S dlapp/__main__.py am|task|runner|sweep|notify|doctor|tool``.
 
 Users never type this.
 """
@@ -34,13 +34,15 @@ def main(argv: Sequence[str]) -> int:
                 from dlapp.cluster.local.runner.process import main as run
             case "sweep":
                 from dlapp.runtime.sweep import main as run
+            case "notify":
+                from dlapp.notifications.process import main as run
             case "doctor":
                 from dlapp.doctor.node import main as run
             case "tool":
                 from dlapp.tools.main import run_tool as run
             case other:
                 print(
-                    f"Error: dlapp {other!r}: what is there are am, task, runner, sweep, doctor and tool",
+                    f"Error: dlapp {other!r}: what is there are am, task, runner, sweep, notify, doctor and tool",
                     file=sys.stderr,
                 )
                 return 2

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
+from dlapp.notification import EVENTS, JSON, NO_TLS, SLACK, START_TLS, TLS
 from dlapp.system.text import (
     nearest,
     read_boolean,
@@ -143,6 +144,21 @@ class YarnConfig(NamedTuple):
     am_attempts: int
 
 
+class NotifyConfig(NamedTuple):
+    """Notifications; files hold what is secret. None: there is no such channel."""
+
+    events: tuple[str, ...]
+    waiting_after_s: float
+    webhook: str | None
+    webhook_form: str
+    mail: tuple[str, ...] | None
+    mail_from: str | None
+    smtp: tuple[str, int]
+    smtp_security: str
+    smtp_credentials: str | None
+    command: tuple[str, ...] | None
+
+
 class Config(NamedTuple):
     """The whole configuration.
 
@@ -161,6 +177,7 @@ class Config(NamedTuple):
     storage: StorageConfig
     history: HistoryConfig
     yarn: YarnConfig
+    notify: NotifyConfig
     texts: Mapping[str, str]
     origins: Mapping[str, str]
     ignored: tuple[str, ...] = ()
@@ -263,6 +280,55 @@ def _read_place(text: str) -> str:
             f"{shown(text)} is not a path on HDFS, such as hdfs:///apps/python.tar.gz or /apps/python.tar.gz"
         )
     return text
+
+
+def read_events(text: str) -> tuple[str, ...]:
+    """Return the events that a text names: words of `EVENTS` with commas between them, ``all`` or ``none``.
+
+    Raises:
+        ValueError: a word is none of these.
+    """
+    if text in ("all", "none"):
+        return EVENTS if text == "all" else ()
+    words = tuple(dict.fromkeys(one.strip() for one in text.split(",") if one.strip()))
+    if bad := next((one for one in words if one not in EVENTS), None):
+        raise ValueError(f"{shown(bad)} is no event, {nearest(bad, EVENTS)} (or all, or none, alone)")
+    return words
+
+
+def _read_webhook_form(text: str) -> str:
+    return read_choice(text, (JSON, SLACK))
+
+
+def _read_security(text: str) -> str:
+    return read_choice(text, (START_TLS, TLS, NO_TLS))
+
+
+def _read_address(text: str) -> str:
+    name, at, host = text.rpartition("@")
+    if not (name and at and host) or not text.isprintable() or any(one in text for one in " ,<>"):
+        raise ValueError(f"{shown(text)} is not a mail address")
+    return text
+
+
+def _read_addresses(text: str) -> tuple[str, ...]:
+    return tuple(_read_address(one.strip()) for one in text.split(",") if one.strip())
+
+
+def _read_mail_server(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not host or not colon or "/" in text or not text.isprintable() or " " in text:
+        raise ValueError(f"{shown(text)} is not host:port, such as mail.example.org:587")
+    return host.removeprefix("[").removesuffix("]"), read_count(port, 1, 65535)
+
+
+def _read_command(text: str) -> tuple[str, ...]:
+    import shlex
+
+    words = tuple(shlex.split(text))
+    if not words or not words[0].startswith("/"):
+        raise ValueError(f"{shown(text)} does not begin with the absolute path of a program")
+    return words
 
 
 KEYS: tuple[Key, ...] = (
@@ -520,6 +586,65 @@ KEYS: tuple[Key, ...] = (
         "count",
         "maximum number of ApplicationMasters of an application; the cluster's own limit applies, too",
     ),
+    Key(
+        "notify.events",
+        "events",
+        read_events,
+        "failed, killed, done",
+        "names",
+        "what you are told of if a file does not say it (`notify`), see [Notifications](notifications.md)",
+    ),
+    Key(
+        "notify.waiting_after",
+        "waiting_after_s",
+        read_duration_s,
+        "1h",
+        "duration",
+        "how long an application waits for containers before that is the event `waiting`",
+    ),
+    Key(
+        "notify.webhook",
+        "webhook",
+        _read_directory,
+        "",
+        "file",
+        "a file of mode 0600 with the URL of a webhook, and further headers of its requests, one a line",
+    ),
+    Key(
+        "notify.webhook_form",
+        "webhook_form",
+        _read_webhook_form,
+        JSON,
+        "json or slack",
+        "the form of what is posted there",
+    ),
+    Key("notify.mail", "mail", _read_addresses, "", "addresses", "who gets a mail"),
+    Key("notify.mail_from", "mail_from", _read_address, "", "address", "its sender; if not set, the first of them"),
+    Key("notify.smtp", "smtp", _read_mail_server, "localhost:25", "host:port", "the mail server"),
+    Key(
+        "notify.smtp_security",
+        "smtp_security",
+        _read_security,
+        NO_TLS,
+        "starttls, tls or none",
+        "how it is connected to; required with `notify.smtp_credentials`",
+    ),
+    Key(
+        "notify.smtp_credentials",
+        "smtp_credentials",
+        _read_directory,
+        "",
+        "file",
+        "a file of mode 0600 with `user:password` for it",
+    ),
+    Key(
+        "notify.command",
+        "command",
+        _read_command,
+        "",
+        "words",
+        "a program and its arguments, run for each event; on the nodes of a cluster only if they allow it",
+    ),
 )
 
 
@@ -669,6 +794,18 @@ def _content(path: str) -> tuple[bytes, str]:
         os.close(fd)
 
 
+def read_secret(path: str, key: str, most: int) -> str:
+    """Return the text of a file that a key names and that nobody else may read. Raises ConfigError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise ConfigError(f"{key}: {path} may be read by others; chmod 600 {path}")
+            return file.read(most).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise ConfigError(f"{key}: {path}: {what}") from error
+
+
 def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
     values: dict[str, dict[str, Any]] = {}
     texts: dict[str, str] = {}
@@ -695,6 +832,7 @@ def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
         storage=StorageConfig(**values["storage"]),
         history=HistoryConfig(**values["history"]),
         yarn=YarnConfig(**values["yarn"]),
+        notify=NotifyConfig(**values["notify"]),
         texts=texts,
         origins=origins,
     )

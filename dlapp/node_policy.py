@@ -29,7 +29,7 @@ from dlapp.system.text import (
 from dlapp.system.yaml_keys import Key, YamlValue, yaml_values
 
 FILE = "/etc/dlapp/node.yaml"
-MOUNTS = "docker.mounts"
+MOUNTS, COMMANDS = "docker.mounts", "notify_commands"
 MOST_FILE_BYTES = 32 << 10
 
 GPU_MODES = ("cdi", "gpus", "runtime", "nvidia-docker", "devices")
@@ -76,6 +76,7 @@ class NodePolicy(NamedTuple):
     payload_cache_limit_bytes: int | None
     network_interface: str | None
     ports: PortRange
+    notify_commands: tuple[str, ...]
     docker: DockerPolicy
 
 
@@ -86,6 +87,10 @@ def _one(read: Callable[[str], Any]) -> Callable[[list[str]], Any]:
         return read(texts[0])
 
     return single
+
+
+def _read_programs(texts: list[str]) -> tuple[str, ...]:
+    return tuple(_read_directory(text) for text in texts)
 
 
 def _read_modes(texts: list[str]) -> tuple[str, ...]:
@@ -229,6 +234,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("ports", "ports", _one(read_port_range), "20000-29999", "range", "TCP ports for programs (`ports`)"),
     Key(
+        COMMANDS,
+        "notify_commands",
+        _read_programs,
+        "",
+        "list of paths",
+        "programs that an ApplicationMaster on this node may run for `notify.command`, with any arguments",
+    ),
+    Key(
         "docker.gpu_modes",
         "gpu_modes",
         _read_modes,
@@ -284,7 +297,7 @@ def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
     if (data := read_operators_file(path, owner=owner)) is None:
         return _tree({}, [])
     faults: list[str] = []
-    policy = _tree(yaml_values(data, path, [key.name for key in KEYS], faults, lists=(MOUNTS,)), faults)
+    policy = _tree(yaml_values(data, path, [key.name for key in KEYS], faults, lists=(MOUNTS, COMMANDS)), faults)
     if faults:
         raise ConfigError("\n".join(faults))
     return policy
@@ -322,7 +335,7 @@ def _tree(found: Mapping[str, YamlValue], faults: list[str]) -> NodePolicy:
         default = [part.strip() for part in key.default.split(",") if part.strip()]
         where, texts = found.get(key.name) or YamlValue("default", default)
         value: Any = None
-        if texts or key.name == MOUNTS:
+        if texts or key.name in (MOUNTS, COMMANDS):
             try:
                 value = key.read(texts)
             except ValueError as problem:

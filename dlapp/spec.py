@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from dlapp.errors import SpecError
+from dlapp.notification import NotificationSettings
 from dlapp.value import Value, field
 
 DEFAULT_ROLE = "worker"
@@ -396,6 +397,7 @@ class AppSpec(Value, kw_only=True):
         gang: which roles start together.
         failure_settle_s: how long the others of a gang may take to end before the failure of one of them ends the
             application; a lost node may be the reason, which is known later.
+        notify: the events that its user is told of (`dlapp.notification.EVENTS`); None: as the configuration says.
         hang_timeout_s: how long the payloads of a gang, or one payload outside of gangs, may report nothing after their
             first report; then their stacks are dumped, and they have failed. None: for ever.
         hang_idle: those that never report are taken to hang if they use neither CPU nor GPU for ``hang_timeout_s``.
@@ -442,6 +444,7 @@ class AppSpec(Value, kw_only=True):
     success: tuple[str, ...] = ()
     collect_gpus: bool = False
     check_node: bool = False
+    notify: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -654,12 +657,14 @@ class Secrets(Value, kw_only=True):
         env: variables of the user's file, for the payload only.
         role_env: role -> variables that only its payloads get, or with another value.
         environment: what a plain process takes over from the submitter's shell (PATH, HOME, LANG and the like).
+        notify: where notifications go; None: nowhere.
     """
 
     control_secret: str
     env: dict[str, str] = field(default_factory=dict)
     role_env: dict[str, dict[str, str]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    notify: NotificationSettings | None = None
 
 
 def gangs_of(roles: Sequence[RoleSpec], gang: Gang) -> tuple[tuple[RoleSpec, ...], ...]:

@@ -36,6 +36,7 @@ cache_dir: /var/cache/dlapp
 payload_cache_limit: 0
 network_interface: ib0
 ports: 21000-21099
+notify_commands: [/usr/local/bin/tell, /opt/page]
 docker:
   gpu_modes: cdi
   networks: [host]
@@ -48,8 +49,9 @@ docker:
 """
     policy = policy_of(tmp_path, text)
     mounts = (Mount("/data/sets", False), Mount("/scratch", True))
+    commands = ("/usr/local/bin/tell", "/opt/page")
     docker = (("cdi",), ("host",), mounts, True, 100, 90)
-    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", (21_000, 21_099), docker)
+    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", (21_000, 21_099), commands, docker)
 
 
 @pytest.mark.parametrize("text", ["", "docker:\n", "docker: {mounts: []}\n", "docker:\n  root: false\n"])
@@ -123,6 +125,7 @@ def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
         50 << 30,
         None,
         (20_000, 29_999),
+        (),
         (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50),
     )
     for key in KEYS:

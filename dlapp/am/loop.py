@@ -48,6 +48,7 @@ from dlapp.value import replace
 if TYPE_CHECKING:
     from dlapp.am.device_counts import DeviceCountReader
     from dlapp.launch_spec import LedgerSettings
+    from dlapp.notifications.sender import Sender
 
 QUIET_HEARTBEAT_S = 1.0
 """Between two heartbeats while nothing is wanted; the engine wakes us when there is something to learn."""
@@ -57,6 +58,9 @@ SETTLING_S = 300.0
 """How long an attempt that was told to end lets its outputs be settled; what it leaves undone the next one does."""
 VIEW_EVERY_S = 0.2
 """The least time between two views written while containers report progress."""
+RECORD_END_S, TELL_END_S = 10.0, 20.0
+"""How long an ApplicationMaster that tells its user of the end itself stays for that when the end is on record: until
+the notification is recorded, and until it is delivered."""
 OPEN_ANSWER_EVERY_S = 1.0
 """The least time between two pages, or two views, that are made for who has no token."""
 WAKE = None
@@ -86,6 +90,8 @@ class Loop:
         ledger: of the GPUs; None: nobody asks one.
         listen: the address on which it listens, and the host's name for others (empty: that address).
         open_page: whether the page needs no secret path (`dlapp.am.server.ControlEndpoint`).
+        sender: of notifications; None: nobody is to be told of anything.
+        tells_end: the end is told by this process, too; on one machine another one does that.
     """
 
     def __init__(
@@ -102,10 +108,13 @@ class Loop:
         listen: tuple[str, str] = ("127.0.0.1", ""),
         open_page: bool = False,
         ledger: LedgerSettings | None = None,
+        sender: Sender | None = None,
+        tells_end: bool = False,
     ) -> None:
         self._app_dir, self._submission, self._secrets = app_dir, submission, secrets
         self._application_id, self._attempt = application_id, attempt
         self._engine, self._queue, self._clock = engine, wakes, clock
+        self._sender, self._tells_end = sender, tells_end
         outputs = submission.spec.outputs
         self._devices: DeviceCountReader | None = None
         self._has_devices = any(role.resources.gcores for role in submission.spec.roles)
@@ -123,6 +132,7 @@ class Loop:
             attempt,
             parts_of=lambda one: tuple(part_location(output.target, application_id, one) for output in outputs),
             devices_wait_ms=devices_wait_ms,
+            waiting_after_ms=None if secrets.notify is None else int(secrets.notify.waiting_after_s * 1000),
         )
         self._master = Master(self._state)
         self._control = ControlEndpoint(secrets.control_secret, wakes.put, *listen, open_page=open_page)
@@ -147,6 +157,8 @@ class Loop:
 
     def run(self) -> None:
         """Run until the application has ended and all of that is written down."""
+        if self._sender is not None and self._attempt > 1:
+            self._sender.begin()  # with what the attempt before left
         with self._control.server:
             self._app_dir.open(self._control.url, self._queue.put)
             # A later attempt does not know its containers yet: the view of the one before says more.
@@ -184,7 +196,10 @@ class Loop:
         with contextlib.suppress(OSError):  # it has been said
             self._journal.close()
         if self._on_record:
+            tells_end = self._tell_end()
             self._app_dir.remove()
+            if tells_end and self._sender is not None:
+                self._sender.close(TELL_END_S)
 
     @property
     def control_url(self) -> str:
@@ -422,6 +437,8 @@ class Loop:
                 self._settle(action)
             case events.Finish(ending):
                 self._ending = ending
+            case events.Notify(event, key, text):
+                self._notify(event, key, text)
             case events.Abandon(why):
                 log.info(f"this attempt ends: {why}")
                 self._abandoned = True
@@ -429,6 +446,34 @@ class Loop:
                 self._journal.add(line(record))
                 if action.durable:
                     self._flush_now()
+
+    def _notify(self, event: str, key: str, text: str) -> None:
+        if self._sender is not None:
+            from dlapp.notifications.events import notification_of
+
+            at_ms = int(self._clock() * 1000)
+            self._sender.tell(notification_of(self._submission, self._application_id, event, key, text, at_ms=at_ms))
+
+    def _tell_end(self) -> bool:
+        """Record the notification of the end, and begin to send it; return whether this process does that."""
+        if self._sender is None or not self._tells_end:
+            return False
+        from dlapp.notifications.events import notification_of_end
+
+        view = self._view()
+        self._sender.tell(
+            notification_of_end(
+                self._submission,
+                self._application_id,
+                view.final_status.value,
+                view.cause.value if view.cause is not None else "",
+                view.diagnostics,
+                finished_ms=view.finished_ms or int(self._clock() * 1000),
+                diagnosis=view.diagnosis,
+            )
+        )
+        self._sender.wait_recorded(RECORD_END_S)
+        return True
 
     def _env_of(self, request_id: int) -> dict[str, str]:
         """Return the variables of the user's file for the containers of a role."""

@@ -52,14 +52,21 @@ def main(argv: Sequence[str]) -> int:
             log.error(str(error))  # the next one tries it again
             return 1
         return 0
+    secrets, sender = app_dir.secrets(), None
+    if secrets.notify is not None:
+        from dlapp.notifications.local_outbox import LocalOutbox
+        from dlapp.notifications.sender import Sender
+
+        sender = Sender(secrets.notify, LocalOutbox(options["home"]))
     loop = Loop(
         app_dir=app_dir,
         submission=app_dir.submission(),
-        secrets=app_dir.secrets(),
+        secrets=secrets,
         application_id=application_id,
         attempt=attempt,
         engine=engine,
         wakes=wakes,
+        sender=sender,
     )
     loop.run()
     return 0

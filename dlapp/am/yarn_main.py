@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from dlapp.am.application_dir.hdfs import HdfsApplicationDir
 from dlapp.am.loop import Item, Loop
@@ -12,11 +13,14 @@ from dlapp.cluster.yarn.am.engine import YarnAmEngine
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan
 from dlapp.errors import DlappError
 from dlapp.hadoop.tokens import read_container_credentials
-from dlapp.ids import ContainerId
+from dlapp.ids import ApplicationId, ContainerId
 from dlapp.net.control import most_connections
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.system import log
 from dlapp.value import replace
+
+if TYPE_CHECKING:
+    from dlapp.notifications.sender import Sender
 
 
 def run() -> None:
@@ -68,5 +72,27 @@ def _run() -> None:
         listen=("0.0.0.0", os.environ.get("NM_HOST", "")),
         open_page=True,  # YARN's proxy shows the root, to whom it lets in
         ledger=plan.ledger,
+        sender=_sender(plan, own.application),
+        tells_end=True,
     )
     loop.run()
+
+
+def _sender(plan: AmPlan, application_id: ApplicationId) -> Sender | None:
+    if (settings := plan.secrets.notify) is None:
+        return None
+    from dlapp.cluster.yarn.outbox import StagedOutbox
+    from dlapp.node_policy import node_policy
+    from dlapp.notification import COMMAND
+    from dlapp.notifications.sender import Sender
+
+    channels = set(settings.channels)
+    if settings.command:
+        try:
+            allowed = node_policy().notify_commands
+        except DlappError as error:
+            log.warning(f"no command of the user's runs here: {error}")
+            allowed = ()
+        if settings.command[0] not in allowed:
+            channels.discard(COMMAND)  # it stays in the outbox, for the user's next command
+    return Sender(settings, StagedOutbox(HdfsStagingFiles(plan.hdfs), application_id), channels)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dlapp.config import NO_CREDENTIALS
+from dlapp.config import NO_CREDENTIALS, read_secret
 from dlapp.errors import ConfigError
 from dlapp.gpuid.ledger import ClusterLedger, Inspect, Ledger, uninspected
 from dlapp.gpuid.rules import LedgerError
@@ -112,28 +112,16 @@ def _client_certificate(path: str | None, ca: str | None) -> str:
         return ""
     if ca is None:
         raise ConfigError(f"{key} is set, and gpuid.zookeeper.ca is not: without it there is no TLS")
-    text = _read_secret(path, key, MOST_CERTIFICATES)
+    text = read_secret(path, key, MOST_CERTIFICATES)
     if "-----BEGIN CERTIFICATE-----" not in text or "PRIVATE KEY-----" not in text:
         raise ConfigError(f"{key}: {path} is not a certificate with its key, both as PEM")
     return text
 
 
-def _read_secret(path: str, key: str, most: int) -> str:
-    """A file that nobody else may read. Raises ConfigError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
-                raise ConfigError(f"{key}: {path} may be read by others; chmod 600 {path}")
-            return file.read(most).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        what = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise ConfigError(f"{key}: {path}: {what}") from error
-
-
 def read_credentials(path: str) -> str:
     """``user:password`` from a file that nobody else may read. Raises ConfigError."""
     key = "gpuid.zookeeper.credentials"
-    text = _read_secret(path, key, 4096)
+    text = read_secret(path, key, 4096)
     user, _, password = text.partition(":")
     if not user or not password or "\n" in text:
         raise ConfigError(f"{key}: {path} is not one line user:password")

@@ -510,6 +510,7 @@ class _Maker:
                 gang_window_s=get("gang_window", DEFAULT_GANG_WINDOW_S),
                 hang_timeout_s=get("hang_timeout"),
                 hang_idle=get("hang_idle", False),
+                notify=get("notify"),
                 framework=framework,
                 success=success,
             )

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dlapp.config import read_events
 from dlapp.errors import SpecError
 from dlapp.launcher.shell_words import split_words
 from dlapp.spec import (
@@ -300,6 +301,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "failure_settle": PropertyKey(read_duration_s),
         "hang_timeout": PropertyKey(read_duration_s),
         "hang_idle": PropertyKey(read_boolean),
+        "notify": PropertyKey(read_events, lines=True),
     },
     "resources": {
         "containers": PropertyKey(_containers),
@@ -360,6 +362,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
 SYNONYMS = {
     other: key
     for key, others in (
+        ("application.notify", "notifications mail email mailtype onfailure alert"),
         ("application.appname", "name jobname taskname title"),
         ("application.docker_image", "image container containerimage docker imagename"),
         (

@@ -22,6 +22,7 @@ from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import EMPTY, Scan, scan_workspace, too_large
 from dlapp.locations import shown
 from dlapp.messages import new_secret
+from dlapp.notifications.settings import settings_of
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, Secrets, Submission
 from dlapp.system import clock
@@ -96,6 +97,7 @@ def launch(
         left_out = () if is_packed else leave_out(application.spec)
         scan = check_world(application, config, notes.append, left_out, problem, is_packed=is_packed)
     spec = application.spec
+    notify = settings_of(config, spec.notify)
     for line in notes:
         note(line)
     if origin is not None and is_packed:
@@ -133,6 +135,7 @@ def launch(
             env=application.env,
             role_env=dict(application.role_env),
             environment=_taken_over(environ),
+            notify=notify,
         )
         application_id = engine.submit(submission, secrets)
     _say_where(application_id, engine, say)

@@ -407,7 +407,7 @@ def test_the_largest_files_are_read_in_no_more_than_seconds(kind: str) -> None:
         parse_properties(LARGE[kind], "f")
     except FileRefused as refusal:
         assert len(refusal.faults) <= 101  # noqa: PT017 - either end is right
-        assert max(len(fault) for fault in refusal.faults) < 500  # noqa: PT017
+        assert max(len(fault) for fault in refusal.faults) < 600  # noqa: PT017
     assert time.process_time() - began < 5
 
 

@@ -221,6 +221,20 @@ class Abandon(Value):
     why: str
 
 
+class Notify(Value):
+    """Tell the user of an event, if that was not done before.
+
+    Args:
+        event: one of `dlapp.notification.EVENTS`.
+        key: tells events of the same kind apart; the same in every attempt that finds the same event.
+        text: for people.
+    """
+
+    event: str
+    key: str
+    text: str
+
+
 class WriteJournal(Value):
     """Write this down for a next attempt.
 
@@ -244,5 +258,6 @@ Action = (
     | SettleOutputs
     | Finish
     | Abandon
+    | Notify
     | WriteJournal
 )

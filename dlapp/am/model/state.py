@@ -16,7 +16,16 @@ from typing import Any
 
 from dlapp.am.model import demand, journal
 from dlapp.am.model.checkpoints import GangCheckpoints
-from dlapp.am.model.events import Action, ApplicationEnd, Kill, SendOrders, Settlement, SoftKill, WriteJournal
+from dlapp.am.model.events import (
+    Action,
+    ApplicationEnd,
+    Kill,
+    Notify,
+    SendOrders,
+    Settlement,
+    SoftKill,
+    WriteJournal,
+)
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.roster import RosterState
@@ -93,6 +102,21 @@ def _no_parts(_: ContainerId) -> tuple[str, ...]:
     return ()
 
 
+class Notices:
+    """Part of the state of an application: what it was told that its user is notified of.
+
+    Attributes:
+        waits_since_ms: since when it lacks containers [ms since 1970]; None: it does not.
+        waiting_told: whether that was said.
+        events: kinds and keys of other events that were said.
+    """
+
+    def __init__(self, waits_since_ms: int | None) -> None:
+        self.waits_since_ms = waits_since_ms
+        self.waiting_told = False
+        self.events: set[tuple[str, str]] = set()
+
+
 class ApplicationState:
     """One attempt of one application.
 
@@ -100,6 +124,7 @@ class ApplicationState:
         former: what the journals of earlier attempts say (`journal.replay`); None: this is the first.
         parts_of: for each output of the spec, where this container's part goes while it is not committed.
         devices_wait_ms: how long asks for GPUs wait for the first `DeviceCountsRead`; 0: none comes.
+        waiting_after_ms: how long it lacks containers before its user is told; None: that is no event.
         chance: for what has to differ between applications; None: a generator of its own.
 
     Attributes:
@@ -133,6 +158,7 @@ class ApplicationState:
         engine_lists_all: the engine tells a next attempt of every container that lives (`Registered.is_complete`).
         service_waits: index -> the service that it waits for now, with a container or without one.
         changes: role -> what its containers got otherwise than was asked for.
+        notices: what of the notifications of `dlapp.am.decisions.notices` was said.
         hangs_checked_ms: when it was last looked whether a payload hangs [ms of time awake].
         closing_stage: 0: in the grace time; 1: those that store may go on; 2: all were stopped.
     """
@@ -147,11 +173,13 @@ class ApplicationState:
         parts_of: Callable[[ContainerId], tuple[str, ...]] = _no_parts,
         timing: Timing = Timing(),  # noqa: B008 - a tuple, it cannot change
         devices_wait_ms: int = 0,
+        waiting_after_ms: int | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self.submission, self.spec = submission, submission.spec
         self.application_id, self.attempt = application_id, attempt
         self.timing, self.parts_of = timing, parts_of
+        self.waiting_after_ms = waiting_after_ms
         self.chance = chance or random.Random()
         self.stage = Stage.STARTING
         self.instances: list[Instance] = []
@@ -212,6 +240,7 @@ class ApplicationState:
         self.soft_ends_ms: int | None = None
         self.soft_until_ms = 0
         self.hangs_checked_ms = 0
+        self.notices = Notices(self.submission.submitted_ms if attempt == 1 else None)
         self.closing_stage = 0
         self.closing_until_ms = 0
         self.outputs: tuple[OutputView, ...] = ()
@@ -255,6 +284,16 @@ class ApplicationState:
         """Return what was decided since the last call."""
         actions, self.actions = self.actions, []
         return actions
+
+    def notify(self, event: str, key: str, text: str) -> None:
+        """Tell the user of an event (`dlapp.notification.EVENTS`).
+
+        Args:
+            event: what it is.
+            key: tells events of the same kind apart; the same in every attempt that finds the same event.
+            text: for people.
+        """
+        self.do(Notify(event, key, text))
 
     def note(self, kind: str, durable: bool = False, **fields: Any) -> None:
         """Write a record to the journal (`dlapp.am.model.journal`)."""

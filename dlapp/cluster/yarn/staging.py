@@ -4,6 +4,7 @@
         cache/      0711    dlapp-<digest>.pyz 0644, workspaces <digest>.tar.gz 0600, kept for the next application
         staging/    0700    <application id>/: what its ApplicationMaster writes while it runs; removed at its end
         history/    0700    <application id>.json: its last view, and what was submitted
+        notify/     0700    <application id>.json: notifications that are not delivered yet
 
 This room uses no storage of its own: who makes an engine gives it the `StagingFiles` that it works with.
 """
@@ -145,6 +146,11 @@ class StagingPaths(NamedTuple):
         return f"{self.directory}/staging"
 
     @property
+    def all_outboxes(self) -> str:
+        """Notifications that are not delivered yet."""
+        return f"{self.directory}/notify"
+
+    @property
     def all_history(self) -> str:
         """Histories of applications that have ended."""
         return f"{self.directory}/history"
@@ -152,6 +158,10 @@ class StagingPaths(NamedTuple):
     def staging(self, application_id: ApplicationId) -> str:
         """The staging directory of one application."""
         return f"{self.all_staging}/{application_id}"
+
+    def outbox(self, application_id: ApplicationId) -> str:
+        """The notifications of one application that are not delivered yet."""
+        return f"{self.all_outboxes}/{application_id}.json"
 
     def history(self, application_id: ApplicationId) -> str:
         """Stored state of one application."""

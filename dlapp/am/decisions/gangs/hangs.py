@@ -15,6 +15,7 @@ from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.instance import Container, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import PayloadStatus, Phase, Stop
+from dlapp.notification import HANG
 from dlapp.usage import Usage
 
 _EVERY_MS = 1000
@@ -60,6 +61,8 @@ def check(state: ApplicationState) -> None:
             times_ms = idle_ms if len(idle_ms) == len(group) else []
         if times_ms and state.awake_ms - max(times_ms) >= limit_s * 1000:
             keys = "hang_timeout" if what == "no report" else "hang_timeout, hang_idle"
+            text = f"{what} of the program for {limit_s:g} s ({keys}), so it is ended"
+            state.notify(HANG, str(group[0].container_id), text)
             for container in group:
                 state.order(container, abort=f"{what} for {limit_s:g} s ({keys})")
 

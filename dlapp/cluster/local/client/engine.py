@@ -19,6 +19,7 @@ from dlapp.cluster import LOG_NAMES, NOT_ENDED
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, views
 from dlapp.cluster.local.attempts import is_alive
+from dlapp.cluster.local.notices import NOTIFY, mark_end, tend_notices
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
 from dlapp.cluster.local.runner.election import ensure_runner, runner_lives, wake_runner
 from dlapp.cluster.local.schedule import Amounts, QueuedApplication, QueueOrder
@@ -372,6 +373,8 @@ class LocalEngine(Closeable):
         for name, value, mode in (
             ("submission.json", submission, 0o640),
             ("secrets.json", secrets, 0o600),
+            # Of its own: it is needed until the end was told, and the secrets are removed before.
+            *([(NOTIFY, secrets["notify"], 0o600)] if secrets.get("notify") else ()),
             ("engine.json", engine, 0o640),
             ("alive", None, 0o640),
         ):
@@ -413,6 +416,7 @@ class LocalEngine(Closeable):
         try:
             if self._queue().count_unsettled(self._uid):
                 ensure_runner(self._state, self._settings, wake=False)
+            tend_notices(self._state, self._settings.program)
         except (DlappError, OSError):
             if not full:
                 raise
@@ -920,12 +924,14 @@ class LocalEngine(Closeable):
             row = queue.row(application_id)
             if row is None or row.state != WAITING:
                 return False
+            mark_end(self._state, application_id, outcome)
             queue.update(
                 row.number, state=DONE, finished_ms=outcome["finished_ms"], outcome=json.dumps(outcome), reason=""
             )
         from dlapp.cluster.local.runner.main import remove_secrets
 
         remove_secrets(self._state.application(application_id))
+        tend_notices(self._state, self._settings.program)
         self._nudge_runner()  # those behind it may fit now
         return True
 

@@ -29,6 +29,7 @@ from dlapp.cluster.local.attempts import (
     registration,
 )
 from dlapp.cluster.local.capacity import memory_mib, vcores
+from dlapp.cluster.local.notices import mark_end, start_sender, tend_notices, waiting_after_s
 from dlapp.cluster.local.outcome import (
     Outcome,
     began,
@@ -132,6 +133,7 @@ class Runner:
         self._trouble = ""  # what keeps us from working, as it was said in the log
         self._is_troubled = False
         self._stay_until = time.monotonic() + STAY_S if stay else 0.0
+        self._waiting_told_ms: dict[int, float | None] = {}  # number of the row -> when its user is told that it waits
         self._spare = None if spare is None else (os.pidfd_open(spare.pid), spare)  # with its pidfd
 
     def run(self) -> None:
@@ -147,6 +149,9 @@ class Runner:
         if self._state.shared:
             with self._bearing():
                 self._publish_anew()
+        with self._bearing():
+            for pid in tend_notices(self._state, self._settings.program):
+                self._poll.register(os.pidfd_open(pid), select.POLLIN)
         while True:
             self._pause_s = IDLE_S
             self._is_troubled = False
@@ -322,6 +327,7 @@ class Runner:
 
     def _start_what_fits(self) -> None:
         rows, others = self._queue.unsettled(), self._others()
+        self._tell_waiting([row for row in rows if row.state == WAITING])
         running = [row for row in rows if row.state == RUNNING]
         running += [row for row in others if row.state != WAITING and spool.is_alive(self._state.of(row.uid), row.id)]
         capacity = self._capacity()
@@ -351,6 +357,26 @@ class Runner:
             self._ticket = None
         if not self._is_misfit:
             self._misfit = None
+
+    def _tell_waiting(self, waiting: Sequence[ApplicationRow]) -> None:
+        """Tell the user of what has waited for too long, where that is wished."""
+        now_ms = clock.now_ms()
+        for row in waiting:
+            if row.number not in self._waiting_told_ms:
+                after_s = waiting_after_s(self._state.application(row.id))
+                self._waiting_told_ms[row.number] = None if after_s is None else row.submitted_ms + after_s * 1000
+            due_ms = self._waiting_told_ms[row.number]
+            if due_ms is None:
+                continue
+            if due_ms > now_ms:
+                self._pause_s = min(self._pause_s, (due_ms - now_ms) / 1000)
+                continue
+            self._waiting_told_ms[row.number] = None
+            self._start_sender(row, waiting=row.reason or "others are before it")
+
+    def _start_sender(self, row: ApplicationRow, *, waiting: str = "") -> None:
+        if (pid := start_sender(self._state, self._settings.program, row.id, waiting)) is not None:
+            self._poll.register(os.pidfd_open(pid), select.POLLIN)
 
     def _must_wait_for(self, uid: int) -> bool:
         """Return whether another user has a runner; then there is no news of its start, and this one looks again."""
@@ -672,7 +698,10 @@ class Runner:
             now = self._queue.row(row.id)
             if now is None or now.state != WAITING:
                 return
+            is_marked = mark_end(self._state, row.id, outcome)
             self._finish_row(row, outcome, "", 0)
+        if is_marked:
+            self._start_sender(row)
         log.info(f"{row.id}: {outcome['state']}: {outcome['diagnostics']}")
 
     def _settle(self, row: ApplicationRow, outcome: Outcome) -> None:
@@ -682,12 +711,15 @@ class Runner:
         home = self._state.application(row.id)
         if row.gcores:
             self._clear_leases(row)
+        is_marked = mark_end(self._state, row.id, outcome)
         remove_secrets(home)
         summary, size = summary_of(row, outcome, home), size_of_tree(home)
         self._died.pop(row.number, None)
         with self._queue.change():
             self._finish_row(row, outcome, summary, size)
         log.info(f"{row.id}: {outcome['state']}, {outcome['final_status']}: {outcome['diagnostics']}")
+        if is_marked:
+            self._start_sender(row)
         if _has_image(home):
             self._start_sweep(row)
 

@@ -38,6 +38,7 @@ from dlapp.system import clock
 from dlapp.system.retention import KeptItem, Retention, files_in
 
 if TYPE_CHECKING:
+    from dlapp.cluster.yarn.client.notices import EndNotices
     from dlapp.cluster.yarn.client.rest import YarnRest
 
 USED = ".used"
@@ -65,7 +66,11 @@ class EndedApplication(NamedTuple):
 
 
 def settle(
-    files: StagingFiles, places: StagingPaths, application_id: ApplicationId, ended: EndedApplication
+    files: StagingFiles,
+    places: StagingPaths,
+    application_id: ApplicationId,
+    ended: EndedApplication,
+    notices: EndNotices | None = None,
 ) -> str | None:
     """Keep what an application told before it was ended by others, and remove its staging directory.
 
@@ -78,6 +83,7 @@ def settle(
         places: that user's directories there.
         application_id: of the application.
         ended: its last state, and for how long it has ended.
+        notices: records that its user is to be told of the end; None: nobody is.
 
     Returns:
         What became of its outputs, in words; None: it has outputs and ended so lately that it may still be at them,
@@ -87,7 +93,7 @@ def settle(
         DlappError, OSError: an output cannot be settled. All that a later try needs stays.
     """
     try:
-        return _settled(files, places, application_id, ended)
+        return _settled(files, places, application_id, ended, notices)
     except (TypeError, AttributeError, LookupError, ValueError) as error:
         if isinstance(error, DlappError) and not isinstance(error, SpecError):
             raise
@@ -95,7 +101,11 @@ def settle(
 
 
 def _settled(
-    files: StagingFiles, places: StagingPaths, application_id: ApplicationId, ended: EndedApplication
+    files: StagingFiles,
+    places: StagingPaths,
+    application_id: ApplicationId,
+    ended: EndedApplication,
+    notices: EndNotices | None,
 ) -> str | None:
     staging, history = places.staging(application_id), places.history(application_id)
     said = NOTHING_KEPT
@@ -120,10 +130,15 @@ def _settled(
             # The ApplicationMaster may be just doing the same: its words are the later ones.
             finished_ms = clock.now_ms() - int(ended.ago_s * 1000)
             kept = {"view": None, "state": ended.state.value, "finished_ms": finished_ms, **told}
+            if notices is not None:
+                notices.record_end(application_id, kept)
             files.write(history, json.dumps(kept).encode(), 0o600, once=True)
     else:
         with contextlib.suppress(NotFound, ValueError):
-            view = parse_json(files.read(history, max_bytes=MAX_HISTORY_BYTES)).get("view") or {}
+            kept = parse_json(files.read(history, max_bytes=MAX_HISTORY_BYTES))
+            if notices is not None:
+                notices.record_end(application_id, kept)
+            view = kept.get("view") or {}
             if any(one.get("committed") for one in view.get("outputs", ())):
                 said = COMMITTED
     files.remove(staging)
@@ -177,13 +192,19 @@ def ended_applications(
     return ended | forgotten(files, places, known, starts, clock.now_ms())
 
 
-def settle_all(files: StagingFiles, places: StagingPaths, ended: Mapping[ApplicationId, EndedApplication]) -> int:
+def settle_all(
+    files: StagingFiles,
+    places: StagingPaths,
+    ended: Mapping[ApplicationId, EndedApplication],
+    notices: EndNotices | None = None,
+) -> int:
     """Settle at most `MOST_AT_ONCE` applications that left a staging directory. Return how many that were.
 
     Args:
         files: the default file system, as the user.
         places: the user's directories there.
         ended: the user's applications that have ended, how, and how long ago.
+        notices: see `settle`.
 
     Raises:
         Unreachable: the file system does not answer.
@@ -192,7 +213,7 @@ def settle_all(files: StagingFiles, places: StagingPaths, ended: Mapping[Applica
     count = 0
     for name in [name for name in files.names(places.all_staging) if name in over][:MOST_AT_ONCE]:
         try:
-            count += settle(files, places, over[name], ended[over[name]]) is not None
+            count += settle(files, places, over[name], ended[over[name]], notices) is not None
         except Unreachable:
             raise
         except (DlappError, OSError):
@@ -240,6 +261,7 @@ def sweep(
     archives: Retention,
     histories: Retention,
     now_ms: int,
+    notices: EndNotices | None = None,
 ) -> int:
     """Remove all that need not stay. Return how many things that was.
 
@@ -249,8 +271,9 @@ def sweep(
         ended: the user's applications that have ended, as this cluster knows them, how, and how long ago.
         archives, histories: their limits.
         now_ms: the time [ms since 1970].
+        notices: see `settle`.
     """
-    count = settle_all(files, places, ended)
+    count = settle_all(files, places, ended, notices)
     cache = _entries(files, places.cache)
     names = archives_to_remove(cache, archives, now_ms, now_ms)
     if names:

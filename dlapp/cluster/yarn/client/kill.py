@@ -90,7 +90,8 @@ class ApplicationKiller:
         try:
             with contextlib.suppress(DlappError, OSError):
                 files = self._session.files(report.user)
-                settle(files, StagingPaths(files.home), application_id, EndedApplication(state, 0.0))
+                ended_now = EndedApplication(state, 0.0)
+                settle(files, StagingPaths(files.home), application_id, ended_now, self._session.notices(files))
             ended = self._looker.view(application_id)
         except (DlappError, OSError) as error:
             return f"{application_id} has ended, but what became of its output cannot be read now: {error}"
@@ -108,11 +109,13 @@ class ApplicationKiller:
                 # Without it the output is kept: others may have ended the application.
                 self._mark(report, KILL, by)
             later = "your next command tries it again"
-            said = settle(files, places, report.application_id, EndedApplication(State.KILLED, 0.0))
+            notices = self._session.notices(files)
+            said = settle(files, places, report.application_id, EndedApplication(State.KILLED, 0.0), notices)
             if said is None:
                 # Its ApplicationMaster may be at the commit at this moment, and its tasks store.
                 time.sleep(GONE_AFTER_S)
-                said = settle(files, places, report.application_id, EndedApplication(State.KILLED, GONE_AFTER_S))
+                ended = EndedApplication(State.KILLED, GONE_AFTER_S)
+                said = settle(files, places, report.application_id, ended, notices)
         except (DlappError, OSError) as error:
             said = f"but its output cannot be settled now: {error}; {later}"
         return said or NOTHING_KEPT

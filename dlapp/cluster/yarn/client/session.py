@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from dlapp.cluster.yarn.client import node_cache
 from dlapp.cluster.yarn.client.rest import NewApplication, NodeInfo, YarnRest
@@ -15,6 +16,9 @@ from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import trust
+
+if TYPE_CHECKING:
+    from dlapp.cluster.yarn.client.notices import EndNotices
 
 FilesOf = Callable[[HdfsPlace], StagingFiles]
 """Opens the file system at an `HdfsPlace`."""
@@ -74,6 +78,15 @@ class ClusterSession:
     def own_files(self) -> StagingFiles:
         """A connection of its own, for another thread, which closes it."""
         return self._open_files(self.hdfs(self.user))
+
+    def notices(self, files: StagingFiles) -> EndNotices | None:
+        """Return what tells the user of ends that no ApplicationMaster told; None: they are told of nothing."""
+        notify = self.config.notify
+        if not (notify.webhook or notify.mail or notify.command):
+            return None
+        from dlapp.cluster.yarn.client.notices import EndNotices
+
+        return EndNotices(self.config, files)
 
     def hdfs(self, user: str) -> HdfsPlace:
         """Return where the default file system is, used as ``user``."""

@@ -169,12 +169,15 @@ class ApplicationReader:
 
     def _settle_ended(self) -> None:
         with contextlib.closing(self._session.own_files()) as files:
-            places = StagingPaths(files.home)
-            if files.names(places.all_staging):
+            places, notices = StagingPaths(files.home), self._session.notices(files)
+            if files.names(places.all_staging) or (notices is not None and notices.is_there_any()):
                 with self._session.own_rest() as rest:
                     ended = ended_applications(rest, files, places, self._session.user)
                 # One that has just ended removes its directory itself.
-                settle_all(files, places, {one: end for one, end in ended.items() if end.ago_s >= GONE_AFTER_S})
+                over = {one: end for one, end in ended.items() if end.ago_s >= GONE_AFTER_S}
+                settle_all(files, places, over, notices)
+                if notices is not None:
+                    notices.deliver(ended)
 
     def _last_words(self, report: AppReport) -> AmState:
         """Return what the ApplicationMaster of a running application has written last, if it is the caller's own."""
@@ -369,8 +372,11 @@ class ApplicationReader:
             # What cannot be settled now is left for later, and shown all the same.
             ended = EndedApplication(report.state, self._session.rest().ended_ago_s(report))
             if report.state is not State.FINISHED or ended.ago_s >= GONE_AFTER_S:
+                notices = self._session.notices(files)
                 with contextlib.suppress(DlappError, OSError):
-                    settle(files, places, report.application_id, ended)
+                    settle(files, places, report.application_id, ended, notices)
+                    if notices is not None:
+                        notices.deliver({report.application_id: ended})
                 kept = kept or _history(files, places, report.application_id)
         if kept is not None:
             return kept

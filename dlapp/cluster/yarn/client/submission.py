@@ -101,7 +101,10 @@ class ApplicationSubmitter:
                 ended = ended_applications(rest, files, places, self._session.user)
             for application_id in ended:
                 tools_tokens.forget(application_id, login_user=self._session.user)
-            sweep(files, places, ended, archives, histories, clock.now_ms())
+            notices = self._session.notices(files)
+            sweep(files, places, ended, archives, histories, clock.now_ms(), notices)
+            if notices is not None:
+                notices.deliver(ended)
         finally:
             files.close()
 

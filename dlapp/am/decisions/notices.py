@@ -1,0 +1,51 @@
+"""Events that the user is notified of: the program runs, was started again, or waits too long for containers.
+
+What a next attempt finds as well has the same key there; the outbox (`dlapp.notifications.outbox`) knows what was sent.
+The end is told by who carries it out, a hang by `dlapp.am.decisions.gangs.hangs`.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.model.instance import Stage
+from dlapp.am.model.state import ApplicationState
+from dlapp.notification import QUEUE, RESTARTED, RUNNING, WAITING
+
+
+def check(state: ApplicationState) -> None:
+    """Tell of what is new."""
+    if state.stage is not Stage.ACTIVE:
+        return
+    if state.payload_ran:
+        _tell(state, RUNNING, "", "the program runs")
+    if state.attempt > 1:
+        text = f"attempt {state.attempt} of its ApplicationMaster has begun: the one before died"
+        _tell(state, RESTARTED, f"attempt-{state.attempt}", text)
+    for gate in state.gates:
+        if gate.generation:
+            text = f"the programs of a gang start again (role {gate.name}, restart {gate.generation})"
+            _tell(state, RESTARTED, f"{gate.name}-{gate.generation}", text)
+    _check_waiting(state)
+
+
+def _tell(state: ApplicationState, event: str, key: str, text: str) -> None:
+    if (event, key) not in state.notices.events:
+        state.notices.events.add((event, key))
+        state.notify(event, key, text)
+
+
+def _check_waiting(state: ApplicationState) -> None:
+    if state.waiting_after_ms is None:
+        return
+    notices = state.notices
+    lacking = sum(one.waiting - len(one.paused) - len(one.unbound) for one in state.roles if one.is_wanted)
+    if lacking <= 0:
+        notices.waits_since_ms, notices.waiting_told = None, False
+        return
+    if notices.waits_since_ms is None:
+        notices.waits_since_ms = state.now_ms
+    waited_ms = state.now_ms - notices.waits_since_ms
+    if not notices.waiting_told and waited_ms >= state.waiting_after_ms:
+        notices.waiting_told = True
+        text = f"it has waited for {lacking} of {len(state.instances)} containers for {waited_ms // 60_000} min"
+        is_first = notices.waits_since_ms == state.submission.submitted_ms
+        state.notify(WAITING, QUEUE if is_first else str(notices.waits_since_ms), text)

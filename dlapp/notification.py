@@ -1,0 +1,111 @@
+"""Notifications about an application, and the settings of where they go; `dlapp.notifications` sends them."""
+
+from __future__ import annotations
+
+from dlapp.ids import ApplicationId
+from dlapp.value import Value, field
+
+RUNNING, RESTARTED, WAITING, HANG, IDLE = "running", "restarted", "waiting", "hang", "idle"
+FAILED, KILLED, DONE = "failed", "killed", "done"
+EVENTS = (RUNNING, RESTARTED, WAITING, HANG, IDLE, FAILED, KILLED, DONE)
+"""All that a notification can be about, as the key ``notify`` and the JSON form name it."""
+QUEUE = "queue"
+"""The key of the event that an application has waited too long since its submission."""
+WEBHOOK, MAIL, COMMAND = "webhook", "mail", "command"
+JSON, SLACK = "json", "slack"
+"""The forms of a webhook's message."""
+NO_TLS, START_TLS, TLS = "none", "starttls", "tls"
+"""How the mail server is connected to."""
+
+
+class Webhook(Value):
+    """Address to which messages are posted.
+
+    Args:
+        url: it often is the secret itself.
+        form: `JSON` or `SLACK`.
+        headers: further headers of the request, such as ``Authorization``.
+        proxy: URL of a proxy; empty: there is none.
+    """
+
+    url: str = field(repr=False)
+    form: str = JSON
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    proxy: str = field(default="", repr=False)
+
+
+class Mail(Value, kw_only=True):
+    """Addresses of mails, and the server that takes them.
+
+    Args:
+        to: addresses.
+        sender: address.
+        security: `NO_TLS`, `START_TLS` or `TLS`.
+        user, password: for the server; empty: it asks for none.
+    """
+
+    to: tuple[str, ...]
+    sender: str
+    server: str
+    port: int
+    security: str = START_TLS
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
+class NotificationSettings(Value, kw_only=True):
+    """Settings of an application's notifications; they hold secrets.
+
+    Args:
+        events: those of `EVENTS` that are sent.
+        waiting_after_s: how long it waits for containers before that is an event.
+        webhook, mail: None: there is none.
+        command: the words of a program that gets the JSON form on its standard input; empty: there is none.
+    """
+
+    events: tuple[str, ...]
+    waiting_after_s: float
+    webhook: Webhook | None = None
+    mail: Mail | None = None
+    command: tuple[str, ...] = ()
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The names of those that there are."""
+        found = {WEBHOOK: self.webhook, MAIL: self.mail, COMMAND: self.command}
+        return tuple(name for name, one in found.items() if one)
+
+
+class Notification(Value, kw_only=True):
+    """One event of an application. Its JSON form is documented (docs/notifications.md) and grows only by adding.
+
+    Args:
+        id: the same each time that this event is sent, and of no other event.
+        event: one of `EVENTS`.
+        at_ms: when it happened [ms since 1970].
+        text: for people, in a few lines.
+        final_status, cause: the values of `dlapp.report`, if it has ended.
+    """
+
+    id: str
+    event: str
+    at_ms: int
+    application_id: ApplicationId
+    appname: str
+    username: str
+    submitter: str = ""
+    queue: str = ""
+    project: str = ""
+    text: str = ""
+    final_status: str = ""
+    cause: str = ""
+
+
+def id_of(application_id: ApplicationId | str, event: str, key: str = "") -> str:
+    """Return the id of an event; ``key`` tells those of the same kind apart."""
+    return f"{application_id}/{event}" + (f"/{key}" if key else "")
+
+
+def event_of_end(final_status: str) -> str:
+    """Return what the end of an application is, by its final status."""
+    return {"SUCCEEDED": DONE, "KILLED": KILLED}.get(final_status, FAILED)

@@ -1,0 +1,63 @@
+"""Outbox of an application on one machine: a file in its directory, which one process at a time may change."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from dlapp.errors import Unreachable
+from dlapp.notifications.outbox import MAX_BYTES
+from dlapp.system import files, locks
+
+SETTINGS, OUTBOX, LOCK = "notify.json", "notify-outbox.json", "notify.lock"
+"""Files of an application directory; the first holds secrets."""
+
+
+class LocalOutbox:
+    """The file of an outbox; `read` takes its lock, which this process keeps.
+
+    Args:
+        home: the application directory, which only its owner can write.
+    """
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self._lock = -1
+
+    def read(self) -> bytes | None:
+        """Return its content; None: there is none.
+
+        Raises:
+            Unreachable: another process has the lock.
+        """
+        self._take_lock()
+        with files.closing_fd(files.open_directory(self._home)) as fd:
+            path, owners = f"{self._home}/{OUTBOX}", {os.geteuid()}
+            with contextlib.suppress(FileNotFoundError):
+                return files.read_file(OUTBOX, dir_fd=fd, path=path, owners=owners, max_bytes=MAX_BYTES)
+        return None
+
+    def _take_lock(self) -> None:
+        if self._lock >= 0:
+            return
+        path = f"{self._home}/{LOCK}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if not locks.try_lock(fd):
+            os.close(fd)
+            raise Unreachable(f"{path} is locked: another process sends notifications of this application")
+        self._lock = fd
+
+    def write(self, data: bytes) -> None:
+        """Replace it; it is on the disk when this returns. Raises OSError."""
+        with files.closing_fd(files.open_directory(self._home)) as fd:
+            temporary = f".{OUTBOX}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with files.closing_fd(os.open(temporary, flags, 0o600, dir_fd=fd)) as written:
+                files.write_all(written, data)
+                os.fsync(written)
+            os.rename(temporary, OUTBOX, src_dir_fd=fd, dst_dir_fd=fd)
+
+    def remove(self) -> None:
+        """Remove it, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._home}/{OUTBOX}")

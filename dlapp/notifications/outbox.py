@@ -1,0 +1,104 @@
+"""Outbox of one application: the notifications that are not delivered yet, and the ids of all that were taken.
+
+It is a file, which other users of a cluster without Kerberos may write, too. So it says only what is sent, and never
+where to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Protocol
+
+from dlapp.errors import SpecError
+from dlapp.notification import DONE, EVENTS, FAILED, KILLED, Notification
+from dlapp.serialization import from_json, parse_json, to_json
+from dlapp.value import Value, replace
+
+MAX_BYTES = 1 << 20
+MAX_EVENTS = 200
+"""Of one application; after these only its end is taken."""
+MAX_TEXT = 2000
+MAX_AGE_MS = 24 * 3_600_000
+"""What could not be delivered for so long is given up."""
+_ENDS = (FAILED, KILLED, DONE)
+
+
+class PendingNotification(Value):
+    """A notification, and the channels that have not taken it yet."""
+
+    notification: Notification
+    channels: tuple[str, ...]
+
+
+class Outbox(Value):
+    """State of an application's notifications.
+
+    Args:
+        taken: ids of all that were taken; what has one of them is not taken again.
+        pending: in the order in which they were taken.
+    """
+
+    taken: tuple[str, ...] = ()
+    pending: tuple[PendingNotification, ...] = ()
+
+    def take(self, one: Notification, channels: tuple[str, ...]) -> Outbox:
+        """Add a notification, unless it was taken before or there are too many."""
+        if one.id in self.taken or not channels or (len(self.taken) >= MAX_EVENTS and one.event not in _ENDS):
+            return self
+        one = replace(one, text=one.text[:MAX_TEXT])
+        return Outbox((*self.taken, one.id), (*self.pending, PendingNotification(one, channels)))
+
+    def without(self, notification_id: str, channel: str) -> Outbox:
+        """Remove a channel that has taken a notification, or never will."""
+        left = []
+        for one in self.pending:
+            if one.notification.id == notification_id:
+                one = replace(one, channels=tuple(name for name in one.channels if name != channel))
+            if one.channels:
+                left.append(one)
+        return replace(self, pending=tuple(left))
+
+    def without_expired(self, now_ms: int) -> Outbox:
+        """Remove what is given up, so that what no channel takes any more does not stay for ever."""
+        return replace(self, pending=tuple(one for one in self.pending if not is_expired(one.notification, now_ms)))
+
+    def for_channels(self, channels: Iterable[str]) -> list[tuple[Notification, str]]:
+        """Return what these channels have to take."""
+        known = frozenset(channels)
+        return [(one.notification, name) for one in self.pending for name in one.channels if name in known]
+
+
+class OutboxFile(Protocol):
+    """The file of an outbox, wherever it is. Methods raise DlappError or OSError."""
+
+    def read(self) -> bytes | None:
+        """Return its content; None: there is none."""
+
+    def write(self, data: bytes) -> None:
+        """Replace it; after the return it is on record."""
+
+    def remove(self) -> None:
+        """Remove it, if it is there."""
+
+
+def to_bytes(outbox: Outbox) -> bytes:
+    """Return the content of a file."""
+    return json.dumps(to_json(outbox), separators=(",", ":")).encode()
+
+
+def from_bytes(data: bytes | None) -> Outbox:
+    """Return the outbox of a file; an empty one if there is none, or if it cannot be understood."""
+    if data is None:
+        return Outbox()
+    try:
+        found = from_json(Outbox, parse_json(data))
+    except (SpecError, ValueError):
+        return Outbox()  # a later version's, or somebody else's: what it says is not worth more than an event
+    bounded = tuple(one for one in found.pending if len(one.notification.text) <= MAX_TEXT)
+    return Outbox(found.taken[: MAX_EVENTS + len(_ENDS)], bounded[: MAX_EVENTS + len(_ENDS)])
+
+
+def is_expired(one: Notification, now_ms: int) -> bool:
+    """Return whether it is given up, or of an event that this version does not know."""
+    return now_ms - one.at_ms > MAX_AGE_MS or one.event not in EVENTS

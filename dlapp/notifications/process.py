@@ -1,0 +1,85 @@
+"""The process that sends notifications on one machine while no ApplicationMaster does: ``notify --home DIR ...``.
+
+The runner starts it when an application has ended, or waits too long in the queue. It ends by itself. What it could not
+deliver stays in the outbox, and ``--mark``, a file that says how the application has ended, stays as well: the next
+runner, or the user's next command, starts it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+
+from dlapp.errors import DlappError
+from dlapp.ids import ApplicationId
+from dlapp.notification import QUEUE, WAITING, Notification, NotificationSettings
+from dlapp.notifications.events import notification_of, notification_of_end
+from dlapp.notifications.local_outbox import SETTINGS, LocalOutbox
+from dlapp.notifications.sender import Sender
+from dlapp.report import ApplicationView
+from dlapp.serialization import from_json
+from dlapp.spec import Submission
+from dlapp.system import clock, files, log
+
+DEADLINE_S = 600
+_MAX_BYTES = 64 << 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Send what the outbox of one application has, and its end or that it waits."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(DEADLINE_S + 30)
+    options = dict(zip(argv[::2], argv[1::2], strict=True))
+    home, mark = options["--home"], options.get("--mark", "")
+    try:
+        is_done = _send(home, mark, options.get("--waiting", ""))
+    except FileNotFoundError:
+        is_done = True  # it was removed, or all was sent
+    except (DlappError, OSError, ValueError) as error:
+        log.error(f"{os.path.basename(home)}: notifications: {error}")
+        return 1
+    if is_done and mark:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(mark)
+        for path in (f"{home}/{SETTINGS}", f"{home}/notify-outbox.json"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+    return 0 if is_done else 1
+
+
+def _send(home: str, mark: str, waiting: str) -> bool:
+    """Return whether all was delivered, or given up."""
+    owners = {os.geteuid()}
+
+    def read(name: str) -> object:
+        with files.closing_fd(files.open_directory(home)) as fd:
+            return files.read_json_object(name, dir_fd=fd, path=f"{home}/{name}", owners=owners, max_bytes=_MAX_BYTES)
+
+    settings = from_json(NotificationSettings, read(SETTINGS))
+    submission = from_json(Submission, read("submission.json"))
+    application_id = ApplicationId.from_text(os.path.basename(home))
+    told: Notification | None = None
+    if mark:
+        end = files.read_json_object(mark, owners=owners, max_bytes=1 << 20)
+        diagnosis = None
+        with contextlib.suppress(FileNotFoundError, ValueError, DlappError):
+            diagnosis = from_json(ApplicationView, read("view.json")).diagnosis
+        told = notification_of_end(
+            submission,
+            application_id,
+            str(end["final_status"]),
+            str(end["cause"]),
+            str(end["diagnostics"]),
+            finished_ms=int(end["finished_ms"]),
+            diagnosis=diagnosis,
+        )
+    elif waiting:
+        text = f"it waits in the queue: {waiting}"
+        told = notification_of(submission, application_id, WAITING, QUEUE, text, at_ms=clock.now_ms())
+    sender = Sender(settings, LocalOutbox(home))
+    sender.begin()
+    if told is not None:
+        sender.tell(told)
+    return sender.wait(DEADLINE_S)

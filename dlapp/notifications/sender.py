@@ -1,0 +1,190 @@
+"""Sender of an application's notifications: threads that nobody waits for.
+
+One thread takes events, and is the only one that reads and writes the outbox; each channel has another one, so that a
+server that hangs delays nobody but itself. All are daemons: the process may end at any time, and whoever has the outbox
+next goes on.
+
+    tell ──> queue ──> "notifications": outbox file ──> queues ──> "notify-webhook", "notify-mail", "notify-command"
+                              └───────────────── delivered, or refused ──────────────┘
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from dlapp.errors import DlappError
+from dlapp.notification import Notification, NotificationSettings
+from dlapp.notifications.channels import NotDelivered, deliver
+from dlapp.notifications.outbox import Outbox, OutboxFile, from_bytes, is_expired, to_bytes
+from dlapp.system import log
+from dlapp.system.clock import backoff_s, now_ms
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 300.0
+WRITE_AGAIN_S = 10.0
+Deliver = Callable[[NotificationSettings, str, Notification], None]
+
+
+class _Settled(NamedTuple):
+    """A channel has taken a notification, or never will."""
+
+    notification_id: str
+    channel: str
+
+
+class _Recorded(NamedTuple):
+    """A question: all that was told before it is recorded."""
+
+    event: threading.Event
+
+
+class Sender:
+    """Sends what it is told, and what an earlier process left in the outbox.
+
+    Args:
+        settings: where to.
+        file: of the outbox.
+        channels: those that are used here; for others the outbox keeps what they have to take. None: all.
+        pauses: between tries [s].
+    """
+
+    def __init__(
+        self,
+        settings: NotificationSettings,
+        file: OutboxFile,
+        channels: Collection[str] | None = None,
+        *,
+        pauses: Callable[[], Iterator[float]] = lambda: backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S),
+        deliver: Deliver = deliver,
+    ) -> None:
+        self._settings, self._file, self._pauses, self._deliver = settings, file, pauses, deliver
+        self._channels = tuple(one for one in settings.channels if channels is None or one in channels)
+        self._queue: SimpleQueue[Notification | _Settled | _Recorded | threading.Event] = SimpleQueue()
+        self._queues: dict[str, SimpleQueue[Notification]] = {}
+        self._waiters: list[threading.Event] = []
+        self._is_left = False  # in the outbox is something that other channels than those here have to take
+        self._begun = False
+
+    def tell(self, one: Notification) -> None:
+        """Send an event, if it is one of those that are sent; returns at once."""
+        if one.event in self._settings.events:
+            self._queue.put(one)
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin to send what is in the outbox; returns at once."""
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=self._run, name="notifications", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether all that was told is delivered, or given up, in time."""
+        if not self._begun:
+            return True
+        done = threading.Event()
+        self._queue.put(done)
+        return done.wait(timeout_s)
+
+    def wait_recorded(self, timeout_s: float) -> None:
+        """Wait until all that was told is in the outbox, or was sent at once."""
+        if self._begun:
+            recorded = threading.Event()
+            self._queue.put(_Recorded(recorded))
+            recorded.wait(timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Wait until all is delivered, and remove the outbox then; return whether that was in time."""
+        if not self.wait(timeout_s):
+            return False
+        if self._is_left:
+            return False
+        try:
+            self._file.remove()
+        except (DlappError, OSError) as error:
+            log.warning(f"the outbox could not be removed: {error}")
+        return True
+
+    def _run(self) -> None:
+        outbox = self._read().without_expired(now_ms())
+        for one, channel in outbox.for_channels(self._channels):
+            self._hand_over(one, channel)
+        unwritten = False
+        while True:
+            try:
+                item = self._queue.get(timeout=WRITE_AGAIN_S if unwritten else None)
+            except Empty:
+                item = None
+            before, told = outbox, None
+            if isinstance(item, Notification):
+                outbox = outbox.take(item, self._settings.channels)
+                told = item if outbox is not before else None
+            elif isinstance(item, _Settled):
+                outbox = outbox.without(item.notification_id, item.channel)
+            elif isinstance(item, _Recorded):
+                item.event.set()
+            elif item is not None:
+                self._waiters.append(item)
+            if outbox is not before or unwritten:
+                unwritten = not self._write(outbox, quiet=unwritten)
+            if told is not None:
+                for channel in self._channels:
+                    self._hand_over(told, channel)
+            self._is_left = bool(outbox.pending)
+            if not unwritten and not outbox.for_channels(self._channels):
+                for waiter in self._waiters:
+                    waiter.set()
+                self._waiters.clear()
+
+    def _read(self) -> Outbox:
+        for pause_s in backoff_s(1.0, 60.0):
+            try:
+                return from_bytes(self._file.read())
+            except (DlappError, OSError) as error:
+                log.warning(f"notifications wait: {error}")
+            time.sleep(pause_s)
+        raise AssertionError  # there is always a next pause
+
+    def _write(self, outbox: Outbox, *, quiet: bool) -> bool:
+        try:
+            self._file.write(to_bytes(outbox))
+        except (DlappError, OSError) as error:
+            if not quiet:
+                log.warning(f"notifications cannot be recorded, and are sent all the same: {error}")
+            return False
+        return True
+
+    def _hand_over(self, one: Notification, channel: str) -> None:
+        if channel not in self._queues:
+            queue: SimpleQueue[Notification] = SimpleQueue()
+            self._queues[channel] = queue
+            target = self._send_all
+            threading.Thread(target=target, args=(channel, queue), name=f"notify-{channel}", daemon=True).start()
+        self._queues[channel].put(one)
+
+    def _send_all(self, channel: str, queue: SimpleQueue[Notification]) -> None:
+        while True:
+            one = queue.get()
+            self._send(channel, one)
+            self._queue.put(_Settled(one.id, channel))
+
+    def _send(self, channel: str, one: Notification) -> None:
+        """Deliver, however often it takes; what is refused, or too old, is given up."""
+        is_said = False
+        for pause_s in self._pauses():
+            if is_expired(one, now_ms()):
+                log.warning(f"{channel}: the event {one.id} could not be delivered in time and is given up")
+                return
+            try:
+                self._deliver(self._settings, channel, one)
+                return
+            except NotDelivered as error:
+                if error.final:
+                    log.warning(f"{channel}: the event {one.id} is given up: {error}")
+                    return
+                if not is_said:
+                    log.warning(f"{channel}: {error}; the event {one.id} is sent again")
+                    is_said = True
+            time.sleep(pause_s)

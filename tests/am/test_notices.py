@@ -1,0 +1,65 @@
+"""Events that the ApplicationMaster tells the user of; the outbox sees to it that each is sent once."""
+
+from __future__ import annotations
+
+from dlapp.am.model.events import Notify
+from dlapp.messages import Fault, PayloadStatus, Phase
+from dlapp.spec import Gang, RoleSpec
+from tests.am.driving import APPLICATION, START_MS, Driver, result
+
+
+def told(am: Driver) -> list[tuple[str, str]]:
+    return [(one.event, one.key) for one in am.of(Notify, am.all)]
+
+
+def test_that_the_program_runs_is_told_once() -> None:
+    am = Driver(RoleSpec(instances=2))
+    assert told(am) == []
+    am.running(2, 3)
+    am.wait(5)
+    assert told(am) == [("running", "")]
+
+
+def test_a_next_attempt_and_a_restart_of_a_gang_have_keys_of_their_own() -> None:
+    am = Driver(RoleSpec(instances=2, retries=1), gang=Gang.ALL)
+    am.running_gang(2, 3)
+    am.report(2, Phase.RUNNING, failure=result(Fault.USER, 1))
+    am.wait(40)
+    assert told(am) == [("running", ""), ("restarted", "worker-1")]
+    after = Driver(RoleSpec(instances=2, retries=1), gang=Gang.ALL, attempt=2, former=am.journal())
+    after.wait(5)
+    assert ("restarted", "attempt-2") in told(after)
+
+
+def test_containers_that_are_missing_for_too_long_are_told_once_for_each_wait() -> None:
+    am = Driver(RoleSpec(instances=2, retries=3))
+    am.state.waiting_after_ms = 60_000
+    am.running(2)
+    am.wait(55)
+    assert told(am) == [("running", "")]
+    am.wait(60)
+    assert told(am) == [("running", ""), ("waiting", "queue")]
+    am.running(3)
+    am.wait(60)
+    am.ended(3, 1)  # another one is wanted
+    am.wait(300)
+    (_, _, (event, key)) = told(am)
+    assert event == "waiting"
+    assert int(key) > START_MS + 60_000
+
+
+def test_nobody_is_told_of_waiting_where_it_is_no_event() -> None:
+    am = Driver()
+    am.wait(600)
+    assert told(am) == []
+
+
+def test_a_hang_is_told_with_the_container() -> None:
+    am = Driver(hang_timeout_s=60.0)
+    am.running(2)
+    am.report(2, Phase.RUNNING, payload=PayloadStatus(step=1, lines=1))
+    for _ in range(7):
+        am.wait(10)
+        am.report(2, Phase.RUNNING, payload=PayloadStatus(step=1, lines=1))
+    assert told(am) == [("running", ""), ("hang", str(am.id(2)))]
+    assert str(APPLICATION)[len("application") :] in told(am)[1][1]

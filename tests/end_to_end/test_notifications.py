@@ -1,0 +1,169 @@
+"""Notifications of whole applications: from the ApplicationMaster, and from others after its death."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from email.message import EmailMessage
+from pathlib import Path
+
+import pytest
+
+from tests.applications import Process, launch, processes, properties, run, status, wait_for
+from tests.end_to_end.test_kill_matrix import kill
+from tests.engines import Engine
+from tests.notifications.test_channels import free_port
+from tests.services.http_server import Answer, Request, http_server
+from tests.services.mail_server import mail_server
+
+END_S = 60.0
+
+
+class Hook:
+    """A webhook that takes events, or not while ``is_up`` is false."""
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.tries: list[str] = []
+        self.taken: list[dict[str, object]] = []
+
+    def answer(self, request: Request) -> Answer:
+        """Take an event."""
+        found = json.loads(request.body)
+        self.tries.append(found["event"])
+        if not self.is_up:
+            return Answer(503)
+        self.taken.append(found)
+        return Answer(200)
+
+    def events(self) -> list[object]:
+        """Return what was taken, each event once."""
+        return list({one["id"]: one["event"] for one in self.taken}.values())
+
+
+@pytest.fixture
+def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
+    """Yield a webhook that the user has configured."""
+    found = Hook()
+    with http_server(found.answer) as url:
+        secret = tmp_path / "hook"
+        secret.write_text(f"{url}/secret\n")
+        secret.chmod(0o600)
+        monkeypatch.setenv("DLAPP_NOTIFY_WEBHOOK", str(secret))
+        yield found
+
+
+def masters(found: list[Process]) -> list[int]:
+    return [one.pid for one in found if one.role == "am"]
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
+@pytest.mark.slow
+def test_an_event_of_a_master_that_was_killed_before_the_delivery_is_delivered_by_the_next_one(
+    hook: Hook, engine: Engine, tmp_path: Path
+) -> None:
+    hook.is_up, go = False, tmp_path / "go"
+    script = f"until [ -e {go} ]; do sleep 0.05; done; exit 3"
+    file = properties(tmp_path, script, application={"notify": "all"})
+    application = launch(file)
+    wait_for("a try", lambda: "running" in hook.tries, END_S)
+    kill(masters(engine.processes(application)))
+    hook.is_up = True
+    wait_for("both events", lambda: set(hook.events()) == {"running", "restarted"}, END_S)
+    go.touch()
+    wait_for("its end", lambda: hook.events()[-1] == "failed", END_S)
+    last = hook.taken[-1]
+    assert (last["application_id"], last["final_status"]) == (application, "FAILED")
+    assert "exit code 3" in str(last["text"])
+    assert "secret" not in json.dumps(hook.taken)
+
+
+@pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
+@pytest.mark.slow
+def test_on_yarn_the_users_next_command_delivers_what_the_last_master_could_not(
+    hook: Hook, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_YARN_AM_ATTEMPTS", "1")
+    hook.is_up = False
+    application = launch(properties(tmp_path, "sleep 600", application={"notify": "running, failed"}))
+    wait_for("a try", lambda: "running" in hook.tries, END_S)
+    kill(masters(engine.processes(application)))
+    wait_for("its end", lambda: status(application)["state"] == "FAILED", END_S)
+    assert hook.taken == []
+    hook.is_up = True
+
+    def look() -> bool:
+        assert run("dlapp-list").code == 0
+        return set(hook.events()) == {"running", "failed"}
+
+    wait_for("both events", look, END_S)
+    count = len(hook.taken)
+    assert run("dlapp-list").code == 0
+    assert len(hook.taken) == count
+
+
+def test_on_one_machine_the_end_is_delivered_when_the_server_is_back(
+    hook: Hook, state_dir: Path, tmp_path: Path
+) -> None:
+    hook.is_up = False
+    application = launch(properties(tmp_path, "exit 3"))
+    wait_for("a try", lambda: hook.tries == ["failed"], END_S)
+    wait_for("its end", lambda: status(application)["state"] == "FINISHED", END_S)
+    # The process that tries it again is killed, as by a power cut; the user's next command starts another one.
+    (sender,) = [one for one in processes(state_dir) if one.role == "notify"]
+    os.kill(sender.pid, 9)
+    hook.is_up = True
+
+    def look() -> bool:
+        assert run("dlapp-list").code == 0
+        return hook.events() == ["failed"]
+
+    wait_for("the event", look, END_S)
+    wait_for("no process", lambda: not processes(state_dir))
+    assert not list(state_dir.glob("*/notify/*"))
+    assert not list(state_dir.glob("*/applications/*/notify*.json")), "it holds secrets, and nobody needs it"
+
+
+def test_a_server_that_hangs_delays_no_end_and_the_mail_comes(
+    state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, mails, port = threading.Event(), [], free_port()
+
+    def hang(_: Request) -> Answer:
+        hangs.wait(60.0)
+        return Answer()
+
+    def take(message: EmailMessage) -> str:
+        mails.append(str(message["X-Dlapp-Event-Id"]))
+        return "250 OK"
+
+    with http_server(hang) as url, mail_server(take, port=port):
+        secret = tmp_path / "hook"
+        secret.write_text(url)
+        secret.chmod(0o600)
+        monkeypatch.setenv("DLAPP_NOTIFY_WEBHOOK", str(secret))
+        monkeypatch.setenv("DLAPP_NOTIFY_MAIL", "tony@example.org")
+        monkeypatch.setenv("DLAPP_NOTIFY_SMTP", f"127.0.0.1:{port}")
+        application = launch(properties(tmp_path, "true", application={"notify": "all"}))
+        wait_for("its end", lambda: status(application)["state"] == "FINISHED", END_S)
+        wait_for("both mails", lambda: mails == [f"{application}/running", f"{application}/done"], END_S)
+        hangs.set()
+        wait_for("no process", lambda: not processes(state_dir))
+
+
+def test_who_waits_in_the_queue_is_told_so_once(
+    hook: Hook, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_NOTIFY_WAITING_AFTER", "1s")
+    monkeypatch.setenv("DLAPP_LOCAL_MEMORY", "100m")
+    go = tmp_path / "go"
+    first = launch(properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done", name="first"))
+    second = launch(properties(tmp_path, "true", name="second", application={"notify": "waiting, done"}))
+    wait_for("the event", lambda: hook.events() == ["waiting"], END_S)
+    assert first[-4:] in str(hook.taken[0]["text"]) or "memory" in str(hook.taken[0]["text"])
+    go.touch()
+    wait_for("both ends", lambda: sorted(map(str, hook.events())) == ["done", "done", "waiting"], END_S)
+    assert status(second)["state"] == "FINISHED"
+    wait_for("no process", lambda: not processes(state_dir))

@@ -1,0 +1,318 @@
+"""Deliveries to real servers on this machine that take, refuse, hang and come back."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from email.message import EmailMessage
+from pathlib import Path
+
+import pytest
+
+from dlapp.notification import (
+    COMMAND,
+    FAILED,
+    JSON,
+    MAIL,
+    NO_TLS,
+    SLACK,
+    START_TLS,
+    WEBHOOK,
+    Mail,
+    Notification,
+    Webhook,
+)
+from dlapp.notification import NotificationSettings as Settings
+from dlapp.notifications import channels
+from dlapp.notifications.channels import NotDelivered, deliver
+from dlapp.notifications.outbox import Outbox, from_bytes, to_bytes
+from dlapp.notifications.sender import Sender
+from dlapp.system import clock
+from dlapp.value import replace
+from tests.applications import wait_for
+from tests.notifications.test_outbox import APPLICATION, event
+from tests.services.http_server import Answer, Request, http_server
+from tests.services.mail_server import mail_server
+from tests.services.ports import held
+
+SECRET = "T0/B0/secret"
+
+
+def settings(**fields: object) -> Settings:
+    return Settings(events=("failed", "running"), waiting_after_s=3600.0, **fields)  # type: ignore[arg-type]
+
+
+def free_port() -> int:
+    port, sockets = held()
+    for one in sockets:
+        one.close()
+    return port
+
+
+def mail_to(port: int, **fields: object) -> Mail:
+    given = {"to": ("tony@example.org",), "sender": "dlapp@example.org", "server": "127.0.0.1", "port": port}
+    return Mail(**{**given, "security": NO_TLS, **fields})  # type: ignore[arg-type]
+
+
+def test_a_webhook_gets_the_documented_json_and_the_headers_of_the_user() -> None:
+    taken: list[Request] = []
+
+    def answer(request: Request) -> Answer:
+        taken.append(request)
+        return Answer(204)
+
+    with http_server(answer) as url:
+        hook = Webhook(f"{url}/{SECRET}", JSON, {"Authorization": "Bearer abc"})
+        deliver(settings(webhook=hook), WEBHOOK, replace(event(FAILED), text="exit code 3", final_status="FAILED"))
+    (request,) = taken
+    assert (request.method, request.path, request.headers["Authorization"]) == ("POST", f"/{SECRET}", "Bearer abc")
+    assert request.headers["X-Dlapp-Event-Id"] == f"{APPLICATION}/failed"
+    assert json.loads(request.body) == {
+        "version": 1,
+        "id": f"{APPLICATION}/failed",
+        "event": "failed",
+        "at": "2023-11-14T22:13:20.000Z",
+        "at_ms": 1_700_000_000_000,
+        "application_id": str(APPLICATION),
+        "appname": "mnist",
+        "username": "tony",
+        "submitter": "",
+        "queue": "",
+        "project": "",
+        "text": "exit code 3",
+        "final_status": "FAILED",
+        "cause": "",
+        "title": f"mnist ({APPLICATION}): failed",
+    }
+
+
+def test_slack_gets_text_in_which_a_name_calls_nobody() -> None:
+    taken: list[bytes] = []
+
+    def answer(request: Request) -> Answer:
+        taken.append(request.body)
+        return Answer()
+
+    with http_server(answer) as url:
+        one = replace(event(FAILED), appname="<!channel> a&b", text="why")
+        deliver(settings(webhook=Webhook(url, SLACK)), WEBHOOK, one)
+    text = f"&lt;!channel&gt; a&amp;b ({APPLICATION}): failed\nwhy"
+    assert [json.loads(one) for one in taken] == [{"text": text}]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_final"), [(301, True), (404, True), (403, True), (408, False), (429, False), (500, False)]
+)
+def test_what_a_webhook_refuses_is_given_up_and_what_it_cannot_now_is_tried_again(status: int, is_final: bool) -> None:
+    headers = (("Location", "http://127.0.0.1:1/elsewhere"),)
+    with http_server(lambda _: Answer(status, b"x", headers)) as url, pytest.raises(NotDelivered) as caught:
+        deliver(settings(webhook=Webhook(f"{url}/{SECRET}")), WEBHOOK, event())
+    assert (str(caught.value), caught.value.final) == (f"the webhook answered {status}", is_final)
+
+
+def test_a_webhook_that_is_away_or_hangs_is_tried_again_and_its_url_is_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channels, "TIMEOUT_S", 0.2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:  # it never answers
+        for port in (silent.getsockname()[1], free_port()):
+            with pytest.raises(NotDelivered) as caught:
+                deliver(settings(webhook=Webhook(f"http://127.0.0.1:{port}/{SECRET}")), WEBHOOK, event())
+            assert not caught.value.final
+            assert "secret" not in str(caught.value)
+
+
+def test_a_mail_says_what_happened_and_has_the_same_message_id_each_time() -> None:
+    mails: list[EmailMessage] = []
+
+    def answer(message: EmailMessage) -> str:
+        mails.append(message)
+        return "250 OK"
+
+    port = free_port()
+    with mail_server(answer, port=port):
+        one = replace(event(FAILED), appname="mnist\nBcc: all@example.org", text="exit code 3\nnext line")
+        for _ in range(2):
+            deliver(settings(mail=mail_to(port, to=("tony@example.org", "ops@example.org"))), MAIL, one)
+    first, second = mails
+    assert first["Message-ID"] == second["Message-ID"] == f"<{APPLICATION}.failed@example.org>"
+    assert (first["To"], first["Bcc"]) == ("tony@example.org, ops@example.org", None)
+    assert first["Subject"].strip() == f"[dlapp] mnist Bcc: all@example.org ({APPLICATION}): failed"
+    lines = first.get_content().splitlines()
+    assert lines[:3] == ["exit code 3", "next line", ""]
+    assert "name: mnist Bcc: all@example.org" in lines
+
+
+@pytest.mark.parametrize(("answer", "is_final"), [("451 later", False), ("554 no", True)])
+def test_what_a_mail_server_refuses_for_good_is_given_up(answer: str, is_final: bool) -> None:
+    port = free_port()
+    with mail_server(lambda _: answer, port=port), pytest.raises(NotDelivered) as caught:
+        deliver(settings(mail=mail_to(port)), MAIL, event())
+    assert caught.value.final is is_final
+
+
+def test_a_mail_server_gets_the_password_and_nothing_without_the_tls_that_is_wished() -> None:
+    port = free_port()
+    logins: list[tuple[bytes, bytes]] = []
+    with mail_server(lambda _: "250 OK", port=port, logins=logins):
+        deliver(settings(mail=mail_to(port, user="tony", password="pass")), MAIL, event())
+        assert logins == [(b"tony", b"pass")]
+        # This one has no TLS: nothing is sent to it then.
+        with pytest.raises(NotDelivered, match="SMTPNotSupportedError"):
+            deliver(settings(mail=mail_to(port, security=START_TLS)), MAIL, event())
+
+
+def test_a_mail_server_that_hangs_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "TIMEOUT_S", 0.2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        with pytest.raises(NotDelivered) as caught:
+            deliver(settings(mail=mail_to(silent.getsockname()[1])), MAIL, event())
+        assert not caught.value.final
+
+
+def test_a_command_gets_the_event_on_its_standard_input(tmp_path: Path) -> None:
+    words = (sys.executable, "-c", "import sys, os; open(sys.argv[1], 'w').write(os.environ['DLAPP_EVENT'] + input())")
+    deliver(settings(command=(*words, str(tmp_path / "out"))), COMMAND, event())
+    text = (tmp_path / "out").read_text()
+    assert json.loads(text.removeprefix("running"))["id"] == event().id
+    for code, is_final in ((1, False), (127, True)):
+        with pytest.raises(NotDelivered) as caught:
+            deliver(settings(command=("/bin/sh", "-c", f"exit {code}")), COMMAND, event())
+        assert caught.value.final is is_final
+
+
+def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "COMMAND_S", 0.2)
+    with pytest.raises(NotDelivered, match="took longer"):
+        deliver(settings(command=("/bin/sleep", "60")), COMMAND, event())
+
+
+# ---- the sender ----
+
+
+class MemoryFile:
+    """An outbox file; ``fails``: it cannot be written."""
+
+    def __init__(self, data: bytes | None = None) -> None:
+        self.data, self.fails = data, False
+
+    def read(self) -> bytes | None:
+        return self.data
+
+    def write(self, data: bytes) -> None:
+        if self.fails:
+            raise OSError(28, "No space left on device")
+        self.data = data
+
+    def remove(self) -> None:
+        self.data = None
+
+    @property
+    def outbox(self) -> Outbox:
+        return from_bytes(self.data)
+
+
+def fresh(kind: str = "running") -> Notification:
+    return event(kind, at_ms=clock.now_ms())
+
+
+def pauses() -> Iterator[float]:
+    while True:
+        yield 0.01
+
+
+def test_a_server_that_fails_hangs_and_comes_back_gets_each_event_once_it_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channels, "TIMEOUT_S", 0.3)
+    tries: list[str] = []
+
+    def answer(request: Request) -> Answer | None:
+        tries.append(json.loads(request.body)["id"])
+        match len(tries):
+            case 1:
+                return Answer(503)
+            case 2:
+                return None  # cut off without an answer
+            case 3:
+                time.sleep(0.5)  # longer than the sender waits
+        return Answer()
+
+    file = MemoryFile()
+    with http_server(answer) as url:
+        sender = Sender(settings(webhook=Webhook(url)), file, pauses=pauses)
+        sender.tell(fresh())
+        sender.tell(fresh(FAILED))
+        assert sender.wait(30.0)
+    assert tries == [fresh().id] * 4 + [fresh(FAILED).id]
+    assert file.outbox == Outbox((fresh().id, fresh(FAILED).id), ())
+    assert sender.close(5.0)
+    assert file.data is None
+
+
+def test_an_event_is_recorded_before_it_is_sent_and_the_next_process_sends_it() -> None:
+    file, recorded = MemoryFile(), []
+
+    def answer(_: Request) -> Answer:
+        recorded.append([one.notification.id for one in file.outbox.pending])
+        return Answer(503)
+
+    with http_server(answer) as url:
+        dies = Sender(settings(webhook=Webhook(url)), file, pauses=lambda: iter([3600.0]))
+        dies.tell(fresh())
+        wait_for("the first try", lambda: recorded)
+    assert recorded == [[fresh().id]]
+    taken: list[str] = []
+
+    def takes(request: Request) -> Answer:
+        taken.append(request.headers["X-Dlapp-Event-Id"])
+        return Answer()
+
+    with http_server(takes) as url:
+        lives = Sender(settings(webhook=Webhook(url)), MemoryFile(file.data))
+        lives.begin()
+        lives.tell(fresh())  # found again: the record says that it was taken
+        assert lives.wait(30.0)
+    assert taken == [fresh().id]
+
+
+def test_one_channel_that_hangs_does_not_keep_the_other_from_its_events() -> None:
+    sent: list[str] = []
+    file = MemoryFile()
+
+    def deliver_one(_: Settings, channel: str, one: Notification) -> None:
+        if channel == WEBHOOK:
+            raise NotDelivered("away")
+        sent.append(one.id)
+
+    both = settings(webhook=Webhook("http://127.0.0.1:1"), mail=mail_to(1))
+    sender = Sender(both, file, pauses=lambda: iter([3600.0]), deliver=deliver_one)
+    sender.tell(fresh())
+    sender.tell(fresh(FAILED))
+    wait_for("both mails", lambda: sent == [fresh().id, fresh(FAILED).id])
+    wait_for("their record", lambda: [one.channels for one in file.outbox.pending] == [(WEBHOOK,), (WEBHOOK,)])
+    assert not sender.wait(0.0)
+
+
+def test_what_is_not_selected_is_not_sent_and_what_cannot_run_here_stays() -> None:
+    file, sent = MemoryFile(), []
+    both = settings(mail=mail_to(1), command=("/bin/true",))
+    sender = Sender(both, file, channels={MAIL}, deliver=lambda _, channel, one: sent.append((channel, one.id)))
+    sender.tell(fresh("hang"))
+    sender.tell(fresh(FAILED))
+    assert sender.wait(30.0)
+    assert sent == [(MAIL, fresh(FAILED).id)]
+    assert not sender.close(1.0)
+    assert [(one.notification.id, one.channels) for one in file.outbox.pending] == [(fresh(FAILED).id, (COMMAND,))]
+
+
+def test_events_are_sent_also_where_they_cannot_be_recorded() -> None:
+    file, sent = MemoryFile(to_bytes(Outbox())), []
+    file.fails = True
+    sender = Sender(settings(mail=mail_to(1)), file, deliver=lambda _, _channel, one: sent.append(one.id))
+    sender.tell(fresh(FAILED))
+    wait_for("it is sent", lambda: sent == [fresh(FAILED).id])
