@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 
+from dlapp.errors import SpecError
+from dlapp.spec import check_role_name
 from dlapp.value import Value
 
 
@@ -16,6 +18,9 @@ class Member(Value, kw_only=True):
         host: name of its host, as the engine says it; not always one that peers can resolve.
         address: IPv4 or IPv6 address of the interface that peers reach it at, without brackets.
         ports: TCP ports on ``address`` that are locked for it, in the order in which the role counts them.
+
+    Raises:
+        SpecError: a value is not what it should be.
     """
 
     role: str
@@ -24,6 +29,14 @@ class Member(Value, kw_only=True):
     host: str
     address: str
     ports: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        # A line of the file of hosts has the role and the address, which a task writes for its payload.
+        check_role_name("role", self.role)
+        if not is_address(self.address):
+            raise SpecError("address", f"{self.address[:40]!r} is not an IPv4 or IPv6 address")
+        if not all(0 < port < 1 << 16 for port in self.ports):
+            raise SpecError("ports", "has a number that is not a port")
 
 
 class Roster(Value, kw_only=True):
@@ -38,6 +51,10 @@ class Roster(Value, kw_only=True):
     generation: int
     version: int
     members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        if self.generation < 0:
+            raise SpecError("generation", f"is {self.generation}, the minimum is 0")
 
     def of_role(self, role: str) -> tuple[Member, ...]:
         """Return the members of a role, in the order of their role indexes."""

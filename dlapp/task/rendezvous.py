@@ -107,10 +107,15 @@ class Rendezvous:
             roster: the latest; None: the ApplicationMaster has none.
 
         Raises:
+            DlappError: this container is not in the roster.
             OSError: they cannot be written.
         """
         if roster is None:
             return {}
+        try:
+            roster.at(self._assignment.index)
+        except LookupError as error:
+            raise DlappError(str(error)) from error
         self.write(roster)
         seen = self._run
         if self._assignment.docker_image is not None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from dlapp.am.decisions.verdict import NODE_RETRIES
 from dlapp.am.model.events import SettleOutputs
 from dlapp.am.model.instance import Stage
 from dlapp.messages import Fault, Phase, Stop
@@ -83,7 +84,7 @@ class Ranks(Driver):
 
 
 class Outcome(NamedTuple):
-    """What is to be seen when all is over."""
+    """State of a gang when all is over."""
 
     succeeds: bool
     generation: int
@@ -183,6 +184,26 @@ def test_of_ranks_that_all_exit_at_once_one_is_charged(retries: int) -> None:
     am.obey()
     assert am.state.ending is not None
     assert am.state.ending.diagnostics.startswith("container 0 (worker 0) failed")
+
+
+def test_a_rank_that_never_comes_to_the_gate_is_replaced_some_times_and_then_fails_the_application() -> None:
+    am = Ranks(RoleFailure.RESTART_GANG, 0)
+    am.come(but=(VICTIM,))
+    for replaced in range(NODE_RETRIES + 1):
+        victim = am.number_of(VICTIM)
+        assert victim == (3 if replaced == 0 else 4 + replaced)
+        for _ in range(7):
+            am.wait(10)
+            for one in list(am.state.open.values()):
+                if one.container_id.number != victim:
+                    am.report(one.container_id.number, Phase.WAITING)
+        assert am.stopped(am.all)[-1] == victim
+        am.ended(victim, -105)
+        if replaced < NODE_RETRIES:
+            am.come(but=(VICTIM,))
+    assert am.state.ending is not None
+    text = "container 1 (worker 1) failed 4 times for reasons other than its program, the last time: its task stopped"
+    assert am.state.ending.diagnostics.startswith(text)
 
 
 def test_the_first_restart_has_no_pause() -> None:

@@ -245,6 +245,38 @@ def test_each_failure_of_any_instance_is_a_retry_of_its_gang(engine: Engine, tmp
 
 
 @on_yarn_when_full
+def test_where_all_ranks_exit_at_once_each_generation_counts_one_failure(engine: Engine, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    file = file_of(
+        tmp_path,
+        "worker]\ninstances=4\nretries=1\nscript=work.sh\n",
+        work=f"touch {ran}-$DLAPP_ROLE_INDEX-$DLAPP_GENERATION; exit 3",
+    )
+    done = waited(file)
+    assert done.code == 1, done.out
+    text = status(id_of(done))["diagnostics"]
+    assert "failed 2 times" in text, text
+    assert sorted(path.name for path in tmp_path.glob("ran-*-1")) == [f"ran-{n}-1" for n in range(4)]
+    assert not list(tmp_path.glob("ran-*-2"))
+
+
+@on_yarn_when_full
+def test_a_rank_that_never_becomes_ready_is_named_and_max_runtime_ends_the_wait(engine: Engine, tmp_path: Path) -> None:
+    file = file_of(
+        tmp_path,
+        "ps]\nservice=true\ncommand=sleep 600\n",
+        f"worker]\ndepends_on=ps:ready\ncommand=touch {tmp_path}/it-ran\n",
+        application={"max_runtime": "10s" if engine.name == "local" else "60s"},
+    )
+    application = launch(file)
+    wait_for("the wait", lambda: "worker waits for ps (ready)" in status(application)["phase"], END_S)
+    wait_for("the end", lambda: status(application)["state"] == "FINISHED", END_S)
+    seen = status(application)
+    assert (seen["cause"], seen["containers"][1]["exit_code"]) == ("timed out", None)
+    assert not (tmp_path / "it-ran").exists()
+
+
+@on_yarn_when_full
 def test_where_one_rank_is_killed_its_gang_starts_again_in_the_same_containers(engine: Engine, tmp_path: Path) -> None:
     up = tmp_path / "up"
     file = file_of(
@@ -273,7 +305,7 @@ def test_where_one_rank_is_killed_its_gang_starts_again_in_the_same_containers(e
 @pytest.mark.slow
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
-@pytest.mark.parametrize("part", range(2 if FULL else 1))
+@pytest.mark.parametrize("part", range(10 if FULL else 1))
 def test_two_gangs_of_four_on_a_cluster_with_room_for_six_always_both_finish(
     engine: Engine, tmp_path: Path, part: int
 ) -> None:

@@ -60,6 +60,7 @@ class FakeAm:
         self.reports: list[Report] = []
         self.orders = Orders(attempt=1, number=1, go=True)
         self.roster: Roster | None = None
+        self.wrong_roster: object = None  # sent in its place
         fields: dict[str, Any] = {
             "application_id": APPLICATION,
             "attempt": 1,
@@ -245,6 +246,8 @@ class FakeAm:
             self._server.reply(request, 200, to_json(self.assignment))
         elif word == "roster":
             status, answer = (200, to_json(self.roster)) if self.roster else (404, {"error": "there is none"})
+            if self.wrong_roster is not None:
+                status, answer = 200, self.wrong_roster
             self._server.reply(request, status, answer)
         else:
             report = from_json(Report, request.json())

@@ -15,6 +15,8 @@ from dlapp.launch_spec import DockerSettings, LaunchSpec
 from dlapp.messages import Fault, Stop
 from dlapp.node_policy import NodePolicy, node_policy
 from dlapp.roster import Member, Roster
+from dlapp.spec import Framework
+from dlapp.system import locks
 from dlapp.system.network.port_range import PortRange
 from dlapp.system.network.ports import lock_ports
 from dlapp.task.rendezvous import Rendezvous
@@ -192,6 +194,58 @@ def test_a_port_that_another_program_took_is_the_fault_of_the_node(place: Path) 
             result = am.result()
         assert result.fault is Fault.NODE
         assert f"another program listens on port {port}, which was locked for this container" in result.message
+
+
+_MEMBER = {"role": "worker", "role_index": 0, "index": 0, "host": "a", "address": "10.0.0.1", "ports": [20_001]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        "roster",
+        {"generation": 0, "version": 0},
+        {"generation": 0, "version": 0, "members": [_MEMBER | {"address": "worker-0.example; rm -r /"}]},
+        {"generation": 0, "version": 0, "members": [_MEMBER | {"ports": [70_000]}]},
+        {"generation": 0, "version": 0, "members": [_MEMBER | {"role": "../../x"}]},
+        {"generation": -1, "version": 0, "members": [_MEMBER]},
+    ],
+    ids=["list", "text", "no members", "no address", "no port", "no role", "no generation"],
+)
+def test_a_wrong_roster_starts_no_payload_and_is_asked_for_again(place: Path, wrong: object) -> None:
+    with fake_am(place, "echo it ran", ports=1) as am:
+        am.wrong_roster = wrong
+        start(am, place)
+        am.wait_until(lambda: any(report.ports for report in am.reports))
+        am.order(go=True, roster=1)
+        am.wait_until(lambda: am.log().count("no roster yet") > 1)
+        assert not (am.home / "stdout").exists()
+        am.wrong_roster, am.roster = None, roster()
+        assert am.result().fault is Fault.NONE, am.log()
+        assert am.printed() == b"it ran\n"
+
+
+def test_a_roster_without_the_container_itself_is_named_and_starts_no_payload(place: Path) -> None:
+    with fake_am(place, "echo it ran", ports=1, framework=Framework.PYTORCH) as am:
+        am.roster = Roster(generation=0, version=0, members=roster().members[1:])
+        start(am, place)
+        am.order(roster=1)
+        result = am.result()
+        assert result.fault is Fault.NODE
+        assert "container 0 is not in the roster" in result.message
+        assert "see dlapp.log" not in result.message
+        assert am.printed() == b""
+
+
+def test_a_task_without_free_ports_names_the_range_and_blames_its_node(place: Path) -> None:
+    one = lock_ports(1, PortRange(20_000, 29_999), str(place / "locks"), begin=0)
+    assert locks.try_lock(one.fd, 20_000, 10_000)
+    with fake_am(place, "echo it ran", ports=2) as am:
+        start(am, place)
+        result = am.result()
+    one.close()
+    assert result.fault is Fault.NODE
+    assert "of the ports 20000-29999 only 0 are free on this machine, and 2 are needed" in result.message
 
 
 @pytest.mark.docker
