@@ -149,7 +149,9 @@ def test_all_ranks_of_a_gang_continue_from_the_checkpoint_of_one(engine: Engine,
         assert tree[f"{index}/start"].startswith(f"{index} from epoch 3 in /"), tree
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
+@pytest.mark.parametrize(
+    "engine", ["local", pytest.param("yarn", marks=[pytest.mark.hadoop, pytest.mark.slow])], indirect=True
+)
 def test_ranks_with_checkpoints_of_their_own_continue_from_one_that_all_have(engine: Engine, tmp_path: Path) -> None:
     end = '[ "$CONTAINER_INDEX" = 1 ] && kill -9 $$\nsleep 300'
     application = launch(gang_file(engine, tmp_path, end, role="all", keep=2))

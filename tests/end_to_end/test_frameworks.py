@@ -141,6 +141,38 @@ def process_of(application: str, *, rank: int) -> int:
     raise AssertionError(f"rank {rank} of {application} does not run")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+@pytest.mark.usefixtures("torch")
+def test_ranks_of_pytorch_continue_from_what_rank_0_has_saved(engine: Engine, place: Path) -> None:
+    epochs = f'{PYTHON} -c \'import torch; print(len(torch.load("model/state.pt")["losses"]) + 2)\''
+    (place / "w/run.sh").write_text(
+        "#!/bin/sh\n"
+        '[ -n "$DLAPP_RESUME_FROM" ] || exec ./train.py --epochs 1000000\n'
+        f"exec ./train.py --epochs $({epochs})\n"
+    )
+    (place / "w/run.sh").chmod(0o755)
+    file = file_of(place, engine, "pytorch", "containers=2\nretries=1\n", script="run.sh")
+    file.write_text(f"{file.read_text()}[checkpoint]\npath=model\nhdfs={engine.root}/kept\nevery=1s\n")
+    application = launch(file)
+
+    def stored() -> int:
+        return max(
+            (int(one.stem[11:]) for one in Path(engine.root, "kept", application).glob("checkpoint-*")), default=0
+        )
+
+    wait_for("epoch 3", lambda: "epoch 3:" in "".join(printed("--stdout", application)), END_S)
+    before = stored()
+    wait_for("a later checkpoint", lambda: stored() >= before + 2, END_S)  # one may have been begun before epoch 3
+    os.kill(process_of(application, rank=1), signal.SIGKILL)
+    seen = ended(application, END_S)
+    assert seen["final_status"] == "SUCCEEDED", seen["diagnostics"]
+    first, *_ = (line for line in printed("--stdout", "--container", "0", application) if line.startswith("epoch "))
+    assert int(first.split()[1].rstrip(":")) > 3
+    found = losses(engine, "pytorch")
+    assert found == pytest.approx(alone(place, len(found)), abs=1e-9)
+
+
 @on_yarn_when_full
 @pytest.mark.usefixtures("torch")
 def test_a_process_of_torchrun_that_dies_restarts_the_gang(engine: Engine, place: Path) -> None:

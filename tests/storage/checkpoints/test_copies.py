@@ -376,6 +376,39 @@ def test_a_copy_that_is_killed_anywhere_leaves_the_former_one(place: Path, sourc
 
 
 @pytest.mark.usefixtures("no_power_cut")
+def test_parts_of_two_indexes_have_one_number_wherever_the_copy_of_one_is_killed(place: Path, source: Path) -> None:
+    places = [place.with_name(f"{place.name}.{index}") for index in range(2)]
+
+    def store_part(index: int, number: int, complete: int) -> None:
+        with checkpoints(places[index], keep=1) as opened:
+            opened.spared = complete
+            opened.store(str(source), number)
+
+    def common() -> int:
+        sets = []
+        for one in places:
+            with checkpoints(one) as opened:
+                sets.append(set(opened.whole()))
+        return max(sets[0] & sets[1])
+
+    fill(source, 1)
+    for index in range(2):
+        store_part(index, 1, 0)
+    complete = died = 0
+    for count in MOMENTS:
+        complete, number = common(), count + 2
+        fill(source, number)
+        (source / "deep" / "weights").write_text(f"weights at {count}")
+        store_part(0, number, complete)
+        if not die_at(count, lambda number=number, complete=complete: store_part(1, number, complete)):  # type: ignore[misc]
+            break
+        died += 1
+        assert common() in (complete, number)
+    assert died >= 5
+    assert common() == number
+
+
+@pytest.mark.usefixtures("no_power_cut")
 def test_a_restore_that_is_killed_anywhere_can_be_repeated(place: Path, source: Path) -> None:
     fill(source, 1)
     store(place, source)
