@@ -81,8 +81,8 @@ def _slots(resources: Resources) -> int:
 
 
 def ports(resources: Resources) -> int:
-    """Return the default of `RoleSpec.ports`: one for each process, and those of mpirun or a daemon."""
-    return min(MAX_PORTS, _slots(resources) + _PORTS_OF_MPIRUN)
+    """Return the default of `RoleSpec.ports`: one for each process and the daemon, and those of mpirun."""
+    return min(MAX_PORTS, _slots(resources) + 1 + _PORTS_OF_MPIRUN)
 
 
 def node(index: int) -> str:
@@ -131,7 +131,7 @@ def head_variables(member: Member, directory: str, *, nodes: int, interface: str
         "rmaps_base_mapping_policy": "slot",
         # No name of a node is one of a host. Without this each of them is asked of the name servers.
         "opal_if_do_not_resolve": "1",
-        **_daemon_network(",".join(map(str, member.ports[:_PORTS_OF_MPIRUN])), interface),
+        **_daemon_network(member, ",".join(map(str, member.ports[:_PORTS_OF_MPIRUN])), interface),
     }
     # Whether a program may run as root is decided before (docker.root of node.yaml).
     # Open MPI 5 has other parameters, and would start all processes in the head. So its agent refuses.
@@ -153,11 +153,11 @@ def node_variables(member: Member, *, interface: str, kill_grace_s: float, share
             could get the same.
     """
     first = member.ports[0]
-    found = _daemon_network(f"{first}-{min(first + _PORTS_OF_DAEMONS, _LAST_PORT)}", interface)
+    found = _daemon_network(member, f"{first}-{min(first + _PORTS_OF_DAEMONS, _LAST_PORT)}", interface)
     found["plm_rsh_agent"] = "/bin/sh"  # a daemon ends if it finds no ssh, though it starts no other one
     found["odls_base_sigkill_timeout"] = str(math.ceil(kill_grace_s / 2))
-    for version in ("v4", "v6"):
-        found[f"btl_tcp_port_min_{version}"] = str(first)
+    found |= {f"btl_tcp_port_min_v{version}": str(first) for version in (4, 6)}
+    found["btl_tcp_disable_family"] = str(_families(member)[1])
     if interface:
         found["btl_tcp_if_include"] = interface
     if shared_files is not None:
@@ -165,8 +165,16 @@ def node_variables(member: Member, *, interface: str, kill_grace_s: float, share
     return _as_variables(found)
 
 
-def _daemon_network(ports: str, interface: str) -> dict[str, str]:
-    found = {f"oob_tcp_dynamic_{version}_ports": ports for version in ("ipv4", "ipv6")}
+def _families(member: Member) -> tuple[int, int]:
+    """Return the version of IP that a member's address is of, and the other one."""
+    return (6, 4) if ":" in member.address else (4, 6)
+
+
+def _daemon_network(member: Member, ports: str, interface: str) -> dict[str, str]:
+    used, unused = _families(member)
+    found = {f"oob_tcp_dynamic_ipv{used}_ports": ports, f"oob_tcp_disable_ipv{unused}_family": "1"}
+    # They listen for both families nevertheless: but not for the other one on a port that they have already.
+    found[f"oob_tcp_dynamic_ipv{unused}_ports"] = str(member.ports[0])
     return found | ({"oob_tcp_if_include": interface} if interface else {})
 
 

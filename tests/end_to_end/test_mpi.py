@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -99,6 +100,44 @@ def process_of(application: str, *, rank: int) -> int:
     raise AssertionError(f"rank {rank} of {application} does not run")
 
 
+def listening(pids: list[int]) -> set[int]:
+    """Return the ports on which processes listen for other hosts."""
+    sockets = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            sockets |= {os.readlink(fd) for fd in Path("/proc", str(pid), "fd").iterdir()}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            address, _, port = local.partition(":")
+            if state == "0A" and not address.strip("0") and f"socket:[{inode}]" in sockets:
+                found.add(int(port, 16))
+    return found
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+def test_mpirun_daemons_and_processes_listen_only_on_the_ports_of_their_container(engine: Engine, place: Path) -> None:
+    command = f"mpirun {PYTHON} train.py --epochs 1000000"
+    application = launch(file_of(place, engine, command, "containers=2\nvcores=2\n"))
+    wait_for("all of them train", lambda: "epoch 0:" in "".join(printed("--stdout", application)), END_S)
+    of_roster: dict[int, set[int]] = {}
+    for pid in [one.pid for one in engine.processes(application)]:
+        with contextlib.suppress(OSError):
+            found = dict(
+                one.partition("=")[::2] for one in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in one
+            )
+            if "DLAPP_ROSTER" in found:
+                members = json.loads(Path(found["DLAPP_ROSTER"]).read_text())["members"]
+                of_roster[pid] = set(members[int(found["CONTAINER_INDEX"])]["ports"])
+    seen = {pid: ports for pid in of_roster if (ports := listening([pid]))}
+    assert len(seen) == 7  # mpirun, two daemons and four processes
+    for pid, ports in seen.items():
+        assert ports <= of_roster[pid]
+    assert run("dlapp-kill", application).code == 0
+
+
 @pytest.mark.slow
 @on_yarn_when_full
 def test_a_process_that_dies_restarts_all_of_them(engine: Engine, place: Path) -> None:
@@ -159,6 +198,24 @@ def test_a_script_may_start_mpirun_several_times_and_in_a_directory_below(engine
     assert sorted(re.sub(":.*/", ": ", line) for line in said) == sorted(expected), printed("--stderr", application)
     places = {line.partition(": ")[2] for line in said if line.startswith("first")}
     assert len(places) == 2  # each process in the workspace of its own container
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+def test_the_first_role_starts_processes_in_the_others_but_not_in_services(engine: Engine, place: Path) -> None:
+    command = "mpirun sh -c 'echo $DLAPP_ROLE $DLAPP_ROLE_INDEX of $OMPI_COMM_WORLD_SIZE'"
+    file = file_of(place, engine, command, "[role start]\n[role worker]\ninstances=2\nvcores=2\n", has_output=False)
+    with file.open("a") as text:
+        text.write("[role board]\nservice=true\ncommand=sh -c 'echo mine; exec sleep 600'\n")
+    done = waited(file)
+    assert done.code == 0, done.err + done.out
+    application = id_of(done)
+    assert sorted(printed("--container", "start_0", "--stdout", application)) == [
+        "start 0 of 5",
+        *["worker 0 of 5"] * 2,
+        *["worker 1 of 5"] * 2,
+    ]
+    assert printed("--container", "board_0", "--stdout", application) == ["mine"]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from dlapp import frameworks
 from dlapp.frameworks import mpi
 from dlapp.roster import Member, Roster
 from dlapp.spec import MAX_PORTS, AppSpec, Framework, Gang, Resources, RoleSpec
+from dlapp.value import replace
 
 NODES = ("worker", 0, "node1"), ("worker", 1, "node1"), ("board", 0, "node2")
 
@@ -58,9 +59,9 @@ def test_threads_are_shared_out_among_the_processes_of_a_container() -> None:
     assert threads(Resources(vcores=8)) == "1"
 
 
-def test_a_container_has_a_port_for_each_process_and_two_for_mpirun_and_its_daemon() -> None:
-    assert frameworks.ports(Framework.MPI, Resources(vcores=8)) == 10
-    assert frameworks.ports(Framework.MPI, Resources(vcores=8, gcores=2)) == 4
+def test_a_container_has_a_port_for_each_process_and_three_for_mpirun_and_its_daemon() -> None:
+    assert frameworks.ports(Framework.MPI, Resources(vcores=8)) == 11
+    assert frameworks.ports(Framework.MPI, Resources(vcores=8, gcores=2)) == 5
     assert frameworks.ports(Framework.MPI, Resources(vcores=500)) == MAX_PORTS
     assert [frameworks.ports(one, Resources(vcores=8)) for one in (Framework.NONE, Framework.PYTORCH)] == [0, 1]
 
@@ -75,7 +76,8 @@ def test_mpirun_is_told_of_its_agent_its_nodes_its_interface_and_two_ports() -> 
         "OMPI_MCA_plm_rsh_num_concurrent": "200",
         "OMPI_MCA_orte_default_hostfile": "/dlapp/run/mpi/hostfile",
         "OMPI_MCA_oob_tcp_dynamic_ipv4_ports": "20010,20012",
-        "OMPI_MCA_oob_tcp_dynamic_ipv6_ports": "20010,20012",
+        "OMPI_MCA_oob_tcp_dynamic_ipv6_ports": "20010",
+        "OMPI_MCA_oob_tcp_disable_ipv6_family": "1",
     }
     assert found["OMPI_MCA_oob_tcp_if_include"] == "eth1"
     assert found["DLAPP_MPI_NODE"] == "dlapp-container-0"
@@ -87,15 +89,25 @@ def test_a_daemon_and_its_processes_have_the_ports_and_the_interface_of_their_ow
     found = mpi.node_variables(roster().at(1), interface="eth1", kill_grace_s=5, shared_files="/tmp/x")
     assert found == {
         "OMPI_MCA_oob_tcp_dynamic_ipv4_ports": "20010-20210",
-        "OMPI_MCA_oob_tcp_dynamic_ipv6_ports": "20010-20210",
+        "OMPI_MCA_oob_tcp_dynamic_ipv6_ports": "20010",
+        "OMPI_MCA_oob_tcp_disable_ipv6_family": "1",
         "OMPI_MCA_oob_tcp_if_include": "eth1",
         "OMPI_MCA_btl_tcp_if_include": "eth1",
         "OMPI_MCA_btl_tcp_port_min_v4": "20010",
         "OMPI_MCA_btl_tcp_port_min_v6": "20010",
+        "OMPI_MCA_btl_tcp_disable_family": "6",
         "OMPI_MCA_plm_rsh_agent": "/bin/sh",
         "OMPI_MCA_odls_base_sigkill_timeout": "3",
         "OMPI_MCA_btl_vader_backing_directory": "/tmp/x",
         "OMPI_MCA_osc_sm_backing_directory": "/tmp/x",
+    }
+    on_ipv6 = replace(roster().at(1), address="fd00::1")
+    of_ipv6 = mpi.node_variables(on_ipv6, interface="eth1", kill_grace_s=5, shared_files="/tmp/x")
+    assert dict(of_ipv6.items() - found.items()) == {
+        "OMPI_MCA_oob_tcp_dynamic_ipv4_ports": "20010",
+        "OMPI_MCA_oob_tcp_dynamic_ipv6_ports": "20010-20210",
+        "OMPI_MCA_oob_tcp_disable_ipv4_family": "1",
+        "OMPI_MCA_btl_tcp_disable_family": "4",
     }
     bare = mpi.node_variables(roster().at(1), interface="", kill_grace_s=0, shared_files=None)
     assert not any("if_include" in name or "backing" in name for name in bare)
