@@ -27,9 +27,9 @@ _MOST_AT_ONCE = 20
 
 def waiting_after_s(home: str) -> float | None:
     """Return after how long in the queue the user of an application is told so; None: never."""
-    with contextlib.suppress(DlappError, OSError, TypeError, ValueError):
-        settings: dict[str, Any] = read_json(os.path.join(home, NOTIFY)) or {}
-        if "waiting" in settings["events"]:
+    with contextlib.suppress(DlappError, OSError, LookupError, TypeError, ValueError):
+        settings: dict[str, Any] | None = read_json(os.path.join(home, NOTIFY))
+        if settings is not None and "waiting" in settings["events"]:
             return float(settings["waiting_after_s"])
     return None
 
