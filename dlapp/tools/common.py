@@ -264,6 +264,12 @@ def say(*lines: str) -> None:
     click.echo("\n".join(map(one_line, lines)))
 
 
+def say_paged(*lines: str) -> None:
+    """Print lines of data by way of the user's pager."""
+    os.environ.setdefault("LESS", "FRX")
+    click.echo_via_pager("\n".join(map(one_line, lines)) + "\n")
+
+
 def _flush_before_the_error() -> None:
     try:
         sys.stdout.flush()

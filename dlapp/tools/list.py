@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlapp.errors import NotFound, Unreachable, UsageError
-from dlapp.tools.common import command, json_option, note, print_json, read_since_ms, say, whole
+from dlapp.tools.common import command, json_option, note, print_json, read_since_ms, say, say_paged, whole
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -33,31 +33,59 @@ STATES = ("waiting", "running", "finished", "succeeded", "failed", "timed-out", 
 @click.option(
     "--state", "states", type=click.Choice(STATES), multiple=True, help="Only those; may be given several times."
 )
+@click.option("--user", "user_option", metavar="USER", help="Only those of this user; the same as the argument.")
+@click.option("--queue", metavar="QUEUE", help="Only those in this queue.")
+@click.option("--project", metavar="PROJECT", help="Only those of this project, in upper or lower case.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="TAG", help="Only those with this tag; of several tags with all of them."
+)
 @click.option("--name", metavar="TEXT", help="Only those whose name contains TEXT, in upper or lower case.")
 @click.option("--since", metavar="TIME", help="Only those submitted since: 30m, 2h, 7d, 2023-11-14, 2023-11-14T22:00.")
+@click.option(
+    "-o",
+    "output",
+    metavar="FORM",
+    default="",
+    help="wide (all columns, uncut), json, id (ids alone), or name=COLUMN,... (these columns).",
+)
+@click.option("--sort", metavar="COLUMN", default="", help="Sort by this column, with - before it the other way round.")
 @json_option("Print the views as JSON.")
 def main(
     user: str | None,
+    user_option: str | None,
     everybody: bool,
     most: int,
     states: tuple[str, ...],
+    queue: str | None,
+    project: str | None,
+    tags: tuple[str, ...],
     name: str | None,
     since: str | None,
+    output: str,
+    sort: str,
     as_json: bool,
 ) -> None:
     """List applications: all unfinished ones and the last 20 finished.
 
     Without USER they are yours, on this machine and on the cluster, where you use both. On a terminal, ids are
-    shortened to their ends, which every command takes, and the table is cut to the terminal's width.
+    shortened to their ends, which every command takes, the table is cut to the terminal's width, and a long one is
+    shown page by page (PAGER).
     """
     from dlapp.client import Client
     from dlapp.system import clock
-    from dlapp.tools.display.view import derived, ended, fitted_list_lines, list_lines
+    from dlapp.tools.display.columns import named_lines, read_columns, sorted_views
+    from dlapp.tools.display.view import derived, ended, fitted_list_lines, list_lines, short_enough
 
+    if user is not None and user_option not in (None, user):
+        raise UsageError(f"--user {user_option} and the argument {user} are two users: give one of them")
+    user = user_option if user is None else user
+    columns = read_columns(output)
+    as_json = as_json or output == "json"
     if user is not None and everybody:
         raise UsageError("-a lists everybody's applications, USER one user's: give one of them")
     now_ms = clock.now_ms()
-    wanted = _filter(states, name, None if since is None else read_since_ms(since, now_ms))
+    since_ms = None if since is None else read_since_ms(since, now_ms)
+    wanted = _filter(states, name, since_ms, queue=queue, project=project, tags=tags)
     silent: list[Unreachable] = []
     # One more than is shown tells if there are more.
     client = Client(note=note)
@@ -71,11 +99,18 @@ def main(
     if is_cut:
         views = [view for place, view in enumerate(views) if place != finished[0]]
     views = [{**view, "unstored": _unstored(client, view)} for view in views]
-    if as_json:
+    if sort:
+        views = sorted_views(views, sort, now_ms)
+    if output == "id":
+        say(*(str(view["application_id"]) for view in views)) if views else None
+    elif columns:
+        say(*named_lines(views, columns, now_ms))
+    elif as_json:
         print_json({"applications": [{**whole(view), **derived(view, now_ms)} for view in views]})
-    elif sys.stdout.isatty():
-        columns = os.get_terminal_size(sys.stdout.fileno()).columns or 80
-        say(*fitted_list_lines(views, now_ms, columns, users=everybody or user is not None))
+    elif sys.stdout.isatty() and output != "wide":
+        size = os.get_terminal_size(sys.stdout.fileno())
+        lines = fitted_list_lines(views, now_ms, size.columns or 80, users=everybody or user is not None)
+        (say if short_enough(lines, size.lines) else say_paged)(*lines)
     else:
         say(*list_lines(views, now_ms))
     if silent:
@@ -117,17 +152,29 @@ def _check_user(name: str, has_applications: Callable[[], bool]) -> None:
 
 
 def _filter(
-    states: tuple[str, ...], name: str | None, since_ms: int | None
+    states: tuple[str, ...],
+    name: str | None,
+    since_ms: int | None,
+    *,
+    queue: str | None = None,
+    project: str | None = None,
+    tags: tuple[str, ...] = (),
 ) -> Callable[[Mapping[str, Any]], bool] | None:
     """Return what the options select; None: all."""
     from dlapp.tools.display.view import ended, state_word
 
-    if not states and name is None and since_ms is None:
+    if not states and not tags and all(one is None for one in (name, since_ms, queue, project)):
         return None
+    # YARN makes tags and projects lower case, and shows the path of a queue.
+    wanted_tags = {tag.casefold() for tag in tags}
 
     def wanted(view: Mapping[str, Any]) -> bool:
         is_of_states = not states or state_word(view) in states or ("finished" in states and ended(view))
         is_named = name is None or name.casefold() in view["appname"].casefold()
-        return is_of_states and is_named and (since_ms is None or view["submitted_ms"] >= since_ms)
+        in_queue = queue is None or queue.removeprefix("root.") == str(view.get("queue", ""))
+        of_project = project is None or project.casefold() == str(view.get("project", "")).casefold()
+        is_tagged = wanted_tags <= {str(tag).casefold() for tag in view.get("tags", ())}
+        is_recent = since_ms is None or view["submitted_ms"] >= since_ms
+        return is_of_states and is_named and in_queue and of_project and is_tagged and is_recent
 
     return wanted

@@ -40,6 +40,26 @@ def test_the_phase_says_since_when_and_until_when_an_allocation_lasts() -> None:
     assert am.phase() == f"running 1 of 2, waiting for 1 container since {since}, until {until} (max_runtime)"
 
 
+def test_the_view_says_what_is_lacking_and_why_containers_do_not_run_yet() -> None:
+    am = Driver(RoleSpec(instances=3, resources=Resources(memory_mib=512, gcores=2)), gang=Gang.ALL)
+    (ask,) = am.view().lacking
+    assert (ask.role, ask.count, ask.memory_mib, ask.gcores, ask.together) == ("worker", 3, 512, 2, True)
+    assert am.view().waiting is None  # why the engine gives none, it knows itself
+    am.granted(2)
+    found = am.view().waiting
+    assert found is not None
+    assert (found.code, found.resource, found.asked) == ("gang_partial", "gcores", 4)
+    assert found.message in am.phase()
+    assert am.view().lacking[0].count == 2
+    alone = Driver(RoleSpec())
+    alone.granted(2)
+    starting = alone.view().waiting
+    assert starting is not None
+    assert (starting.code, starting.message) == ("starting", "1 starting")
+    alone.running(2)
+    assert (alone.view().waiting, alone.view().lacking) == (None, ())
+
+
 def test_the_phase_says_since_when_and_until_when_a_start_lasts() -> None:
     am = Driver(RoleSpec())
     am.granted(2)

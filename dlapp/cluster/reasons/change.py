@@ -34,7 +34,8 @@ def _changes(facts: WaitFacts) -> Iterator[tuple[str, str, WaitFacts]]:
         if any(getattr(ask, key) for ask in facts.asks):
             empty = "" if key == "node_label" else ()
             asks = tuple(replace(ask, **{key: empty}) for ask in facts.asks)
-            yield f"without {key}", f"--set resources.{key}=", replace(facts, asks=asks)
+            # No option takes a key out of a file.
+            yield f"without {key}", "", replace(facts, asks=asks)
     for name, limits in facts.other_queues:
         yield f"queue {name}", f"--set application.queue={name}", replace(facts, limits=limits, am_limit="")
     for name in (GCORES, MEMORY, VCORES):

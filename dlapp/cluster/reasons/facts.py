@@ -86,7 +86,7 @@ class LimitFacts(Value, kw_only=True):
             is_reached = self._share(used) > self._share(self.most)
         else:
             is_reached = self._share(used) >= self._share(self.most) or self._share(left) < self._share(needed)
-        return max(known, key=lambda name: used[name] / max(1, self.most[name])) if is_reached else ""
+        return max(known, key=lambda name: (used[name] + needed[name]) / max(1, self.most[name])) if is_reached else ""
 
     def _share(self, amounts: Amounts) -> float:
         return max((amounts.get(name, 0) / there for name, there in self.whole.items() if there > 0), default=0.0)

@@ -76,11 +76,18 @@ def never_fits(facts: WaitFacts) -> Waiting | None:
             most = max(one.total.get(name, 0) for one in facts.nodes or ())
             text = f"{_needs(facts, ask, name)}, {where} {_amount(name, most)}"
             return _reason(NEVER_FITS, text, name, each(ask)[name], most)
+    together = total([one for one in facts.asks if one.together])
+    for name, amount in together.items() if facts.nodes else ():
+        there = [node.total[name] for node in facts.nodes or () if name in node.total]
+        if amount > sum(there) and len(there) == len(facts.nodes or ()):
+            where = "this machine has" if facts.one_machine else "all nodes together have"
+            text = f"needs {amount_text(name, amount)}, {where} {_amount(name, sum(there))}"
+            return _reason(NEVER_FITS, text, name, amount, sum(there))
     for limit in facts.limits:
         if limit.code == AM_LIMIT:
             continue
         alone = replace(limit, most=limit.ever or limit.most)
-        needed, used = _needed_at_once(facts.asks, limit)
+        needed, used = _needed_at_once(_plain(facts), limit)
         if name := alone.stops(needed, used=used):
             most = alone.most[name]
             text = f"needs {amount_text(name, needed[name])}, the maximum of {limit.name} is {_amount(name, most)}"
@@ -91,7 +98,7 @@ def never_fits(facts: WaitFacts) -> Waiting | None:
 def _limit(code: str) -> Callable[[WaitFacts], Waiting | None]:
     def tier(facts: WaitFacts) -> Waiting | None:
         for limit in facts.limits:
-            for ask in facts.asks if limit.code == code else ():
+            for ask in _plain(facts) if limit.code == code else ():
                 if name := limit.stops(each(ask)):
                     amount, left = each(ask)[name], max(0, limit.most[name] - limit.used[name])
                     text = (
@@ -102,6 +109,11 @@ def _limit(code: str) -> Callable[[WaitFacts], Waiting | None]:
         return None
 
     return tier
+
+
+def _plain(facts: WaitFacts) -> list[ContainerAsk]:
+    """Return the asks that the limits are about: nodes with a label have limits of their own, which are not known."""
+    return [one for one in facts.asks if not one.node_label]
 
 
 def _am_limit(facts: WaitFacts) -> Waiting | None:

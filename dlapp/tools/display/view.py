@@ -125,16 +125,13 @@ _LEAST = {"NAME": 8, "PHASE": 11, "USER": 8}
 
 def list_lines(views: Iterable[View], now_ms: int) -> list[str]:
     """Return all that ``dlapp-list`` prints for programs: a table, one application a line, in the order given."""
-    rows = [
-        (
-            *cells.values(),
-            _start_text(view["started_ms"], "%Y-%m-%dT%H:%M:%S"),
-            _age_text(now_ms - view["submitted_ms"]),
-        )
-        for view in views
-        for cells in (_cells(view, now_ms),)
-    ]
-    return table((*_HEAD, "STARTED", "AGE"), rows)
+    return table((*_HEAD, "STARTED", "AGE"), [tuple(list_cells(view, now_ms).values()) for view in views])
+
+
+def list_cells(view: View, now_ms: int) -> dict[str, str]:
+    """Return the cells of an application by the columns that ``dlapp-list`` prints for programs."""
+    started = _start_text(view["started_ms"], "%Y-%m-%dT%H:%M:%S")
+    return {**_cells(view, now_ms), "STARTED": started, "AGE": _age_text(now_ms - view["submitted_ms"])}
 
 
 def fitted_list_lines(views: Sequence[View], now_ms: int, columns: int, *, users: bool) -> list[str]:
@@ -168,6 +165,11 @@ def fitted_list_lines(views: Sequence[View], now_ms: int, columns: int, *, users
         if name in shown:
             least[name] += min(natural[name] - least[name], max(0, spare()))
     return table(shown, [[cut(row[name], least[name]) for name in shown] for row in rows])
+
+
+def short_enough(lines: Sequence[str], rows: int) -> bool:
+    """Return whether lines fit on a terminal of so many rows, with a line for the prompt; 0: it does not say."""
+    return not rows or len(lines) < rows
 
 
 def short_ids(ids: Sequence[str]) -> list[str]:

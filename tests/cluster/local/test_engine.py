@@ -258,6 +258,48 @@ def test_what_came_later_does_not_pass_what_waits(engine: LocalEngine, tmp_path:
     assert ended(engine, small).state is State.FINISHED
 
 
+def test_what_waits_says_why_and_with_the_change_that_is_named_it_starts(engine: LocalEngine, tmp_path: Path) -> None:
+    first = submit(engine, "wait", str(tmp_path / "first"), memory_mib=600)
+    running(engine, first)
+    large = submit(engine, "wait", str(tmp_path / "large"), memory_mib=900)
+    wait_until(lambda: "needs" in engine.view(large).diagnostics)
+    found = engine.view_in_full_json(str(large))
+    waiting = found["waiting"]
+    assert (waiting["code"], waiting["message"]) == ("nodes_full", found["diagnostics"])
+    assert (waiting["resource"], waiting["asked"], waiting["available"]) == ("memory", 900, 400)
+    assert [one["id"] for one in waiting["ahead"]] == [str(first)]
+    assert waiting["since_ms"] == found["submitted_ms"]
+    assert waiting["estimate"] == {"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 0}
+    same = engine.view(large).waiting
+    assert same is not None
+    assert (same.code, same.message, same.change) == ("nodes_full", waiting["message"], "")
+    assert engine.views()[1].waiting == same
+    behind = submit(engine, "wait", str(tmp_path / "behind"), memory_mib=256)
+    told = engine.view_in_full_json(str(behind))["waiting"]
+    assert (told["code"], told["message"], told["change"]) == ("nodes_full", "waiting: 1 ahead", "")
+    assert [(one["id"], one["amounts"]["memory"]) for one in told["ahead"]] == [(str(large), 900)]
+    engine.kill(large, "the test")
+    memory_mib = int(waiting["change"].partition("--set resources.memory=")[2].rstrip(")"))
+    engine.kill(behind, "the test")
+    changed = submit(engine, "wait", str(tmp_path / "large"), memory_mib=memory_mib)
+    running(engine, changed)
+    assert engine.view(changed).waiting is None or engine.view(changed).waiting.code == "starting"  # type: ignore[union-attr]
+
+
+def test_a_reason_that_cannot_be_read_is_shown_as_its_words(engine: LocalEngine, tmp_path: Path) -> None:
+    """A damaged row hides no application, and an earlier version's row has only the words."""
+    running(engine, submit(engine, "wait", str(tmp_path / "first"), memory_mib=600))
+    large = submit(engine, "wait", str(tmp_path / "large"), memory_mib=900)
+    wait_until(lambda: "needs" in engine.view(large).diagnostics)
+    words = engine.view(large).diagnostics
+    for text in ("", "{", "[]", '{"code": 3}', '{"message": "another"}'):
+        with Queue(engine.state) as queue, queue.change():
+            queue.update(int(str(large).rpartition("_")[2]), waiting=text)
+        found = engine.view(large)
+        assert found.waiting is not None
+        assert (found.diagnostics, found.waiting.code, found.waiting.message) == (words, "nodes_full", words)
+
+
 def test_what_fits_together_runs_together(engine: LocalEngine) -> None:
     ids = [submit(engine, "sleep", memory_mib=250) for _ in range(4)]
     running(engine, *ids)

@@ -64,12 +64,12 @@ CASES: dict[str, tuple[WaitFacts, str, str]] = {
     "label": (
         WaitFacts(asks=(ask(gcores=2, node_label="a100"),), nodes=TWO),
         "no node that runs has the label a100",
-        "without node_label: now, on host03 (--set resources.node_label=)",
+        "without node_label: now, on host03",
     ),
     "excluded_nodes": (
         WaitFacts(asks=(ask(gcores=2, exclude_nodes=("host03",)),), nodes=TWO),
         "exclude_nodes leaves out host03, where there is room",
-        "without exclude_nodes: now, on host03 (--set resources.exclude_nodes=)",
+        "without exclude_nodes: now, on host03",
     ),
     "gpus_quarantined": (
         WaitFacts(asks=(ask(gcores=2),), nodes=(node("host02", free=2, usable_gpus=3),)),

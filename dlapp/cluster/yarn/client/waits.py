@@ -24,10 +24,12 @@ from dlapp.report import ApplicationView, State
 from dlapp.spec import AppSpec
 from dlapp.system.text import shown
 from dlapp.value import replace
-from dlapp.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, ContainerAsk, Estimate
+from dlapp.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, ContainerAsk, Estimate, Waiting
 
 HISTORY_MS = 14 * 86_400_000
 """Applications that ended longer ago say nothing on how long one waits today."""
+MOST_FACTOR = 1_000_000
+"""A larger factor of a user's limit is none; -1 turns the limit off."""
 _CAPACITY = "yarn.scheduler.capacity"
 _AM_REQUEST = re.compile(r"AM Resource Request = <memory:(\d{1,12}), vCores:(\d{1,9})")
 _AM_LIMIT = "AM resource limit exceeded"
@@ -62,10 +64,7 @@ class ClusterFacts:
         """
         if (facts := self.facts(report, view)) is None:
             return view
-        waiting = choose(facts)
-        if report.state is State.RUNNING:
-            return replace(view, waiting=waiting)
-        return replace(view, waiting=waiting, diagnostics=waiting.message)
+        return _with(view, report, choose(facts))
 
     def facts(self, report: AppReport, view: ApplicationView) -> WaitFacts | None:
         """Return what is known about an application that waits; None: it waits for nothing that YARN gives."""
@@ -80,6 +79,14 @@ class ClusterFacts:
             asks = () if is_coming else (self._master(report),)
             own, starting = None, words or "YARN is taking it"
             since_ms = report.started_ms or None
+        if asks and report.state is State.ACCEPTED and self._of_others:
+            # 1. We read the report: it waits for its ApplicationMaster's container.
+            # 2. YARN gives it, and counts it in the queue.
+            # 3. We read the queue: there is no room left for what is there already.
+            self._look()
+            now = self._session.rest().report(report.application_id)
+            if now.state is not State.ACCEPTED or first_line(now.diagnostics).startswith(_ON_THE_WAY):
+                asks, starting = (), first_line(now.diagnostics) or starting
         has_containers = report.state is State.RUNNING and bool(view.containers)
         facts = self.of(asks, report.queue, report.user, view.usable_gpus, exclude=str(report.application_id))
         is_over = _AM_LIMIT in report.diagnostics and report.state is not State.RUNNING
@@ -126,13 +133,14 @@ class ClusterFacts:
         """Return a view with the reason, the smallest change that removes it, and an estimate of the start."""
         if (facts := self.facts(report, view)) is None:
             return view
-        waiting = replace(choose(facts), change=smallest_change(facts))
+        waiting = choose(facts)
+        if waiting.code != STARTING:
+            waiting = replace(waiting, change=smallest_change(facts))
         if report.state is not State.RUNNING:
             share = max(self._share({MEMORY: one.memory_mib, VCORES: one.vcores}) for one in facts.asks or (NO_ASK,))
             job = Job(report.started_ms, None, None, share)
             waiting = replace(waiting, estimate=self.estimate(report.queue, job, now_ms, exclude=report))
-        shown = view.diagnostics if report.state is State.RUNNING else waiting.message
-        return replace(view, waiting=waiting, diagnostics=shown)
+        return _with(view, report, waiting)
 
     def plan(self, spec: AppSpec, now_ms: int) -> PlanFacts:
         """Return what is known about an application that might be submitted now."""
@@ -285,11 +293,14 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
 def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitFacts | None:
     found = next((one for one in _users(queue.raw) if one.get("username") == user), {})
     factor = queue.raw.get("userLimitFactor")
-    if not isinstance(factor, (int, float)) or factor < 0:
+    if not isinstance(factor, (int, float)) or not 0 <= factor <= MOST_FACTOR:
         return None
     least, limit = _capacity(queue, "Min", whole), _capacity(queue, "Max", whole)
     ever = {name: min(limit.get(name, amount), int(amount * factor)) for name, amount in least.items()}
-    if not (most := _ours(amounts(_object(found.get("userResourceLimit")))) or ever):
+    # It is that of the partition that was computed last. Seen: Hadoop 3.4.2.
+    now = {} if _partitions(queue) > 1 else _ours(amounts(_object(found.get("userResourceLimit"))))
+    most = now or ever
+    if not most or most == whole:
         return None
     used = _ours(amounts(_object(found.get("resourcesUsed")))) or dict.fromkeys(most, 0)
     return LimitFacts(
@@ -302,6 +313,12 @@ def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitF
         is_soft=True,
         whole=whole,
     )
+
+
+def _partitions(queue: QueueInfo) -> int:
+    """Return in how many partitions, one for each node label and one without, a queue has a capacity."""
+    told: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
+    return len(told) if isinstance(told, list) else 1
 
 
 def _users(raw: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
@@ -323,7 +340,7 @@ def _capacity(queue: QueueInfo, which: str, whole: Mapping[str, int]) -> dict[st
         if is_plain and (found := _ours(amounts(_object(one.get(f"effective{which}Resource"))))):
             return found
     share = queue.raw.get("absoluteMaxCapacity" if which == "Max" else "absoluteCapacity")
-    if not isinstance(share, (int, float)):
+    if not isinstance(share, (int, float)) or not 0 <= share <= 100:
         return {}
     return {name: int(amount * share / 100) for name, amount in whole.items()}
 
@@ -363,6 +380,13 @@ def _ours(found: Mapping[str, int], dialect: Dialect | None = None) -> dict[str,
     if dialect is Dialect.NONE:
         ours.pop(GCORES, None)
     return ours
+
+
+def _with(view: ApplicationView, report: AppReport, waiting: Waiting) -> ApplicationView:
+    """Return a view with its reason; before an ApplicationMaster runs, that is its diagnostics, too."""
+    if report.state is State.RUNNING:
+        return replace(view, waiting=waiting)
+    return replace(view, waiting=waiting, diagnostics=waiting.message)
 
 
 def _asked_text(asks: Sequence[ContainerAsk]) -> str:

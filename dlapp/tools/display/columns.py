@@ -1,0 +1,107 @@
+"""Columns of a list that a user chooses or sorts by: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dlapp.errors import UsageError
+from dlapp.system.text import nearest, shown
+from dlapp.tools.display.view import NOTHING, View, list_cells, table
+
+FORMS = ("wide", "json", "id")
+_NAMED = "name="
+
+
+def read_columns(form: str) -> tuple[str, ...]:
+    """Return the columns of ``-o name=COLUMN,...``, in upper case; none for another form.
+
+    Raises:
+        UsageError: there is no such form or column.
+    """
+    if form in ("", *FORMS):
+        return ()
+    if not form.startswith(_NAMED):
+        raise UsageError(f"-o: {shown(form)} is none of {', '.join(FORMS)} and {_NAMED}COLUMN,...")
+    return tuple(map(_column, form.removeprefix(_NAMED).split(",")))
+
+
+def named_lines(views: Sequence[View], columns: Sequence[str], now_ms: int) -> list[str]:
+    """Return a table of these columns.
+
+    Args:
+        views: the applications, in order.
+        columns: of `COLUMNS`.
+        now_ms: the time [ms since 1970].
+    """
+    return table(columns, [[COLUMNS[name](view, now_ms) or NOTHING for name in columns] for view in views])
+
+
+def sorted_views(views: Sequence[View], by: str, now_ms: int) -> list[View]:
+    """Return applications in the order of a column; those that are equal in it stay in their order.
+
+    Args:
+        views: the applications.
+        by: a column, with ``-`` before it for the other way round.
+        now_ms: the time [ms since 1970].
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    name = _column(by.removeprefix("-"))
+    text, number = COLUMNS[name], _NUMBERS.get(name)
+
+    def key(view: View) -> tuple[float, str]:
+        return (0.0, text(view, now_ms).casefold()) if number is None else (number(view, now_ms), "")
+
+    return sorted(views, key=key, reverse=by.startswith("-"))
+
+
+def _column(name: str) -> str:
+    found = name.strip().upper()
+    if found not in COLUMNS:
+        hint = nearest(name.strip().lower(), [one.lower() for one in COLUMNS])
+        raise UsageError(f"{shown(name)} is no column of a list: {hint}")
+    return found
+
+
+def _of_table(name: str) -> Callable[[View, int], str]:
+    return lambda view, now_ms: list_cells(view, now_ms)[name]
+
+
+def _of_waiting(name: str) -> Callable[[View, int], str]:
+    return lambda view, _: str((view.get("waiting") or {}).get(name, ""))
+
+
+def _amount(name: str) -> Callable[[View, int], str]:
+    return lambda view, _: str(view.get(name, ""))
+
+
+_OF_TABLE = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PRIORITY", "PROJECT", "TAGS")
+COLUMNS: Mapping[str, Callable[[View, int], str]] = {
+    **{name: _of_table(name) for name in (*_OF_TABLE, "STARTED", "AGE")},
+    "WHY": _of_waiting("code"),
+    "CONTAINERS": _amount("total_containers"),
+    "MEMORY": _amount("memory_mib"),
+    "VCORES": _amount("vcores"),
+    "GPUS": _amount("gcores"),
+}
+"""All columns by their names: the text of each."""
+
+
+def _elapsed_ms(view: View, now_ms: int) -> float:
+    end_ms: Any = view["finished_ms"]
+    return float((now_ms if end_ms is None else end_ms) - view["submitted_ms"])
+
+
+_NUMBERS: Mapping[str, Callable[[View, int], float]] = {
+    "ELAPSED": _elapsed_ms,
+    "STARTED": lambda view, _: float(view["started_ms"] or 0),
+    "AGE": lambda view, now_ms: float(now_ms - view["submitted_ms"]),
+    "PRIORITY": lambda view, _: float(view.get("priority") or 0),
+    "CONTAINERS": lambda view, _: float(view.get("total_containers") or 0),
+    "MEMORY": lambda view, _: float(view.get("memory_mib") or 0),
+    "VCORES": lambda view, _: float(view.get("vcores") or 0),
+    "GPUS": lambda view, _: float(view.get("gcores") or 0),
+}
+"""Columns that are sorted by a number."""

@@ -1,0 +1,196 @@
+"""Test the facts about waits that are read from a ResourceManager: whole answers, half ones, and none."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.yarn.client import rest as rest_module
+from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo
+from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits, limits_of
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.errors import AskTooLarge, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.report import ApplicationView, FinalStatus, State
+from dlapp.spec import AppSpec, Gang, Resources, RoleSpec
+from dlapp.waiting import CODES, ContainerAsk
+
+APP = ApplicationId(1700000000000, 7)
+WHOLE = {"memory": 8192, "vcores": 16, "gcores": 8}
+DETAILS = " Details : AM Partition = <DEFAULT_PARTITION>; AM Resource Request = <memory:256, vCores:1>; "
+
+
+def amounts(memory: int, vcores: int, gcores: int) -> dict[str, Any]:
+    types = [{"name": "memory-mb", "value": memory}, {"name": "vcores", "value": vcores}]
+    types.append({"name": "gcores", "value": gcores})
+    return {"memory": memory, "vCores": vcores, "resourceInformations": {"resourceInformation": types}}
+
+
+def queue(name: str, most: tuple[int, int, int], used: tuple[int, int, int], **raw: Any) -> QueueInfo:
+    found = {
+        "resourcesUsed": amounts(*used),
+        "capacities": {"queueCapacitiesByPartition": [{"partitionName": "", "effectiveMaxResource": amounts(*most)}]},
+    }
+    return QueueInfo(name=name, path=f"root.{name}", state="RUNNING", leaf=True, raw=found | raw)
+
+
+def node(host: str, free: int) -> NodeInfo:
+    total = {"memory-mb": 4096, "vcores": 8, "gcores": 4}
+    return NodeInfo(name=f"{host}:8041", web="", state="RUNNING", total=total, free=total | {"gcores": free})
+
+
+def report(state: State = State.ACCEPTED, diagnostics: str = "", name: str = "small") -> AppReport:
+    return AppReport(
+        application_id=APP,
+        user="tony",
+        name="a",
+        queue=f"root.{name}",
+        state=state,
+        final_status=FinalStatus.UNDEFINED,
+        diagnostics=diagnostics,
+        started_ms=5,
+    )
+
+
+def view(**more: Any) -> ApplicationView:
+    return ApplicationView(application_id=APP, attempt=1, state=State.RUNNING, **more)
+
+
+class Server:
+    """A ResourceManager whose answers a test chooses; an error in place of one is raised."""
+
+    def __init__(self, queues: Any = (), nodes: Any = (), applications: Any = (), now: AppReport | None = None) -> None:
+        self._queues, self._nodes, self._applications, self._now = queues, nodes, applications, now
+
+    def queues(self) -> Any:
+        return _given(self._queues)
+
+    def nodes(self, *, running: bool) -> Any:
+        return _given(self._nodes)
+
+    def in_queue(self, _: str, *, ended_since_ms: int | None = None) -> Any:
+        return [] if ended_since_ms is not None else _given(self._applications)
+
+    def report(self, _: ApplicationId) -> AppReport:
+        return self._now or report()
+
+
+def _given(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def facts(server: Server) -> ClusterFacts:
+    config = SimpleNamespace(yarn=SimpleNamespace(am_memory_mib=256))
+    session: Any = SimpleNamespace(rest=lambda: server, dialect=lambda: Dialect.GCORES, config=config)
+    return ClusterFacts(session)
+
+
+ASK = ContainerAsk(role="worker", count=1, memory_mib=256, vcores=1, gcores=2)
+FULL = queue("small", (2048, 4, 2), (2048, 2, 1))
+
+
+def test_a_full_queue_is_named_for_an_applicationmaster_and_for_containers() -> None:
+    server = Server([FULL, queue("large", (8192, 16, 8), (0, 0, 0))], [node("a", 4)])
+    found = facts(server).in_full(report(diagnostics="waiting." + DETAILS), view(), 10).waiting
+    assert found is not None
+    assert (found.code, found.asked, found.available, found.since_ms) == ("queue_limit", 256, 0, 5)
+    assert found.change == "queue large: now, on a (--set application.queue=large)"
+    running = facts(server).explained(report(State.RUNNING), view(lacking=(ASK,)))
+    assert running.waiting is not None
+    assert (running.waiting.code, running.diagnostics) == ("queue_limit", "")
+
+
+def test_a_container_that_yarn_has_just_given_is_no_reason_for_a_wait() -> None:
+    """The queue may count it already when the report does not name it yet."""
+    now = report(diagnostics="Scheduler has assigned a container for AM, waiting for AM container to be launched")
+    found = facts(Server([FULL], [node("a", 4)], now=now)).explained(report(), view()).waiting
+    assert found is not None
+    assert (found.code, found.message) == ("starting", now.diagnostics)
+
+
+def test_hosts_with_gpus_in_quarantine_are_named_by_the_applicationmasters_word() -> None:
+    server = Server([], [node("a", 2), node("b", 1)])
+    found = facts(server).explained(report(State.RUNNING), view(lacking=(ASK,), usable_gpus={"a": 3})).waiting
+    assert found is not None
+    assert (found.code, found.message) == ("gpus_quarantined", "needs 2 GPUs, a has 1 free, 1 is in quarantine")
+
+
+def test_without_an_answer_the_reason_is_that_there_is_none() -> None:
+    for server in (
+        Server(Unreachable("http://rm: nobody answers"), [node("a", 4)]),
+        Server([FULL], Unreachable("half an answer")),
+    ):
+        found = facts(server).explained(report(State.RUNNING), view(lacking=(ASK,))).waiting
+        assert found is not None
+        assert found.code in ("service_away", "queue_limit")
+        if found.code == "service_away":
+            assert found.message.startswith("why it waits is not known: ")
+    nobody = Server([FULL], [node("a", 4)], Unreachable("the list is too long"))
+    found = facts(nobody).in_full(report(State.RUNNING), view(lacking=(ASK,)), 10).waiting
+    assert found is not None
+    assert (found.code, found.ahead) == ("queue_limit", ())
+
+
+def test_damaged_answers_give_a_reason_of_the_vocabulary_and_raise_nothing() -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    odd: tuple[Any, ...] = (None, 3, -5, "x", [], {}, [None], {"queueCapacitiesByPartition": [3]}, 1 << 70, 1e300, True)
+    names = (
+        *("resourcesUsed", "capacities", "users", "userLimitFactor", "absoluteMaxCapacity", "absoluteCapacity"),
+        "queuePath",
+    )
+    for _ in range(300):
+        raw = {name: chance.choice(odd) for name in chance.sample(names, 4)}
+        damaged = rest_module._report(
+            {
+                "id": str(APP),
+                "state": chance.choice(["ACCEPTED", "RUNNING", "LATER"]),
+                "diagnostics": chance.choice(odd),
+                "startedTime": chance.choice(odd),
+                "queue": "root.small",
+                "resourceInfo": chance.choice(odd),
+                "launchTime": chance.choice(odd),
+            }
+        )
+        server = Server([queue("small", (2048, 4, 2), (1, 1, 1), **raw)], [node("a", chance.randrange(5))], [damaged])
+        found = facts(server).in_full(damaged, view(lacking=(ASK,)), 10)
+        assert found.waiting is None or found.waiting.code in CODES
+
+
+def test_what_a_queue_or_a_user_can_never_have_is_refused() -> None:
+    queues = [
+        QueueInfo(name="root", path="root", state="RUNNING", leaf=False),
+        queue(
+            "small",
+            (2048, 4, 2),
+            (0, 0, 0),
+            userLimitFactor=1,
+            absoluteCapacity=12.5,
+        ),
+    ]
+
+    def spec(containers: int, gcores: int) -> AppSpec:
+        role = RoleSpec(instances=containers, resources=Resources(memory_mib=256, vcores=1, gcores=gcores))
+        return AppSpec(
+            username="tony", appname="a", workspace="/w", script="s", roles=(role,), queue="small", gang=Gang.ALL
+        )
+
+    nodes = [node("a", 4), node("b", 4)]
+    names = [one.name for one in limits_of(queues, "small", "tony", WHOLE)]
+    assert names == ["queue small", "tony in queue small"]
+    check_limits(spec(1, 1), queues, nodes, Dialect.GCORES, 256)
+    with pytest.raises(AskTooLarge, match=r"3 GPUs, the maximum of queue small is 2 \(yarn.*root.small.maximum-cap"):
+        check_limits(spec(1, 3), queues, nodes, Dialect.GCORES, 256)
+    with pytest.raises(AskTooLarge, match="tony in queue small is 1 "):
+        check_limits(spec(3, 1), [queues[0], _without_maximum(queues[1])], nodes, Dialect.GCORES, 256)
+
+
+def _without_maximum(one: QueueInfo) -> QueueInfo:
+    raw = {**one.raw, "capacities": {}, "absoluteMaxCapacity": 100}
+    return QueueInfo(name=one.name, path=one.path, state=one.state, leaf=True, raw=raw)

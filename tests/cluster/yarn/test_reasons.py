@@ -1,0 +1,247 @@
+"""Test the reasons of waits on a real YARN with two nodes and several queues, and the changes that end them."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.config import load_config
+from dlapp.errors import AskTooLarge
+from dlapp.ids import ApplicationId
+from dlapp.messages import Phase
+from dlapp.report import ApplicationView, State
+from dlapp.waiting import Waiting
+from tests.applications import properties
+from tests.cluster.yarn.on_yarn import until
+from tests.services.hadoop import NODES, Hadoop, NoHadoop
+
+pytestmark = [pytest.mark.slow, pytest.mark.hadoop]
+ROOT = "yarn.scheduler.capacity.root"
+ONE, TWO = NODES.values()
+
+
+def queues() -> dict[str, str]:
+    """Properties of queues: small has little at most, mine little for one user, masters one ApplicationMaster."""
+    keys: dict[str, dict[str, float]] = {
+        "default": {"capacity": 60, "user-limit-factor": 10},
+        "small": {"capacity": 20, "maximum-capacity": 25, "user-limit-factor": 10},
+        "mine": {"capacity": 10, "maximum-capacity": 100, "user-limit-factor": 1},
+        "masters": {
+            "capacity": 10,
+            "maximum-capacity": 100,
+            "maximum-am-resource-percent": 0.03,
+            "user-limit-factor": 10,
+        },
+    }
+    found = {f"{ROOT}.queues": ",".join(keys), f"{ROOT}.accessible-node-labels": "*"}
+    found[f"{ROOT}.accessible-node-labels.fast.capacity"] = "100"
+    for name, values in keys.items():
+        found |= {f"{ROOT}.{name}.{key}": str(value) for key, value in values.items()}
+        found[f"{ROOT}.{name}.acl_submit_applications"] = "*"
+        share = "100" if name == "default" else "0"
+        found[f"{ROOT}.{name}.accessible-node-labels.fast.capacity"] = share
+    return found
+
+
+@pytest.fixture(scope="module")
+def queued(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
+    """A cluster with these queues and with node labels."""
+    labels = tmp_path_factory.mktemp("labels")
+    site = {"yarn.node-labels.enabled": "true", "yarn.node-labels.fs-store.root-dir": f"file://{labels}"}
+    try:
+        with Hadoop.start(settings={"capacity-scheduler.xml": queues(), "yarn-site.xml": site}) as one:
+            url = f"{one.rm_url}/ws/v1/cluster/add-node-labels?user.name={getpass.getuser()}"
+            body = json.dumps({"nodeLabelInfo": [{"name": "fast", "exclusivity": True}]}).encode()
+            request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
+            urllib.request.urlopen(request, timeout=20).close()
+            yield one
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+
+
+class Cluster:
+    """Submits applications that run until they are killed."""
+
+    def __init__(self, client: Client, directory: Path) -> None:
+        self.client, self._directory = client, directory
+        self._made: list[ApplicationId] = []
+
+    def submit(self, name: str, sets: dict[str, object]) -> ApplicationId:
+        file = properties(self._directory, "sleep 600", name=name, resources={"memory": 256})
+        overrides = {key: str(value) for key, value in sets.items()}
+        one = self.client.submit(str(file), overrides=overrides).application_id
+        self._made.append(one)
+        return one
+
+    def running(self, name: str, **sets: object) -> ApplicationId:
+        """Submit one and wait until its program runs."""
+        return self.until_running(self.submit(name, _keys(sets)))
+
+    def until_running(self, one: ApplicationId) -> ApplicationId:
+        until(lambda: Phase.RUNNING in [each.phase for each in self.client.status(one).containers], 90)
+        return one
+
+    def waiting(self, name: str, code: str, **sets: object) -> tuple[ApplicationId, Waiting]:
+        """Submit one and wait until it waits for this reason; the reason in full."""
+        one = self.submit(name, _keys(sets))
+        seen: list[str] = []
+
+        def reason() -> Waiting | None:
+            found = self.client.status(one).waiting
+            if found is not None and found.code not in seen:
+                seen.append(found.code)
+            return found if found is not None and found.code == code else None
+
+        try:
+            shown = until(reason, 60)
+        except AssertionError:
+            raise AssertionError(f"{name}: {code} is not among {seen}: {self.client.status(one)}") from None
+        full = self.client.why(one).waiting
+        assert full is not None
+        assert (full.code, full.message) == (code, shown.message)
+        return one, full
+
+    def kill(self, *applications: ApplicationId) -> None:
+        for one in applications:
+            self.client.kill(one)
+
+    def end(self) -> None:
+        for one in self._made:
+            if not self.client.status(one).state.ended:
+                self.client.kill(one)
+
+
+def _keys(sets: dict[str, object]) -> dict[str, object]:
+    of_application = ("queue", "gang")
+    return {f"{'application' if key in of_application else 'resources'}.{key}": value for key, value in sets.items()}
+
+
+@pytest.fixture
+def cluster(queued: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
+    tmp_path.chmod(0o755)
+    options = {
+        "cluster": "yarn",
+        "yarn.conf_dir": str(queued.configuration),
+        "yarn.python": sys.executable,
+        # Nobody is there: tasks wait for it, and hold their GPUs of YARN's meanwhile.
+        "gpuid.zookeeper.ensemble": "127.0.0.1:1",
+        "gpuid.zookeeper.credentials": "none",
+        "local.state_dir": str(tmp_path / "state"),
+    }
+    with Client(load_config(options, environ={})) as client:
+        one = Cluster(client, tmp_path)
+        yield one
+        one.end()
+
+
+def listed(client: Client, one: ApplicationId) -> ApplicationView:
+    (found,) = [each for each in client.list() if each.application_id == one]
+    return found
+
+
+def test_limits_of_queues_users_and_masters_are_named_and_the_change_starts_the_application(cluster: Cluster) -> None:
+    client = cluster.client
+    first = cluster.running("first", queue="small", memory=1536)
+    one, why = cluster.waiting("second", "queue_limit", queue="small", memory=512)
+    assert (why.resource, why.asked, why.available) == ("memory", 512, 0)
+    assert [ahead.id for ahead in why.ahead] == [str(first)]
+    assert why.ahead[0].amounts["memory"] == 1792
+    assert why.since_ms is not None
+    assert why.change.startswith("queue default: now, on 127.0.1.")
+    same = Waiting(**{**_fields(why), "ahead": ()})
+    until(lambda: listed(client, one).waiting == same)
+    cluster.kill(one)
+    cluster.kill(cluster.running("second", queue="default", memory=512), first)  # the change was applied
+
+    alone, why = cluster.waiting("user", "user_limit", queue="mine", containers=2, memory=768)
+    assert "mine" in why.message
+    assert "user-limit-factor" in why.message
+    cluster.until_running(alone)
+
+    cluster.running("masters", queue="masters")
+    one, why = cluster.waiting("masters2", "am_limit", queue="masters")
+    assert "AM resource limit exceeded" in why.message
+    view = client.status(one)
+    assert (view.state, view.diagnostics) == (State.ACCEPTED, why.message)
+    assert why.estimate is not None
+
+
+def test_nodes_that_are_left_out_full_or_without_a_label_are_named(cluster: Cluster) -> None:
+    big = cluster.running("big", nodes=ONE, memory=3328)
+    one, why = cluster.waiting("excluded", "excluded_nodes", exclude_nodes=TWO, memory=1024)
+    assert why.change == f"without exclude_nodes: now, on {TWO}"
+    cluster.kill(one)
+    cluster.kill(cluster.running("excluded", memory=1024))  # the change was applied
+
+    one, why = cluster.waiting("full", "nodes_full", memory=4096)
+    assert why.resource == "memory"
+    assert str(big) in [ahead.id for ahead in why.ahead]
+    option = why.change.partition("--set resources.memory=")[2].rstrip(")")
+    cluster.kill(one)
+    cluster.kill(cluster.running("full", memory=option))
+
+    one, why = cluster.waiting("gang", "gang_partial", gang="all", containers=2, memory=2560)
+    assert why.message.startswith("1 of 2 held, waiting for 1 container")
+    cluster.kill(one)
+
+    one, why = cluster.waiting("label", "label", node_label="fast", memory=256)
+    assert why.message == "no node that runs has the label fast"
+    assert why.change.startswith("without node_label: now")
+
+
+def test_gpus_in_pieces_and_a_service_that_is_away_are_named(cluster: Cluster) -> None:
+    for number, host in enumerate((ONE, TWO)):
+        _, why = cluster.waiting(f"half{number}", "service_away", nodes=host, gcores=2)
+        assert "ZooKeeper" in why.resource
+    _, why = cluster.waiting("three", "gpus_fragmented", gcores=3)
+    assert (why.message, why.asked, why.available) == ("4 GPUs free, 3 together nowhere", 3, 2)
+    assert why.change.startswith("2 GPUs: now, on 127.0.1.")
+
+
+def test_what_can_never_be_met_is_refused_with_the_limit(cluster: Cluster, tmp_path: Path) -> None:
+    plan = planned(cluster, tmp_path)
+    assert plan["waiting"]["code"] == "starting"
+    assert sorted(plan["nodes"]["worker"]) == sorted([ONE, TWO])
+    for sets, text in (
+        ({"application.queue": "small", "resources.memory": "2500m"}, f"{ROOT}.small.maximum-capacity"),
+        ({"resources.gcores": "5"}, "gcores"),
+        ({"application.gang": "all", "resources.containers": "9", "resources.memory": "1g"}, "memory"),
+        (
+            {"application.gang": "all", "application.queue": "mine", "resources.containers": "5"},
+            f"{ROOT}.mine.user-limit-factor",
+        ),
+    ):
+        if text == "memory":
+            assert planned(cluster, tmp_path, sets)["waiting"]["code"] == "never_fits"
+            continue
+        with pytest.raises(AskTooLarge, match=text):
+            planned(cluster, tmp_path, sets)
+
+
+def test_a_start_is_told_as_such(cluster: Cluster) -> None:
+    one, why = cluster.waiting("starts", "starting")
+    assert why.change == ""
+    cluster.until_running(one)
+    assert cluster.client.status(one).waiting is None
+
+
+def planned(cluster: Cluster, tmp_path: Path, sets: dict[str, str] | None = None) -> dict[str, Any]:
+    from dlapp.launcher.overrides import OptionNames, Overrides
+
+    file = properties(tmp_path, "true", name="plan", resources={"memory": 256})
+    overrides = Overrides(sets or {}, {}, None, OptionNames("overrides", "env", "args"))
+    return cluster.client.plan_json(file, overrides=overrides)
+
+
+def _fields(why: Waiting) -> dict[str, Any]:
+    names: Sequence[str] = ("code", "message", "resource", "asked", "available", "since_ms", "ahead")
+    return {name: getattr(why, name) for name in names}
