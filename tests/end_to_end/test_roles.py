@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.applications import Done, launch, run, status, wait_for
+from tests.applications import Done, launch, processes, run, status, wait_for
 from tests.end_to_end.test_applications import END_S, id_of, printed, waited
 from tests.engines import FULL, Engine, on_yarn_when_full
 
@@ -331,3 +334,43 @@ def test_two_gangs_of_four_on_a_cluster_with_room_for_six_always_both_finish(
         wait_for(f"the end of both gangs in round {number}", both_have_ended, 300)
         assert [status(one)["final_status"] for one in applications] == ["SUCCEEDED"] * 2
     assert any("gave back what it held" in phase or "held, waiting for" in phase for phase in phases), phases
+
+
+WAITS = "touch @/up-$CONTAINER_INDEX-$DLAPP_GENERATION; until [ -e @/done ]; do sleep 0.02; done"
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("engine", ["local"], indirect=True)  # its processes are found on one machine
+@pytest.mark.parametrize(
+    ("phase", "policy", "generation"),
+    [("running", "restart_gang", 1), ("running", "restart", 0), ("waiting", "restart_gang", 1)],
+)
+def test_a_gang_of_which_all_processes_of_one_rank_are_killed_goes_on(
+    engine: Engine, tmp_path: Path, phase: str, policy: str, generation: int
+) -> None:
+    ready = f"until [ -e {tmp_path}/ready ]; do sleep 0.02; done; echo '{{\"ready\": true}}' >>$DLAPP_REPORT\n"
+    file = file_of(
+        tmp_path,
+        f"first]\nretries=1\nscript=first.sh\non_failure={policy}\n",
+        f"second]\nretries=1\nscript=second.sh\non_failure={policy}\ndepends_on=first:ready\n",
+        first=(ready + WAITS).replace("@", str(tmp_path)),
+        second=WAITS.replace("@", str(tmp_path)),
+    )
+    if phase == "running":
+        (tmp_path / "ready").touch()
+    application = launch(file)
+    wait_for("its phase", lambda: [one["phase"] for one in status(application)["containers"]][1:] == [phase], END_S)
+    victim = status(application)["containers"][1]["container_id"]
+    (directory,) = engine.state_dir.glob(f"*/applications/{application}/containers/{victim}")
+    for one in processes(directory):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGKILL)
+    (tmp_path / "ready").touch()
+    ranks = [(0, generation), (1, generation)]
+    wait_for("both run", lambda: all((tmp_path / f"up-{n}-{of}").exists() for n, of in ranks), END_S)
+    wait_for("another container", lambda: status(application)["containers"][1]["container_id"] != victim, END_S)
+    (tmp_path / "done").touch()
+    wait_for("its end", lambda: status(application)["final_status"] == "SUCCEEDED", END_S)
+    seen = status(application)["containers"]
+    assert [one["generation"] for one in seen] == [generation] * 2
+    assert [len(one["earlier"]) for one in seen] == [0, 1], "the one that lives keeps its container"
