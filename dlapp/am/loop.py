@@ -58,6 +58,8 @@ SETTLING_S = 300.0
 """How long an attempt that was told to end lets its outputs be settled; what it leaves undone the next one does."""
 VIEW_EVERY_S = 0.2
 """The least time between two views written while containers report progress."""
+VIEW_SHARE = 0.05
+"""The share of a core that views may take: one of 10,000 containers takes a tenth of a second."""
 RECORD_END_S, TELL_END_S = 10.0, 20.0
 """How long an ApplicationMaster that tells its user of the end itself stays for that when the end is on record: until
 the notification is recorded, and until it is delivered."""
@@ -567,7 +569,9 @@ class Loop:
         if not final and (not self._changed or now < self._view_due):
             return
         self._changed, self._view_due = False, now + VIEW_EVERY_S
+        began_s = time.thread_time()
         self._app_dir.write_view(self._view())
+        self._view_due = max(self._view_due, now + (time.thread_time() - began_s) / VIEW_SHARE)
 
     def _end(self) -> None:
         self._note_down(final=True)

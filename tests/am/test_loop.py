@@ -135,6 +135,11 @@ class Task:
         self._report = replace(self._report, seen=orders.number)
         return orders
 
+    def progress(self) -> None:
+        """Report news."""
+        self._report = replace(self._report, number=self._report.number + 1)
+        self.report()
+
     def fail(self) -> None:
         """Report that the payload failed."""
         result = TaskResult(fault=Fault.USER, exit_code=3)
@@ -296,6 +301,19 @@ def test_news_of_a_task_leave_its_wait_for_orders_alone(world: World, monkeypatc
     world.beat()
     waiting.join(20)
     assert not waiting.is_alive()
+
+
+def test_a_view_that_takes_long_to_make_is_made_seldom(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = itertools.chain([100.0, 200.0], itertools.repeat(200.0))
+    monkeypatch.setattr(time, "thread_time", lambda: next(times))
+    before = len(world.home.views)
+    world.tasks[0].progress()
+    until(lambda: len(world.home.views) == before + 1)
+    assert world.loop._view_due > time.monotonic() + 1000  # 100 s of a core, of which they may take a twentieth
+    world.tasks[0].progress()
+    world.beat()
+    world.beat()
+    assert len(world.home.views) == before + 1
 
 
 def test_who_is_to_end_at_once_writes_no_last_view(world: World) -> None:
