@@ -338,7 +338,12 @@ class Client(Closeable):
             except Unreachable:
                 if not follow:
                     raise
-            seen, latest = latest, self.status(application_id)
+            try:
+                seen, latest = latest, self.status(application_id)
+            except Unreachable:
+                if not follow:
+                    raise
+                return False, logs or ()
             if latest != seen:
                 on_change(latest)
             if latest.state.ended:
@@ -431,6 +436,21 @@ class Client(Closeable):
             first += one.instances
         names = ", ".join(one.name for one in spec.roles)
         raise NotFound(f"{application_id} has no role {role}, it has {names}")
+
+    def index_of_rank(self, application_id: AnyApplication, rank: int) -> int:
+        """Return CONTAINER_INDEX of a rank: the number of a container in the role that decides.
+
+        Raises:
+            NotFound: there is no such application or rank.
+            UsageError: several roles decide.
+        """
+        application_id = self._id(application_id)
+        spec = self._on(application_id).submission(application_id).spec
+        names = [role.name for role in spec.roles if spec.decides(role)]
+        if len(names) != 1:
+            example = f"--container {names[0]}_{rank}" if names else "--container"
+            raise UsageError(f"{application_id} has no ranks: {' and '.join(names)} decide; use {example}")
+        return self.index_of(application_id, names[0], rank)
 
     # ---- doing ----
 

@@ -24,13 +24,22 @@ if TYPE_CHECKING:
 @click.option("-f", "--follow", is_flag=True, help="Follow until the application ends, and exit with its code.")
 @click.option("--container", metavar="INDEX|ROLE_N|ID", help="Only this container: raw, its stderr to stderr.")
 @click.option(
+    "--rank", type=click.IntRange(min=0), metavar="N", help="As --container, the N-th of the role that decides."
+)
+@click.option(
     "--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Each container's N-th start, not its last."
 )
 @click.option("--stdout", "only_stdout", is_flag=True, help="Only stdout.")
 @click.option("--stderr", "only_stderr", is_flag=True, help="Only stderr.")
 @click.option("--own", is_flag=True, help="dlapp's own log of the containers instead of the program's.")
 @click.option(
-    "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each stream."
+    "-n",
+    "--lines",
+    "--tail",
+    "lines",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Begin with the last N lines of each stream.",
 )
 @click.option("--since", metavar="TIME", help="Only what was printed since: 10m, 2h, 2023-11-14T22:00.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with its time, which is approximate.")
@@ -40,6 +49,7 @@ def main(
     application: str,
     follow: bool,
     container: str | None,
+    rank: int | None,
     try_number: int | None,
     only_stdout: bool,
     only_stderr: bool,
@@ -60,6 +70,8 @@ def main(
     from dlapp.client import Client, exit_code
 
     streams = _streams(only_stdout, only_stderr, own)
+    if rank is not None and container is not None:
+        raise UsageError("--rank and --container exclude each other")
     if timestamps and own:
         raise UsageError("--timestamps and --own exclude each other: lines of dlapp's own log begin with their time")
     if since is not None and own:
@@ -72,6 +84,8 @@ def main(
     client = Client()
     application_id = client.resolve(application)
     one = None if container is None else _container(container, client, application_id)
+    if rank is not None:
+        one = client.index_of_rank(application_id, rank)
     waiting = _WaitingNotes()
     pieces = client.logs(
         application_id,

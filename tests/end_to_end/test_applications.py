@@ -106,6 +106,8 @@ def test_every_container_is_given_its_place_its_arguments_and_environment(engine
         ]
     assert "note: cache.models: without docker_image nothing is mounted at /models; DLAPP_CACHE_MODELS has" in done.err
     assert sorted(printed("--stderr", application)) == ["[0 err] trouble", "[1 err] trouble"]
+    last = printed("--rank", "1", "--stdout", "--tail", "2", application)
+    assert last == ["here: 0", "writable: 0"]
     own = printed("--own", "--container", "1", application)
     assert any(line.endswith(" running") for line in own)
     assert any("ended: " in line for line in own)

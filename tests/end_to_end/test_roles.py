@@ -51,6 +51,9 @@ def test_each_role_is_given_its_program_its_place_and_its_variables(engine: Engi
         "[trainer_1] a b c 1 1/3 trainer 1/2 trainer all",
     ]
     assert printed("--container", "trainer_1", "--stdout") == ["a b c 1 1/3 trainer 1/2 trainer all"]
+    ranks = run("dlapp-logs", "--rank", "0")
+    several = f"Error: {application} has no ranks: trainer and judge decide; use --container trainer_0\n"
+    assert (ranks.code, ranks.err) == (2, several)
     absent = run("dlapp-logs", "--container", "trainer_2")
     assert (absent.code, absent.err) == (
         3,

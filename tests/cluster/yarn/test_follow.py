@@ -1,0 +1,57 @@
+"""Following the output of an application whose ApplicationMaster and ResourceManager are killed and come back."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.applications import BIN, launch, properties, status, wait_for
+from tests.end_to_end.test_kill_matrix import kill
+from tests.engines import Engine
+
+END_S = 120.0
+
+
+@pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
+@pytest.mark.slow
+def test_who_follows_sees_each_line_once_over_restarts_of_both_masters(engine: Engine, tmp_path: Path) -> None:
+    hadoop, go = engine.hadoop, tmp_path / "go"
+    assert hadoop is not None
+    script = f"i=0; until [ -e {go} ]; do echo $i; i=$((i+1)); sleep 0.2; done; echo end $i"
+    application = launch(properties(tmp_path, script))
+    out = tmp_path / "out"
+    words = [str(BIN / "dlapp-logs"), "-f", "--stdout", application]
+    with open(out, "wb") as file, open(tmp_path / "err", "wb") as errors:
+        follower = subprocess.Popen(words, stdout=file, stderr=errors, stdin=subprocess.DEVNULL)
+
+    def lines() -> list[str]:
+        return out.read_text().splitlines()
+
+    def grows() -> None:
+        count = len(lines())
+        wait_for("more lines", lambda: len(lines()) > count, END_S)
+
+    try:
+        grows()
+        kill([one.pid for one in engine.processes(application) if one.role == "am"])
+        grows()
+        wait_for("the next attempt", lambda: status(application)["attempt"] == 2, END_S)
+        hadoop.kill_part("rm")
+        try:
+            grows()
+        finally:
+            hadoop.start_part("rm")
+        hadoop.wait_until_ready()
+        grows()
+        assert follower.poll() is None
+        go.touch()
+        assert follower.wait(END_S) == 0, (tmp_path / "err").read_text()
+    finally:
+        follower.kill()
+        follower.wait()
+    *seen, last = lines()
+    assert seen == [f"[0] {number}" for number in range(len(seen))]
+    assert last == f"[0] end {len(seen)}"
+    assert "succeeded" in (tmp_path / "err").read_text()
