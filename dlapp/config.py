@@ -159,6 +159,12 @@ class NotifyConfig(NamedTuple):
     command: tuple[str, ...] | None
 
 
+class MetricsConfig(NamedTuple):
+    """Metrics for Prometheus; None: there is no file by which it finds ApplicationMasters."""
+
+    targets: str | None
+
+
 class Config(NamedTuple):
     """The whole configuration.
 
@@ -178,6 +184,7 @@ class Config(NamedTuple):
     history: HistoryConfig
     yarn: YarnConfig
     notify: NotifyConfig
+    metrics: MetricsConfig
     texts: Mapping[str, str]
     origins: Mapping[str, str]
     ignored: tuple[str, ...] = ()
@@ -587,6 +594,14 @@ KEYS: tuple[Key, ...] = (
         "maximum number of ApplicationMasters of an application; the cluster's own limit applies, too",
     ),
     Key(
+        "metrics.targets",
+        "targets",
+        _read_directory,
+        "",
+        "directory",
+        "where each ApplicationMaster, on its machine, writes the file by which [Prometheus](metrics.md) finds it",
+    ),
+    Key(
         "notify.events",
         "events",
         read_events,
@@ -833,6 +848,7 @@ def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
         history=HistoryConfig(**values["history"]),
         yarn=YarnConfig(**values["yarn"]),
         notify=NotifyConfig(**values["notify"]),
+        metrics=MetricsConfig(**values["metrics"]),
         texts=texts,
         origins=origins,
     )

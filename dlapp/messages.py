@@ -82,6 +82,11 @@ def page_path(control_secret: str) -> str:
     return f"/{derive_token(control_secret, 'page')[:32]}/"
 
 
+def metrics_path(control_secret: str) -> str:
+    """Return the path of the metrics for Prometheus; who is not told it cannot guess it."""
+    return f"/metrics/{derive_token(control_secret, 'metrics')[:32]}"
+
+
 def token_is_right(control_secret: str, purpose: str, token: str) -> bool:
     """Return True if ``token`` is the one for ``purpose``; takes as long for a near miss as for a far one."""
     import hmac

@@ -633,6 +633,8 @@ class Submission(Value, kw_only=True):
         file: its path.
         resumed_from: id of the application from whose checkpoint it goes on; empty: none.
         again_of: id of the application that is submitted once more by this one; empty: none.
+        metrics_targets: a directory on the machine of the ApplicationMaster for the file by which Prometheus finds it;
+            empty: there is none.
         checkpoints_of: id of the application whose checkpoints it goes on with; empty: it has its own.
     """
 
@@ -647,6 +649,7 @@ class Submission(Value, kw_only=True):
     resumed_from: str = ""
     again_of: str = ""
     checkpoints_of: str = ""
+    metrics_targets: str = ""
 
 
 class Secrets(Value, kw_only=True):

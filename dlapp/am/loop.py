@@ -47,6 +47,7 @@ from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.am.device_counts import DeviceCountReader
+    from dlapp.am.discovery import MetricsTarget
     from dlapp.launch_spec import LedgerSettings
     from dlapp.notifications.sender import Sender
 
@@ -163,6 +164,7 @@ class Loop:
             self._sender.begin()  # with what the attempt before left
         with self._control.server:
             self._app_dir.open(self._control.url, self._queue.put)
+            target = self._discoverable()
             # A later attempt does not know its containers yet: the view of the one before says more.
             is_first = self._attempt == 1
             registered = self._wait_for(lambda: self._engine.register(self._control.url), shows=is_first)
@@ -193,6 +195,8 @@ class Loop:
                 if self._state.unrecorded:
                     self._handle(events.JournalWritten(self._journal.written))
             self._end()
+            if target is not None:
+                target.remove()
         if self._settling is not None:
             self._settling.join(SETTLING_S)
         with contextlib.suppress(OSError):  # it has been said
@@ -535,11 +539,26 @@ class Loop:
         data, until = self._open_answers.get(what, (b"", now))
         if until <= now:
             view = for_strangers(self._view())
-            data = (
-                _page(view) if what is RequestKind.PAGE else json.dumps(to_json(view), separators=(",", ":")).encode()
-            )
+            if what is RequestKind.PAGE:
+                data = _page(view)
+            elif what is RequestKind.METRICS:
+                from dlapp.am.metrics import metrics_text
+
+                data = metrics_text(view).encode()
+            else:
+                data = json.dumps(to_json(view), separators=(",", ":")).encode()
             self._open_answers[what] = data, now + OPEN_ANSWER_EVERY_S
         return data
+
+    def _discoverable(self) -> MetricsTarget | None:
+        """Write the file by which Prometheus finds this process, where that is wished."""
+        if not self._submission.metrics_targets:
+            return None
+        from dlapp.am.discovery import MetricsTarget
+
+        target = MetricsTarget(self._submission.metrics_targets, self._application_id)
+        target.write(self._control.url, self._control.metrics_path)
+        return target
 
     def _view(self) -> ApplicationView:
         return view_of(self._state, self._control.page_url, self._wait)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dlapp.errors import SpecError, UsageError
 from dlapp.ids import ContainerId
-from dlapp.messages import TOOLS, Hello, Report, StopRequest, page_path, token_is_right
+from dlapp.messages import TOOLS, Hello, Report, StopRequest, metrics_path, page_path, token_is_right
 from dlapp.net.control import Admission, ControlServer, Refusal, Request
 from dlapp.serialization import from_json
 from dlapp.value import Record
@@ -35,6 +35,13 @@ class RequestKind(Enum):
     SOFT_KILL = "softkill"
     KILL = "kill"
     PAGE = "page"
+    METRICS = "metrics"
+
+
+_KINDS = {
+    RequestKind.PAGE: "text/html; charset=utf-8",
+    RequestKind.METRICS: "text/plain; version=0.0.4; charset=utf-8",  # of Prometheus' text format
+}
 
 
 class ControlRequest(Record):
@@ -54,8 +61,8 @@ class ControlRequest(Record):
         self.server.reply(self.request, status, {"error": why})
 
     def answer_bytes(self, data: bytes) -> None:
-        """Answer with JSON, or with a page where that was asked for, in its final form."""
-        kind = "text/html; charset=utf-8" if self.kind is RequestKind.PAGE else "application/json"
+        """Answer with JSON, or with a page or metrics where these were asked for, in their final form."""
+        kind = _KINDS.get(self.kind, "application/json")
         self.server.reply(self.request, 200, data, kind)
 
 
@@ -82,6 +89,7 @@ class ControlEndpoint:
     ) -> None:
         self._secret, self._put, self._name, self._open = secret, put, name, open_page
         self._page = "/" if open_page else page_path(secret)
+        self.metrics_path = metrics_path(secret)
         self.server = ControlServer(self._on_request, host, admit=self._admit)
 
     @property
@@ -97,6 +105,8 @@ class ControlEndpoint:
     def _admit(self, method: str, path: str, token: str) -> Admission | Refusal:
         """Decide on a request at its head."""
         match method, _words(path):
+            case "GET", ["metrics", _] if hmac.compare_digest(path.encode(), self.metrics_path.encode()):
+                return Admission()
             case "GET", [_] if self._is_page(path):
                 return Admission()
             case "GET", ["v1", "view"] if self._open and not token:
@@ -149,6 +159,8 @@ class ControlEndpoint:
                 if isinstance(message, Report) and message.wait_s > 0:
                     request.remember(message)
                 self._put(ControlRequest(RequestKind(word), message, request, self.server))
+            case ["metrics", _]:
+                self._put(ControlRequest(RequestKind.METRICS, None, request, self.server))
             case ["v1", "view"]:
                 self._put(
                     ControlRequest(

@@ -124,6 +124,7 @@ def launch(
             submitter=os_user(),
             submitted_ms=clock.now_ms(),
             log_limit_bytes=config.runtime.log_limit_bytes,
+            metrics_targets=config.metrics.targets or "",
             properties=application.properties.to_record() if application.has_file else "",
             file=application.snapshot.path,
             resumed_from=origin.application_id if origin is not None and origin.resumes else "",

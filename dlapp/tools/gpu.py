@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dlapp.config import Config
 
 GC_TIMEOUT_S = 120.0
+LISTEN = "127.0.0.1:9441"
 LINES_AT_ONCE = 500
 MOST_PROBLEMS = 20
 """How many bad entries of the machine's ledger are named."""
@@ -27,6 +28,7 @@ _WORDS = {
     "release": (1, 1, "GPU"),
     "forget": (1, 1, "HOST"),
     "why": (1, 1, "N"),
+    "exporter": (0, 0, ""),
 }
 
 
@@ -43,6 +45,7 @@ _WORDS = {
     help="gc HOST: time limit for each host, in seconds; by default 120.",
 )
 @click.option("--forgotten", is_flag=True, help="list: also hosts that were forgotten.")
+@click.option("--listen", metavar="HOST:PORT", help=f"exporter: address to listen on; by default {LISTEN}.")
 @click.option("--original", is_flag=True, help='list: print {"host01": {"gpu0": "application_..."}}.')
 @json_option("Print the answer as JSON.")
 def main(
@@ -53,6 +56,7 @@ def main(
     reason: str,
     timeout_s: float | None,
     forgotten: bool,
+    listen: str | None,
     original: bool,
     as_json: bool,
 ) -> int:
@@ -68,10 +72,11 @@ def main(
                        where nothing shows that its program is gone; --force: of any
     forget HOST        no longer list a host that was removed from the cluster
     why N              where N GPUs are free for one container; if nowhere, why
+    exporter           serve this host's GPUs as metrics for Prometheus until it is ended
 
     GPU is an index (2, gpu2), a uuid or a PCI bus id.
     """
-    options = {"host": host, "force": force, "reason": reason, "timeout": timeout_s}
+    options = {"host": host, "force": force, "reason": reason, "timeout": timeout_s, "listen": listen}
     _check(action, words, **options, forgotten=forgotten, original=original)
     from dlapp.client import caller
     from dlapp.client.gpu_ledger import GpuLedger
@@ -82,6 +87,11 @@ def main(
     with GpuLedger(config) as ledger:
         if action == "list":
             return _list(ledger, words[0] if words else None, forgotten=forgotten, original=original, as_json=as_json)
+        if action == "exporter":
+            from dlapp.client.exporter import serve
+
+            serve(ledger, listen or LISTEN)
+            return 0
         if action == "why":
             count = _number(words[0])
             answer = ledger.why(count)
@@ -184,6 +194,7 @@ def _check(action: str, words: tuple[str, ...], **options: Any) -> None:
         "quarantine": ("host", "reason"),
         "heal": ("host",),
         "release": ("host", "force"),
+        "exporter": ("listen",),
     }
     for name, value in options.items():
         if value and name not in allowed.get(action, ()):

@@ -42,6 +42,7 @@ NEEDS = (
     Need("java", "default-jre-headless", "a real Hadoop"),
     Need("mvn", "maven", "a real Hadoop (its jars come from Maven Central, once)"),
     Need(ZOOKEEPER_JAR, "zookeeper", "a real ZooKeeper"),
+    Need("prometheus", "prometheus", "metrics in a real Prometheus"),
     Need("chromium", "chromium", "pages in a browser"),
     Need(TORCH, "python3-torch", "distributed training with PyTorch"),
     Need("mpirun", "openmpi-bin", "distributed training with Open MPI"),

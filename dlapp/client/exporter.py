@@ -1,0 +1,115 @@
+"""Exporter of this host's GPUs for Prometheus: who holds each of them, and how it is used.
+
+Each scrape reads the GPU ledger and NVML once. What is not known has no line. ``dlapp_node_up`` is 0 where one of them
+does not answer, and the exporter goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dlapp.errors import ConfigError, DlappError, UsageError
+from dlapp.system import log
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from dlapp.client.gpu_ledger import GpuLedger
+
+_MIB = 1 << 20
+_STATES = ("free", "held", "quarantined", "absent")
+_VALUES = (
+    ("utilisation_ratio", "utilization", 0.01, "Share of the time in which a kernel was executed."),
+    ("memory_used_bytes", "used_mib", _MIB, "GPU memory in use, by whatever process."),
+    ("memory_bytes", "memory_mib", _MIB, "GPU memory that there is."),
+    ("temperature_celsius", "temperature_c", 1, "Temperature of the GPU."),
+)
+
+
+class GpuCollector:
+    """Collector of prometheus-client; scrapes come from several threads, one reads at a time."""
+
+    def __init__(self, ledger: GpuLedger) -> None:
+        self._ledger, self._turn = ledger, threading.Lock()
+        self._said = ""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they are now."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        here = self._ledger.here
+        devices, problem = [], ""
+        with self._turn:
+            try:
+                for view in self._ledger.hosts(here):
+                    devices, problem = view["devices"], view["error"]
+            except (DlappError, OSError) as error:
+                problem = str(error)
+            if problem != self._said:
+                self._said = problem
+                log.warning(problem) if problem else log.info("the GPU ledger and NVML answer again")
+        up = GaugeMetricFamily("dlapp_node_up", "Whether the GPU ledger and NVML answer.", labels=["host"])
+        up.add_metric([here], 0 if problem else 1)
+        yield up
+        names = ["host", "gpu"]
+        info = GaugeMetricFamily(
+            "dlapp_node_gpu_info", "1; the labels say which GPU it is.", labels=[*names, "uuid", "model"]
+        )
+        state = GaugeMetricFamily("dlapp_node_gpu_state", "1 for the state that it is in.", labels=[*names, "state"])
+        lease = GaugeMetricFamily(
+            "dlapp_node_gpu_lease",
+            "1; the labels say who holds it.",
+            labels=[*names, "app", "user", "container"],
+        )
+        for one in devices:
+            where = [here, gpu_of(one)]
+            info.add_metric([*where, one["uuid"], one["name"]], 1)
+            for name in _STATES:
+                state.add_metric([*where, name], int(one["state"] == name))
+            if one["application"]:
+                lease.add_metric([*where, one["application"], one["user"], one["container"]], 1)
+        yield from (info, state, lease)
+        for name, field, unit, text in _VALUES:
+            family = GaugeMetricFamily(f"dlapp_node_gpu_{name}", text, labels=names)
+            for one in devices:
+                if one[field] is not None:
+                    family.add_metric([here, gpu_of(one)], one[field] * unit)
+            yield family
+
+
+def gpu_of(device: dict[str, Any]) -> str:
+    """Return the label of a GPU: its index, with the number of its MIG device."""
+    return str(device["label"]).removeprefix("gpu")
+
+
+def serve(ledger: GpuLedger, listen: str) -> None:
+    """Serve the metrics of this host until the process is ended.
+
+    Args:
+        ledger: of the GPUs.
+        listen: ``host:port``.
+
+    Raises:
+        ConfigError: prometheus-client is not installed.
+        UsageError: it cannot listen there.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ModuleNotFoundError as error:
+        raise ConfigError("prometheus-client is not installed: pip install 'dlapp[metrics]'") from error
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"{listen} is not host:port")
+    registry = CollectorRegistry()
+    registry.register(GpuCollector(ledger))
+    try:
+        server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
+    except OSError as error:
+        raise UsageError(f"{listen}: {error.strerror}") from error
+    log.info(f"metrics of {ledger.here} at http://{host}:{server.server_port}/metrics")
+    try:
+        thread.join()
+    finally:
+        server.shutdown()
