@@ -61,6 +61,7 @@ class ApplicationReader:
 
     def __init__(self, there: ClusterSession, masters: AmClients) -> None:
         self._session, self._masters = there, masters
+        self._facts = ClusterFacts(there)
         self._sweeper: threading.Thread | None = None
         self._nodes: dict[str, str] = {}
         self._ask_at: dict[ApplicationId, float] = {}
@@ -83,7 +84,9 @@ class ApplicationReader:
                 raise
             said = "; ".join(filter(None, (written.diagnostics, f"the ResourceManager does not answer: {error}")))
             return replace(written, diagnostics=said)
-        return ClusterFacts(self._session).explained(report, self._merged(report))
+        if self._facts.is_old:
+            self._facts = ClusterFacts(self._session)
+        return self._facts.explained(report, self._merged(report))
 
     def view_in_full(self, application_id: ApplicationId) -> ApplicationView:
         """`view`, with the smallest change that ends its wait and an estimate of its start. Raises NotFound,
