@@ -116,8 +116,9 @@ def test_a_preempted_program_goes_on_from_the_checkpoint_that_it_saved_at_the_no
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
 def test_a_gang_of_which_a_member_is_preempted_starts_again_when_there_is_room(engine: Engine, place: Path) -> None:
-    del engine
-    application = trainer(place, "gang", 2, memory="2560")
+    engine.put("kept/somewhere/else", "")
+    checkpoint = f"[checkpoint]\npath=model\nhdfs={engine.root}/kept/state\n"
+    application = trainer(place, "gang", 2, memory="2560", more=checkpoint)
     other = rival(place)
     told = [place / f"gang/told-{number}-0" for number in (0, 1)]
     wait_for("both have SIGTERM", lambda: all(one.exists() for one in told), END_S)
@@ -127,6 +128,8 @@ def test_a_gang_of_which_a_member_is_preempted_starts_again_when_there_is_room(e
     assert "1 of 2" in status(application)["phase"], "one waits for a container, the other one holds its own"
     (place / "enough").touch()
     wait_for("both run again", lambda: all((place / f"gang/up-{n}-1").exists() for n in (0, 1)), END_S)
+    for number in (0, 1):
+        assert (place / f"gang/resumed-{number}-1").read_text() == "saved by 0-0\n"
     (place / "gang/done").touch()
     seen = wait_for_end(application)["containers"]
     assert [one["generation"] for one in seen] == [1, 1]
