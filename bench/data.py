@@ -1,14 +1,18 @@
-"""Trees to and from HDFS: dlapp's storage against Hadoop's own ``hdfs dfs`` and the Python package hdfs.
+"""Trees to and from HDFS: dlapp's storage, natively and by WebHDFS, against Hadoop's own ``hdfs dfs`` and the Python
+package hdfs.
 
-put-1g, get-1g              one file of 1 GiB, whole processes: how many times as fast as ``hdfs dfs``
+put-1g, get-1g              one file of 1 GiB, whole processes: how many times as fast as ``hdfs dfs``, natively
 put-1000, get-1000          1,000 files of 100 KiB, against ``hdfs dfs -t 8``
 put-10000, get-10000        10,000 files of 4 KiB, likewise
-get-1g-cpu, get-1g-memory   what the client takes of processor time and memory, against ``hdfs dfs -get``
+...-webhdfs                 the same by WebHDFS
+get-1g-cpu, ...-memory      what the client takes of processor time and memory, natively, against ``hdfs dfs``
+nn-ops-read                 calls to the NameNode for each file of get-1000, natively
 cache-hit                   the staging of 1 GiB that is on the node, against fetching it: for a container, which
                             sees it mounted; the conditions have the copy that a plain process gets
 
 One NameNode and one DataNode, real ones, in this run; the peers take turns, and times are medians. ``hdfs dfs`` is
-Hadoop's FsShell in a JVM with its defaults. What was got is compared with what was put, byte by byte, once each.
+Hadoop's FsShell in a JVM with its defaults. All get what ``hdfs dfs`` put; the conditions have as ``own_s`` what the
+native way takes for what it put itself. What was got is compared with what was put, byte by byte, once each.
 DLAPP_BENCH_DATA=small makes everything a tenth as large, to see that it works.
 """
 
@@ -30,7 +34,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import Row, median_ratio
-from dlapp.locations import HdfsPlace
+from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
 from dlapp.serialization import to_json
 from tests.services.hadoop import Hadoop, NoHadoop, java, library
@@ -43,14 +47,13 @@ _OURS = """
 import json, sys
 from dlapp.locations import HdfsPlace
 from dlapp.serialization import from_json
-from dlapp.storage.open import open_location
+from dlapp.storage.open import open_location, plan_fetch
 do, settings, here, there = sys.argv[1:5]
 place = from_json(HdfsPlace, json.loads(settings))
 if do == "put":
     open_location(there, place).store(here, there)
 else:
-    system = open_location(there, place)
-    system.fetch(system.matches(there), here)
+    plan_fetch([there], here, hdfs=place).fetch()
 """
 _PACKAGE = """
 import json, sys
@@ -101,9 +104,9 @@ def rows() -> list[Row]:
 def _rows() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="dlapp-bench-data-") as name, Hadoop.start(parts=("nn", "dn")) as cluster:
         bench = _Bench(Path(name), cluster)
-        found = bench.transfer("1g", 1, 1024 * MIB // SCALE, ROUNDS, {"put": 1.8, "get": 1.5})
-        found += bench.transfer("1000", 1000 // SCALE, 100 << 10, ROUNDS, {"put": 1.5, "get": 4.0})
-        found += bench.transfer("10000", 10_000 // SCALE, 4 << 10, 1, {"put": 1.1, "get": 4.0}, warm_up=0)
+        found = bench.transfer("1g", 1, 1024 * MIB // SCALE, ROUNDS, {"put": (1.6, 1.8), "get": (1.7, 1.5)})
+        found += bench.transfer("1000", 1000 // SCALE, 100 << 10, ROUNDS, {"put": (2.4, 1.5), "get": (9.0, 4.0)})
+        found += bench.transfer("10000", 10_000 // SCALE, 4 << 10, 1, {"put": (1.8, 1.1), "get": (8.0, 4.0)}, warm_up=0)
         return [*found, bench.cache_hit()]
 
 
@@ -114,20 +117,28 @@ class _Bench:
         self._here, self._cluster = here, cluster
         location = f"hdfs://127.0.0.1:{cluster.ports['nn']}"
         self._home = f"{location}/bench"
-        self._settings = json.dumps(to_json(HdfsPlace(location, (cluster.hdfs_url,), Login(getpass.getuser()))))
+        place = HdfsPlace(location, (cluster.hdfs_url,), Login(getpass.getuser()))
+        self._settings = json.dumps(to_json(place))
+        self._settings_native = json.dumps(to_json(place._replace(protocol=NATIVE)))
         self._java = [java(), "-Djava.net.preferIPv4Stack=true", "-cp", f"{cluster.configuration}:{library()}/*"]
         self._java.append("org.apache.hadoop.fs.FsShell")
-        self._peers: dict[str, Callable[[str, Path, str], list[str]]] = {"ours": self._ours, "java": self._fs_shell}
+        # Hadoop's own client is first: all get what it put.
+        self._peers: dict[str, Callable[[str, Path, str], list[str]]] = {
+            "java": self._fs_shell,
+            "native": self._native,
+            "webhdfs": self._ours,
+        }
         if importlib.util.find_spec("hdfs") is not None:
             self._peers["package"] = self._package
         subprocess.run([*self._java, "-mkdir", "-p", self._home], check=True, capture_output=True)
 
     def transfer(
-        self, name: str, files: int, size: int, rounds: int, goals: dict[str, float], *, warm_up: int = 1
+        self, name: str, files: int, size: int, rounds: int, goals: dict[str, tuple[float, float]], *, warm_up: int = 1
     ) -> list[Row]:
         """Rows for a tree of so many files of a size, put and got.
 
         Args:
+            goals: for each of both, natively and by WebHDFS.
             warm_up: rounds before those that count: for caches, and the servers' own compilers.
         """
         source = self._here / f"source-{name}"
@@ -139,22 +150,32 @@ class _Bench:
                     file.write(piece[: min(MIB, size - at)])
         what = source if files > 1 else source / "00000"
         taken: dict[tuple[str, str], list[Taken]] = {}
+        calls = 0
         for round_ in range(warm_up + rounds):
             for do in ("put", "get"):
-                for peer, words in self._peers.items():
-                    there, got = f"{self._home}/{peer}-{what.name}", self._here / "got" / peer
+                peers = self._peers if do == "put" else {**self._peers, "own": self._native}
+                for peer, words in peers.items():
+                    owner = peer if do == "put" else "native" if peer == "own" else "java"
+                    there, got = f"{self._home}/{owner}-{what.name}", self._here / "got" / peer
                     if do == "put":
                         self._remove(there)
                     else:
                         got.mkdir(parents=True)
+                    asked = self._namenode_calls()
                     one = _run(words(do, what if do == "put" else got, there))
+                    if (do, peer) == ("get", "native"):
+                        calls = self._namenode_calls() - asked
                     if round_ >= warm_up:
                         taken.setdefault((do, peer), []).append(one)
                     if do == "get" and round_ == 0:
                         _check_same(what, got / there.rpartition("/")[2])
                     shutil.rmtree(self._here / "got", ignore_errors=True)
         shutil.rmtree(source)
-        return self._rows_of(name, files, size, rounds, goals, taken)
+        found = self._rows_of(name, files, size, rounds, goals, taken)
+        if name == "1000":
+            conditions = {"files": float(files), "calls": float(calls)}
+            found.append(Row(name="nn-ops-read", ratio=calls / files, goal=0.1, better="lower", conditions=conditions))
+        return found
 
     def _rows_of(
         self,
@@ -162,23 +183,27 @@ class _Bench:
         files: int,
         size: int,
         rounds: int,
-        goals: dict[str, float],
+        goals: dict[str, tuple[float, float]],
         taken: dict[tuple[str, str], list[Taken]],
     ) -> list[Row]:
         found = []
-        for do, goal in goals.items():
-            seconds = {peer: [one.seconds for one in taken[do, peer]] for peer in self._peers}
+        for do, of_ways in goals.items():
+            seconds = {peer: [one.seconds for one in taken[how, peer]] for how, peer in taken if how == do}
             conditions: dict[str, float] = {"files": files, "bytes_each": size, "rounds": rounds}
             for peer, times in seconds.items():
                 conditions[f"{peer}_s"] = statistics.median(times)
-            ratio = median_ratio(seconds["java"], seconds["ours"])
-            found.append(Row(name=f"{do}-{name}", ratio=ratio, goal=goal, better="higher", conditions=conditions))
+            for (way, end), goal in zip((("native", ""), ("webhdfs", "-webhdfs")), of_ways, strict=True):
+                ratio = median_ratio(seconds["java"], seconds[way])
+                row = f"{do}-{name}{end}"
+                found.append(Row(name=row, ratio=ratio, goal=goal, better="higher", conditions=conditions))
         if files == 1:
-            ours, theirs = taken["get", "ours"], taken["get", "java"]
-            cpu = [one.cpu_s for one in ours], [one.cpu_s for one in theirs]
-            memory = [float(one.memory) for one in ours], [float(one.memory) for one in theirs]
-            found.append(_less(f"get-{name}-cpu", 0.5, cpu, "cpu_s", 1))
-            found.append(_less(f"get-{name}-memory", 0.4, memory, "mib", MIB))
+            for do, limits in (("get", (0.7, 0.2)), ("put", (None, 0.3))):
+                ours, theirs = taken[do, "native"], taken[do, "java"]
+                if limits[0] is not None:
+                    cpu = [one.cpu_s for one in ours], [one.cpu_s for one in theirs]
+                    found.append(_less(f"{do}-{name}-cpu", limits[0], cpu, "cpu_s", 1))
+                memory = [float(one.memory) for one in ours], [float(one.memory) for one in theirs]
+                found.append(_less(f"{do}-{name}-memory", limits[1], memory, "mib", MIB))
         return found
 
     def cache_hit(self) -> Row:
@@ -210,12 +235,19 @@ class _Bench:
     def _ours(self, do: str, here: Path, there: str) -> list[str]:
         return [sys.executable, "-c", _OURS, do, self._settings, str(here), there]
 
+    def _native(self, do: str, here: Path, there: str) -> list[str]:
+        return [sys.executable, "-c", _OURS, do, self._settings_native, str(here), there]
+
     def _package(self, do: str, here: Path, there: str) -> list[str]:
         return [sys.executable, "-c", _PACKAGE, do, self._settings, str(here), there]
 
     def _fs_shell(self, do: str, here: Path, there: str) -> list[str]:
         threads = ["-t", "8"]
         return [*self._java, f"-{do}", *threads, *((str(here), there) if do == "put" else (there, str(here)))]
+
+    def _namenode_calls(self) -> int:
+        """Return how often clients called the NameNode, as its audit log has it."""
+        return self._cluster.log("nn").count(" FSNamesystem.audit: ")
 
     def _remove(self, there: str) -> None:
         url = f"{self._cluster.hdfs_url}/webhdfs/v1/{there.split('/', 3)[3]}"
