@@ -65,6 +65,7 @@ from dlapp.storage.webhdfs import (
 )
 from dlapp.system import log
 from dlapp.system.files import is_plain_name
+from dlapp.system.waits import Wait
 
 T = TypeVar("T")
 
@@ -145,6 +146,7 @@ class NativeHdfs(WebHdfs):
         self._located: dict[str, tuple[int, LocatedBlock]] = {}
         self._listed_blocks_serve = True
         self._data_served = False
+        self._can_verify = True
         self._unserved: set[str] = set()
         self._lease_renewed_s = 0.0
 
@@ -179,7 +181,7 @@ class NativeHdfs(WebHdfs):
         """See `WebHdfs.children`."""
         if self.why_not():
             return super().children(path)
-        located = located and self._listed_blocks_serve
+        located = located and self._listed_blocks_serve and self._can_verify
         nodes: dict[bytes, DataNode] = {}
         found: list[FileStatus] = []
         after = b""
@@ -237,7 +239,7 @@ class NativeHdfs(WebHdfs):
         Args:
             path, fd, offset, end, tell, direct_to_datanode: as there.
         """
-        if not self.why_not():
+        if not self.why_not() and self._can_verify:
             try:
                 offset = self._fetch(path, fd, offset, end, tell)
             except _Unserved as why:
@@ -373,8 +375,9 @@ class NativeHdfs(WebHdfs):
             connection, was_used = self._namenodes.take(address, self._connect, is_new=is_new)
             keep = False
             try:
-                self._check_active_at(address, connection, deadline)
-                answer = connection.call(*call, deadline)
+                with self._waiting_for(address):
+                    self._check_active_at(address, connection, deadline)
+                    answer = connection.call(*call, deadline)
                 keep = True
                 return Fields(answer)
             except ConnectionLost as error:
@@ -511,6 +514,8 @@ class NativeHdfs(WebHdfs):
                 self._data_served = True
                 return end
             except CannotVerify as error:
+                # Most others have the same checksums; they are not tried one by one.
+                self._can_verify = False
                 raise _Unserved(f"files are read by WebHDFS: {error}") from error
             except CorruptReplica as error:
                 answered = True
@@ -539,10 +544,12 @@ class NativeHdfs(WebHdfs):
     ) -> None:
         address = node.host, node.port
         began = False
+        wait = self._waiting_for(address)
 
         def taken(pieces: list[memoryview]) -> None:
             nonlocal at, began
             began = True
+            wait.renew()
             at += sum(map(len, pieces))
             take(pieces)
 
@@ -550,7 +557,8 @@ class NativeHdfs(WebHdfs):
             connection, was_used = self._nodes.take(address, self._connect_datanode, is_new=is_new)
             good = False
             try:
-                connection.read(block, self._client, at - block.offset, end - at, taken)
+                with wait.renew():
+                    connection.read(block, self._client, at - block.offset, end - at, taken)
                 good = True
                 return
             except ConnectionLost:
@@ -561,6 +569,9 @@ class NativeHdfs(WebHdfs):
                     self._nodes.keep(address, connection)
                 else:
                     self._nodes.drop(connection)
+
+    def _waiting_for(self, address: Address) -> Wait:
+        return Wait(f"HDFS at {address[0]}:{address[1]}", self._timeout_s[1])
 
     def _connect_datanode(self, address: Address) -> DataNodeConnection:
         return DataNodeConnection(address, connect_s=self._timeout_s[0], silence_s=self._timeout_s[1])
@@ -661,18 +672,19 @@ class NativeHdfs(WebHdfs):
         failures: list[str] = []
         while len(failures) < MOST_DEAD_ENDS:
             located = self._add_block(path, file_id, previous, excluded)
-            first = located.nodes[0]
+            address = located.nodes[0].host, located.nodes[0].port
             try:
-                connection, _ = self._nodes.take((first.host, first.port), self._connect_datanode, is_new=True)
+                connection, _ = self._nodes.take(address, self._connect_datanode, is_new=True)
                 try:
-                    connection.write(
-                        located,
-                        self._client,
-                        checksum,
-                        lambda at, size: source.read(start + at, size),
-                        count,
-                        self._keep_lease,
-                    )
+                    with self._waiting_for(address) as wait:
+                        connection.write(
+                            located,
+                            self._client,
+                            checksum,
+                            lambda at, size: source.read(start + at, size),
+                            count,
+                            lambda: self._between_packets(wait),
+                        )
                 finally:
                     self._nodes.drop(connection)
                 self._data_served = True
@@ -714,8 +726,9 @@ class NativeHdfs(WebHdfs):
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, 0.4)
 
-    def _keep_lease(self) -> None:
-        """Renew the lease on what this client writes, now and then."""
+    def _between_packets(self, wait: Wait) -> None:
+        """Let the time of a wait begin anew; renew the lease on what this client writes, now and then."""
+        wait.renew()
         now_s = self._clock()
         if now_s - self._lease_renewed_s > _LEASE_S:
             self._lease_renewed_s = now_s

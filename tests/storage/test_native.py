@@ -21,6 +21,7 @@ from dlapp.hadoop.connection import Connection
 from dlapp.hadoop.errors import ConnectionLost
 from dlapp.hadoop.hdfs import checksums
 from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, has_crc32c
+from dlapp.hadoop.hdfs.client_protocol import LocatedBlock
 from dlapp.hadoop.hdfs.connections import Address
 from dlapp.hadoop.hdfs.datanode import DataNodeConnection
 from dlapp.locations import AUTO, NATIVE, HdfsPlace
@@ -28,6 +29,7 @@ from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.native import NativeHdfs, rpc_addresses
 from dlapp.storage.webhdfs import WebHdfs
+from dlapp.system import waits
 from tests.services.hadoop import DATANODES, JAVA_OPTIONS, Hadoop, java, library
 from tests.services.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries
@@ -133,11 +135,23 @@ def test_the_checksum_of_a_file_is_that_of_hadoops_own_client(
 
 
 def test_a_pipeline_of_three_has_the_content_on_each(
-    hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path
+    hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = os.urandom(700_000)
-    (tmp_path / "file").write_bytes(content)
-    in_three_replicas(files).store(str(tmp_path / "file"), f"{base}/file")
+    pipelines: list[int] = []
+    real = DataNodeConnection.write
+
+    def write(connection: DataNodeConnection, located: LocatedBlock, *arguments: Any) -> None:
+        pipelines.append(len(located.nodes))
+        real(connection, located, *arguments)
+
+    monkeypatch.setattr(DataNodeConnection, "write", write)
+    for number in range(20):
+        content = os.urandom(700_000)
+        (tmp_path / "file").write_bytes(content)
+        in_three_replicas(files).store(str(tmp_path / "file"), f"{base}/{number}")
+        if pipelines[-1] == 3:  # the NameNode leaves out a DataNode that it did not hear of for 3 s
+            break
+    assert pipelines[-1] == 3
     assert len(replicas(hadoop, content)) == 3
 
 
@@ -149,12 +163,15 @@ def test_without_a_library_for_crc32c_such_files_go_by_webhdfs(
     monkeypatch.setattr("dlapp.storage.native.has_crc32c", lambda: False)
     by_webhdfs.clear()
     files = HdfsFiles(place)
-    assert files.read_bytes(f"{base}/theirs", 100) == b"content"
-    assert len(by_webhdfs) == 1
     # What is written then has CRC32, which all clients read.
     files.write_atomic(f"{base}/ours", b"ours")
     assert files.read_bytes(f"{base}/ours", 100) == b"ours"
+    assert by_webhdfs == []
+    assert files.read_bytes(f"{base}/theirs", 100) == b"content"
     assert len(by_webhdfs) == 1
+    # Then no other is tried natively: most have the same checksums.
+    assert files.read_bytes(f"{base}/ours", 100) == b"ours"
+    assert len(by_webhdfs) == 2
 
 
 # ---- whether it serves ----
@@ -272,6 +289,7 @@ def test_a_corrupt_replica_is_passed_over_and_reported(
     content = os.urandom(900_000)
     (tmp_path / "file").write_bytes(content)
     in_three_replicas(files).store(str(tmp_path / "file"), f"{base}/file")
+    replicate(files, f"{base}/file", 3)
     blocks = replicas(hadoop, content)
     assert len(blocks) == 3
     for block in blocks[:2]:
@@ -338,6 +356,21 @@ def test_a_read_goes_on_with_another_datanode_when_one_dies(
     monkeypatch.setattr(DataNodeConnection, "_need", need)
     assert back(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
     assert killed
+
+
+def test_a_wait_for_a_datanode_is_shown(files: HdfsFiles, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: set[str] = set()
+    for name in ("_need", "_send_packet"):
+        real = getattr(DataNodeConnection, name)
+
+        def noted(connection: DataNodeConnection, *arguments: Any, real: Any = real) -> Any:
+            shown.update(one.what for one in waits._waits)
+            return real(connection, *arguments)
+
+        monkeypatch.setattr(DataNodeConnection, name, noted)
+        files.write_atomic(f"{base}/file", b"content")
+        assert files.read_bytes(f"{base}/file", 100) == b"content"
+    assert [one for one in shown if one.startswith("HDFS at 127.0.0.1:")]
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, hadoop: Hadoop, part: str, packet: int) -> list[str]:
