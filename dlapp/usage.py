@@ -5,7 +5,17 @@ None means everywhere that it is not known. It never means that something was id
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dlapp.errors import SpecError
+from dlapp.ids import ContainerId
 from dlapp.value import Value, field
+
+MAX_USAGE_BYTES = 32 << 20
+"""The largest file with the use of containers over time: of 200 containers with a GPU each it has some 2 MB."""
+USAGE_COLUMNS_WITH_RANGE = frozenset(("cpu_cores", "memory_mib", "utilisation"))
+"""Names of columns of a series that also have the least and the most of a bucket; of a GPU's the last part."""
 
 
 class DeviceUsage(Value, kw_only=True):
@@ -116,3 +126,88 @@ class Receipt(Value, kw_only=True):
     bytes: ByteCounts = ByteCounts()
     energy_wh: float | None = None
     suggestion: str = ""
+
+
+class ContainerSeries(Value, kw_only=True):
+    """Use of one container over time, in buckets of one width.
+
+    Args:
+        index, attempt: as in `dlapp.report.ContainerView`.
+        start_ms: the begin of the first bucket [ms since 1970].
+        step_ms: width of a bucket [ms].
+        columns: name -> ``mean``, and of `USAGE_COLUMNS_WITH_RANGE` also ``min`` and ``max``: a number for each bucket;
+            None: not known. Those of a GPU begin with ``gpu<index>.``, metrics of the payload with ``metric.``.
+    """
+
+    container_id: ContainerId
+    index: int
+    attempt: int
+    start_ms: int
+    step_ms: int
+    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.step_ms <= 0:
+            raise SpecError("step_ms", "is not above 0")
+        for name, column in self.columns.items():
+            for values in column.values():
+                # A file has hundreds of thousands: one look at all, not one at each.
+                if not isinstance(values, list) or not set(map(type, values)) <= {int, float, type(None)}:
+                    raise SpecError(f"columns.{name}", "is not an array of numbers")
+
+
+class UsageHistory(Value, kw_only=True):
+    """Use of the containers of an application over time, those of earlier tries included."""
+
+    version: int = 1
+    containers: tuple[ContainerSeries, ...] = ()
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+def total_receipt(receipts: Iterable[Receipt]) -> Receipt | None:
+    """Return what several containers have cost together, without a suggestion; None: there are none.
+
+    What is not known of one is not known of all, but the energy of one without GPUs.
+    """
+    found = list(receipts)
+    if not found:
+        return None
+    with_gpus = [one for one in found if one.gpus_asked]
+    hours, counts, seconds = [one.gpu_hours for one in with_gpus], [one.bytes for one in found], dict[str, float]()
+    for one in found:
+        for phase, passed_s in one.seconds.items():
+            seconds[phase] = seconds.get(phase, 0.0) + passed_s
+    energy_wh = _sum([one.energy_wh for one in with_gpus])
+    cpu_hours = _sum([one.cpu_hours for one in found])
+    used = [one.gpus_used for one in with_gpus]
+    return Receipt(
+        gpu_hours=GpuHours(
+            granted=round(sum(one.granted for one in hours), 6),
+            busy=round(sum(one.busy for one in hours), 6),
+            idle=round(sum(one.idle for one in hours), 6),
+            unknown=round(sum(one.unknown for one in hours), 6),
+        ),
+        gpus_asked=max((one.gpus_asked for one in with_gpus), default=0),
+        gpus_used=None if None in used else max(filter(None, used), default=0),
+        cpu_hours=None if cpu_hours is None else round(cpu_hours, 6),
+        memory=max((one.memory for one in found), key=lambda one: (one.peak_mib or 0, one.asked_mib)),
+        seconds={phase: round(passed_s, 3) for phase, passed_s in seconds.items()},
+        bytes=ByteCounts(
+            input=sum(one.input for one in counts),
+            output=sum(one.output for one in counts),
+            read=_whole(_sum([one.read for one in counts])),
+            written=_whole(_sum([one.written for one in counts])),
+            received=_whole(_sum([one.received for one in counts])),
+            sent=_whole(_sum([one.sent for one in counts])),
+        ),
+        energy_wh=round(energy_wh, 6) if with_gpus and energy_wh is not None else None,
+    )
+
+
+def _sum(amounts: list[float | None]) -> float | None:
+    return None if None in amounts else sum(filter(None, amounts))
+
+
+def _whole(amount: float | None) -> int | None:
+    return None if amount is None else int(amount)

@@ -25,6 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.interface import ApplicationDir, Superseded
+from dlapp.am.decisions import usage_history
 from dlapp.am.decisions.master import Master
 from dlapp.am.model import events
 from dlapp.am.model.journal import line, records, replay
@@ -43,6 +44,7 @@ from dlapp.serialization import to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.commit import part_location
 from dlapp.system import clock, log, waits
+from dlapp.usage import MAX_USAGE_BYTES
 from dlapp.value import replace
 
 if TYPE_CHECKING:
@@ -66,6 +68,10 @@ RECORD_END_S, TELL_END_S = 10.0, 20.0
 the notification is recorded, and until it is delivered."""
 OPEN_ANSWER_EVERY_S = 1.0
 """The least time between two pages, or two views, that are made for who has no token."""
+USAGE_EVERY_S = 300.0
+"""Between two times that the use over time is written."""
+MOST_WRITTEN = 1000
+"""Of more containers the use over time is written at the end only: it takes a second."""
 WAKE = None
 T = TypeVar("T")
 
@@ -154,6 +160,8 @@ class Loop:
         self._abandoned = self._on_record = False
         self._start_failed: list[ContainerEnd] = []
         self._changed, self._view_due = True, 0.0
+        self._usage_is_new, self._usage_view_due = False, 0.0
+        self._usage_due = time.monotonic() + USAGE_EVERY_S
         self._reported: dict[ContainerId, int] = {}
         self._disk_trouble = False
         self._wait = ""  # in words
@@ -220,10 +228,14 @@ class Loop:
     def _recall(self) -> None:
         """Read the journals of earlier attempts. A file system may be away for hours."""
         self._state.lack = "the journal of the attempt before is read"
-        recovered = self._wait_for(lambda: replay(records(self._app_dir.all_journal_lines())))
+        found = self._wait_for(
+            lambda: (replay(records(self._app_dir.all_journal_lines())), self._app_dir.usage()),
+        )
         self._state.lack = ""
-        if recovered is not None:
+        if found is not None:
+            recovered, usage = found
             self._state.recall(recovered)
+            usage_history.recall(self._state, usage)
 
     def _wait_for(self, work: Callable[[], T], *, shows: bool = False) -> T | None:
         """Return what a part of the start gives that may take hours; None: this attempt is over. What comes in waits,
@@ -395,6 +407,7 @@ class Loop:
         """Return True if an event may change the view. A task without news sends its last report again."""
         if not isinstance(event, Report):
             return isinstance(event, (Hello, events.SettlementWaits))
+        self._usage_is_new = self._usage_is_new or event.receipt is not None
         known = self._reported.get(event.container_id, 0)
         self._reported[event.container_id] = max(known, event.number)
         return event.number > known
@@ -575,6 +588,7 @@ class Loop:
         try:
             self._journal.flush()
             self._write_view(final=final)
+            self._write_usage(final=final)
         except OSError as error:
             if not self._disk_trouble:
                 log.warning(f"the journal or the view cannot be written ({error}); it is tried again")
@@ -585,12 +599,26 @@ class Loop:
 
     def _write_view(self, *, final: bool) -> None:
         now = time.monotonic()
-        if not final and (not self._changed or now < self._view_due):
+        # Use alone, which comes all the time, is no reason to write all of a view several times a second.
+        changed = self._changed or (self._usage_is_new and now >= self._usage_view_due)
+        if not final and (not changed or now < self._view_due):
             return
         self._changed, self._view_due = False, now + VIEW_EVERY_S
+        self._usage_is_new = False
+        self._usage_view_due = now + usage_history.period_s(len(self._state.instances))
         began_s = time.thread_time()
         self._app_dir.write_view(self._view())
         self._view_due = max(self._view_due, now + (time.thread_time() - began_s) / VIEW_SHARE)
+
+    def _write_usage(self, *, final: bool) -> None:
+        """Write the use over time: now and then, so that a next attempt has most of it, and at the end."""
+        is_due = time.monotonic() >= self._usage_due and len(self._state.instances) <= MOST_WRITTEN
+        if not (final or is_due) or not any(one.series is not None for one in self._state.containers.values()):
+            return
+        self._usage_due = time.monotonic() + USAGE_EVERY_S
+        while len(data := json.dumps(usage_history.as_json(self._state), separators=(",", ":"))) > MAX_USAGE_BYTES:
+            usage_history.thin_all(self._state)
+        self._app_dir.write_usage(data.encode())
 
     def _end(self) -> None:
         self._note_down(final=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from dlapp.am.decisions import receipts
 from dlapp.am.decisions.dependencies import is_met
 from dlapp.am.decisions.gangs import gang_window
 from dlapp.am.decisions.verdict import PREEMPTED, diagnosis_of_end, diagnosis_of_status, of_end, of_result
@@ -71,6 +72,7 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         soft_kill_ends_ms=state.soft_ends_ms,
         containers=tuple(_container(one, one.last) for one in state.instances if one.last is not None),
         outputs=state.outputs,
+        receipt=receipts.total_of(state),
         diagnosis=_first_cause(state) if state.ending and state.ending.cause is Cause.FAILED else None,
         waiting=waiting_of(state, wait),
         lacking=(asks := lacking(state)),
@@ -406,6 +408,8 @@ def _container(instance: Instance, container: Container) -> ContainerView:
         log_url=container.grant.log_url,
         unstored=() if result is None else result.unstored,
         diagnosis=_diagnosis(container),
+        usage=container.usage if result is None and end is None else None,
+        receipt=container.cost,
         earlier=()
         if container is not instance.last
         else tuple(_container(instance, one).as_try() for one in instance.earlier),

@@ -21,7 +21,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import LOG_NAMES
-from dlapp.errors import EXIT_FAILED, EXIT_KILLED, EXIT_TIMED_OUT, Denied, NotFound, TimedOut, Unreachable, UsageError
+from dlapp.errors import (
+    EXIT_FAILED,
+    EXIT_KILLED,
+    EXIT_TIMED_OUT,
+    Denied,
+    DlappError,
+    NotFound,
+    TimedOut,
+    Unreachable,
+    UsageError,
+)
 from dlapp.id_text import is_application_id
 from dlapp.value import Closeable
 
@@ -40,6 +50,7 @@ if TYPE_CHECKING:
     from dlapp.launcher.overrides import Overrides
     from dlapp.report import ApplicationView
     from dlapp.spec import AppSpec
+    from dlapp.usage import UsageHistory
 
     AnyApplication = Application | ApplicationId | str
     """An application, its id, or text that `Client.resolve` takes: ``last``, an id, the ending of one."""
@@ -227,6 +238,24 @@ class Client(Closeable):
         engine = self._on(application_id)
         self._tend(engine)
         return engine.view_in_full_json(application_id)
+
+    def usage(self, application_id: AnyApplication) -> UsageHistory:
+        """Return the use of an application's containers over time, while it runs as of some minutes ago.
+
+        Raises:
+            NotFound: there is no such application.
+            DlappError: it cannot be read.
+        """
+        from dlapp.errors import SpecError
+        from dlapp.serialization import from_json
+        from dlapp.usage import UsageHistory
+
+        found = self._id(application_id)
+        data = self._on(found).usage_json(found)
+        try:
+            return from_json(UsageHistory, {} if data is None else data)
+        except (SpecError, UsageError) as error:
+            raise DlappError(f"the use of the containers of {found} cannot be read: {error}") from error
 
     def list_json(
         self,

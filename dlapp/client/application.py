@@ -13,6 +13,7 @@ from dlapp.locations import FILE, local_path
 if TYPE_CHECKING:
     from dlapp.client import Client
     from dlapp.report import ApplicationView
+    from dlapp.usage import UsageHistory
 
 LOOK_EVERY_S = 0.1
 
@@ -50,6 +51,10 @@ class Application:
     def status(self) -> ApplicationView:
         """Return what is known of it now. Raises NotFound."""
         return self._client.status(self.application_id)
+
+    def usage(self) -> UsageHistory:
+        """Return the use of its containers over time. Raises NotFound."""
+        return self._client.usage(self.application_id)
 
     def wait(
         self, timeout: float | None = None, on_change: Callable[[ApplicationView], None] = lambda _: None

@@ -162,6 +162,11 @@ class Engine(Protocol):
     def submission(self, application_id: ApplicationId) -> Submission:
         """Return the submission. Raises NotFound."""
 
+    def usage_json(self, application_id: ApplicationId) -> Any:
+        """Return the use of the containers over time, as it was written last (`dlapp.usage.UsageHistory`); None: there
+        is none. Raises NotFound.
+        """
+
     def soft_kill(self, application_id: ApplicationId, by: str) -> str:
         """Ask for a soft-kill; a line that says what comes of it. Raises NotFound, Denied."""
 

@@ -52,6 +52,9 @@ _LOOK_FOR_DECISION_S = 0.5
 _SAID_FOR_S = 60.0
 """So long each report that was not delivered has a line in dlapp.log, and after that one an hour."""
 _SAID_EVERY_S = 3600.0
+_EARLY = 0.8
+"""After this share of the time between two reports with the use, one that is sent anyway has it: reports are answered
+some time early, and the next would be late by a whole interval."""
 _MAX_ANSWER_BYTES = 4 << 20
 """Orders are small; an assignment names each input, some 300 bytes, of which there may be thousands."""
 
@@ -382,7 +385,7 @@ class AmLink:
     def _with_usage(self, last: Report) -> Report:
         """Add the use of the container to a report that is sent anyway, as often as the ApplicationMaster wants it."""
         now, every_s = time.monotonic(), self._orders.usage_every_s if self._orders else USAGE_EVERY_S
-        if self._measure is None or now < self._measured_at + every_s:
+        if self._measure is None or now < self._measured_at + _EARLY * every_s:
             return last
         self._measured_at = now
         usage, receipt = self._measure()

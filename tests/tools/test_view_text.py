@@ -17,6 +17,7 @@ from dlapp.messages import Fault, Phase, TaskResult
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
 from dlapp.serialization import to_json
 from dlapp.tools.display.progress import PlainLines, picture_lines
+from dlapp.tools.display.receipt import cost_text, receipt_lines, usage_text
 from dlapp.tools.display.status import ErrorTail, answer_lines, kept_lines, status_lines
 from dlapp.tools.display.view import (
     derived,
@@ -31,6 +32,7 @@ from dlapp.tools.display.view import (
     width,
 )
 from dlapp.tools.list import STATES
+from dlapp.usage import ByteCounts, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
 from dlapp.value import replace
 
 APP = ApplicationId(1474893803111, 42)
@@ -311,19 +313,20 @@ def test_the_list_is_a_table_that_wide_characters_do_not_shift() -> None:
         priority=3,
         project="cats",
         tags=("a", "b"),
+        receipt=Receipt(cpu_hours=0.123),
     )
     assert list_lines([view(appname="digits"), waiting], START_MS + 1230) == [
         "ID                              NAME    USER  STATE     PHASE                ELAPSED     EXIT  "
-        "QUEUE    PRIORITY  PROJECT  TAGS  STARTED              AGE",
+        "QUEUE    PRIORITY  PROJECT  TAGS  STARTED              AGE  COST",
         "application_1474893803111_0042  digits  tony  FINISHED  succeeded            0:00:46.13  0     "
-        "default  -         -        -     2016-09-26T23:24:12  1s",
+        "default  -         -        -     2016-09-26T23:24:12  1s   -",
         "application_1474893803111_0007  손글씨  tony  ACCEPTED  queue full, 2 ahead  0:00:01.23  -     "
-        "gpu      3         cats     a, b  -                    1s",
+        "gpu      3         cats     a, b  -                    1s   0.123 CPUh",
     ]
 
 
 def test_an_empty_list_is_its_head_alone() -> None:
-    head = "ID  NAME  USER  STATE  PHASE  ELAPSED  EXIT  QUEUE  PRIORITY  PROJECT  TAGS  STARTED  AGE"
+    head = "ID  NAME  USER  STATE  PHASE  ELAPSED  EXIT  QUEUE  PRIORITY  PROJECT  TAGS  STARTED  AGE  COST"
     assert list_lines([], 0) == [head]
     assert fitted_list_lines([], 0, 30, users=False) == ["ID  NAME  PHASE  AGE  EXIT"]
 
@@ -346,6 +349,56 @@ def test_a_list_on_a_terminal_has_short_ids_and_fits() -> None:
         "0043  a name of ma…  tony  FINISHED  soft-killed  800d  0",
     ]
     assert "7" in fitted_list_lines(views, START_MS + 800 * 86_400_000, 120, users=True)[2].split()
+
+
+def test_the_cost_is_the_first_column_that_a_narrow_terminal_lacks() -> None:
+    hours = GpuHours(granted=1.5, busy=0.375, idle=1.125)
+    views = [view(appname="digits", receipt=Receipt(gpu_hours=hours, cpu_hours=2.0))]
+    wide, narrow = (fitted_list_lines(views, START_MS + 7_200_000, columns, users=False) for columns in (120, 80))
+    assert wide[1].endswith("  1.5 GPUh 25%")
+    assert "COST" not in narrow[0]
+    assert [len(line) <= 80 for line in narrow] == [True, True]
+
+
+# ---- what it has cost ----
+
+
+def test_a_status_tells_what_an_application_has_cost() -> None:
+    receipt = Receipt(
+        gpu_hours=GpuHours(granted=8.0, busy=1.5, idle=6.0, unknown=0.5),
+        gpus_asked=4,
+        gpus_used=1,
+        cpu_hours=2.5,
+        memory=MemoryReceipt(asked_mib=65_536, peak_mib=9216, is_exact=True),
+        seconds={"starting": 0.2, "fetching": 90.0, "running": 7200.0},
+        bytes=ByteCounts(input=5 << 30, output=1024, read=0),
+        energy_wh=1234.5,
+        suggestion="asked 4 GPUs, used 1",
+    )
+    assert receipt_lines(to_json(receipt)) == [
+        "cost : 8 GPU-hours (1.5 busy, 6 idle, 0.5 unknown), 2.5 CPU-hours, memory 64.0 GiB, peak 9.0 GiB, 1.23 kWh",
+        "time : fetching 90 s, running 2:00 h",
+        "moved : input 5.0 GiB, output 1.0 KiB",
+        "suggestion : asked 4 GPUs, used 1",
+    ]
+
+
+def test_what_is_not_known_of_a_cost_is_said_and_is_no_zero() -> None:
+    receipt = Receipt(gpu_hours=GpuHours(granted=1.0, unknown=1.0), memory=MemoryReceipt(asked_mib=1024))
+    assert receipt_lines(to_json(receipt)) == [
+        "cost : 1 GPU-hours (1 unknown), CPU-hours not known, memory 1.0 GiB, peak not known"
+    ]
+    assert cost_text(to_json(receipt)) == "1 GPUh"
+    assert receipt_lines(None) == []
+
+
+def test_a_container_that_runs_shows_what_it_uses() -> None:
+    devices = (DeviceUsage(index=0, utilisation=0.75), DeviceUsage(index=1, utilisation=0.25))
+    assert usage_text(to_json(Usage(at_ms=1, cpu_cores=1.94, memory_mib=9216, devices=devices))) == (
+        "1.9 cores, 9.0 GiB, GPUs 50%"
+    )
+    assert usage_text(to_json(Usage(at_ms=1, devices=(*devices, DeviceUsage(index=2))))) == ""
+    assert usage_text(None) == ""
 
 
 @given(

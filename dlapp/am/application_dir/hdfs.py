@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, read_lines
@@ -35,6 +35,7 @@ from dlapp.cluster.yarn.staging import (
     OWN_MODE,
     SOFT_KILL,
     SUBMISSION,
+    USAGE,
     VIEW,
     StagingFiles,
     StagingPaths,
@@ -48,6 +49,7 @@ from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import DEFAULT_OUTPUT_PATIENCE_S, Submission
 from dlapp.system import log
 from dlapp.system.waits import Wait
+from dlapp.usage import MAX_USAGE_BYTES
 
 if TYPE_CHECKING:
     from dlapp.am.application_dir.interface import Notice
@@ -101,6 +103,8 @@ class HdfsApplicationDir:
         self._written_at = self._read_until = float("-inf")
         self._asked_ms: int | None = None  # when views were asked for [ms since 1970]
         self._last_view: ApplicationView | None = None
+        self._usage: bytes | None = None
+        self._last_usage: bytes | None = None
         self._journal = HdfsJournalWriter(self, files, attempt)
         self._closing = False
         self._control_url = ""
@@ -139,6 +143,23 @@ class HdfsApplicationDir:
 
     def write_report(self, view: ApplicationView) -> None:
         """Do nothing: dlapp-report makes the page of the view."""
+
+    def write_usage(self, data: bytes) -> None:
+        """Replace the use of the containers over time, in a moment; not that of another attempt."""
+        if self._found is None:
+            with self._changed:
+                self._usage = self._last_usage = data
+
+    def usage(self) -> Mapping[str, Any]:
+        """Return the use that was written last; empty: there is none, or it cannot be read."""
+        try:
+            found = parse_json(self._files.read(self._place(USAGE), max_bytes=MAX_USAGE_BYTES))
+        except NotFound:
+            return {}
+        except (DlappError, ValueError) as error:
+            log.warning(f"the use of the containers so far cannot be read: {error}")
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def check_ours(self) -> None:
         """Raise `Superseded` where another attempt has taken over, or has ended the application."""
@@ -224,6 +245,9 @@ class HdfsApplicationDir:
 
         def keep() -> None:
             self._files.make(self._paths.all_history, OWN_MODE)
+            # First what nothing depends on: the history says that all is kept.
+            if self._last_usage is not None:
+                self._files.write(self._paths.usage(self._application_id), self._last_usage, OWN_FILE_MODE)
             self._files.write(self._paths.history(self._application_id), _as_json(history), OWN_FILE_MODE)
 
         self._again(lambda: _patiently(keep))
@@ -255,6 +279,7 @@ class HdfsApplicationDir:
                 while (left_s := self._wait_s(until)) > 0:
                     self._changed.wait(left_s)
                 closing, self._hurries, self._wrote_at = self._closing, False, time.monotonic()
+                usage, self._usage = self._usage, None
                 view = self._view if self._is_due() else None
                 if view is not None:
                     self._view, self._written, self._written_at = None, _essence(view), time.monotonic()
@@ -268,6 +293,8 @@ class HdfsApplicationDir:
                 self._look_at = time.monotonic() + LOOK_EVERY_S
             if view is not None and self.is_ours():
                 self._again(lambda view=view: self._write(VIEW, view))
+            if usage is not None and self.is_ours():
+                self._again(lambda usage=usage: self._files.write(self._place(USAGE), usage, OWN_FILE_MODE))
 
     def _look_for_requests(self) -> None:
         """Look for requests of who cannot reach the control address: to end the application, and for views."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dlapp.errors import DlappError
 
@@ -92,6 +92,13 @@ class ApplicationDir(Protocol):
     def write_report(self, view: ApplicationView) -> None:
         """Write the page of an application that has ended, where users can open it as a file; on HDFS they cannot."""
 
+    def write_usage(self, data: bytes) -> None:
+        """Replace the use of the containers over time, in JSON, now or soon. Raises OSError."""
+
+    def usage(self) -> Mapping[str, Any]:
+        """Return the use that was written last, also by an earlier attempt; empty: there is none, or it cannot be
+        read."""
+
     def check_ours(self) -> None:
         """Raise `Superseded` where another attempt has taken over, or has ended the application."""
 
@@ -121,7 +128,8 @@ class ApplicationDir(Protocol):
         HDFS none is known."""
 
     def keep(self) -> None:
-        """Put the last view where it stays, before the engine is told of the end. All is written when this returns.
+        """Put the last view and the use where they stay, before the engine is told of the end. All is written when this
+        returns.
 
         Raises:
             Superseded: it is another attempt's to say how the application ended.

@@ -5,6 +5,7 @@ by a rename, and what decides something is on the disk before the name is.
 
     submission.json  secrets.json     what was submitted
     view.json                         what tools show
+    usage.json                        the use of the containers over time
     journal-<attempt>.jsonl           what happened, for a next attempt
     report.html                       the page of an application that has ended
     commit.json                       the commit claim: created once, never changed
@@ -17,7 +18,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
@@ -95,6 +96,22 @@ class LocalApplicationDir:
             os.rename(temporary, self._path("report.html"))
         except OSError as error:
             log.warning(f"the report cannot be written: {error}")
+
+    def write_usage(self, data: bytes) -> None:
+        """Replace the use of the containers over time, as the view."""
+        temporary = self._path(f".usage.{os.getpid()}")
+        with open(temporary, "wb") as file:
+            file.write(data)
+        os.rename(temporary, self._path("usage.json"))
+
+    def usage(self) -> Mapping[str, Any]:
+        """Return the use that was written last; empty: there is none, or it cannot be read."""
+        try:
+            return self._object("usage.json")
+        except (OSError, ValueError, DlappError) as error:
+            if not isinstance(error, FileNotFoundError):
+                log.warning(f"the use of the containers so far cannot be read: {error}")
+            return {}
 
     def check_ours(self) -> None:
         """Do nothing: on one machine the next attempt begins when this one's process is dead."""

@@ -17,7 +17,7 @@ So what runs is on record, and B waits for it. On one machine the engine lists e
 from __future__ import annotations
 
 from dlapp import frameworks
-from dlapp.am.decisions import containers
+from dlapp.am.decisions import containers, receipts, usage_history
 from dlapp.am.model.demand import Role
 from dlapp.am.model.events import Assign, Refuse, SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
@@ -25,6 +25,7 @@ from dlapp.am.model.roster import roster_for
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, MpiWork, Orders, Stop
+from dlapp.serialization import to_json
 from dlapp.spec import CheckpointSpec, Framework, Until, deciding_roles
 from dlapp.value import replace
 
@@ -64,7 +65,9 @@ def bind(state: ApplicationState, container: Container, instance: Instance) -> N
     role.unbound.pop(container.container_id, None)
     role.held.pop(container.container_id, None)
     if instance.last is not None:
+        instance.spent = receipts.spent_before(instance)
         instance.add_earlier(instance.last)
+        usage_history.thin_earlier(instance)
     instance.container = instance.last = container
     instance.tries += 1
     instance.stored = None
@@ -78,6 +81,7 @@ def bind(state: ApplicationState, container: Container, instance: Instance) -> N
         host=container.host,
         tries=instance.tries,
         generation=container.generation,
+        **({} if instance.spent is None else {"spent": to_json(instance.spent)}),
     )
     container.is_recorded = state.engine_lists_all
     if not container.is_recorded:
@@ -95,6 +99,7 @@ def make_orders(state: ApplicationState, container: Container) -> None:
         go=may_start(state, container),
         generation=gate.generation,
         report_every_s=state.timing.report_interval_s(len(state.instances)),
+        usage_every_s=usage_history.period_s(len(state.instances)),
         checkpoint=known.number if known is not None else None,
         checkpoints_after=known.after if known is not None else 0,
     )

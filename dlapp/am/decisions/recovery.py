@@ -129,6 +129,7 @@ def _recover_container(
     if index is not None and former.last.get(index) == container_id:
         state.instances[index].last = container
         state.instances[index].tries = former.tries.get(index, 0)
+        state.instances[index].spent = former.spent.get(index)
     if index is None or not bound:
         if container.unvouched:
             blockers.add(state, container)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, recovery, services
+from dlapp.am.decisions import assignment, blockers, containers, failures, recovery, services, usage_history
 from dlapp.am.decisions.gangs import checkpoints, gang, hangs, launches, roster
 from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
@@ -76,6 +76,7 @@ def take_report(state: ApplicationState, report: Report) -> None:
     if report.number > container.report_number:
         _take_news(state, container, instance, report)
     hangs.take_usage(state, container, report.usage)
+    usage_history.take(state, container, report)
 
 
 def _take_news(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from enum import Enum
 
+from dlapp.am.model.usage_series import UsageSeries
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.ids import ContainerId
 from dlapp.messages import Orders, PayloadStatus, Phase, StoredOutput, TaskResult
 from dlapp.report import ContainerView
 from dlapp.spec import RoleSpec
+from dlapp.usage import Receipt, Usage
 
 
 class Stage(Enum):
@@ -60,6 +62,7 @@ class Instance:
         pauses: how often it had to wait before a next try, since it last ran well.
         good_since_ms: since when its container has not waited for a service [ms of time awake].
         waits_since_ms: service -> when it first waited for it, since it last ran well [ms of time awake].
+        spent: what its containers before the last one have cost; None: there are none, or it is not known.
         stored: what its last accepted result left, and from which container.
         given_up: it is not tried again, and the application goes on without it.
         failed: the failure by which an index that decides was given up, for the user; empty: it was not.
@@ -79,6 +82,7 @@ class Instance:
         "pauses",
         "role",
         "role_index",
+        "spent",
         "stored",
         "tries",
         "user_faults",
@@ -94,6 +98,7 @@ class Instance:
         self.waits_since_ms: dict[str, int] = {}
         self.done = self.given_up = self.late = False
         self.failed = ""
+        self.spent: Receipt | None = None
         self.stored: tuple[ContainerId, tuple[StoredOutput, ...]] | None = None
 
     def add_earlier(self, container: Container) -> None:
@@ -143,6 +148,8 @@ class Container:
             awake].
         idle_since_ms: since when its payload has used neither CPU nor GPU [ms of time awake]; None: it does, or that is
             not known.
+        usage, receipt: as its task reported them last; None: not yet.
+        series: its use over time; None: none was reported.
         waits_since_ms: since when its task waits for a service [ms of time awake]; None: it does not.
         view: the last view made of it; None: something changed.
     """
@@ -173,15 +180,18 @@ class Container:
         "presumed_end",
         "progress",
         "ran",
+        "receipt",
         "renumber",
         "report_number",
         "reported_ms",
         "restored",
         "result",
+        "series",
         "started_ms",
         "stop_reason",
         "try_number",
         "unvouched",
+        "usage",
         "view",
         "waits_since_ms",
     )
@@ -206,6 +216,9 @@ class Container:
         self.presumed_end: ContainerEnd | None = None
         self.stop_reason: StopReason | None = None
         self.view: ContainerView | None = None
+        self.usage: Usage | None = None
+        self.receipt: Receipt | None = None
+        self.series: UsageSeries | None = None
         self.finished_ms: int | None = None
         self.waits_since_ms: int | None = None
         self.node_has_it_ms: int | None = None
@@ -218,6 +231,11 @@ class Container:
     def container_id(self) -> ContainerId:
         """Id of the container."""
         return self.grant.container_id
+
+    @property
+    def cost(self) -> Receipt | None:
+        """Receipt of it, as far as its task has said; None: nothing was said."""
+        return self.receipt if self.result is None or self.result.receipt is None else self.result.receipt
 
     @property
     def stored_files(self) -> int:

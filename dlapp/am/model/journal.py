@@ -7,7 +7,7 @@ does no harm.
     begin    attempt, started_ms, version      an attempt registered
     grant    container, request_id, node, log_url
     assign   container, index, tries, host,    an index was bound to a container; on record before its payload starts
-             generation
+             generation, spent                     (what the containers before have cost)
     run      container, generation             its payload has begun
     result   container, result, generation     its task said how it ended
     end      container, status, diagnostics    the engine said that it is gone
@@ -45,6 +45,7 @@ from dlapp.messages import Fault, TaskResult
 from dlapp.report import Cause, FinalStatus, OutputView
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Resources
+from dlapp.usage import Receipt
 
 VERSION = 1
 
@@ -116,6 +117,7 @@ class RecoveredState:
         last: index -> the container that it was bound to at the last, also where it is bound no more.
         given_up: index -> the failure by which one that decides was given up; empty for the others.
         waits: index -> its waits for services.
+        spent: index -> what its containers before the last one have cost.
         gates: first role of a gang -> its gate.
         changes: role -> what its containers got otherwise than was asked for.
         soft: who asked for a soft stop, with which cause, and when its grace is over [ms since 1970].
@@ -133,6 +135,7 @@ class RecoveredState:
         self.tries: dict[int, int] = {}
         self.given_up: dict[int, str] = {}
         self.waits: dict[int, RecoveredWait] = {}
+        self.spent: dict[int, Receipt] = {}
         self.gates: dict[str, RecoveredGate] = {}
         self.changes: dict[str, str] = {}
         self.soft: tuple[str, Cause, int] | None = None
@@ -181,6 +184,8 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
             container.generation = int(record.get("generation", 0))
             former.bound[index] = former.last[index] = container.grant.container_id
             former.tries[index] = container.try_number
+            if (spent := record.get("spent")) is not None:
+                former.spent[index] = from_json(Receipt, spent)
             if index in former.waits:
                 former.waits[index].good_since_ms = t
         case "run":

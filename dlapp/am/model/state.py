@@ -34,6 +34,7 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Launch, LaunchState
 from dlapp.report import OutputView
 from dlapp.spec import Submission
+from dlapp.usage import Receipt
 from dlapp.value import Value, replace
 
 MAX_GAP_MS = 10_000
@@ -159,6 +160,8 @@ class ApplicationState:
         service_waits: index -> the service that it waits for now, with a container or without one.
         changes: role -> what its containers got otherwise than was asked for.
         notices: what of the notifications of `dlapp.am.decisions.notices` was said.
+        former_series: container -> its use over time, in JSON form, as an earlier attempt wrote it.
+        receipt, receipt_ms: the last sum of all receipts, and when it was made [ms of time awake].
         hangs_checked_ms: when it was last looked whether a payload hangs [ms of time awake].
         closing_stage: 0: in the grace time; 1: those that store may go on; 2: all were stopped.
     """
@@ -241,6 +244,9 @@ class ApplicationState:
         self.soft_until_ms = 0
         self.hangs_checked_ms = 0
         self.notices = Notices(self.submission.submitted_ms if attempt == 1 else None)
+        self.former_series: dict[str, Any] = {}
+        self.receipt: Receipt | None = None
+        self.receipt_ms = 0
         self.closing_stage = 0
         self.closing_until_ms = 0
         self.outputs: tuple[OutputView, ...] = ()

@@ -5,6 +5,7 @@
         staging/    0700    <application id>/: what its ApplicationMaster writes while it runs; removed at its end
         history/    0700    <application id>.json: its last view, and what was submitted
         notify/     0700    <application id>.json: notifications that are not delivered yet
+                            <application id>.usage: the use of its containers over time
 
 This room uses no storage of its own: who makes an engine gives it the `StagingFiles` that it works with.
 """
@@ -25,6 +26,8 @@ ADDRESSES = "addresses"
 """Directory of an application with the address of each attempt, as a name (`dlapp.messages.address_name`)."""
 KILL, SOFT_KILL = "kill.json", "softkill.json"
 COMMIT = "commit.json"
+USAGE = "usage.json"
+HISTORY_SUFFIX, USAGE_SUFFIX = ".json", ".usage"
 MAX_REQUEST_BYTES = 4096
 """Of a file that asks for a soft-kill or a kill, and of that with the ApplicationMaster's address: two short fields."""
 MAX_SUBMISSION_BYTES = 16 << 20
@@ -165,4 +168,8 @@ class StagingPaths(NamedTuple):
 
     def history(self, application_id: ApplicationId) -> str:
         """Stored state of one application."""
-        return f"{self.all_history}/{application_id}.json"
+        return f"{self.all_history}/{application_id}{HISTORY_SUFFIX}"
+
+    def usage(self, application_id: ApplicationId) -> str:
+        """Use of the containers of one application that has ended."""
+        return f"{self.all_history}/{application_id}{USAGE_SUFFIX}"

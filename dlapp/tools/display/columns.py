@@ -79,7 +79,7 @@ def _amount(name: str) -> Callable[[View, int], str]:
 
 _OF_TABLE = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PRIORITY", "PROJECT", "TAGS")
 COLUMNS: Mapping[str, Callable[[View, int], str]] = {
-    **{name: _of_table(name) for name in (*_OF_TABLE, "STARTED", "AGE")},
+    **{name: _of_table(name) for name in (*_OF_TABLE, "STARTED", "AGE", "COST")},
     "WHY": _of_waiting("code"),
     "CONTAINERS": _amount("total_containers"),
     "MEMORY": _amount("memory_mib"),

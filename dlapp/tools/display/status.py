@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dlapp.tools.display.receipt import receipt_lines, usage_text
 from dlapp.tools.display.view import (
     NOTHING,
     View,
@@ -91,6 +92,7 @@ def status_lines(
         f"finishTime : {local_time(view['finished_ms'])}",
         f"elapsedTime : {elapsed_of(view, now_ms)}",
         *answer_lines(view, now_ms, tail, unstored),
+        *receipt_lines(view.get("receipt")),
         *_container_lines(view),
         f"finalStatus : {view['final_status']}",
     ]
@@ -277,7 +279,8 @@ def _container_row(one: Mapping[str, Any]) -> tuple[str, ...]:
     if one["progress"] is not None and one["finished_ms"] is None:
         phase += f" {one['progress']:.0%}"
     said = [f"attempt {one['attempt']}"] if one["attempt"] > 1 else []
-    said += [text for text in (one["message"] or one["detail"], _reported_text(one)) if text]
+    used = usage_text(one.get("usage"))
+    said += [text for text in (one["message"] or one["detail"], _reported_text(one), used) if text]
     return (
         str(one["index"]),
         f"{one['role']}_{one['role_index']}",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dlapp.tools.common import one_line
+from dlapp.tools.display.receipt import cost_text
 
 View = Mapping[str, Any]
 
@@ -116,22 +117,25 @@ def phase_text(view: View) -> str:
 
 
 _HEAD = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PRIORITY", "PROJECT", "TAGS")
-_ON_TERMINAL = ("ID", "NAME", "USER", "STATE", "PHASE", "STARTED", "AGE", *_HEAD[5:])
-_DROPPED = ("TAGS", "PROJECT", "PRIORITY", "QUEUE", "ELAPSED", "STARTED", "USER", "STATE")
-"""Columns that a narrow terminal lacks, in the order in which they go; the first four also where they tell nothing."""
+_ON_TERMINAL = ("ID", "NAME", "USER", "STATE", "PHASE", "STARTED", "AGE", *_HEAD[5:], "COST")
+_DROPPED = ("COST", "TAGS", "PROJECT", "PRIORITY", "QUEUE", "ELAPSED", "STARTED", "USER", "STATE")
+"""Columns that a narrow terminal lacks, in the order in which they go; the first five also where they tell nothing."""
+_ROOM = {"COST": 8}
+"""Columns that are shown only if so much is left for cells that may be cut."""
 _LEAST = {"NAME": 8, "PHASE": 11, "USER": 8}
 """Columns whose cells may be cut, and their least width. The first ones get what is left of the terminal first."""
 
 
 def list_lines(views: Iterable[View], now_ms: int) -> list[str]:
     """Return all that ``dlapp-list`` prints for programs: a table, one application a line, in the order given."""
-    return table((*_HEAD, "STARTED", "AGE"), [tuple(list_cells(view, now_ms).values()) for view in views])
+    return table((*_HEAD, "STARTED", "AGE", "COST"), [tuple(list_cells(view, now_ms).values()) for view in views])
 
 
 def list_cells(view: View, now_ms: int) -> dict[str, str]:
     """Return the cells of an application by the columns that ``dlapp-list`` prints for programs."""
     started = _start_text(view["started_ms"], "%Y-%m-%dT%H:%M:%S")
-    return {**_cells(view, now_ms), "STARTED": started, "AGE": _age_text(now_ms - view["submitted_ms"])}
+    age, cost = _age_text(now_ms - view["submitted_ms"]), cost_text(view.get("receipt")) or NOTHING
+    return {**_cells(view, now_ms), "STARTED": started, "AGE": age, "COST": cost}
 
 
 def fitted_list_lines(views: Sequence[View], now_ms: int, columns: int, *, users: bool) -> list[str]:
@@ -148,18 +152,19 @@ def fitted_list_lines(views: Sequence[View], now_ms: int, columns: int, *, users
     for view, short in zip(views, ids, strict=True):
         age_ms, started_ms = now_ms - view["submitted_ms"], view["started_ms"]
         form = "%m-%d %H:%M" if age_ms < _YEAR_MS else "%Y-%m-%d"
-        more = {"ID": short, "STARTED": _start_text(started_ms, form), "AGE": _age_text(age_ms)}
+        cost = cost_text(view.get("receipt")) or NOTHING
+        more = {"ID": short, "STARTED": _start_text(started_ms, form), "AGE": _age_text(age_ms), "COST": cost}
         rows.append({name: one_line(text) for name, text in {**_cells(view, now_ms), **more}.items()})
     natural = {name: max(width(name), *(width(row[name]) for row in rows), 0) for name in _ON_TERMINAL}
     least = {name: min(natural[name], _LEAST.get(name, natural[name])) for name in _ON_TERMINAL}
-    plain = {name for name in _DROPPED[:4] if {row[name] for row in rows} <= {NOTHING, "default"}}
+    plain = {name for name in _DROPPED[:5] if {row[name] for row in rows} <= {NOTHING, "default"}}
     shown = [name for name in _ON_TERMINAL if name not in plain and (users or name != "USER")]
 
     def spare() -> int:
         return columns - sum(least[name] for name in shown) - 2 * (len(shown) - 1)
 
     for name in _DROPPED:
-        if spare() < 0 and name in shown:
+        if spare() < _ROOM.get(name, 0) and name in shown:
             shown.remove(name)
     for name in _LEAST:
         if name in shown:

@@ -627,6 +627,13 @@ class LocalEngine(Closeable):
             raise NotFound(f"{self._state.application(application_id)}/submission.json is not there")
         return submission
 
+    def usage_json(self, application_id: ApplicationId) -> Any:
+        """The use of the containers over time; None: there is none. Raises NotFound."""
+        if self._is_others:
+            return self._as(self._state, "usage_json", application_id)
+        with self._opened(str(application_id)) as home:
+            return read_json(os.path.join(home, "usage.json"))
+
     @contextlib.contextmanager
     def _opened(self, application_id: str) -> Iterator[str]:
         """Open the directory of an application of the caller or, if shared, of another user. Raises NotFound."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.cluster.yarn.staging import (
     COMMIT,
+    HISTORY_SUFFIX,
     KILL,
     MAX_CLAIM_BYTES,
     MAX_HISTORY_BYTES,
@@ -25,6 +26,8 @@ from dlapp.cluster.yarn.staging import (
     MAX_VIEW_BYTES,
     OWN_MODE,
     SUBMISSION,
+    USAGE,
+    USAGE_SUFFIX,
     VIEW,
     StagingFiles,
     StagingPaths,
@@ -36,6 +39,7 @@ from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import OutputSpec
 from dlapp.system import clock
 from dlapp.system.retention import KeptItem, Retention, files_in
+from dlapp.usage import MAX_USAGE_BYTES
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.notices import EndNotices
@@ -127,6 +131,9 @@ def _settled(
                 said, views = _settle_outputs(files, staging, application_id, outputs)
                 told["outputs"] = to_json(views)
             files.make(places.all_history, OWN_MODE)
+            with contextlib.suppress(NotFound):
+                usage = files.read(f"{staging}/{USAGE}", max_bytes=MAX_USAGE_BYTES)
+                files.write(places.usage(application_id), usage, 0o600, once=True)
             # The ApplicationMaster may be just doing the same: its words are the later ones.
             finished_ms = clock.now_ms() - int(ended.ago_s * 1000)
             kept = {"view": None, "state": ended.state.value, "finished_ms": finished_ms, **told}
@@ -285,7 +292,7 @@ def sweep(
         since_ms = min([now_ms, *submitted]) - int(USED_EVERY_S * 1000)
         names = archives_to_remove(cache, archives, since_ms, now_ms)
     gone = [f"{places.cache}/{name}" for name in names]
-    kept = [one for one in _entries(files, places.all_history) if one.name.endswith(".json")]
+    kept = [one for one in _entries(files, places.all_history) if one.name.endswith((HISTORY_SUFFIX, USAGE_SUFFIX))]
     gone += [f"{places.all_history}/{one.name}" for one in histories.expired(kept, now_ms, now_ms)]
     for location in gone[:MOST_AT_ONCE]:
         mark = files.look(location + USED)

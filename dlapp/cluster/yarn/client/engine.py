@@ -6,6 +6,7 @@ ending have a class each, whose methods are the engine's; they share the connect
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,16 @@ from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
 from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT
 from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.cluster.yarn.staging import StagingPaths
+from dlapp.cluster.yarn.staging import USAGE, StagingPaths
 from dlapp.config import Config
 from dlapp.errors import AskTooLarge, ConfigError, NotFound, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.serialization import to_json
+from dlapp.serialization import parse_json, to_json
 from dlapp.spec import AppSpec
 from dlapp.system import clock
+from dlapp.usage import MAX_USAGE_BYTES
 from dlapp.value import Closeable
 
 if TYPE_CHECKING:
@@ -190,6 +192,15 @@ class YarnEngine(Closeable):
         """`views` in JSON form."""
         return [to_json(one) for one in self.views(everybody=everybody, user=user, limit=limit)]
 
+    def usage_json(self, application_id: ApplicationId) -> Any:
+        """Return the use of the containers of one of the caller's applications; None: there is none."""
+        files = self._session.files(self._session.user)
+        places = StagingPaths(files.home)
+        for place in (places.usage(application_id), f"{places.staging(application_id)}/{USAGE}"):
+            with contextlib.suppress(NotFound):
+                return parse_json(files.read(place, max_bytes=MAX_USAGE_BYTES))
+        return None
+
     def unstored(self, view: Mapping[str, Any]) -> list[str]:
         """Return where such output is, each as ``host:path``: in the user's directory on the node of its container."""
         containers = [two for one in view["containers"] for two in (one, *one.get("earlier", ()))]
@@ -227,4 +238,5 @@ class YarnEngine(Closeable):
         places = StagingPaths(files.home)
         # In this order: a directory without a history would be settled once more.
         files.remove(places.staging(application_id))
+        files.remove(places.usage(application_id))
         files.remove(places.history(application_id))

@@ -28,6 +28,7 @@ from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import AmState
 from dlapp.cluster.yarn.client.waits import ClusterFacts
 from dlapp.cluster.yarn.staging import (
+    HISTORY_SUFFIX,
     MAX_HISTORY_BYTES,
     MAX_SUBMISSION_BYTES,
     MAX_VIEW_BYTES,
@@ -61,7 +62,6 @@ class ApplicationReader:
 
     def __init__(self, there: ClusterSession, masters: AmClients) -> None:
         self._session, self._masters = there, masters
-        self._facts = ClusterFacts(there)
         self._sweeper: threading.Thread | None = None
         self._nodes: dict[str, str] = {}
         self._ask_at: dict[ApplicationId, float] = {}
@@ -84,9 +84,7 @@ class ApplicationReader:
                 raise
             said = "; ".join(filter(None, (written.diagnostics, f"the ResourceManager does not answer: {error}")))
             return replace(written, diagnostics=said)
-        if self._facts.is_old:
-            self._facts = ClusterFacts(self._session)
-        return self._facts.explained(report, self._merged(report))
+        return ClusterFacts(self._session).explained(report, self._merged(report))
 
     def view_in_full(self, application_id: ApplicationId) -> ApplicationView:
         """`view`, with the smallest change that ends its wait and an estimate of its start. Raises NotFound,
@@ -223,8 +221,10 @@ class ApplicationReader:
         with contextlib.suppress(Unreachable, Denied):
             files = self._session.files(self._session.user)
             for name in files.names(StagingPaths(files.home).all_history):
+                if not name.endswith(HISTORY_SUFFIX):
+                    continue
                 with contextlib.suppress(UsageError):
-                    found.append(ApplicationId.from_text(name.removesuffix(".json")))
+                    found.append(ApplicationId.from_text(name.removesuffix(HISTORY_SUFFIX)))
         return sorted(found)
 
     def _kept(self, application_id: ApplicationId) -> AppReport | None:

@@ -6,9 +6,7 @@ not in a form that we know, is a fact that is missing: no reason is made of it.
 
 from __future__ import annotations
 
-import math
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,9 +26,6 @@ from dlapp.system.text import shown
 from dlapp.value import replace
 from dlapp.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, ContainerAsk, Estimate, Waiting
 
-READ_EVERY_S, LEAST_REST = 5.0, 50
-"""Who looks at an application again and again reads the queues and nodes after so long, or after so many times the time
-that the last reading took: on a large cluster they have some MiB."""
 HISTORY_MS = 14 * 86_400_000
 """Applications that ended longer ago say nothing on how long one waits today."""
 MOST_FACTOR = 1_000_000
@@ -55,16 +50,10 @@ class ClusterFacts:
     def __init__(self, session: ClusterSession, *, of_others: bool = True) -> None:
         self._session, self._of_others = session, of_others
         self._read = False
-        self._good_until = math.inf
         self._queues: Sequence[QueueInfo] = ()
         self._nodes: tuple[NodeFacts, ...] | None = None
         self._unread = ""
         self._in_queue: dict[str, list[AppReport]] = {}
-
-    @property
-    def is_old(self) -> bool:
-        """Return whether the queues and nodes were read too long ago to be used again."""
-        return time.monotonic() >= self._good_until
 
     def explained(self, report: AppReport, view: ApplicationView) -> ApplicationView:
         """Return a view with the reason for its wait, if it waits.
@@ -131,7 +120,6 @@ class ClusterFacts:
         limits = limits_of(self._queues, queue, user, whole)
         name = queue.rpartition(".")[2]
         leaves = [one for one in self._queues if one.leaf and one.state == "RUNNING" and one.name != name]
-        leaves = [one for one in leaves if _may_submit(self._queues, one, user)]
         return WaitFacts(
             asks=tuple(asks),
             nodes=nodes,
@@ -202,15 +190,13 @@ class ClusterFacts:
         if self._read:
             return
         self._read = True
-        rest, began = self._session.rest(), time.monotonic()
+        rest = self._session.rest()
         try:
             dialect = self._session.dialect()
             self._queues = rest.queues()
             self._nodes = tuple(node_facts(one, dialect) for one in rest.nodes(running=True))
         except DlappError as error:
             self._unread = shown(str(error), 200)
-        ended = time.monotonic()
-        self._good_until = ended + max(READ_EVERY_S, LEAST_REST * (ended - began))
 
     def _holders(self, queue: str, exclude: str) -> tuple[Ahead, ...]:
         if not self._of_others:
@@ -302,22 +288,6 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
     if (of_user := _user_limit(leaf, user, whole)) is not None:
         limits.append(of_user)
     return tuple(limits)
-
-
-def _may_submit(queues: Sequence[QueueInfo], queue: QueueInfo, user: str) -> bool:
-    """Return whether a user may submit to a queue, as far as it tells; by groups nobody is known to.
-
-    Who may submit to a queue may submit to those below it. Source: CapacityScheduler.md, Queue Properties.
-    """
-    lists = []
-    for one in queues:
-        if queue.path == one.path or queue.path.startswith(f"{one.path}."):
-            told: Any = _object(one.raw.get("queueAcls")).get("queueAcl") or ()
-            for acl in told if isinstance(told, list) else [told]:
-                if "SUBMIT" in str(_object(acl).get("accessType")):
-                    lists.append(str(_object(acl).get("accessControlList")))
-    users = [one.split(" ", 1)[0].split(",") for one in lists]
-    return not lists or any(one.strip() == "*" for one in lists) or any(user in names for names in users)
 
 
 def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitFacts | None:

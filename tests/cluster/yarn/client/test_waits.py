@@ -113,19 +113,6 @@ def test_a_container_that_yarn_has_just_given_is_no_reason_for_a_wait() -> None:
     assert (found.code, found.message) == ("starting", now.diagnostics)
 
 
-def test_a_queue_that_the_user_may_not_submit_to_is_no_change() -> None:
-    def guarded(*acls: str) -> QueueInfo:
-        told = [{"accessType": "SUBMIT_APPLICATIONS", "accessControlList": one} for one in acls]
-        told.append({"accessType": "ADMINISTER_QUEUE", "accessControlList": "*"})
-        return queue("large", (8192, 16, 8), (0, 0, 0), queueAcls={"queueAcl": told})
-
-    for acls, is_named in ((("anna,tony ops",), True), (("anna ops",), False), ((" ",), False), (("*",), True)):
-        server = Server([FULL, guarded(*acls)], [node("a", 4)])
-        found = facts(server).in_full(report(State.RUNNING), view(lacking=(ASK,)), 10).waiting
-        assert found is not None
-        assert found.change.startswith("queue large") == is_named
-
-
 def test_hosts_with_gpus_in_quarantine_are_named_by_the_applicationmasters_word() -> None:
     server = Server([], [node("a", 2), node("b", 1)])
     found = facts(server).explained(report(State.RUNNING), view(lacking=(ASK,), usable_gpus={"a": 3})).waiting

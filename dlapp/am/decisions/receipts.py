@@ -1,0 +1,81 @@
+"""Receipts: of one container, of an index with its tries, of the application; and what to ask for next time.
+
+A task says in its result what its container has cost. Of one that ended without a result the last report counts, so
+what came after that is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dlapp.am.model.instance import Instance
+from dlapp.am.model.state import ApplicationState
+from dlapp.usage import Receipt, total_receipt
+from dlapp.value import replace
+
+_LEAST_S = 60.0
+"""A payload that ran for less says nothing on the next one."""
+_BUSY = 0.1
+_LEAST_LEFT_MIB = 2048
+_PERIOD_MS = 1000
+_PER_CONTAINER_MS = 5
+"""Of many containers the sum is made less often: it takes some microseconds for each."""
+
+
+def total_of(state: ApplicationState) -> Receipt | None:
+    """Return what the application has cost so far; None: nothing is known. While it runs it may be some seconds old."""
+    period_ms = _PERIOD_MS + _PER_CONTAINER_MS * len(state.instances)
+    if state.finished_ms is None and state.receipt is not None and state.awake_ms < state.receipt_ms + period_ms:
+        return state.receipt
+    total = total_receipt(_all_of(state.instances))
+    if total is not None:
+        total = replace(total, suggestion=_suggestion(state))
+    state.receipt, state.receipt_ms = total, state.awake_ms
+    return total
+
+
+def spent_before(instance: Instance) -> Receipt | None:
+    """Return what the containers of an index have cost, its last one included, before it gets another one."""
+    return total_receipt(_all_of([instance]))
+
+
+def _all_of(instances: Iterable[Instance]) -> Iterable[Receipt]:
+    for one in instances:
+        if one.spent is not None:
+            yield one.spent
+        if one.last is not None and (receipt := one.last.cost) is not None:
+            yield receipt
+
+
+def _suggestion(state: ApplicationState) -> str:
+    """Return one suggestion: of the first role for which there is one; empty: none."""
+    for role in state.roles:
+        instances = [state.instances[index] for index in role.indexes]
+        text = suggestion_of([one.last.cost for one in instances if one.last is not None and one.last.cost is not None])
+        if text:
+            return f"{role.spec.name}: {text}" if len(state.roles) > 1 else text
+    return ""
+
+
+def suggestion_of(receipts: list[Receipt]) -> str:
+    """Return a suggestion by the receipts of containers that asked for the same; empty: there is none."""
+    long = [one for one in receipts if one.seconds.get("running", 0.0) >= _LEAST_S]
+    total = total_receipt(long)
+    if total is None or len(long) < len(receipts):
+        return ""
+    if total.gpus_used is not None and total.gpus_used < total.gpus_asked:
+        return f"asked {total.gpus_asked} GPU{'' if total.gpus_asked == 1 else 's'}, used {total.gpus_used or 'none'}"
+    hours = total.gpu_hours
+    known = hours.busy + hours.idle
+    if known > hours.unknown and hours.busy < _BUSY * known:
+        return f"the GPUs were busy {hours.busy / known:.0%} of the time"
+    asked_mib, peak_mib = total.memory.asked_mib, total.memory.peak_mib
+    if any(one.memory.peak_mib is None for one in long) or peak_mib is None:
+        return ""
+    if 2 * peak_mib < asked_mib and asked_mib - peak_mib >= _LEAST_LEFT_MIB:
+        return f"memory {_gib(asked_mib)}, peak {_gib(peak_mib)}"
+    return ""
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:.3g} GiB"

@@ -1,0 +1,116 @@
+"""The use of containers over time, as their tasks report it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dlapp.am.model.instance import Container, Instance
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.usage_series import UsageSeries
+from dlapp.messages import USAGE_EVERY_S, Report
+from dlapp.usage import Usage
+
+_REPORTS_PER_S = 100
+"""As many with the use of a container an ApplicationMaster takes in each second; one is some 50 microseconds."""
+_BUCKETS = 24_000
+"""Of all containers together: with one GPU each that is some 2 MB."""
+_MOST, _LEAST = 120, 12
+_ENDED = 24
+"""Buckets of a container that has ended, while its index has another one."""
+_EARLIER = 3
+"""Of so many of these is the use kept, for each index."""
+_METRICS = 8
+"""Of those that a payload reports: the first ones."""
+
+
+def period_s(containers: int) -> float:
+    """Return how often each of so many containers reports its use [s]."""
+    return max(USAGE_EVERY_S, containers / _REPORTS_PER_S)
+
+
+def take(state: ApplicationState, container: Container, report: Report) -> None:
+    """Keep what a report says on the use and the cost of a container."""
+    if report.receipt is not None:
+        container.receipt, container.view = report.receipt, None
+    usage, before = report.usage, container.usage
+    if usage is None or (before is not None and usage.at_ms <= before.at_ms):
+        return
+    container.usage, container.view = usage, None
+    if container.series is None:
+        container.series = _new_series(state, container, usage)
+    container.series.add(usage.at_ms, dict(_columns(container, usage, before)))
+
+
+def thin_earlier(instance: Instance) -> None:
+    """Keep less of the containers that an index had before."""
+    for age, one in enumerate(reversed(instance.earlier)):
+        if one.series is not None:
+            if age < _EARLIER:
+                one.series.thin(_ENDED)
+            else:
+                one.series = None
+
+
+def recall(state: ApplicationState, written: Mapping[str, Any]) -> None:
+    """Take what an earlier attempt wrote. What cannot be read is passed over: nothing depends on it."""
+    with contextlib.suppress(TypeError, ValueError, LookupError):
+        state.former_series = {str(one["container_id"]): one for one in written["containers"]}
+
+
+def as_json(state: ApplicationState) -> dict[str, Any]:
+    """Return the use of all containers over time (`dlapp.usage.UsageHistory`)."""
+    found = []
+    for instance in state.instances:
+        for one in (*instance.earlier, instance.last):
+            if one is None:
+                continue
+            name = str(one.container_id)
+            series = state.former_series.get(name) if one.series is None else one.series.as_json()
+            if series is not None:
+                found.append({**series, "container_id": name, "index": instance.index, "attempt": one.try_number})
+    return {"version": 1, "containers": found}
+
+
+def thin_all(state: ApplicationState) -> None:
+    """Keep half as many buckets of each container."""
+    for one in state.containers.values():
+        if one.series is not None:
+            one.series.thin(max(1, len(one.series) // 2))
+    state.former_series = {}
+
+
+def _new_series(state: ApplicationState, container: Container, usage: Usage) -> UsageSeries:
+    count = len(state.instances)
+    most = max(_LEAST, min(_MOST, _BUCKETS // count) // 2 * 2)
+    with contextlib.suppress(TypeError, ValueError, LookupError, OverflowError):
+        if (written := state.former_series.get(str(container.container_id))) is not None:
+            return UsageSeries.from_json(written, most)
+    return UsageSeries(usage.at_ms, int(period_s(count) * 1000), most)
+
+
+def _columns(container: Container, usage: Usage, before: Usage | None) -> Iterator[tuple[str, float | None]]:
+    yield "cpu_cores", usage.cpu_cores
+    yield "memory_mib", usage.memory_mib
+    for name in ("read", "written", "received", "sent"):
+        yield f"{name}_bytes_s", _rate(usage, before, f"{name}_bytes")
+    for one in usage.devices:
+        gpu = f"gpu{one.index}"
+        yield f"{gpu}.utilisation", one.utilisation
+        yield f"{gpu}.memory_mib", one.memory_mib
+        yield f"{gpu}.power_w", one.power_w
+        yield f"{gpu}.temperature_c", one.temperature_c
+    if (payload := container.payload) is not None:
+        yield "progress", payload.progress
+        metrics: Mapping[str, float] = payload.metrics
+        for name in list(metrics)[:_METRICS]:
+            yield f"metric.{name}", metrics[name]
+
+
+def _rate(usage: Usage, before: Usage | None, name: str) -> float | None:
+    """Return the bytes a second since the report before."""
+    now, then = getattr(usage, name), getattr(before, name, None)
+    if now is None or then is None or before is None:
+        return None
+    return float(max(0, now - then) * 1000 / (usage.at_ms - before.at_ms))

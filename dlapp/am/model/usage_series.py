@@ -1,0 +1,158 @@
+"""Use of one container over time, in bounded memory.
+
+Time is cut into buckets of one width; when there are too many, each two become one of twice the width. A bucket has the
+mean of what was reported in it, of the columns in `SPREAD` also the least and the most. NaN stands for what is not
+known.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+from dlapp.usage import USAGE_COLUMNS_WITH_RANGE as SPREAD
+
+NAN = math.nan
+MOST_COLUMNS = 64
+"""A container with eight GPUs has 41, and more for the metrics of its payload."""
+
+
+class _Column:
+    """The buckets of one column: means, and, if it has a range, least and most."""
+
+    __slots__ = ("least", "mean", "most")
+
+    def __init__(self, count: int, *, has_range: bool) -> None:
+        self.mean = array("f", [NAN]) * count
+        self.least = array("f", [NAN]) * count if has_range else None
+        self.most = array("f", [NAN]) * count if has_range else None
+
+
+class UsageSeries:
+    """The series of one container.
+
+    Args:
+        start_ms: the begin of the first bucket [ms since 1970].
+        step_ms: width of a bucket at first [ms].
+        most: how many buckets there may be; an even number.
+    """
+
+    __slots__ = ("_columns", "_counts", "_most", "start_ms", "step_ms")
+
+    def __init__(self, start_ms: int, step_ms: int, most: int) -> None:
+        self.start_ms, self.step_ms, self._most = start_ms, max(1, step_ms), most
+        self._counts = array("I")
+        self._columns: dict[str, _Column] = {}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], most: int) -> UsageSeries:
+        """Return the series that an earlier attempt wrote; of its buckets each counts as one report.
+
+        Raises:
+            TypeError, ValueError, LookupError, OverflowError: it is not one.
+        """
+        series = cls(int(data["start_ms"]), int(data["step_ms"]), most)
+        for name, column in dict(data["columns"]).items():
+            series._grow(len(column["mean"]))
+            if (found := series._column(str(name))) is None:
+                continue
+            for values, key in ((found.mean, "mean"), (found.least, "min"), (found.most, "max")):
+                if values is not None:
+                    for place, one in enumerate(column[key][: len(values)]):
+                        values[place] = NAN if one is None else float(one)
+        series._counts = array("I", [1] * len(series._counts))
+        series.thin(most)
+        return series
+
+    def add(self, at_ms: int, values: Mapping[str, float | None]) -> None:
+        """Add what was measured at a time.
+
+        Args:
+            at_ms: when [ms since 1970]; before the last one it counts as of then.
+            values: column -> value; None: not known.
+        """
+        while (place := (at_ms - self.start_ms) // self.step_ms) >= self._most:
+            if place >= 1 << 20:
+                return  # a clock that stepped by years
+            self._halve()
+        place = max(place, len(self._counts) - 1)
+        self._grow(place + 1)
+        count = self._counts[place]
+        self._counts[place] = count + 1
+        for name, value in values.items():
+            if value is None or not (column := self._column(name)):
+                continue
+            column.mean[place] = _mean(column.mean[place], count, value, 1)
+            if column.least is not None and column.most is not None:
+                column.least[place] = min(value, column.least[place]) if count else value
+                column.most[place] = max(value, column.most[place]) if count else value
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def thin(self, most: int) -> None:
+        """Keep at most so many buckets; for a container that has ended."""
+        while len(self._counts) > max(1, most):
+            self._halve()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its JSON form (`dlapp.usage.ContainerSeries`)."""
+        columns = {}
+        for name, column in self._columns.items():
+            columns[name] = {"mean": _numbers(column.mean)}
+            if column.least is not None and column.most is not None:
+                columns[name] |= {"min": _numbers(column.least), "max": _numbers(column.most)}
+        return {"start_ms": self.start_ms, "step_ms": self.step_ms, "columns": columns}
+
+    def _column(self, name: str) -> _Column | None:
+        if (found := self._columns.get(name)) is None and len(self._columns) < MOST_COLUMNS:
+            has_range = name.rpartition(".")[2] in SPREAD
+            found = self._columns[name] = _Column(len(self._counts), has_range=has_range)
+        return found
+
+    def _grow(self, count: int) -> None:
+        more = count - len(self._counts)
+        if more > 0:
+            self._counts.extend([0] * more)
+            for column in self._columns.values():
+                for values in (column.mean, column.least, column.most):
+                    if values is not None:
+                        values.extend([NAN] * more)
+
+    def _halve(self) -> None:
+        """Make one bucket of each two."""
+        counts = self._counts
+        if len(counts) % 2:
+            self._grow(len(counts) + 1)
+        pairs = range(0, len(counts), 2)
+        for column in self._columns.values():
+            mean = column.mean
+            column.mean = array("f", (_mean(mean[at], counts[at], mean[at + 1], counts[at + 1]) for at in pairs))
+            if column.least is not None and column.most is not None:
+                column.least = array("f", (_choose(min, column.least[at], column.least[at + 1]) for at in pairs))
+                column.most = array("f", (_choose(max, column.most[at], column.most[at + 1]) for at in pairs))
+        self._counts = array("I", (counts[at] + counts[at + 1] for at in pairs))
+        self.step_ms *= 2
+
+
+def _mean(one: float, count: int, other: float, other_count: int) -> float:
+    """Return the mean of two means of so many values each; one that is not known does not count."""
+    if not count or one != one:
+        return other
+    if not other_count or other != other:
+        return one
+    return (one * count + other * other_count) / (count + other_count)
+
+
+def _choose(choose: Any, one: float, other: float) -> float:
+    if one != one:
+        return other
+    return one if other != other else float(choose(one, other))
+
+
+def _numbers(values: array[float]) -> list[float | None]:
+    """Return values with four digits, which is more than they are worth; whole ones as integers, as these are short."""
+    rounded = [float(f"{one:.4g}") for one in values]
+    return [None if one != one else int(one) if one.is_integer() else one for one in rounded]

@@ -1,0 +1,86 @@
+"""Receipts and the use of containers as text. They are taken in their JSON forms (`dlapp.usage`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_MIB = 1 << 20
+_MOVED = ("input", "output", "read", "written", "received", "sent")
+
+
+def receipt_lines(receipt: Mapping[str, Any] | None) -> list[str]:
+    """Return what an application has cost, in lines of a status; nothing is said of what is not known."""
+    if receipt is None:
+        return []
+    from dlapp.system.text import human_size
+
+    lines = [f"cost : {', '.join(_cost_texts(receipt))}"]
+    times = [f"{phase} {_seconds_text(seconds)}" for phase, seconds in receipt["seconds"].items() if seconds >= 0.5]
+    if times:
+        lines.append(f"time : {', '.join(times)}")
+    moved = [f"{name} {human_size(receipt['bytes'][name])}" for name in _MOVED if receipt["bytes"][name]]
+    if moved:
+        lines.append(f"moved : {', '.join(moved)}")
+    if receipt["suggestion"]:
+        lines.append(f"suggestion : {receipt['suggestion']}")
+    return lines
+
+
+def cost_text(receipt: Mapping[str, Any] | None) -> str:
+    """Return the cost in a few characters, for a column: ``1.5 GPUh 27%``, ``0.12 CPUh``; empty: it is not known."""
+    if receipt is None:
+        return ""
+    hours = receipt["gpu_hours"]
+    if hours["granted"]:
+        known = hours["busy"] + hours["idle"]
+        busy = f" {hours['busy'] / known:.0%}" if known > hours["unknown"] else ""
+        return f"{_hours_text(hours['granted'])} GPUh{busy}"
+    return "" if receipt["cpu_hours"] is None else f"{_hours_text(receipt['cpu_hours'])} CPUh"
+
+
+def usage_text(usage: Mapping[str, Any] | None) -> str:
+    """Return what a container uses now: ``1.9 cores, 9.0 GiB, GPUs 87%``; empty: it is not known."""
+    if usage is None:
+        return ""
+    texts = [] if usage["cpu_cores"] is None else [f"{usage['cpu_cores']:.2g} cores"]
+    if usage["memory_mib"] is not None:
+        from dlapp.system.text import human_size
+
+        texts.append(human_size(usage["memory_mib"] * _MIB))
+    busy = [one["utilisation"] for one in usage["devices"]]
+    if busy and None not in busy:
+        texts.append(f"GPU{'' if len(busy) == 1 else 's'} {sum(busy) / len(busy):.0%}")
+    return ", ".join(texts)
+
+
+def _cost_texts(receipt: Mapping[str, Any]) -> list[str]:
+    from dlapp.system.text import human_size
+
+    texts, hours, memory = [], receipt["gpu_hours"], receipt["memory"]
+    if hours["granted"]:
+        parts = [f"{_hours_text(hours[name])} {name}" for name in ("busy", "idle", "unknown") if hours[name]]
+        texts.append(f"{_hours_text(hours['granted'])} GPU-hours ({', '.join(parts)})")
+    cpu_hours = receipt["cpu_hours"]
+    texts.append("CPU-hours not known" if cpu_hours is None else f"{_hours_text(cpu_hours)} CPU-hours")
+    asked = human_size(memory["asked_mib"] * _MIB)
+    if memory["peak_mib"] is None:
+        texts.append(f"memory {asked}, peak not known")
+    else:
+        how = "" if memory["is_exact"] else " (sampled)"
+        texts.append(f"memory {asked}, peak {human_size(memory['peak_mib'] * _MIB)}{how}")
+    if receipt["energy_wh"] is not None:
+        wh = receipt["energy_wh"]
+        texts.append(f"{wh:.3g} Wh" if wh < 1000 else f"{wh / 1000:.3g} kWh")
+    return texts
+
+
+def _hours_text(hours: float) -> str:
+    return "<0.01" if 0 < hours < 0.01 else f"{hours:.3g}" if hours < 1000 else f"{hours:.0f}"
+
+
+def _seconds_text(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else f"{minutes} min"

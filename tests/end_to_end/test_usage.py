@@ -1,0 +1,66 @@
+"""Use and cost of an application, as its user sees them in the end, on every engine that there is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.usage import UsageHistory
+from tests.applications import ended, launch, properties, run, wait_for
+from tests.engines import Engine
+
+BURN = """
+import json, os, time
+held = bytearray(64 << 20)
+os.makedirs("output")
+with open("output/data", "wb") as file: file.write(bytes(1 << 20))
+end = time.monotonic() + 13
+while time.monotonic() < end:
+    if sum(os.times()[:2]) > 2: time.sleep(0.05)
+    with open(os.environ["DLAPP_REPORT"], "a") as file: file.write(json.dumps({"progress": 0.5}) + chr(10))
+    time.sleep(0.001)
+"""
+"""It runs for so long that its use is reported, which is every ten seconds."""
+
+
+def usage_of(application: str) -> UsageHistory:
+    with contextlib.closing(Client()) as client:
+        return client.usage(application)
+
+
+@pytest.mark.slow
+def test_a_status_a_list_and_the_history_tell_what_an_application_has_cost(engine: Engine, tmp_path: Path) -> None:
+    counted = tmp_path / "counted"
+    file = properties(
+        tmp_path,
+        f"exec /usr/bin/time -f '%U %S' -o {counted} python3 -I burn.py",
+        resources={"memory": "1g"},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/kept/result"},
+    )
+    (tmp_path / "test_workspace/burn.py").write_text(BURN)
+    application = launch(file)
+    view = ended(application)
+    assert view["cause"] == "succeeded", view["diagnostics"]
+    counted_s = sum(map(float, counted.read_text().split()))
+    receipt = view["receipt"]
+    assert 0.98 * counted_s <= receipt["cpu_hours"] * 3600 <= 1.02 * counted_s + 0.05
+    assert 64 <= receipt["memory"]["peak_mib"] < 300
+    assert (receipt["memory"]["asked_mib"], receipt["memory"]["is_exact"]) == (1024, False)
+    assert receipt["bytes"]["output"] == 1 << 20
+    assert receipt["seconds"]["running"] >= 13
+    assert receipt["gpu_hours"] == {"granted": 0.0, "busy": 0.0, "idle": 0.0, "unknown": 0.0}
+    assert view["containers"][0]["receipt"]["cpu_hours"] == receipt["cpu_hours"]
+
+    assert "cost : <0.01 CPU-hours, memory 1.0 GiB, peak " in run("dlapp-status", application).out
+    listed = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
+    assert listed["application_id"] == application
+
+    (series,) = wait_for("the history", lambda: usage_of(application).containers)
+    assert str(series.container_id) == view["containers"][0]["container_id"]
+    assert series.columns["memory_mib"]["max"][0] >= 64
+    assert series.columns["cpu_cores"]["mean"][0] > 0
+    assert series.columns["progress"]["mean"][0] == 0.5
