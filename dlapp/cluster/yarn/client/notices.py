@@ -15,7 +15,7 @@ from dlapp.errors import ConfigError, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.notification import EVENTS
 from dlapp.notifications.events import notification_of_end
-from dlapp.notifications.outbox import from_bytes, to_bytes
+from dlapp.notifications.outbox import MAX_AGE_MS, from_bytes, to_bytes
 from dlapp.notifications.sender import Sender
 from dlapp.notifications.settings import settings_of
 from dlapp.report import ApplicationView, FinalStatus, State
@@ -103,12 +103,16 @@ class EndNotices:
         if settings is None:
             return
         senders = []
-        for name in self._files.names(StagingPaths(self._files.home).all_outboxes):
+        places = StagingPaths(self._files.home)
+        for name, _, changed_ms in self._files.entries(places.all_outboxes):
             try:
                 application_id = ApplicationId.from_text(name.removesuffix(".json"))
             except UsageError:
                 continue
             end = ended.get(application_id)
+            if end is None and now_ms() - changed_ms > 2 * MAX_AGE_MS:
+                # The ResourceManager has forgotten it, or nobody looked for so long: nothing in it is sent any more.
+                self._files.remove(places.outbox(application_id))
             if end is None or end.ago_s < (AM_STAYS_S if end.state is State.FINISHED else AM_DIES_S):
                 continue  # its ApplicationMaster may send it now
             sender = Sender(settings, StagedOutbox(self._files, application_id))

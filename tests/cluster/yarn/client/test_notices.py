@@ -1,0 +1,134 @@
+"""Ends that no ApplicationMaster told: what the user's commands record and deliver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dlapp.cluster.yarn.client.cleanup import EndedApplication
+from dlapp.cluster.yarn.client.notices import AM_STAYS_S, EndNotices
+from dlapp.cluster.yarn.staging import StagingFiles, StagingPaths
+from dlapp.config import load_config
+from dlapp.errors import NotFound
+from dlapp.notifications.outbox import MAX_AGE_MS, Outbox, from_bytes
+from dlapp.report import State
+from dlapp.serialization import to_json
+from dlapp.spec import RoleSpec
+from dlapp.system.clock import now_ms
+from tests.am.driving import APPLICATION, submission
+from tests.services.http_server import Answer, Request, http_server
+
+HOME = "hdfs://namenode:8020/user/tony"
+OUTBOX = StagingPaths(HOME).outbox(APPLICATION)
+
+
+class Files:
+    """The part of `StagingFiles` that is used here, in memory: location -> content and time."""
+
+    home = HOME
+
+    def __init__(self) -> None:
+        self.there: dict[str, tuple[bytes, int]] = {}
+
+    def make(self, location: str, mode: int) -> None:
+        """Make nothing: directories are where files are."""
+
+    def read(self, location: str, *, max_bytes: int) -> bytes:
+        """Return the content of a file."""
+        if location not in self.there:
+            raise NotFound(location)
+        return self.there[location][0]
+
+    def write(self, location: str, data: bytes, mode: int) -> None:
+        """Write a file."""
+        self.there[location] = data, now_ms()
+
+    def remove(self, location: str) -> None:
+        """Remove a file."""
+        self.there.pop(location, None)
+
+    def entries(self, location: str) -> list[tuple[str, int, int]]:
+        """Return name, size and time of the files of a directory."""
+        found = {name.removeprefix(f"{location}/"): one for name, one in self.there.items()}
+        return [(name, len(data), ms) for name, (data, ms) in found.items() if "/" not in name]
+
+    @property
+    def outbox(self) -> Outbox:
+        return from_bytes(self.there[OUTBOX][0])
+
+
+@pytest.fixture
+def files() -> Files:
+    return Files()
+
+
+@pytest.fixture
+def taken() -> list[dict[str, Any]]:
+    return []
+
+
+@pytest.fixture
+def notices(files: Files, taken: list[dict[str, Any]], tmp_path: Path) -> Iterator[EndNotices]:
+    def answer(request: Request) -> Answer:
+        taken.append(json.loads(request.body))
+        return Answer()
+
+    with http_server(answer) as url:
+        hook = tmp_path / "hook"
+        hook.write_text(url)
+        hook.chmod(0o600)
+        config = load_config({"notify.webhook": str(hook)}, {"HOME": str(tmp_path)})
+        yield EndNotices(config, cast(StagingFiles, files))
+
+
+def kept(state: State = State.KILLED, **fields: Any) -> dict[str, Any]:
+    told = {"view": None, "state": state.value, "finished_ms": now_ms(), "submission": to_json(submission(RoleSpec()))}
+    return {**told, **fields}
+
+
+def test_an_end_is_recorded_once_and_delivered_once(
+    notices: EndNotices, files: Files, taken: list[dict[str, Any]]
+) -> None:
+    for _ in range(2):
+        notices.record_end(APPLICATION, kept())
+    assert [one.notification.id for one in files.outbox.pending] == [f"{APPLICATION}/killed"]
+    for _ in range(2):
+        notices.deliver({APPLICATION: EndedApplication(State.KILLED, 60.0)})
+    assert [(one["event"], one["final_status"], one["text"]) for one in taken] == [
+        ("killed", "KILLED", "YARN says that it is KILLED")
+    ]
+    assert files.there == {}
+
+
+def test_an_applicationmaster_that_may_still_send_is_left_alone(
+    notices: EndNotices, files: Files, taken: list[dict[str, Any]]
+) -> None:
+    notices.record_end(APPLICATION, kept(State.FAILED))
+    notices.deliver({})
+    notices.deliver({APPLICATION: EndedApplication(State.FAILED, 1.0)})
+    notices.deliver({APPLICATION: EndedApplication(State.FINISHED, AM_STAYS_S - 1)})
+    assert (taken, len(files.outbox.pending)) == ([], 1)
+
+
+def test_what_nobody_can_deliver_any_more_is_removed(notices: EndNotices, files: Files) -> None:
+    notices.record_end(APPLICATION, kept())
+    files.there[OUTBOX] = files.there[OUTBOX][0], now_ms() - 3 * MAX_AGE_MS
+    notices.deliver({})
+    assert files.there == {}
+
+
+@pytest.mark.parametrize("fields", [{"submission": 3}, {"submission": {}}, {"view": {"state": []}}])
+def test_damaged_files_are_not_told_and_hinder_nothing(
+    fields: dict[str, Any], notices: EndNotices, files: Files
+) -> None:
+    notices.record_end(APPLICATION, kept(**fields))
+    assert files.there == {}
+
+
+def test_events_that_the_file_does_not_select_are_not_told(notices: EndNotices, files: Files) -> None:
+    notices.record_end(APPLICATION, kept(submission=to_json(submission(RoleSpec(), notify=("done",)))))
+    assert files.there == {}
