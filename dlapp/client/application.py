@@ -56,6 +56,11 @@ class Application:
         """Return the use of its containers over time. Raises NotFound."""
         return self._client.usage(self.application_id)
 
+    def why(self) -> ApplicationView:
+        """Return what is known of it now; while it waits, with the change that would let it start now and an estimate
+        of its start in ``waiting``. Raises NotFound."""
+        return self._client.why(self.application_id)
+
     def wait(
         self, timeout: float | None = None, on_change: Callable[[ApplicationView], None] = lambda _: None
     ) -> ApplicationView:

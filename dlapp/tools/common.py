@@ -267,7 +267,7 @@ def say(*lines: str) -> None:
 def say_paged(*lines: str) -> None:
     """Print lines of data by way of the user's pager."""
     os.environ.setdefault("LESS", "FRX")
-    click.echo_via_pager("\n".join(map(one_line, lines)) + "\n")
+    click.echo_via_pager("\n".join(map(one_line, lines)))
 
 
 def _flush_before_the_error() -> None:

@@ -474,10 +474,53 @@ def test_a_list_is_selected_by_state_name_time_and_number(engine: Engine, tmp_pa
     assert ids("-n", "0") == []
     assert ids("--since", "2023-11-14") == [failed, done, last]
     assert ids("--since", "2100-01-01") == []
+    assert ids("--user", caller(), "--queue", "default") == [failed, done, last]
+    assert ids("--queue", "another") == ids("--project", "none") == ids("--tag", "none") == []
+    assert ids("--sort", "-name", "--sort", "name") == [failed, last, done]
+    whole = [line for line in run("dlapp-list", "-o", "id").out.splitlines() if line in (failed, done, last)]
+    assert whole == [failed, done, last]
+    named = run("dlapp-list", "-o", "name=exit,name,id", "--state", "failed", "-n", "1").out.splitlines()
+    assert [line.split() for line in named] == [["EXIT", "NAME", "ID"], ["3", "Alpha", last]]
+    assert json.loads(run("dlapp-list", "-o", "json", "-n", "1").out)["applications"][0]["application_id"] == last
+    for option, value in ("-o", "yaml"), ("-o", "name=colour"), ("--sort", "colour"):
+        refused = run("dlapp-list", option, value)
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+    told = run("dlapp-why", failed).out.splitlines()
+    assert told[0].startswith(f"{failed} failed after ")
+    assert told[1].startswith("waited : 0:00:")
+    assert told[1].endswith(" in the queue, until it was started")
     for wrong in ("soon", "2023-13-01", "5 parsecs", ""):
         refused = run("dlapp-list", "--since", wrong)
         assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
         assert "neither a time before now nor a date" in refused.err
+
+
+@pytest.mark.slow
+def test_a_list_that_is_longer_than_the_terminal_is_paged(tmp_path: Path) -> None:
+    ended(launch(properties(tmp_path, "true")))
+    command = f"export PAGER='sed s/^/paged:/'; stty rows 2 cols 80; {BIN}/dlapp-list; stty rows 9; {BIN}/dlapp-list"
+    with Terminal("/bin/sh", "-c", command) as terminal:
+        assert terminal.wait() == 0
+        lines = [line for line in terminal.text.splitlines() if line]
+    assert [line.startswith("paged:") for line in lines] == [True, True, False, False]
+
+
+def test_a_plan_shows_what_a_submission_would_do_and_submits_nothing(tmp_path: Path) -> None:
+    file = properties(tmp_path, "true", application={"max_runtime": "2h"}, resources={"memory": 64, "containers": 2})
+    plan = run("dlapp-launcher", "--plan", file)
+    assert plan.code == 0, plan.err
+    assert "role : worker: 2 containers, each with memory 64 MiB, vcores 1, gcores 0" in plan.out.splitlines()
+    assert "now : it would start now (starting)" in plan.out.splitlines()
+    as_json = json.loads(run("dlapp-launcher", "--plan", "--json", file).out)
+    assert as_json["workspace"]["largest"][0]["name"] == "start.sh"
+    assert as_json["asked"] == {"memory": 128, "vcores": 2, "gcores": 0}
+    assert (as_json["gpu_hours_most"], as_json["waiting"]["code"]) == (0.0, "starting")
+    assert {one["limit"] for one in as_json["limits"]} == {"this machine"}
+    large = run("dlapp-launcher", "--plan", "--set", "resources.memory=1000000g", file)
+    assert (large.code, large.out) == (2, "")
+    assert "resources.memory: " in large.err
+    assert run("dlapp-launcher", "--plan", "--wait", file).code == 2
+    assert run("dlapp-list").out.splitlines()[1:] == []
 
 
 @pytest.mark.parametrize("columns", [60, 80])
