@@ -24,7 +24,7 @@
 #   make dead-code         what nothing uses (pyproject.toml, tool.vulture, has what is used from elsewhere)
 #   make coverage [ARGS=]  branches of dlapp that tests without a server take: the total, and the 20 worst modules
 #   make dist              wheel and sdist; each is installed into an empty environment and tried
-#   make bench NAME=cli    measure (or data, gang, ledger, pack, am_memory, scale); results also go to bench/results/
+#   make bench NAME=cli    measure (or data, gang, insight, ledger, scale, ...); results also go to bench/results/
 #   make clean             remove what the above made
 #
 # Tests run on WORKERS processes (make test WORKERS=2), more than there are cores: half of their time they wait for

@@ -1,0 +1,102 @@
+"""What it costs to know what applications use: in a task, and in the memory of an ApplicationMaster.
+
+``sampling``: processor time of a task's samples and reports, over the time between them, for a payload of ten
+processes, with the processes that this machine has. ``am-memory-200``: resident memory of a process with the state of
+an ApplicationMaster of 200 containers, after ten hours of reports with use, over the same without. Both reports come to
+the same code as those of tasks; the processes differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import Row
+
+CONTAINERS, HOURS, SAMPLES, PROCESSES = 200, 10, 200, 10
+REPORT_EVERY_S = 10
+
+
+def rows() -> list[Row]:
+    """Measure both."""
+    return [_sampling(), _am_memory()]
+
+
+def _sampling() -> Row:
+    from dlapp.system.processes.resource_counters import read_tree
+    from dlapp.task.usage import SAMPLE_EVERY_S, UsageMeter
+
+    script = "; ".join(["sleep 1000 &"] * PROCESSES).replace("&;", "&") + " echo ready; wait"
+    payload = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert payload.stdout is not None
+        payload.stdout.readline()
+        now_s = [0.0]
+        meter = UsageMeter(1024, clock=lambda: now_s[0])
+        meter.begin_run(lambda: read_tree(payload.pid))
+        began_s = time.process_time()
+        for _ in range(SAMPLES):
+            now_s[0] += 1000.0  # one is due each time
+            meter.sample()
+            meter.measured()
+        one_s = (time.process_time() - began_s) / SAMPLES
+    finally:
+        os.killpg(payload.pid, signal.SIGKILL)
+        payload.wait()
+    count = sum(one.isdigit() for one in os.listdir("/proc"))
+    conditions = {"sample_ms": one_s * 1000, "every_s": SAMPLE_EVERY_S, "processes_of_the_machine": count}
+    return Row(name="sampling", ratio=one_s / SAMPLE_EVERY_S, goal=0.005, better="lower", conditions=conditions)
+
+
+def _am_memory() -> Row:
+    without_kib, with_kib = _resident_kib(use=False), _resident_kib(use=True)
+    return Row(
+        name="am-memory-200",
+        ratio=with_kib / without_kib,
+        goal=1.15,
+        better="lower",
+        conditions={"containers": CONTAINERS, "hours": HOURS, "with_kib": with_kib, "without_kib": without_kib},
+    )
+
+
+def _resident_kib(*, use: bool) -> int:
+    """Return VmRSS of a process that took all reports [KiB]."""
+    command = [sys.executable, "-m", "bench.insight", "with" if use else "without"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    return int(done.stdout)
+
+
+def _take_reports(*, use: bool) -> None:
+    """Take ten hours of reports of all containers, and print what memory this process has then."""
+    import dlapp.am.loop  # what an ApplicationMaster has loaded
+    from dlapp.messages import Phase
+    from dlapp.spec import RoleSpec
+    from dlapp.usage import DeviceUsage, Receipt, Usage
+    from tests.am.driving import Driver
+
+    assert dlapp.am.loop
+    am = Driver(RoleSpec(instances=CONTAINERS))
+    numbers = range(2, 2 + CONTAINERS)
+    am.running(*numbers)
+    am.view()
+    for second in range(0, HOURS * 3600, REPORT_EVERY_S):
+        am.all.clear()
+        for number in numbers:
+            fields: dict[str, Any] = {}
+            if use:
+                device = DeviceUsage(index=0, utilisation=0.5, memory_mib=1000 + second, power_w=70.0, temperature_c=60)
+                usage = Usage(at_ms=second * 1000, cpu_cores=1.5, memory_mib=second, devices=(device,))
+                fields = {"usage": usage, "receipt": Receipt(seconds={"running": float(second)})}
+            am.report(number, Phase.RUNNING, **fields)
+    am.view()
+    with open("/proc/self/status", encoding="ascii") as file:
+        print(next(int(line.split()[1]) for line in file if line.startswith("VmRSS:")))
+
+
+if __name__ == "__main__":
+    _take_reports(use=sys.argv[1] == "with")
