@@ -231,7 +231,7 @@ class Assignment(Value, kw_only=True):
         ready_by_port: another role waits until this one is ready; it is as soon as its first port accepts connections.
         checkpoint: of `AppSpec`; ``target`` is the directory of the checkpoints that this container begins with.
         stores_checkpoints: it also stores them.
-        try_number: how often its index was started, this time included.
+        checkpoint_start: which start of its payload this is, for the numbers of checkpoints (`checkpoints_after`).
         in_gang: it starts together with others, and again with them.
         generation: of the gang that its payload starts with, unless orders name a later one.
         ports: `RoleSpec.ports`.
@@ -268,7 +268,7 @@ class Assignment(Value, kw_only=True):
     caches: tuple[PayloadCache, ...] = ()
     checkpoint: CheckpointSpec | None = None
     stores_checkpoints: bool = True
-    try_number: int = 1
+    checkpoint_start: int = 1
     command: tuple[str, ...] = ()
     hang_timeout_s: float | None = None
     ready_by_port: bool = False

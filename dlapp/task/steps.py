@@ -568,7 +568,7 @@ class Task:
         with self._step("the checkpoint could not be restored"):
             if not self._assignment.in_gang:
                 self._say(Phase.FETCHING, detail=restoring)
-                newest = partial(one.restore_newest, self._assignment.try_number)
+                newest = partial(one.restore_newest, self._assignment.checkpoint_start)
                 self._wait_out(newest, Phase.FETCHING, service)
                 return
             not_whole: int | None = None

@@ -6,8 +6,12 @@ import pytest
 
 from dlapp.am.model import journal
 from dlapp.am.model.checkpoints import GangCheckpoints
-from dlapp.messages import are_of_a_later_start, checkpoints_after
+from dlapp.am.model.state import ApplicationState
+from dlapp.ids import ApplicationId
+from dlapp.messages import Orders, Phase, are_of_a_later_start, checkpoints_after
 from dlapp.spec import AppSpec, CheckpointSpec, Gang, RoleSpec
+from dlapp.value import replace
+from tests.am.driving import Driver, submission
 
 RUN = checkpoints_after(0, 2)
 
@@ -111,3 +115,38 @@ def test_who_begins_with_checkpoints_and_who_stores_them(
     )
     found = {one.name: spec.checkpoint_of(one) for one in spec.roles}
     assert {name: (one is not None, stores) for name, (one, stores) in found.items()} == expected
+
+
+def test_two_applications_that_go_on_from_one_checkpoint_number_apart() -> None:
+    resumed = replace(submission(RoleSpec()), checkpoints_of="application_1_0001")
+    first, second = (ApplicationState(resumed, ApplicationId(1, number), 1) for number in (41, 42))
+    ranges = [checkpoints_after(7, one.checkpoint_starts(count)) for one in (first, second) for count in range(1, 100)]
+    assert len(set(ranges)) == len(ranges)
+    assert ranges == sorted(ranges)
+    assert ApplicationState(submission(RoleSpec()), ApplicationId(1, 41), 1).checkpoint_starts(2) == 2
+
+
+def looked(am: Driver, number: int, found: tuple[int, ...]) -> Orders:
+    am.report(number, Phase.FETCHING, index=number - 2, address="10.0.0.1", checkpoints=found)
+    return am.orders(number)
+
+
+def test_the_gate_opens_when_all_have_restored_what_was_chosen() -> None:
+    checkpoint = CheckpointSpec(path="model", target="file:///kept", role="all")
+    am = Driver(RoleSpec(instances=2), gang=Gang.ALL, checkpoint=checkpoint)
+    for number in (2, 3):
+        am.granted(number)
+        am.hello(number)
+    assert looked(am, 2, (1, 2)).checkpoint is None
+    assert looked(am, 3, (1,)).checkpoint == 1
+    assert am.orders(2).checkpoint == 1
+    am.report(
+        2, Phase.WAITING, index=0, checkpoints=(1, 2), restored=2, address="10.0.0.1"
+    )  # it heard of no choice yet
+    am.report(3, Phase.WAITING, index=1, checkpoints=(1,), restored=1, address="10.0.0.1")
+    assert not am.orders(3).go
+    am.report(2, Phase.WAITING, index=0, checkpoints=(1, 2), restored=1, address="10.0.0.1")
+    assert am.orders(2).go
+    assert am.orders(3).go
+    former = am.journal().gates["worker"]
+    assert (former.open, former.checkpoint) == (True, 1)

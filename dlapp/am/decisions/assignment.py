@@ -173,7 +173,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         ready_by_port=role.ports > 0 and _is_awaited(state, container),
         checkpoint=checkpoint,
         stores_checkpoints=stores_checkpoints,
-        try_number=instance.tries,
+        checkpoint_start=state.checkpoint_starts(instance.tries),
         generation=container.generation,
         in_gang=state.role_of(container).gate.gang,
         ports=role.ports,

@@ -38,6 +38,7 @@ from dlapp.usage import Receipt
 from dlapp.value import Value, replace
 
 MAX_GAP_MS = 10_000
+_STARTS_APART, _MOST_APART = 1_000, 100_000
 
 
 class Timing(Value):
@@ -256,6 +257,17 @@ class ApplicationState:
         self.former: journal.RecoveredState | None = None
         if former is not None:
             self.recall(former)
+
+    def checkpoint_starts(self, count: int) -> int:
+        """Return the number of a start, for the numbers of its checkpoints (`dlapp.messages.checkpoints_after`).
+
+        Two applications that go on from the same checkpoint have numbers apart from each other.
+
+        Args:
+            count: which start of this application's payload it is, from 1.
+        """
+        others = self.application_id.number % _MOST_APART if self.submission.checkpoints_of else 0
+        return others * _STARTS_APART + count
 
     def _checkpoints_of(self, gate: Gate) -> GangCheckpoints | None:
         """Return the checkpoints of the members of a gang; None: they have none."""

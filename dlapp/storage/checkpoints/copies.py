@@ -158,6 +158,8 @@ class Checkpoints:
             place.prepare()
             if number is None:
                 number = max(self.numbers(), default=0) + 1
+            if number_of(manifest_name(number)) is None:
+                raise DlappError(f"{number} is too large for the number of a checkpoint")
             manifest = Manifest(number, tuple(entries))
             content = encode_manifest(manifest)
             self._remove_old(but=manifest.objects)

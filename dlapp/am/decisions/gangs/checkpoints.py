@@ -32,7 +32,7 @@ def take_report(state: ApplicationState, container: Container, instance: Instanc
     if not gate.open:
         _choose(state, gate)
     elif report.restored is None:
-        number, after = known.choose_alone(instance.index, gate.generation + instance.tries)
+        number, after = known.choose_alone(instance.index, state.checkpoint_starts(gate.generation + instance.tries))
         if number != orders.checkpoint:
             state.order(container, checkpoint=number, checkpoints_after=after)
     elif known.of_every_index and known.complete_now():
@@ -57,7 +57,8 @@ def began_alike(state: ApplicationState, gate: Gate, members: Iterable[Container
 def _choose(state: ApplicationState, gate: Gate) -> None:
     assert gate.checkpoints is not None
     known = gate.checkpoints
-    if not known.choose(gate.generation + max(state.instances[index].tries for index in known.writers)):
+    tries = max(state.instances[index].tries for index in known.writers)
+    if not known.choose(state.checkpoint_starts(gate.generation + tries)):
         return
     gate.let_none_wait()  # those who are ready have restored another one
     # It counts when the gate opens, which is on the disk; until then a next attempt can choose anew.
