@@ -188,7 +188,7 @@ class MpiWork(Value, kw_only=True):
     slots: dict[str, int]
 
 
-class Launch(Value, kw_only=True):
+class MpiLaunch(Value, kw_only=True):
     """One command of the head's mpirun for another container: its daemon there.
 
     Args:
@@ -449,7 +449,7 @@ class Report(Value, kw_only=True):
     receipt: Receipt | None = None
     result: TaskResult | None = None
     failure: TaskResult | None = None
-    launches: tuple[Launch, ...] = ()
+    launches: tuple[MpiLaunch, ...] = ()
     launch_states: tuple[LaunchState, ...] = ()
     generation: int = 0
     checkpoints: tuple[int, ...] | None = None
@@ -479,7 +479,7 @@ class Orders(Value, kw_only=True):
         checkpoint: of a member of a gang: number of the checkpoint that its payload begins with; 0: it begins without
             one; None: that is not known yet. While payloads run: the last one that is complete.
         checkpoints_after: numbers of checkpoints that it stores are greater (`checkpoints_after`).
-        launches: for this container (`Launch`). A task starts each once; one that is no longer named runs on.
+        launches: for this container (`MpiLaunch`). A task starts each once; one that is no longer named runs on.
         launch_states: for the head's task: the states of its launches in the other containers, as far as known.
     """
 
@@ -497,7 +497,7 @@ class Orders(Value, kw_only=True):
     roster: int = 0
     checkpoint: int | None = None
     checkpoints_after: int = 0
-    launches: tuple[Launch, ...] = ()
+    launches: tuple[MpiLaunch, ...] = ()
     launch_states: tuple[LaunchState, ...] = ()
 
 

@@ -66,6 +66,8 @@ VIEW_SHARE = 0.05
 RECORD_END_S, TELL_END_S = 10.0, 20.0
 """How long an ApplicationMaster that tells its user of the end itself stays for that when the end is on record: until
 the notification is recorded, and until it is delivered."""
+MOST_WITH_CURVES = 100
+"""On the page of a larger application there are no curves: they take a millisecond for each container."""
 OPEN_ANSWER_EVERY_S = 1.0
 """The least time between two pages, or two views, that are made for who has no token."""
 USAGE_EVERY_S = 300.0
@@ -553,7 +555,7 @@ class Loop:
         if until <= now:
             view = for_strangers(self._view())
             if what is RequestKind.PAGE:
-                data = _page(view)
+                data = self._page(view)
             elif what is RequestKind.METRICS:
                 from dlapp.am.metrics import metrics_text
 
@@ -572,6 +574,18 @@ class Loop:
         target = MetricsTarget(self._submission.metrics_targets, self._application_id)
         target.write(self._control.url, self._control.metrics_path)
         return target
+
+    def _page(self, view: ApplicationView) -> bytes:
+        # Most applications are never looked at.
+        from dlapp.pages.page import Extras, page
+        from dlapp.pages.usage_curves import time_axis, usage_curves
+
+        now_ms, extras = clock.now_ms(), Extras()
+        if len(self._state.instances) <= MOST_WITH_CURVES:
+            begin_ms, end_ms = time_axis(view, now_ms)
+            curves = usage_curves(usage_history.of(self._state).containers, begin_ms, end_ms)
+            extras = Extras(curves=curves, length_s=(end_ms - begin_ms) / 1000)
+        return page(view, now_ms, extras, live=True).encode(errors="replace")
 
     def _view(self) -> ApplicationView:
         return view_of(self._state, self._control.page_url, self._wait)
@@ -631,12 +645,6 @@ class Loop:
         self._app_dir.write_report(self._view())
         for call in self._stop_calls:
             call.refuse(409, "the application has ended")
-
-
-def _page(view: ApplicationView) -> bytes:
-    from dlapp.pages.page import page  # most applications are never looked at
-
-    return page(view, clock.now_ms(), live=True).encode(errors="replace")
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.pages.page import Extras, LogTail, page
+from dlapp.pages.page import Extras, LogEnd, page
+from dlapp.pages.usage_curves import time_axis, usage_curves
 from dlapp.report import ApplicationView
 
 if TYPE_CHECKING:
@@ -24,13 +25,20 @@ def report_of(client: Client, view: ApplicationView, now_ms: int) -> str:
         view: of the application.
         now_ms: the time [ms since 1970].
     """
-    logs, notes = _log_tails(client, view)
-    return page(view, now_ms, Extras(facts=_facts(view), logs=logs, notes=notes))
+    logs, notes = _log_ends(client, view)
+    begin_ms, end_ms = time_axis(view, now_ms)
+    try:
+        curves = usage_curves(client.usage(view.application_id).containers, begin_ms, end_ms)
+    except DlappError as error:
+        curves = {}
+        notes.append(str(error))
+    length_s = (end_ms - begin_ms) / 1000
+    return page(view, now_ms, Extras(curves=curves, length_s=length_s, facts=_facts(view), logs=logs, notes=notes))
 
 
-def _log_tails(client: Client, view: ApplicationView) -> tuple[list[LogTail], list[str]]:
+def _log_ends(client: Client, view: ApplicationView) -> tuple[list[LogEnd], list[str]]:
     order = sorted(view.containers, key=lambda one: (one.exit_code == 0 and one.signal is None, one.index))
-    tails, notes = [], []
+    ends, notes = [], []
     for one in order[:MOST_LOGS]:
         for stream in _STREAMS:
             try:
@@ -38,10 +46,10 @@ def _log_tails(client: Client, view: ApplicationView) -> tuple[list[LogTail], li
             except (DlappError, OSError) as error:
                 notes.append(f"{stream} of container {one.index} cannot be read: {error}")
                 break
-            tails.append(LogTail(one.index, stream, _plain(data)))
+            ends.append(LogEnd(one.index, stream, _plain(data)))
     if left := len(order) - MOST_LOGS:
         notes += [f"the logs of {left} more containers are not shown: dlapp-logs has them"] if left > 0 else []
-    return tails, notes
+    return ends, notes
 
 
 def _plain(data: bytes) -> str:

@@ -16,7 +16,7 @@ from dlapp.report import ApplicationView
 REFRESH_S = 2
 
 
-class LogTail(NamedTuple):
+class LogEnd(NamedTuple):
     """Last lines of one stream of a container.
 
     Args:
@@ -46,7 +46,7 @@ class Extras(NamedTuple):
     length_s: float = 0.0
     facts: Sequence[tuple[str, str]] = ()
     properties: str = ""
-    logs: Sequence[LogTail] = ()
+    logs: Sequence[LogEnd] = ()
     notes: Sequence[str] = ()
 
 
@@ -95,7 +95,7 @@ def _curves(extras: Extras) -> str:
     return f"<section><h2>Use of resources</h2>{''.join(parts)}</section>" if parts else ""
 
 
-def _logs(logs: Sequence[LogTail]) -> str:
+def _logs(logs: Sequence[LogEnd]) -> str:
     parts = [
         f"<details><summary>container {one.container}, {escape(one.stream)}</summary>"
         f"<pre>{escape(one.text)}</pre></details>"

@@ -34,7 +34,7 @@ from dlapp.task.interrupt import InterruptHandler
 from dlapp.value import replace
 
 if TYPE_CHECKING:
-    from dlapp.messages import Launch, LaunchState
+    from dlapp.messages import LaunchState, MpiLaunch
     from dlapp.task.application_end import ApplicationEndWatch
     from dlapp.task.usage import Measured
 
@@ -208,7 +208,7 @@ class AmLink:
             self._unsent.append(self._last)
             self._changed.notify_all()
 
-    def launches(self, generation: int) -> tuple[tuple[Launch, ...], tuple[LaunchState, ...]]:
+    def launches(self, generation: int) -> tuple[tuple[MpiLaunch, ...], tuple[LaunchState, ...]]:
         """Return what the latest orders say of launches (`Orders`); nothing if they are for another generation."""
         orders = self._orders
         if orders is None or orders.generation != generation:

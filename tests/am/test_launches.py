@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlapp.messages import Fault, Launch, LaunchState, Phase, Stop
+from dlapp.messages import Fault, LaunchState, MpiLaunch, Phase, Stop
 from dlapp.spec import AppSpec, Framework, Gang, RoleSpec
 from tests.am.driving import Driver, result
 
 WORKERS = RoleSpec(instances=3, ports=1, retries=1)
-FIRST, SECOND = Launch(number=1, index=1, command="orted 1"), Launch(number=2, index=2, command="orted 2")
+FIRST, SECOND = MpiLaunch(number=1, index=1, command="orted 1"), MpiLaunch(number=2, index=2, command="orted 2")
 HEAD, ONE, TWO = 2, 3, 4
 
 
@@ -44,7 +44,7 @@ def test_the_head_learns_what_became_of_its_launches() -> None:
     assert states(am) == (LaunchState(number=1),)
     am.report(TWO, Phase.RUNNING, launch_states=(LaunchState(number=2, status=7),))
     assert states(am) == (LaunchState(number=1), LaunchState(number=2, status=7))
-    begun = Launch(number=1, index=1, command="")
+    begun = MpiLaunch(number=1, index=1, command="")
     am.report(HEAD, Phase.RUNNING, launches=(begun,))
     assert states(am) == (LaunchState(number=1),)
     assert am.orders(TWO).launches == ()
@@ -53,7 +53,7 @@ def test_the_head_learns_what_became_of_its_launches() -> None:
 def test_only_the_head_can_launch() -> None:
     am = driver()
     am.running_gang(HEAD, ONE, TWO)
-    am.report(ONE, Phase.RUNNING, launches=(SECOND, Launch(number=3, index=0, command="rm")))
+    am.report(ONE, Phase.RUNNING, launches=(SECOND, MpiLaunch(number=3, index=0, command="rm")))
     am.report(TWO, Phase.RUNNING)
     assert [am.orders(one).launches for one in (HEAD, ONE, TWO)] == [()] * 3
 
@@ -73,7 +73,7 @@ def test_a_launch_in_a_container_that_takes_no_part_fails() -> None:
         am.hello(number)
         am.report(number, Phase.WAITING)
     places = (1, 0, 7, -1)
-    launches = tuple(Launch(number=n, index=index, command="x") for n, index in enumerate(places))
+    launches = tuple(MpiLaunch(number=n, index=index, command="x") for n, index in enumerate(places))
     am.report(2, Phase.RUNNING, launches=launches)
     assert states(am) == tuple(LaunchState(number=n, status=255) for n in range(4))
     am.report(3, Phase.RUNNING)
@@ -110,7 +110,7 @@ def test_a_next_attempt_learns_of_launches_from_the_tasks_in_any_order() -> None
     am = running()
     am.report(ONE, Phase.RUNNING, launch_states=(LaunchState(number=1),))
     live = tuple(am.grant(number) for number in (HEAD, ONE, TWO))
-    begun = Launch(number=1, index=1, command="")
+    begun = MpiLaunch(number=1, index=1, command="")
     for first, second in ((HEAD, ONE), (ONE, HEAD)):
         following = driver(attempt=2, former=am.journal(), live=live)
         for number in (HEAD, ONE, TWO):

@@ -15,7 +15,7 @@ import pytest
 
 from dlapp.errors import Denied
 from dlapp.ids import ContainerId
-from dlapp.messages import TOOLS, Launch, Phase, Report, derive_token, new_secret
+from dlapp.messages import TOOLS, MpiLaunch, Phase, Report, derive_token, new_secret
 from dlapp.net.control_client import ControlConnection
 from dlapp.serialization import to_json
 from tests.applications import ended, launch, run, status, wait_for
@@ -281,7 +281,7 @@ def test_a_request_without_the_token_of_the_head_starts_nothing(engine: Engine, 
             number=1 << 40,
             index=0,
             phase=Phase.RUNNING,
-            launches=(Launch(number=99, index=1, command=f"touch {proof}"),),
+            launches=(MpiLaunch(number=99, index=1, command=f"touch {proof}"),),
         )
     )
     tokens = "", "0" * 64, derive_token(new_secret(), head), derive_token(secret, member), derive_token(secret, TOOLS)

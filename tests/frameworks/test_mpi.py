@@ -1,4 +1,4 @@
-"""What Open MPI is told, and the rules for the roles of framework=mpi."""
+"""Test the variables of Open MPI, and the rules for the roles of framework=mpi."""
 
 from __future__ import annotations
 

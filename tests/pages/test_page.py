@@ -9,12 +9,13 @@ import pytest
 
 from dlapp.messages import Phase
 from dlapp.pages.curves import Curve, CurvePoint, figures
-from dlapp.pages.page import Extras, LogTail, page
+from dlapp.pages.page import Extras, LogEnd, page
 from dlapp.pages.style import STYLE
 from dlapp.pages.text import duration
 from dlapp.pages.timeline import Bar, bars_of, timeline
+from dlapp.pages.usage_curves import usage_curves
 from dlapp.report import Cause, OutputView, State, TryView
-from dlapp.usage import Receipt
+from dlapp.usage import ContainerSeries, Receipt
 from dlapp.value import replace
 from tests.pages.samples import APP, SECONDS, START_MS, application, container
 
@@ -61,7 +62,7 @@ def everything() -> Extras:
         length_s=100.0,
         facts=[("dlapp", "0.1")],
         properties="[application]\nappname=resnet\n",
-        logs=[LogTail(1, "stderr", "the last line\n")],
+        logs=[LogEnd(1, "stderr", "the last line\n")],
         notes=["stdout of container 0 cannot be read"],
     )
 
@@ -100,7 +101,7 @@ def test_what_others_wrote_is_text() -> None:
         changes=(EVIL,),
         outputs=(OutputView(name="", target=EVIL, partial=EVIL),),
     )
-    extras = Extras(facts=[(EVIL, EVIL)], properties=EVIL, logs=[LogTail(0, "stderr", EVIL)], notes=[EVIL])
+    extras = Extras(facts=[(EVIL, EVIL)], properties=EVIL, logs=[LogEnd(0, "stderr", EVIL)], notes=[EVIL])
     found = Document(page(view, NOW_MS, extras, live=True))
     assert found.of("script") == found.of("a") == []
     assert found.text.count(EVIL) >= 11
@@ -180,7 +181,7 @@ def test_a_report_on_200_containers_and_ten_hours_is_below_2_mb() -> None:
     curves = {
         f"container {n}": [Curve(what, "%", points, 100.0) for what in ("CPU", "Memory", "GPU")] for n in range(200)
     }
-    logs = [LogTail(n, "stderr", "a line of a log\n" * 30) for n in range(16)]
+    logs = [LogEnd(n, "stderr", "a line of a log\n" * 30) for n in range(16)]
     text = page(application(*map(container, range(200))), NOW_MS, Extras(curves=curves, length_s=36_000, logs=logs))
     assert len(text.encode()) < 2_000_000
     Document(text)
@@ -212,3 +213,48 @@ def test_all_colours_of_text_have_the_contrast_of_wcag_aa() -> None:
 
 def test_each_phase_has_a_colour() -> None:
     assert [name for name in (*SECONDS, *(one.value for one in Phase)) if f"--{name}:" not in STYLE] == ["ended"]
+
+
+def series(index: int, columns: dict[str, list[float | None]], start_ms: int = START_MS) -> ContainerSeries:
+    values = {name: {"mean": one, "min": one, "max": one} for name, one in columns.items()}
+    return ContainerSeries(
+        container_id=container(index).container_id,
+        index=index,
+        attempt=1,
+        start_ms=start_ms,
+        step_ms=10_000,
+        columns=dict(values),
+    )
+
+
+def test_the_use_of_each_container_is_drawn_in_the_units_of_people() -> None:
+    columns: dict[str, list[float | None]] = {
+        "memory_mib": [1024.0, None],
+        "gpu3.utilisation": [0.5, 1.0],
+        "metric.loss": [3.0, 2.0],
+        "odd": [1.0],
+    }
+    ((name, curves),) = usage_curves([series(0, columns)], START_MS, START_MS + 20_000).items()
+    assert name == ""
+    assert [(one.title, one.unit) for one in curves] == [("Memory", "GiB"), ("GPU 3 utilisation", "%"), ("loss", "")]
+    assert [(p.at_s, p.mean) for p in curves[0].points] == [(5.0, 1.0), (15.0, None)]
+    assert [p.mean for p in curves[1].points] == [50.0, 100.0]
+
+
+def test_the_use_of_all_containers_is_the_sum_of_what_is_known_at_a_time() -> None:
+    one = series(0, {"cpu_cores": [1.0] * 10, "gpu0.utilisation": [0.2] * 10})
+    late = series(1, {"cpu_cores": [2.0] * 5, "gpu0.utilisation": [1.0] * 5}, START_MS + 50_000)
+    found = usage_curves([one, late], START_MS, START_MS + 100_000)
+    cpu, _, gpus = found[""]
+    assert {round(p.mean or 0, 6) for p in cpu.points if p.at_s < 50} == {1.0}
+    assert {round(p.mean or 0, 6) for p in cpu.points if p.at_s > 50} == {3.0}
+    assert {(round(p.mean or 0, 6), p.least, p.most) for p in gpus.points if p.at_s > 50} == {(60.0, 20.0, 100.0)}
+    assert list(found) == ["", "container 0", "container 1"]
+
+
+def test_curves_of_many_containers_have_fewer_points() -> None:
+    many = [series(n, {"cpu_cores": [float(k) for k in range(200)]}) for n in range(60)]
+    found = usage_curves(many, START_MS, START_MS + 2_000_000)
+    points = found["container 7"][0].points
+    assert len(points) <= 48
+    assert (points[0].least, points[-1].most) == (0.0, 199.0)

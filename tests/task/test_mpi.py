@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dlapp.launch_spec import DockerSettings
-from dlapp.messages import Fault, Launch, LaunchState, MpiWork, Stop
+from dlapp.messages import Fault, LaunchState, MpiLaunch, MpiWork, Stop
 from dlapp.roster import Member, Roster
 from dlapp.spec import Framework
 from dlapp.task.mpi.launches import MAX_REQUEST_BYTES
@@ -63,7 +63,7 @@ def member(head: Any) -> FakeAm:
     return am
 
 
-def launches(am: FakeAm) -> tuple[Launch, ...]:
+def launches(am: FakeAm) -> tuple[MpiLaunch, ...]:
     last = max(am.reports, key=lambda one: one.number, default=None)
     return last.launches if last is not None else ()
 
@@ -79,10 +79,10 @@ def test_the_agent_waits_for_the_end_of_its_command_elsewhere(head: Any) -> None
     am = head(f"cd sub; {ASK} orted --of 'head' ; echo $?")
     am.wait_until(lambda: bool(launches(am)))
     (asked,) = launches(am)
-    assert asked == Launch(number=1, index=1, command="orted --of head", directory="sub")
+    assert asked == MpiLaunch(number=1, index=1, command="orted --of head", directory="sub")
     am.order(launch_states=(LaunchState(number=1),))
     am.wait_until(lambda: launches(am) != (asked,))
-    assert launches(am) == (Launch(number=1, index=1, command=""),)
+    assert launches(am) == (MpiLaunch(number=1, index=1, command=""),)
     am.order(launch_states=(LaunchState(number=1, status=7),))
     am.result()
     assert am.printed() == b"7\n"
@@ -201,7 +201,7 @@ def test_what_the_user_sets_is_left_as_it_is(place: Path) -> None:
 def test_a_member_runs_commands_instead_of_the_program_until_it_is_ended(member: FakeAm) -> None:
     am = member
     text = "echo $OMPI_MCA_btl_tcp_port_min_v4 $CONTAINER_INDEX; pwd; exit 5"
-    member.order(launches=(Launch(number=3, index=1, command=text, directory="sub"),))
+    member.order(launches=(MpiLaunch(number=3, index=1, command=text, directory="sub"),))
     am.wait_until(lambda: states(am) == (LaunchState(number=3, status=5),))
     assert am.printed().decode().splitlines() == ["20002 1", str(am.home / "workspace/sub")]
     am.stop(Stop.SOFT)
@@ -211,12 +211,12 @@ def test_a_member_runs_commands_instead_of_the_program_until_it_is_ended(member:
 
 def test_a_launch_starts_once_however_often_it_is_ordered(member: FakeAm) -> None:
     am = member
-    one = Launch(number=1, index=1, command="echo once")
+    one = MpiLaunch(number=1, index=1, command="echo once")
     am.order(launches=(one,))
     am.wait_until(lambda: states(am) == (LaunchState(number=1, status=0),))
     am.order(launches=())
     am.wait_until(lambda: states(am) == ())
-    am.order(launches=(one, Launch(number=2, index=1, command="echo twice")))
+    am.order(launches=(one, MpiLaunch(number=2, index=1, command="echo twice")))
     am.wait_until(lambda: states(am) == (LaunchState(number=1, status=0), LaunchState(number=2, status=0)))
     assert am.printed() == b"once\ntwice\n"
 
@@ -225,9 +225,9 @@ def test_a_launch_that_cannot_be_started_has_failed(member: FakeAm) -> None:
     am = member
     am.order(
         launches=(
-            Launch(number=1, index=1, command=""),
-            Launch(number=2, index=1, command="echo a\necho b"),
-            Launch(number=3, index=1, command="true", directory="nowhere"),
+            MpiLaunch(number=1, index=1, command=""),
+            MpiLaunch(number=2, index=1, command="echo a\necho b"),
+            MpiLaunch(number=3, index=1, command="true", directory="nowhere"),
         )
     )
     am.wait_until(lambda: len(states(am)) == 3 and states(am)[2].status is not None)
@@ -239,13 +239,13 @@ def test_a_launch_that_cannot_be_started_has_failed(member: FakeAm) -> None:
 def test_a_payload_that_lies_about_ends_is_heard_only_on_its_own_launches(member: FakeAm) -> None:
     am = member
     lies = "printf '9 0\\n1 x\\n1 99999\\n\\n' >\"$DLAPP_DIR/mpi/ended\"; exec sleep 600"
-    am.order(launches=(Launch(number=1, index=1, command=lies),))
+    am.order(launches=(MpiLaunch(number=1, index=1, command=lies),))
     am.wait_until(lambda: states(am) == (LaunchState(number=1, status=255),))
 
 
 def test_a_kill_ends_what_mpirun_started(member: FakeAm) -> None:
     am = member
-    am.order(launches=(Launch(number=1, index=1, command="echo $$; exec sleep 600"),))
+    am.order(launches=(MpiLaunch(number=1, index=1, command="echo $$; exec sleep 600"),))
     am.wait_until(lambda: states(am) == (LaunchState(number=1),) and bool(am.printed()))
     am.stop(Stop.NOW)
     assert am.result().fault is Fault.STOPPED

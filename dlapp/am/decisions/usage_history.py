@@ -9,8 +9,10 @@ from typing import Any
 from dlapp.am.model.instance import Container, Instance
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.usage_series import UsageSeries
+from dlapp.errors import UsageError
 from dlapp.messages import USAGE_EVERY_S, Report
-from dlapp.usage import Usage
+from dlapp.serialization import from_json
+from dlapp.usage import Usage, UsageHistory
 
 _REPORTS_PER_S = 100
 """As many with the use of a container an ApplicationMaster takes in each second; one is some 50 microseconds."""
@@ -71,6 +73,13 @@ def as_json(state: ApplicationState) -> dict[str, Any]:
             if series is not None:
                 found.append({**series, "container_id": name, "index": instance.index, "attempt": one.try_number})
     return {"version": 1, "containers": found}
+
+
+def of(state: ApplicationState) -> UsageHistory:
+    """Return the use of all containers over time, but of those whose earlier attempt wrote something else."""
+    with contextlib.suppress(UsageError):
+        return from_json(UsageHistory, as_json(state))
+    return UsageHistory()
 
 
 def thin_all(state: ApplicationState) -> None:

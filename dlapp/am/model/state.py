@@ -31,7 +31,7 @@ from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.roster import RosterState
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Launch, LaunchState
+from dlapp.messages import LaunchState, MpiLaunch
 from dlapp.report import OutputView
 from dlapp.spec import Submission
 from dlapp.usage import Receipt
@@ -221,7 +221,7 @@ class ApplicationState:
         self.service_waits: dict[int, str] = {}
         self.avoided = demand.AvoidedNodes(timing.avoid_ms)
         self.roster = RosterState(exists=self.spec.has_roster, is_known=attempt == 1)
-        self.launches: tuple[Launch, ...] = ()
+        self.launches: tuple[MpiLaunch, ...] = ()
         self.launch_states: dict[int, tuple[LaunchState, ...]] = {}
         self.devices = demand.UsableDevices(devices_wait_ms)
         self.deadlines: list[tuple[int, int, Due, Container]] = []

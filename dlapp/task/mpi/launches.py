@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from dlapp.errors import DlappError
 from dlapp.frameworks import mpi
-from dlapp.messages import Launch, LaunchState
+from dlapp.messages import LaunchState, MpiLaunch
 from dlapp.system.files import closing_fd, open_file, read_file
 from dlapp.task.am_link import AmLink
 from dlapp.task.mpi.files import MpiFiles
@@ -35,7 +35,7 @@ class HeadLaunches:
         self._lines = _Lines(files.fifo("requests"))
         self._waiting: deque[str] = deque()
         self._agents: dict[int, str] = {}
-        self._launches: dict[int, Launch] = {}
+        self._launches: dict[int, MpiLaunch] = {}
         self._number = 0
 
     def fileno(self) -> int:
@@ -56,7 +56,7 @@ class HeadLaunches:
             if launch is None:
                 continue
             if state.status is None:
-                self._launches[state.number] = Launch(number=launch.number, index=launch.index, command="")
+                self._launches[state.number] = MpiLaunch(number=launch.number, index=launch.index, command="")
             else:
                 self._end(launch, state.status)
         while self._waiting and sum(len(one.command) for one in self._launches.values()) < _MAX_REPORTED_BYTES:
@@ -73,7 +73,7 @@ class HeadLaunches:
             return
         self._number += 1
         self._agents[self._number] = agent
-        self._launches[self._number] = Launch(number=self._number, index=index, command=command, directory=directory)
+        self._launches[self._number] = MpiLaunch(number=self._number, index=index, command=command, directory=directory)
         self._note(f"mpirun starts a daemon in container {index}")
 
     def _request(self, agent: str) -> tuple[int, str, str]:
@@ -85,7 +85,7 @@ class HeadLaunches:
             raise ValueError(f"{lines[0][:80]!r} is no container of this application")
         return index, lines[1], lines[2]
 
-    def _end(self, launch: Launch, status: int) -> None:
+    def _end(self, launch: MpiLaunch, status: int) -> None:
         del self._launches[launch.number]
         text = ""
         if status:
@@ -148,7 +148,7 @@ class MemberLaunches:
             self._told = states
             link.say_besides(launch_states=states)
 
-    def _take(self, launch: Launch) -> None:
+    def _take(self, launch: MpiLaunch) -> None:
         lines = launch.directory, launch.command
         if not launch.command or any("\n" in one or "\0" in one for one in lines):
             self._known[launch.number] = LaunchState(number=launch.number, status=_FAILED)

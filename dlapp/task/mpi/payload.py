@@ -1,4 +1,4 @@
-"""What a task does for a payload of framework=mpi."""
+"""Work of a task for a payload of framework=mpi."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def trace(chance: random.Random, count: int) -> list[Job]:
 
 
 def seen_at(jobs: list[Job], place: int) -> list[Job]:
-    """What is known when a job is submitted: of later times nothing."""
+    """Facts that are known when a job is submitted: of later times nothing."""
     at_ms = jobs[place].submitted_ms
     return [
         one._replace(

@@ -108,7 +108,7 @@ def test_each_code_has_its_words_and_the_change_that_removes_it(code: str) -> No
 
 
 def test_the_first_code_in_the_order_is_chosen_whatever_else_holds() -> None:
-    """Of two situations at the same time the reason is that of the one whose code comes first."""
+    """The reason for two situations at the same time is that of the one whose code comes first."""
     queue, full = CASES["queue_limit"][0], CASES["nodes_full"][0]
     own = CASES["gang_partial"][0].own
     assert choose(replace(queue, dependency="waits for another")).code == "dependency"

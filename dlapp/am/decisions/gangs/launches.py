@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dlapp.am.model.instance import Container, Instance
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Launch, LaunchState, Report, Stop
+from dlapp.messages import LaunchState, MpiLaunch, Report, Stop
 
 NOT_THERE = 255
 """Exit status of a launch in a container that cannot run it, as ssh has it."""
@@ -68,7 +68,7 @@ def _order(state: ApplicationState, container: Container, index: int) -> None:
         state.order(container, launches=mine)
 
 
-def _state_of(state: ApplicationState, launch: Launch) -> LaunchState | None:
+def _state_of(state: ApplicationState, launch: MpiLaunch) -> LaunchState | None:
     member = _member(state, launch.index)
     if member is None or member.given_up or member.done:
         return LaunchState(number=launch.number, status=NOT_THERE)
