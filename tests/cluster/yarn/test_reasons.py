@@ -86,7 +86,11 @@ class Cluster:
         return self.until_running(self.submit(name, _keys(sets)))
 
     def until_running(self, one: ApplicationId) -> ApplicationId:
-        until(lambda: Phase.RUNNING in [each.phase for each in self.client.status(one).containers], 90)
+        try:
+            until(lambda: Phase.RUNNING in [each.phase for each in self.client.status(one).containers], 120)
+        except AssertionError:
+            view = self.client.status(one)
+            raise AssertionError(f"{one} does not run: {view} {view.waiting} {view.containers}") from None
         return one
 
     def waiting(self, name: str, code: str, **sets: object) -> tuple[ApplicationId, Waiting]:
