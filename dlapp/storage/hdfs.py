@@ -86,7 +86,9 @@ class HdfsFiles:
         for _, path in directories:
             make_directories(path)
         jobs = [job for node, path in files for job in self._jobs(node, path)]
-        all_at_once(lambda job, tell: job.run(tell), jobs, done, at_once=AT_ONCE, cut_off=self.web.cut_off)
+        are_large = sum(node.size_bytes for node, _ in files) > len(jobs) * SMALL_BYTES
+        at_once = self.web.large_reads_at_once if are_large else AT_ONCE
+        all_at_once(lambda job, tell: job.run(tell), jobs, done, at_once=at_once, cut_off=self.web.cut_off)
         self._check_unchanged(landings)
         for node, path in reversed(directories):
             os.chmod(path, node.mode & 0o777 | 0o700)

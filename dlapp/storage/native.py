@@ -131,6 +131,10 @@ class NativeHdfs(WebHdfs):
         place, options: as of `WebHdfs`; ``place.protocol`` is `NATIVE` or `AUTO`.
     """
 
+    large_reads_at_once = 4
+    """As of WebHDFS; checksums are computed by Python's threads. Measured with 768 MiB on two cores, four times: 0.58 s
+    of processor time where 8 take 0.73 s, and the same time."""
+
     def __init__(self, place: HdfsPlace, **options: float) -> None:
         super().__init__(place, **options)  # type: ignore[arg-type]
         self._addresses = rpc_addresses(place)

@@ -197,6 +197,9 @@ class WebHdfs:
             which would say that it is on standby; they are down, or not at these addresses. None: ``patience_s``.
     """
 
+    large_reads_at_once = 8
+    """Ranges of large files on their way at a time."""
+
     def __init__(
         self,
         place: HdfsPlace,
