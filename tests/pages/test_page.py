@@ -17,6 +17,7 @@ from dlapp.pages.usage_curves import usage_curves
 from dlapp.report import Cause, OutputView, State, TryView
 from dlapp.usage import ContainerSeries, Receipt
 from dlapp.value import replace
+from dlapp.waiting import Waiting
 from tests.pages.samples import APP, SECONDS, START_MS, application, container
 
 NOW_MS = START_MS + 200_000
@@ -119,6 +120,14 @@ def test_the_page_of_a_running_application_is_loaded_again_and_leads_to_logs() -
     report = Document(page(view, NOW_MS))
     assert all("http-equiv" not in one for one in report.of("meta"))
     assert report.of("a") == []
+
+
+def test_the_page_of_an_application_that_waits_names_the_reason() -> None:
+    waiting = Waiting(code="gang_partial", message="1 of 2 <held>")
+    running = {"state": State.RUNNING, "cause": None, "diagnosis": None, "waiting": waiting}
+    assert "1 of 2 &lt;held&gt; (gang_partial)" in page(application(container(0), **running), NOW_MS, live=True)
+    over = application(container(0), waiting=waiting, state=State.FINISHED)
+    assert "gang_partial" not in page(over, NOW_MS)
 
 
 def test_an_application_that_never_started_has_a_page() -> None:

@@ -828,6 +828,24 @@ def test_gpus_are_one_for_the_machine_whoever_asks(start_engine: Callable[..., L
     assert ended(ann, first).state is State.FAILED
 
 
+@pytest.mark.usefixtures("two_devices")
+def test_gpus_in_quarantine_are_the_reason_and_the_application_starts_with_fewer(
+    start_engine: Callable[..., LocalEngine], state_dir: Path
+) -> None:
+    from dlapp.gpuid.stores.machine import MachineLedger
+
+    engine, ledger = start_engine(), MachineLedger(f"{state_dir}-gpus")
+    ledger.quarantine("GPU-b", cause="operator", detail="for the test", by="root")
+    both = submit(engine, "sleep", gcores=2)
+    wait_until(lambda: "quarantined" in engine.view(both).diagnostics)
+    waiting = engine.view_in_full_json(str(both))["waiting"]
+    assert (waiting["code"], waiting["message"]) == ("gpus_quarantined", engine.view(both).diagnostics)
+    assert (waiting["resource"], waiting["asked"], waiting["available"]) == ("gcores", 2, 1)
+    assert waiting["change"] == "1 GPU: now (--set resources.gcores=1)"
+    engine.kill(both, "the test")
+    running(engine, submit(engine, "sleep", gcores=1))
+
+
 def test_gpus_are_spread_where_an_application_asks_for_that(
     start_engine: Callable[..., LocalEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state_dir: Path
 ) -> None:
