@@ -6,7 +6,8 @@ order is that of what a user gives up: where it runs, then how much it gets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, WaitFacts, amount_text, each
 from dlapp.cluster.reasons.tiers import can_start, fitting_nodes
@@ -47,7 +48,7 @@ def _changes(facts: WaitFacts) -> Iterator[tuple[str, str, WaitFacts]]:
 
 
 def _less(facts: WaitFacts, name: str) -> Iterator[tuple[str, str, WaitFacts]]:
-    """Yield the facts with less of one amount in each container of the largest ask, the most that may do first."""
+    """Yield the facts with less of one amount in each container of the largest ask: the most that does."""
     ask = max(facts.asks, key=lambda one: each(one)[name])
     asked = each(ask)[name]
     candidates = {node.healthy().free.get(name, 0) for node in facts.nodes or ()}
@@ -56,23 +57,31 @@ def _less(facts: WaitFacts, name: str) -> Iterator[tuple[str, str, WaitFacts]]:
     candidates |= {facts.largest[name]} if name in facts.largest else set()
     if name == GCORES:
         candidates |= set(range(min(asked, 64)))
-    for amount in sorted((one for one in candidates if 1 <= one < asked), reverse=True):
-        given = amount // _STEP_MIB * _STEP_MIB if name == MEMORY and amount > _STEP_MIB else amount
+    if name == MEMORY:
+        candidates = {one // _STEP_MIB * _STEP_MIB if one > _STEP_MIB else one for one in candidates}
+    amounts = sorted(one for one in candidates if 1 <= one < asked)
+    if given := _most(amounts, lambda amount: can_start(_with(facts, ask, **{_FIELDS[name]: amount}))):
         option = f"--set {_section(facts, ask)}.{'memory' if name == MEMORY else name}={given}"
         yield amount_text(name, given), option, _with(facts, ask, **{_FIELDS[name]: given})
 
 
 def _fewer(facts: WaitFacts) -> Iterator[tuple[str, str, WaitFacts]]:
-    """Yield the facts with fewer containers of the largest group that is needed together."""
+    """Yield the facts with fewer containers of the largest group that is needed together: the most that do."""
     groups = [one for one in facts.asks if one.together and one.count > 1]
     if not groups:
         return
     ask = max(groups, key=lambda one: one.count)
     key = "containers" if len(facts.asks) == 1 else "instances"
-    for count in range(ask.count - 1, 0, -1):
+    if count := _most(range(1, ask.count), lambda count: can_start(_with(facts, ask, count=count))):
         text = f"{count} container{'' if count == 1 else 's'}"
         option = f"--set {_section(facts, ask)}.{key}={count}" if not facts.has_containers else ""
         yield text, option, _with(facts, ask, count=count)
+
+
+def _most(amounts: Sequence[int], fits: Callable[[int], bool]) -> int:
+    """Return the largest of sorted amounts that fits, if what is below one that fits also does; 0: none."""
+    place = bisect_left(amounts, True, key=lambda amount: not fits(amount))
+    return amounts[place - 1] if place else 0
 
 
 def _with(facts: WaitFacts, ask: ContainerAsk, **change: int) -> WaitFacts:

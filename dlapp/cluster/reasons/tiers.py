@@ -274,14 +274,18 @@ def _all_together_fit(facts: WaitFacts) -> bool:
         return True
     free = {node.host: dict(node.healthy().free) for node in facts.nodes}
     for ask in sorted(asks, key=lambda one: (-one.gcores, -one.memory_mib)):
-        hosts = [node.host for node in _allowed(facts, ask)]
-        for _ in range(ask.count):
-            host = next((one for one in hosts if not _lacks(each(ask), free[one])), None)
-            if host is None:
-                return False
-            for name, amount in each(ask).items():
-                if name in free[host]:
-                    free[host][name] -= amount
+        left = ask.count
+        for node in _allowed(facts, ask):
+            there = free[node.host]
+            needed = {name: amount for name, amount in each(ask).items() if amount > 0 and name in there}
+            taken = min([left, *(max(0, there[name]) // amount for name, amount in needed.items())])
+            for name, amount in needed.items():
+                there[name] -= taken * amount
+            left -= taken
+            if not left:
+                break
+        if left:
+            return False
     return True
 
 

@@ -203,3 +203,20 @@ def test_without_facts_nothing_is_concluded() -> None:
     empty = LimitFacts(code="queue_limit", name="queue q", most={}, used={})
     assert choose(WaitFacts(asks=(ask(gcores=9),), limits=(empty,), unread="half an answer")).code == "service_away"
     assert smallest_change(WaitFacts(asks=(ask(gcores=9),))) == ""
+
+
+def test_absurd_asks_of_other_users_come_to_an_end() -> None:
+    """An ApplicationMaster is a program of its user's: it may say that it lacks any number of anything.
+
+    A loop over what is asked would take hours.
+    """
+    nodes = tuple(node(f"host{n}", free=n % 4, left={"memory": 1000 + n}) for n in range(500))
+    for asked in (
+        ask(count=1 << 62, gcores=0, memory_mib=0, together=True),
+        ask(count=1 << 62, gcores=1, together=True),
+        ask(count=10_000, gcores=1 << 40, memory_mib=-(1 << 40), together=True),
+        ask(count=5_000, gcores=3, memory_mib=64 * GIB, together=True),
+    ):
+        facts = WaitFacts(asks=(asked,), nodes=nodes)
+        assert choose(facts).code in CODES
+        smallest_change(facts)
