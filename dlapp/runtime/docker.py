@@ -61,6 +61,7 @@ from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit
 from dlapp.runtime.shim import ShimWatch
 from dlapp.system.files import closing_fd, open_own_directory, write_all
+from dlapp.system.processes.proc import descendants
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, CgroupCounters, ResourceCounters
 
 _WRAPPER = "/dlapp/wrapper.sh"
@@ -287,6 +288,11 @@ class DockerRun:
         if self._result is None and self._cgroup is not None:
             self._counters = self._counters.updated(self._cgroup.read())
         return self._counters
+
+    def pids(self) -> list[int]:
+        """See `Running.pids`."""
+        # Only with its cgroup the number is known to be of the container's init, and of this process's namespace.
+        return descendants(self._cgroup.pid) if self._cgroup is not None and self._cgroup.is_there else []
 
     def soft_stop(self) -> None:
         """See `Running.soft_stop`."""

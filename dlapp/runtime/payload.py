@@ -178,6 +178,9 @@ class Running(Protocol):
     def counters(self) -> ResourceCounters:
         """Return what the payload has used since its start, as far as is known; after its end for the last time."""
 
+    def pids(self) -> list[int]:
+        """Return the processes of the payload, as this host numbers them; none where they cannot be seen."""
+
     def soft_stop(self) -> None:
         """SIGTERM to all of the payload."""
 

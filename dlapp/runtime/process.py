@@ -16,6 +16,7 @@ from dlapp.messages import Fault
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, ended_with
+from dlapp.system.processes.proc import descendants
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters, read_tree
 
 SHELL = "/bin/sh"
@@ -75,6 +76,10 @@ class Guardian:
     def counters(self) -> ResourceCounters:
         """Return what the descendants of inner have used so far, those of payloads before this one included."""
         return NOTHING_KNOWN if self._inner is None or self.gone else read_tree(self._inner)
+
+    def pids(self) -> list[int]:
+        """Return the descendants of inner: the processes of the payload."""
+        return [] if self._inner is None or self.gone else descendants(self._inner)
 
     def kill_inner(self) -> None:
         """SIGKILL to a guardian that does not obey; the kernel, or outer, then ends the payload."""
@@ -166,6 +171,10 @@ class PlainRun:
         if self._result is None:
             self._counters = self._counters.updated(self._guardian.counters().since(self._before))
         return self._counters
+
+    def pids(self) -> list[int]:
+        """See `Running.pids`."""
+        return self._guardian.pids()
 
     def soft_stop(self) -> None:
         """See `Running.soft_stop`."""

@@ -66,6 +66,7 @@ from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.roster import Roster
+    from dlapp.runtime.stack_dump import StackDump
     from dlapp.storage.cache.payload import PayloadCaches
     from dlapp.storage.inputs import PlannedInput
     from dlapp.task.checkpoints import TaskCheckpoints
@@ -131,6 +132,7 @@ class Task:
         self._has_begun = False  # the payload
         self._generation = 0
         self._hang = ""  # why the payload was aborted
+        self._stacks: StackDump | None = None  # of a payload that hangs
         self._home_id = _identity(home)
         self._waits_for = ""  # it is tried again, and this is what it waited for
         self._step = partial(step, self._stopper)
@@ -308,7 +310,7 @@ class Task:
                 path = os.path.realpath(os.path.join(self._home, name))  # on a cluster the NodeManager's directory
                 if os.path.exists(path):
                     os.rename(path, f"{path}.gen{self._generation}")
-        self._generation, self._hang = self._link.generation, ""
+        self._generation, self._hang, self._stacks = self._link.generation, "", None
         self._prepare_anew()
 
     def _prepare_anew(self) -> None:
@@ -762,6 +764,8 @@ class Task:
                     ended, soft = self._run_under(cap, run, payload_files)
                 finally:
                     self._meter.end_run()
+                    if self._stacks is not None:
+                        self._stacks.close()
                 payload_files.finish(time.monotonic())
                 if self._checkpoints is not None:
                     self._checkpoints.take_reports(
@@ -803,6 +807,8 @@ class Task:
             is_lost = self._is_home_gone or (self._lease is not None and self._lease.has_failed)
             if self._stopper.wanted is Stop.NOW or is_lost:
                 run.kill()
+            elif self._stacks is not None and not self._stacks.is_done():
+                pass  # also if it is to stop: the stacks of all ranks say why a gang hangs, and take seconds at most
             elif (self._stopper.wanted is Stop.SOFT or self._is_recalled) and kill_at is None:
                 grace_s = self._kill_grace_s
                 kill_at = now + grace_s
@@ -811,6 +817,11 @@ class Task:
                 self._note(f"{why}: SIGTERM, and SIGKILL in {grace_s:g} s")
                 payload_files.write_stop(reason, why, grace_s)
                 run.soft_stop()
+            elif self._link.abort and kill_at is None and self._stacks is None:
+                from dlapp.runtime.stack_dump import StackDump
+
+                self._stacks = StackDump(run.pids, os.path.join(self._home, "stderr"), self._note)
+                continue
             elif self._link.abort and kill_at is None:
                 self._hang = self._link.abort
                 kill_at = now + _DUMP_S
@@ -835,6 +846,8 @@ class Task:
                         payload_files.report.checkpoints, payload_files.report.checkpoint_step
                     )
             sample_s = self._meter.sample()
+            if self._stacks is not None and kill_at is None:
+                sample_s = min(sample_s, self._stacks.poll_s)
             if self._poll(run, cap, min(sample_s, min(look_at, kill_at or look_at) - time.monotonic())):
                 look_at = 0.0
         return ended, kill_at is not None and not self._hang

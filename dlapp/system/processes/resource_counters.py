@@ -149,7 +149,7 @@ class CgroupCounters:
     """
 
     def __init__(self, pid: int, name: str, *, own_network: bool, root: str = _CGROUPS) -> None:
-        self._pid, self._own_network = pid, own_network
+        self.pid, self._own_network = pid, own_network
         self._directory_of: dict[str, str] = {}
         for line in read_proc(pid, "cgroup").decode(errors="replace").splitlines():
             _, controllers, path = line.split(":", 2)
@@ -211,7 +211,7 @@ class CgroupCounters:
 
     def _network(self) -> tuple[int | None, int | None]:
         """Return the bytes that the network of the container received and sent. Source: proc(5), /proc/net/dev."""
-        lines = read_proc(self._pid, "net/dev").decode(errors="replace").splitlines()[2:]
+        lines = read_proc(self.pid, "net/dev").decode(errors="replace").splitlines()[2:]
         if not lines:
             return None, None
         received = sent = 0

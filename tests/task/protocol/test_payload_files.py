@@ -200,6 +200,30 @@ def test_a_payload_that_hangs_dumps_its_stacks_and_has_failed(place: Path) -> No
         assert "in waits_for_ever" in (am.home / "stderr").read_text()
 
 
+KEEPS_SIGABRT = """
+import faulthandler, os, signal, time
+faulthandler.disable()
+signal.signal(signal.SIGABRT, lambda *_: os._exit(9))
+def waits_in(name):
+    print("ready", flush=True)
+    time.sleep(600)
+waits_in("parent" if os.fork() else "child")
+"""
+
+
+def test_py_spy_shows_the_stacks_of_all_processes_before_sigabrt(place: Path) -> None:
+    with fake_am(place, f"exec python3 -c '{KEEPS_SIGABRT}'", hang_timeout_s=60.0) as am:
+        am.start()  # by the Python of the tests, which has py-spy
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\nready\n")
+        am.order(abort="no report for 60 s (hang_timeout)")
+        assert (am.result().fault, am.result().exit_code) == (Fault.USER, 9)
+        printed = (am.home / "stderr").read_text()
+        if "no stacks of process" in (am.home / "dlapp.log").read_text():
+            pytest.skip("this process may not trace others here")
+        assert printed.count("waits_in (<string>") == 2
+        assert "SIGABRT" in (am.home / "dlapp.log").read_text()
+
+
 @pytest.mark.docker
 def test_in_docker_a_payload_that_hangs_is_ended_by_sigabrt(place: Path, dockerd: Dockerd) -> None:
     text = "trap 'echo aborted; exit 9' ABRT; echo ready; while :; do sleep 0.1; done"

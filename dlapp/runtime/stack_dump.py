@@ -1,0 +1,117 @@
+"""The stacks of a payload that hangs, by py-spy, where the node has it.
+
+py-spy reads the memory of a Python process from outside, so it also shows the stacks of one that handles no signal
+(PYTHONFAULTHANDLER is not set, or a library has replaced the handler) or whose threads hang in C code. It stops the
+process meanwhile and changes nothing in it. The kernel decides who may do that (ptrace(2), "Ptrace access mode
+checking"): a task may, if it has the payload's uid, unless Yama or a container forbids it. What fails is noted, and
+the payload gets SIGABRT as it does without py-spy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import IO
+
+from dlapp.system.processes.proc import read_proc
+
+_LIMIT_S = 5.0
+"""For all processes of a payload. A dump takes 20 ms; with hundreds of threads on a busy node seconds were seen."""
+
+
+def find_py_spy() -> str | None:
+    """Return the path of py-spy: beside the Python that runs this, or on the PATH; None if the node has none."""
+    places = [os.path.dirname(sys.executable), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    return shutil.which("py-spy", path=os.pathsep.join(place for place in places if os.path.isabs(place)))
+
+
+class StackDump:
+    """Runs py-spy on one Python process of a payload after the other, so that their stacks do not mix.
+
+    Args:
+        list_pids: returns the processes of the payload.
+        path: of the file that gets the stacks; they are appended.
+        note: told of what fails.
+
+    Attributes:
+        poll_s: how often to call `is_done`.
+    """
+
+    poll_s = 0.02
+
+    def __init__(self, list_pids: Callable[[], list[int]], path: str, note: Callable[[str], None]) -> None:
+        self._list_pids, self._path, self._note = list_pids, path, note
+        self._program = find_py_spy()
+        self._waiting = [pid for pid in list_pids() if _is_python(pid)] if self._program is not None else []
+        self._deadline = time.monotonic() + _LIMIT_S
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0  # of the one that is dumped
+
+    def is_done(self) -> bool:
+        """Go on: start the next one if the last has ended. Returns True when none is left, or the time is over."""
+        if self._process is not None:
+            if self._process.poll() is None and time.monotonic() < self._deadline:
+                return False
+            self._end(self._process)
+        if self._waiting and time.monotonic() >= self._deadline:
+            self._note(f"no stacks of {len(self._waiting)} processes: {_LIMIT_S:g} s are over")
+            self._waiting = []
+        while self._waiting and self._process is None:
+            self._begin(self._waiting.pop(0))
+        return self._process is None
+
+    def close(self) -> None:
+        """End what runs. May be repeated."""
+        self._waiting = []
+        if self._process is not None:
+            self._end(self._process)
+
+    def _begin(self, pid: int) -> None:
+        # Asked again: its number may be another process's by now.
+        if self._program is None or pid not in self._list_pids():
+            return
+        self._pid = pid
+        try:
+            with _open_to_append(self._path) as file:
+                self._process = subprocess.Popen(
+                    [self._program, "dump", "--pid", str(pid)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.PIPE,
+                    env={},
+                    cwd="/",
+                )
+        except OSError as error:
+            self._note(f"no stacks of process {pid}: {error}")
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill it, if it still runs, and note what went wrong."""
+        process.kill()
+        status = process.wait()
+        self._process = None
+        assert process.stderr is not None
+        with process.stderr as pipe:
+            os.set_blocking(pipe.fileno(), False)
+            said = " ".join((pipe.read(4096) or b"").decode(errors="replace").split())
+        if status:
+            self._note(f"no stacks of process {self._pid}: py-spy: {said[:300] or f'status {status}'}")
+
+
+def _is_python(pid: int) -> bool:
+    """Return whether Python is mapped in a process; False too if this process may not inspect it."""
+    return b"python" in read_proc(pid, "maps")
+
+
+def _open_to_append(path: str) -> IO[bytes]:
+    """Open a file that the payload may have replaced meanwhile."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(os.path.realpath(path), flags)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(f"{path} is no file")
+    return open(fd, "ab", buffering=0)
