@@ -7,6 +7,7 @@ where to.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -22,6 +23,9 @@ MAX_TEXT = 2000
 MAX_AGE_MS = 24 * 3_600_000
 """What could not be delivered for so long is given up."""
 _ENDS = (FAILED, KILLED, DONE)
+_ID = re.compile(r"[!-~]{1,300}")
+_MOST_AT_MS = 253_402_300_799_999
+"""The end of the year 9999."""
 
 
 class PendingNotification(Value):
@@ -95,10 +99,18 @@ def from_bytes(data: bytes | None) -> Outbox:
         found = from_json(Outbox, parse_json(data))
     except (SpecError, ValueError):
         return Outbox()  # a later version's, or somebody else's: what it says is not worth more than an event
-    bounded = tuple(one for one in found.pending if len(one.notification.text) <= MAX_TEXT)
+    bounded = tuple(one for one in found.pending if _can_be_sent(one.notification))
     return Outbox(found.taken[: MAX_EVENTS + len(_ENDS)], bounded[: MAX_EVENTS + len(_ENDS)])
 
 
+def _can_be_sent(one: Notification) -> bool:
+    """Return whether a notification is one that dlapp can have written: its id goes into headers."""
+    return len(one.text) <= MAX_TEXT and bool(_ID.fullmatch(one.id)) and 0 <= one.at_ms <= _MOST_AT_MS
+
+
 def is_expired(one: Notification, now_ms: int) -> bool:
-    """Return whether it is given up, or of an event that this version does not know."""
-    return now_ms - one.at_ms > MAX_AGE_MS or one.event not in EVENTS
+    """Return whether it is given up, or of an event that this version does not know.
+
+    One of the future is given up as well: it would stay for ever.
+    """
+    return abs(now_ms - one.at_ms) > MAX_AGE_MS or one.event not in EVENTS
