@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -175,10 +176,12 @@ class OpenTree:
                     raise OSError(errno.ESTALE, f"it {error.problem}") from error
         return os.open(f"/proc/self/fd/{self.fd}", _READ)
 
-    def children(self, node: TreeNode) -> list[TreeNode]:
-        """Return the entries of a directory, sorted by name. Raises NotFound, Denied."""
+    def children(self, node: TreeNode, most: int | None = None) -> list[TreeNode]:
+        """Return the entries of a directory, sorted by name; of more than ``most``, one more than that. Raises
+        NotFound, Denied."""
         with explaining(node.source, "read"), self._lock, os.scandir(self._directory(node.name)) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+            read = found if most is None else itertools.islice(found, most + 1)
+            entries = sorted(read, key=lambda entry: entry.name)
             return [
                 _node(
                     f"{node.source}/{entry.name}",
@@ -223,16 +226,24 @@ class OpenTree:
         self._at, self._at_fd = "", self.fd
 
 
-def nodes_to_store(tree: OpenTree, *, seen_as: Sequence[str] = (), note: Note) -> tuple[list[TreeNode], list[TreeNode]]:
+def nodes_to_store(
+    tree: OpenTree, *, seen_as: Sequence[str] = (), note: Note, most: int | None = None
+) -> tuple[list[TreeNode], list[TreeNode]]:
     """Return the nodes of a tree that can be stored, parents first, and those that must be changed or removed.
 
     Links that lead out, sockets, FIFOs and devices are left out and noted. The second list has those, without
     ``link``, and the links whose target must be rewritten.
 
+    Args:
+        tree: the tree.
+        seen_as: other paths of it that links may name.
+        note: takes a line about what is left out.
+        most: of files, directories and others in it; None: any number.
+
     Raises:
-        DlappError: the tree itself is neither a file nor a directory, or cannot be read.
+        DlappError: the tree itself is neither a file nor a directory, cannot be read, or has more than ``most``.
     """
-    top = tree.top
+    top, left = tree.top, most
     roots = [os.path.abspath(top), os.path.realpath(top), *(path.rstrip("/") for path in seen_as)]
     read_link = _link_reader_of(tree)
     nodes: list[TreeNode] = []
@@ -256,7 +267,10 @@ def nodes_to_store(tree: OpenTree, *, seen_as: Sequence[str] = (), note: Note) -
                 changed.append(node._replace(link=kept))
         elif node.is_dir:
             nodes.append(node)
-            todo.extend(reversed(tree.children(node)))
+            children = tree.children(node, most=left)
+            if left is not None and (left := left - len(children)) < 0:
+                raise DlappError(f"{shown(top)} has more than {most} files, which is the most that is stored")
+            todo.extend(reversed(children))
         elif node.is_file:
             nodes.append(node)
         else:

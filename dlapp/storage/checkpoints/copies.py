@@ -34,6 +34,10 @@ _FRESH_NS = 2_000_000_000
 """A file that changed so short a time ago may change again without another time: clocks of file systems have steps."""
 
 
+_MOST_NOTED = 100
+"""Lines about what is not stored."""
+
+
 class CheckpointChanged(DlappError):
     """The directory changed while it was copied, so there is no copy."""
 
@@ -91,6 +95,7 @@ class Checkpoints:
         self._digests: dict[FileIdentity, str] = {}
         self._objects: dict[int, dict[str, int]] = {}  # of manifests, which never change
         self._is_given_up = False
+        self._left_out: set[str] = set()
         self.spared = 0
 
     def numbers(self) -> list[int]:
@@ -150,7 +155,7 @@ class Checkpoints:
         with contextlib.closing(OpenTree(directory)) as tree:
             if not stat.S_ISDIR(os.fstat(tree.fd).st_mode):
                 raise DlappError(f"{shown(directory)} is no directory")
-            before = self._state(tree, self._note)
+            before = self._state(tree, self._note_left_out)
             check(before)
             digests = self._digests_of(tree, before)
             entries = [entry_of(node, digests.get(node.name, "")) for node in before.nodes]
@@ -215,17 +220,23 @@ class Checkpoints:
 
     def _state(self, tree: OpenTree, note: Note) -> DirectoryState:
         try:
-            nodes = nodes_to_store(tree, seen_as=self._seen_as, note=note)[0]
+            nodes = nodes_to_store(tree, seen_as=self._seen_as, note=note, most=MAX_ENTRIES - 1)[0]
         except NotFound as error:
             raise CheckpointChanged(f"{shown(tree.top)} changed while it was copied: {error}") from error
-        if len(nodes) > MAX_ENTRIES:
-            raise DlappError(f"{shown(tree.top)} has {len(nodes)} files, at most {MAX_ENTRIES} are stored")
         identities = {}
         for node in nodes:
             if node.is_file:
                 with _opened(tree, node) as fd:
                     identities[node.name] = _identity(fd)
         return DirectoryState(nodes, identities)
+
+    def _note_left_out(self, line: str) -> None:
+        """Note what is not stored, once and not for ever: each copy meets it again, and a payload can make much of
+        it."""
+        if line in self._left_out or len(self._left_out) > _MOST_NOTED:
+            return
+        self._left_out.add(line)
+        self._note(line if len(self._left_out) <= _MOST_NOTED else "what else is not stored is not written here")
 
     def _digests_of(self, tree: OpenTree, state: DirectoryState) -> dict[str, str]:
         """Return name -> digest of all files; those that are as they were are not read again."""
