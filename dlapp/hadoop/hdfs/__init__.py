@@ -4,6 +4,7 @@
 `packets` those of a DataNode, all without a socket; `connections` keeps connections, and `datanode` moves a block over
 one. What is tried again, and where, is the caller's affair.
 
-The messages are read by hand and not by protobuf: on the nodes of a cluster that is pure Python, which takes some 1 ms
-for the entry of a listing with its locations, and `wire` takes 0.05 ms.
+The messages are read by hand and not by protobuf, which is pure Python on the nodes of a cluster: of an entry of a
+listing, with three locations, `wire` makes a value in 27 us, and protobuf takes three times as long for a message of as
+many fields.
 """
