@@ -26,7 +26,7 @@ def sleeper() -> Iterator[int]:
 
 
 class Dumped:
-    """What a dump wrote and noted."""
+    """Result of a dump: its text and its notes."""
 
     def __init__(self, tmp_path: Path, pids: list[int], *, path: Path | None = None) -> None:
         self.notes: list[str] = []
