@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections import deque
@@ -10,13 +11,18 @@ from collections.abc import Callable, Iterator
 from dlapp.errors import DlappError
 from dlapp.frameworks import mpi
 from dlapp.messages import LaunchState, MpiLaunch
+from dlapp.serialization import to_json
 from dlapp.system.files import closing_fd, open_file, read_file
 from dlapp.task.am_link import AmLink
 from dlapp.task.mpi.files import MpiFiles
 
 MAX_REQUEST_BYTES = 32 << 10
-_MAX_REPORTED_BYTES = 512 << 10
-"""Of commands that their containers do not have yet; a report may have 1 MiB. More requests wait."""
+_MAX_LAUNCH_BYTES = 2 * MAX_REQUEST_BYTES
+"""Of one launch as JSON, which escapes what is not ASCII."""
+_MAX_REPORTED_BYTES = 896 << 10
+"""Of launches as JSON; a report may have 1 MiB (`dlapp.am.server`). More requests wait."""
+_MAX_WAITING = 20_000
+"""Requests that wait; mpirun makes one for each container. Those beyond are dropped."""
 _READ_BYTES = 64 << 10
 _MAX_DIGITS = 10
 _FAILED = 255
@@ -36,6 +42,7 @@ class HeadLaunches:
         self._waiting: deque[str] = deque()
         self._agents: dict[int, str] = {}
         self._launches: dict[int, MpiLaunch] = {}
+        self._bytes = 0
         self._number = 0
 
     def fileno(self) -> int:
@@ -50,16 +57,18 @@ class HeadLaunches:
             generation: of the payload.
         """
         before = dict(self._launches)
-        self._waiting += (line for line in self._lines.read() if _is_number(line))
+        for line in self._lines.read():
+            if _is_number(line) and len(self._waiting) < _MAX_WAITING:
+                self._waiting.append(line)
         for state in link.launches(generation)[1]:
             launch = self._launches.get(state.number)
             if launch is None:
                 continue
             if state.status is None:
-                self._launches[state.number] = MpiLaunch(number=launch.number, index=launch.index, command="")
+                self._set(MpiLaunch(number=launch.number, index=launch.index, command=""))
             else:
                 self._end(launch, state.status)
-        while self._waiting and sum(len(one.command) for one in self._launches.values()) < _MAX_REPORTED_BYTES:
+        while self._waiting and self._bytes < _MAX_REPORTED_BYTES:
             self._take(self._waiting.popleft())
         if self._launches != before:
             link.say_besides(launches=tuple(self._launches.values()))
@@ -67,14 +76,22 @@ class HeadLaunches:
     def _take(self, agent: str) -> None:
         try:
             index, directory, command = self._request(agent)
+            launch = MpiLaunch(number=self._number + 1, index=index, command=command, directory=directory)
+            if (size := _json_size(launch)) > _MAX_LAUNCH_BYTES:
+                raise ValueError(f"it has {size} bytes as JSON, at most {_MAX_LAUNCH_BYTES} are passed on")
         except (DlappError, OSError, ValueError) as error:
             self._note(f"a request of mpirun is refused: {error}")
             self._answer(agent, _FAILED, f"the request is refused: {error}")
             return
         self._number += 1
         self._agents[self._number] = agent
-        self._launches[self._number] = MpiLaunch(number=self._number, index=index, command=command, directory=directory)
+        self._set(launch)
         self._note(f"mpirun starts a daemon in container {index}")
+
+    def _set(self, launch: MpiLaunch) -> None:
+        known = self._launches.get(launch.number)
+        self._bytes += _json_size(launch) - (0 if known is None else _json_size(known))
+        self._launches[launch.number] = launch
 
     def _request(self, agent: str) -> tuple[int, str, str]:
         data = read_file(f"request.{agent}", dir_fd=self._files.fd, max_bytes=MAX_REQUEST_BYTES)
@@ -86,7 +103,7 @@ class HeadLaunches:
         return index, lines[1], lines[2]
 
     def _end(self, launch: MpiLaunch, status: int) -> None:
-        del self._launches[launch.number]
+        self._bytes -= _json_size(self._launches.pop(launch.number))
         text = ""
         if status:
             text = f"the daemon of container {launch.index} ended with exit code {status}; its stderr may say why"
@@ -181,6 +198,10 @@ class _Lines:
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest if len(rest) <= 2 * _MAX_DIGITS else b""
         yield from (line.decode("ascii", "replace") for line in lines if len(line) <= 2 * _MAX_DIGITS)
+
+
+def _json_size(launch: MpiLaunch) -> int:
+    return len(json.dumps(to_json(launch), separators=(",", ":"))) + 1
 
 
 def _is_number(text: str) -> bool:

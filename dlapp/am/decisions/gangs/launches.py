@@ -7,6 +7,8 @@ learns it like the phases. Only the head can launch, and only in containers of i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dlapp.am.model.instance import Container, Instance
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import LaunchState, MpiLaunch, Report, Stop
@@ -35,14 +37,16 @@ def take(state: ApplicationState, container: Container, instance: Instance, repo
         return
     if instance.index == state.head:
         if report.launches != state.launches:
-            indexes = {one.index for one in (*state.launches, *report.launches)}
+            launches: dict[int, list[MpiLaunch]] = {one.index: [] for one in state.launches}
             state.launches = report.launches
-            for index in sorted(indexes):
+            for one in state.launches:
+                launches.setdefault(one.index, []).append(one)
+            for index in sorted(launches):
                 if (member := _member(state, index)) is not None and member.container is not None:
-                    _order(state, member.container, index)
+                    _order(state, member.container, launches[index])
     elif _member(state, instance.index) is not None:
         state.launch_states[instance.index] = report.launch_states
-        _order(state, container, instance.index)
+        _order(state, container, [one for one in state.launches if one.index == instance.index])
     head = state.instances[state.head].container
     if head is not None and head.orders is not None and head.orders.go:
         states = tuple(found for one in state.launches if (found := _state_of(state, one)) is not None)
@@ -58,14 +62,13 @@ def _member(state: ApplicationState, index: int) -> Instance | None:
     return instance if state.spec.decides(instance.role) else None
 
 
-def _order(state: ApplicationState, container: Container, index: int) -> None:
+def _order(state: ApplicationState, container: Container, launches: Sequence[MpiLaunch]) -> None:
     """Tell a container of its launches, if it does not know them."""
     orders = container.orders
     if orders is None or not orders.go or orders.stop is not Stop.NO:
         return
-    mine = tuple(one for one in state.launches if one.index == index)
-    if [one.number for one in mine] != [one.number for one in orders.launches]:
-        state.order(container, launches=mine)
+    if [one.number for one in launches] != [one.number for one in orders.launches]:
+        state.order(container, launches=tuple(launches))
 
 
 def _state_of(state: ApplicationState, launch: MpiLaunch) -> LaunchState | None:
