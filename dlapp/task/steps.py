@@ -57,6 +57,7 @@ from dlapp.task.inputs import Inputs
 from dlapp.task.interrupt import InterruptHandler, Stopped
 from dlapp.task.logs import LogCap, TaskLog
 from dlapp.task.outputs import Outputs, inside_workspace
+from dlapp.task.payload_end import PayloadEnd
 from dlapp.task.protocol.payload_files import PayloadFiles
 from dlapp.task.step_errors import StepFailed, step
 from dlapp.task.unpack import unpack
@@ -66,7 +67,6 @@ from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.roster import Roster
-    from dlapp.runtime.stack_dump import StackDump
     from dlapp.storage.cache.payload import PayloadCaches
     from dlapp.storage.inputs import PlannedInput
     from dlapp.task.checkpoints import TaskCheckpoints
@@ -87,8 +87,6 @@ T = TypeVar("T")
 _HOME_GONE = "the directory of the container was removed from its node: its NodeManager was restarted without recovery"
 _DOCKER_ANSWER_S = 60.0
 _PROGRESS_EVERY_S = 0.5
-_DUMP_S = 10.0
-"""For a payload that hangs, to dump its stacks."""
 _TAKEN_EVERY_S = 0.005
 
 
@@ -131,8 +129,6 @@ class Task:
         self._checkpoints: TaskCheckpoints | None = None
         self._has_begun = False  # the payload
         self._generation = 0
-        self._hang = ""  # why the payload was aborted
-        self._stacks: StackDump | None = None  # of a payload that hangs
         self._home_id = _identity(home)
         self._waits_for = ""  # it is tried again, and this is what it waited for
         self._step = partial(step, self._stopper)
@@ -263,13 +259,13 @@ class Task:
                     self._checkpoints.copying() if self._checkpoints else nullcontext(),
                 ):
                     began = time.monotonic()
-                    ended, soft, cut = self._run(run)
+                    ended, ending, cut = self._run(run)
                     ran_s = time.monotonic() - began
                     device = self._lease.why_it_failed() if self._lease and ended.exit_code != 0 else ""
             finally:
                 run.close()
-            self._store_last_checkpoint(ended, soft)
-            result = self._result_of(ended, soft, cut, device)
+            self._store_last_checkpoint(ended, ending.is_soft)
+            result = self._result_of(ended, ending, cut, device)
             if not self._is_to_begin_again(result, device):
                 break
             self._begin_generation()
@@ -310,7 +306,7 @@ class Task:
                 path = os.path.realpath(os.path.join(self._home, name))  # on a cluster the NodeManager's directory
                 if os.path.exists(path):
                     os.rename(path, f"{path}.gen{self._generation}")
-        self._generation, self._hang, self._stacks = self._link.generation, "", None
+        self._generation = self._link.generation
         self._prepare_anew()
 
     def _prepare_anew(self) -> None:
@@ -741,8 +737,8 @@ class Task:
 
     # ---- the payload ----
 
-    def _run(self, run: Running) -> tuple[PayloadExit, bool, str]:
-        """Run the payload to its end: how it ended, whether it had been asked to, and what was cut from its logs."""
+    def _run(self, run: Running) -> tuple[PayloadExit, PayloadEnd, str]:
+        """Run the payload to its end: how it ended, what it had been sent, and what was cut from its logs."""
         files = tuple(os.path.join(self._home, name) for name in ("stdout", "stderr"))
         for path in files:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
@@ -759,13 +755,11 @@ class Task:
                     place = self._rendezvous.address, self._rendezvous.ports[0]
                 run_path, total = os.path.join(self._home, "run"), self._assignment.total
                 payload_files = PayloadFiles(run_path, total, tell, self._note, place)
-            with payload_files:
+            with payload_files, PayloadEnd(run, files[1], self._note) as ending:
                 try:
-                    ended, soft = self._run_under(cap, run, payload_files)
+                    ended = self._run_under(cap, run, payload_files, ending)
                 finally:
                     self._meter.end_run()
-                    if self._stacks is not None:
-                        self._stacks.close()
                 payload_files.finish(time.monotonic())
                 if self._checkpoints is not None:
                     self._checkpoints.take_reports(
@@ -774,9 +768,9 @@ class Task:
             cap.check()
         if cap.told:
             self._note(cap.told)
-        return ended, soft, cap.told
+        return ended, ending, cap.told
 
-    def _run_under(self, cap: LogCap, run: Running, payload_files: PayloadFiles) -> tuple[PayloadExit, bool]:
+    def _run_under(self, cap: LogCap, run: Running, payload_files: PayloadFiles, ending: PayloadEnd) -> PayloadExit:
         if self._changes is not None:
             self._changes.begin()
         # Once it may have begun, a soft stop is for the payload, which has a grace time; it does not cut us off.
@@ -795,7 +789,6 @@ class Task:
         self._say(Phase.RUNNING)
         if self._inputs is not None:
             self._inputs.settle_later()
-        kill_at: float | None = None
         look_at, told = 0.0, ""
         while True:
             try:
@@ -807,30 +800,15 @@ class Task:
             is_lost = self._is_home_gone or (self._lease is not None and self._lease.has_failed)
             if self._stopper.wanted is Stop.NOW or is_lost:
                 run.kill()
-            elif self._stacks is not None and not self._stacks.is_done():
-                pass  # also if it is to stop: the stacks of all ranks say why a gang hangs, and take seconds at most
-            elif (self._stopper.wanted is Stop.SOFT or self._is_recalled) and kill_at is None:
-                grace_s = self._kill_grace_s
-                kill_at = now + grace_s
+            elif ending.has_begun:
+                ending.advance()
+            elif self._stopper.wanted is Stop.SOFT or self._is_recalled:
                 why = self._stopper.why or "the gang is restarted"
                 reason = self._stopper.reason or ("stopped" if self._stopper.why else "gang_restart")
-                self._note(f"{why}: SIGTERM, and SIGKILL in {grace_s:g} s")
-                payload_files.write_stop(reason, why, grace_s)
-                run.soft_stop()
-            elif self._link.abort and kill_at is None and self._stacks is None:
-                from dlapp.runtime.stack_dump import StackDump
-
-                self._stacks = StackDump(run.pids, os.path.join(self._home, "stderr"), self._note)
-                continue
-            elif self._link.abort and kill_at is None:
-                self._hang = self._link.abort
-                kill_at = now + _DUMP_S
-                self._note(f"{self._hang}: SIGABRT, and SIGKILL in {_DUMP_S:g} s")
-                run.abort()
-            elif kill_at is not None and now >= kill_at:
-                self._note("the grace time is over: SIGKILL")
-                run.kill()
-                kill_at = float("inf")
+                payload_files.write_stop(reason, why, self._kill_grace_s)
+                ending.stop(why, self._kill_grace_s)
+            elif self._link.abort:
+                ending.abort(self._link.abort)
             self._replace_roster()
             if self._mpi is not None:
                 self._mpi.exchange(self._link, self._generation)
@@ -846,11 +824,9 @@ class Task:
                         payload_files.report.checkpoints, payload_files.report.checkpoint_step
                     )
             sample_s = self._meter.sample()
-            if self._stacks is not None and kill_at is None:
-                sample_s = min(sample_s, self._stacks.poll_s)
-            if self._poll(run, cap, min(sample_s, min(look_at, kill_at or look_at) - time.monotonic())):
+            if self._poll(run, cap, min(sample_s, look_at - time.monotonic(), ending.wait_s())):
                 look_at = 0.0
-        return ended, kill_at is not None and not self._hang
+        return ended
 
     @property
     def _kill_grace_s(self) -> float:
@@ -887,8 +863,8 @@ class Task:
         self._stopper.drain()
         return any(fd == cap.wake_fd for fd, _ in ready)
 
-    def _result_of(self, ended: PayloadExit, soft: bool, cut: str, device: str) -> TaskResult:
-        fault, message = ended.fault, ended.problem
+    def _result_of(self, ended: PayloadExit, ending: PayloadEnd, cut: str, device: str) -> TaskResult:
+        fault, message, soft = ended.fault, ended.problem, ending.is_soft
         is_preempted = soft and self._stopper.wanted is Stop.SOFT and self._stopper.reason == PREEMPTED
         if is_preempted:
             fault, message = Fault.NODE, self._stopper.why
@@ -896,9 +872,9 @@ class Task:
             fault, message = Fault.STOPPED, self._stopper.why
         elif device:
             fault, message = Fault.NODE, device
-        elif self._hang:
+        elif ending.hang:
             fault = Fault.USER
-            message = f"{self._hang}; stderr has the stacks of its Python threads"
+            message = f"{ending.hang}; stderr has the stacks of its Python threads"
         elif fault is Fault.USER and ended.exit_code == 0 and not message:
             fault = Fault.NONE
         message = "; ".join(part for part in (message, cut) if part)

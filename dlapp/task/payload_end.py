@@ -1,0 +1,90 @@
+"""End of a payload before its time: SIGTERM, or SIGABRT where it hangs, and SIGKILL after a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from dlapp.runtime.payload import Running
+
+if TYPE_CHECKING:
+    from dlapp.runtime.stack_dump import StackDump
+
+_ABORT_S = 10.0
+"""Between SIGABRT and SIGKILL: a process writes the stacks of its threads."""
+
+
+class PayloadEnd:
+    """The signals that one payload gets. The first order counts; a later one changes nothing.
+
+    Used in a ``with`` block, which ends the process that reads stacks.
+
+    Args:
+        run: the payload.
+        stderr: path of its stderr.
+        note: told of each signal.
+
+    Attributes:
+        hang: why it was aborted; empty if it was not.
+    """
+
+    def __init__(self, run: Running, stderr: str, note: Callable[[str], None]) -> None:
+        self._run, self._stderr, self._note = run, stderr, note
+        self._kill_at_s: float | None = None
+        self._stacks: StackDump | None = None
+        self.hang = ""
+
+    def __enter__(self) -> PayloadEnd:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._stacks is not None:
+            self._stacks.close()
+
+    @property
+    def is_soft(self) -> bool:
+        """True if the payload got SIGTERM."""
+        return self._kill_at_s is not None and not self.hang
+
+    @property
+    def has_begun(self) -> bool:
+        """True after the first order."""
+        return self._kill_at_s is not None or bool(self.hang)
+
+    def stop(self, why: str, grace_s: float) -> None:
+        """Send SIGTERM now, and SIGKILL after the grace time."""
+        self._note(f"{why}: SIGTERM, and SIGKILL in {grace_s:g} s")
+        self._kill_at_s = time.monotonic() + grace_s
+        self._run.soft_stop()
+
+    def abort(self, why: str) -> None:
+        """Read the stacks of a payload that hangs; `advance` sends SIGABRT when that is done."""
+        from dlapp.runtime.stack_dump import StackDump
+
+        self.hang = why
+        self._stacks = StackDump(self._run.pids, self._stderr, self._note)
+
+    def advance(self) -> None:
+        """Send the signal whose time has come, after an order."""
+        now_s = time.monotonic()
+        if self._stacks is not None:
+            if self._stacks.is_done():
+                self._stacks = None
+                self._note(f"{self.hang}: SIGABRT, and SIGKILL in {_ABORT_S:g} s")
+                self._kill_at_s = now_s + _ABORT_S
+                self._run.abort()
+        elif self._kill_at_s is not None and now_s >= self._kill_at_s:
+            self._note("the grace time is over: SIGKILL")
+            self._kill_at_s = math.inf
+            self._run.kill()
+
+    def wait_s(self) -> float:
+        """Return how long to wait before `advance` [s]; infinite if nothing is to come."""
+        if self._stacks is not None:
+            return self._stacks.poll_s
+        return math.inf if self._kill_at_s is None else max(0.0, self._kill_at_s - time.monotonic())
