@@ -113,6 +113,8 @@ def send_mail(mail: Mail, one: Notification) -> None:
     from email.message import EmailMessage
     from email.utils import formatdate
 
+    from dlapp.notifications.smtp import SmtpConnection, SmtpTlsConnection
+
     message = EmailMessage()
     message["From"], message["To"], message["Subject"] = mail.sender, ", ".join(mail.to), f"[dlapp] {title_of(one)}"
     message["Date"] = formatdate(one.at_ms / 1000)
@@ -124,9 +126,9 @@ def send_mail(mail: Mail, one: Notification) -> None:
     try:
         context = ssl.create_default_context() if mail.security != NO_TLS else None
         if mail.security == TLS:
-            server: smtplib.SMTP = smtplib.SMTP_SSL(mail.server, mail.port, timeout=TIMEOUT_S, context=context)
+            server: smtplib.SMTP = SmtpTlsConnection(mail.server, mail.port, timeout=TIMEOUT_S, context=context)
         else:
-            server = smtplib.SMTP(mail.server, mail.port, timeout=TIMEOUT_S)
+            server = SmtpConnection(mail.server, mail.port, timeout=TIMEOUT_S)
         with server:
             if mail.security not in (TLS, NO_TLS):
                 server.starttls(context=context)
