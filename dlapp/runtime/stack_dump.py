@@ -47,7 +47,7 @@ class StackDump:
     def __init__(self, list_pids: Callable[[], list[int]], path: str, note: Callable[[str], None]) -> None:
         self._list_pids, self._path, self._note = list_pids, path, note
         self._program = find_py_spy()
-        self._waiting = [pid for pid in list_pids() if _is_python(pid)] if self._program is not None else []
+        self._waiting = list(list_pids()) if self._program is not None else []
         self._deadline = time.monotonic() + _LIMIT_S
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0  # of the one that is dumped
@@ -58,10 +58,12 @@ class StackDump:
             if self._process.poll() is None and time.monotonic() < self._deadline:
                 return False
             self._end(self._process)
-        if self._waiting and time.monotonic() >= self._deadline:
-            self._note(f"no stacks of {len(self._waiting)} processes: {_LIMIT_S:g} s are over")
-            self._waiting = []
         while self._waiting and self._process is None:
+            # Also what is no Python takes time: a payload may have thousands of processes with as many mappings.
+            if time.monotonic() >= self._deadline:
+                self._note(f"no stacks of {len(self._waiting)} processes: {_LIMIT_S:g} s are over")
+                self._waiting = []
+                break
             self._begin(self._waiting.pop(0))
         return self._process is None
 
@@ -73,7 +75,7 @@ class StackDump:
 
     def _begin(self, pid: int) -> None:
         # Asked again: its number may be another process's by now.
-        if self._program is None or pid not in self._list_pids():
+        if self._program is None or not _is_python(pid) or pid not in self._list_pids():
             return
         self._pid = pid
         try:

@@ -88,6 +88,16 @@ def test_a_py_spy_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path
     ]
 
 
+def test_any_number_of_processes_is_looked_at_no_longer_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_place_of_py_spy(monkeypatch, tmp_path, "echo stacks")
+    monkeypatch.setattr(stack_dump, "_LIMIT_S", 0.0)
+    monkeypatch.setattr(stack_dump, "_is_python", lambda _: pytest.fail("it was looked at"))
+    done = Dumped(tmp_path, list(range(1, 10_000)))
+    assert done.notes == ["no stacks of 9999 processes: 0 s are over"]
+
+
 @pytest.mark.parametrize("kind", ["fifo", "directory"])
 def test_nothing_is_written_to_what_is_no_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sleeper: int, kind: str
