@@ -27,12 +27,12 @@ def problems(roles: Sequence[RoleSpec], _deciding: Collection[str]) -> Iterator[
     by_name = {role.name: role for role in roles}
     for name in ROLES:
         if name not in by_name:
-            yield "application.framework", f"is dmlc, and there is no role {name}"
+            yield "application.framework", f"is dmlc, and there is no role {name}: add [role {name}]"
     if "scheduler" in by_name and (count := by_name["scheduler"].instances) > 1:
         yield "role scheduler.instances", f"is {count}, ps-lite has one scheduler"
     for role in roles:
         if role.name not in ROLES and not role.service:
-            yield f"role {role.name}", f"is no role of ps-lite ({', '.join(ROLES)}); another role must be a service"
+            yield f"role {role.name}", f"is no role of ps-lite ({', '.join(ROLES)}); another role needs service=true"
 
 
 def takes_part(role: str, _deciding: Collection[str]) -> bool:

@@ -26,7 +26,7 @@ def problems(roles: Sequence[RoleSpec], deciding: Collection[str]) -> Iterator[t
     names = [role.name for role in roles if role.name in deciding]
     if len(names) > 1:
         problem = f"the processes of one role are its ranks, and {' and '.join(names)} decide"
-        yield "application.success", f"{problem}; name the one that trains, or make the others services"
+        yield "application.success", f"{problem}; name the one that trains (success=ROLE), or make the others services"
 
 
 def takes_part(role: str, deciding: Collection[str]) -> bool:

@@ -35,13 +35,13 @@ def problems(roles: Sequence[RoleSpec], _deciding: Collection[str]) -> Iterator[
         if name in by_name and by_name[name].instances > 1:
             yield f"role {name}.instances", f"is {by_name[name].instances}, TensorFlow has one {name} at most"
     if "ps" in by_name and "worker" not in by_name:
-        yield "role ps", "has parameter servers, and there is no role worker"
+        yield "role ps", "serves workers, and there is no role worker"
     if not by_name.keys() & {"chief", "worker"}:
         yield "application.framework", "is tensorflow, and there is neither a role chief nor a role worker"
     for role in roles:
         if role.name not in (*CLUSTER, EVALUATOR) and not role.service:
             known = ", ".join((*CLUSTER, EVALUATOR))
-            yield f"role {role.name}", f"is no task type of TensorFlow ({known}); another role must be a service"
+            yield f"role {role.name}", f"is no task type of TensorFlow ({known}); another role needs service=true"
 
 
 def takes_part(role: str, _deciding: Collection[str]) -> bool:

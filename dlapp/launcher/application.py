@@ -827,7 +827,7 @@ class _Maker:
         elif outputs:
             target = f"{outputs[0].target.rstrip('/')}.checkpoints"
         elif not self._sections("to_hdfs"):  # else that is what is to be corrected
-            self._fault(section, "hdfs", "is missing, and there is no output beside which checkpoints could be")
+            self._fault(section, "hdfs", "is missing, and without [to_hdfs] there is no place beside an output")
         for output in outputs:
             if target and is_inside(target, output.target):
                 what = f"is in the target of [{f'to_hdfs {output.name}'.strip()}], which is replaced as a whole"

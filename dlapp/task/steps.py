@@ -573,7 +573,7 @@ class Task:
             while True:
                 found = self._wait_out(one.find, Phase.FETCHING, service)
                 known = {"generation": self._generation, "checkpoints": found, "restored": None}
-                self._say(Phase.FETCHING, detail="waits until all members have looked for checkpoints", **known)
+                self._say(Phase.FETCHING, detail="waits until all containers have looked for checkpoints", **known)
                 generation, number, after = self._link.wait_for_checkpoint(self._generation, not_whole)
                 if generation != self._generation:
                     self._generation, not_whole = generation, None

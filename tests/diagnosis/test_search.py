@@ -138,7 +138,7 @@ def test_the_evidence_is_the_line_with_its_place_in_the_file() -> None:
         rule="module_missing",
         cause="the Python module torch is not installed",
         fault=Fault.USER,
-        next_step="install it in the image, or put it into the workspace",
+        next_step="install it for the Python that runs the program, in its image or its virtual environment",
         evidence=Evidence(
             file="stderr", offset=log.index("ModuleNotFound"), line="ModuleNotFoundError: No module named 'torch'"
         ),

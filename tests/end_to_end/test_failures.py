@@ -24,7 +24,8 @@ def test_a_missing_module_is_named_and_not_tried_again(engine: Engine, tmp_path:
     at = lines.index("why : the Python module nowhere_to_be_found is not installed (module_missing, fault: user)")
     offset = found["evidence"]["offset"]
     assert lines[at + 1] == f"evidence : stderr of container 0, byte {offset}"
-    assert lines[at + 3] == "advice : install it in the image, or put it into the workspace"
+    advice = "install it for the Python that runs the program, in its image or its virtual environment"
+    assert lines[at + 3] == f"advice : {advice}"
     stderr = Path(container["log_url"].removeprefix("file://"), "stderr")
     if stderr.exists():
         assert stderr.read_bytes()[offset:].startswith(b"ModuleNotFoundError: ")

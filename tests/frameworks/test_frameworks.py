@@ -167,7 +167,7 @@ def role(name: str, instances: int = 1, **more: object) -> RoleSpec:
     return RoleSpec(name=name, instances=instances, **{"ports": 1, **more})  # type: ignore[arg-type]
 
 
-TENSORFLOW_TYPES = "is no task type of TensorFlow (chief, worker, ps, evaluator); another role must be a service"
+TENSORFLOW_TYPES = "is no task type of TensorFlow (chief, worker, ps, evaluator); another role needs service=true"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ TENSORFLOW_TYPES = "is no task type of TensorFlow (chief, worker, ps, evaluator)
             Framework.TENSORFLOW,
             [role("ps", service=True), role("trainer")],
             [
-                "role ps: has parameter servers, and there is no role worker",
+                "role ps: serves workers, and there is no role worker",
                 "application.framework: is tensorflow, and there is neither a role chief nor a role worker",
                 f"role trainer: {TENSORFLOW_TYPES}",
             ],
@@ -198,7 +198,7 @@ TENSORFLOW_TYPES = "is no task type of TensorFlow (chief, worker, ps, evaluator)
             [role("master"), role("worker", 4)],
             [
                 "application.success: the processes of one role are its ranks, and master and worker decide; name the "
-                "one that trains, or make the others services"
+                "one that trains (success=ROLE), or make the others services"
             ],
         ),
         (Framework.DMLC, [role("scheduler"), role("server"), role("worker", 2)], []),
@@ -206,9 +206,9 @@ TENSORFLOW_TYPES = "is no task type of TensorFlow (chief, worker, ps, evaluator)
             Framework.DMLC,
             [role("scheduler", 2), role("worker", 2), role("board")],
             [
-                "application.framework: is dmlc, and there is no role server",
+                "application.framework: is dmlc, and there is no role server: add [role server]",
                 "role scheduler.instances: is 2, ps-lite has one scheduler",
-                "role board: is no role of ps-lite (scheduler, server, worker); another role must be a service",
+                "role board: is no role of ps-lite (scheduler, server, worker); another role needs service=true",
             ],
         ),
         (Framework.NONE, [role("ps"), role("any", on_failure=RoleFailure.RESTART)], []),

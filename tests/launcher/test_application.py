@@ -750,14 +750,14 @@ def test_all_faults_of_a_framework_are_named_at_once_with_their_lines(place: Pat
         "[role ps]\n"
         "[role trainer]\n"
     )
-    problem = "is no task type of TensorFlow (chief, worker, ps, evaluator); another role must be a service"
+    problem = "is no task type of TensorFlow (chief, worker, ps, evaluator); another role needs service=true"
     assert refused(place, text, config) == [
         "6: application.gang: is role, but with framework=tensorflow chief and ps start together",
         "8: application.network: is bridge; the ports of role chief can be reached only with host",
         "10: role chief.instances: is 2, TensorFlow has one chief at most",
         "11: role chief.on_failure: is restart, but in tensorflow one process cannot join the others later; use "
         "restart_gang",
-        "12: role ps: has parameter servers, and there is no role worker",
+        "12: role ps: serves workers, and there is no role worker",
         f"13: role trainer: {problem}",
     ]
 
