@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, WaitFacts, amount_text, each
 from dlapp.cluster.reasons.tiers import can_start, fitting_nodes
+from dlapp.spec import DEFAULT_ROLE
 from dlapp.value import replace
 from dlapp.waiting import ContainerAsk
 
@@ -71,7 +72,7 @@ def _fewer(facts: WaitFacts) -> Iterator[tuple[str, str, WaitFacts]]:
     if not groups:
         return
     ask = max(groups, key=lambda one: one.count)
-    key = "containers" if len(facts.asks) == 1 else "instances"
+    key = "containers" if _section(facts, ask) == "resources" else "instances"
     if count := _most(range(1, ask.count), lambda count: can_start(_with(facts, ask, count=count))):
         text = f"{count} container{'' if count == 1 else 's'}"
         option = f"--set {_section(facts, ask)}.{key}={count}" if not facts.has_containers else ""
@@ -89,7 +90,8 @@ def _with(facts: WaitFacts, ask: ContainerAsk, **change: int) -> WaitFacts:
 
 
 def _section(facts: WaitFacts, ask: ContainerAsk) -> str:
-    return "resources" if len(facts.asks) == 1 else f"role {ask.role}"
+    # Of a gang the other roles may be there, or wait for this one; and a role may have amounts of its own.
+    return "resources" if len(facts.asks) == 1 and ask.role == DEFAULT_ROLE else f"role.{ask.role}"
 
 
 def _where(facts: WaitFacts) -> str:

@@ -175,6 +175,15 @@ def test_a_gang_that_fits_nowhere_together_is_told_how_many_containers_would_do(
     assert smallest_change(facts) == "3 containers: now (--set resources.containers=3)"
 
 
+def test_a_change_of_a_role_is_written_as_the_launcher_takes_it_also_if_the_other_roles_wait_for_it() -> None:
+    asked = replace(ask(count=4, gcores=1, together=True), role="trainer")
+    assert smallest_change(WaitFacts(asks=(asked,), nodes=TWO)) == (
+        "3 containers: now (--set role.trainer.instances=3)"
+    )
+    fewer = smallest_change(WaitFacts(asks=(replace(asked, gcores=3, count=1), ask()), nodes=TWO))
+    assert fewer == "2 GPUs: now (--set role.trainer.gcores=2)"
+
+
 def test_an_ask_above_what_a_queue_may_have_at_most_never_fits() -> None:
     most = limit("queue_limit", 4, 0, setting="yarn.scheduler.capacity.root.small.maximum-capacity")
     facts = WaitFacts(asks=(ask(count=3, gcores=2, together=True),), nodes=(node("a", 8), node("b", 8)), limits=(most,))
