@@ -295,7 +295,8 @@ class Task:
         is_failure = result.fault is Fault.USER and self._assignment.in_gang
         if is_failure and not self._is_recalled and self._stopper.wanted is Stop.NO:
             self._note(f"the payload failed: {_words_on(result)}")
-            self._link.say(Phase.RUNNING, detail=result.exit_text, gpus=self._gpus, failure=result)
+            failure = with_cause(result, self._home, self._log.warn)
+            self._link.say(Phase.RUNNING, detail=result.exit_text, gpus=self._gpus, failure=failure)
             self._link.wait_for_decision(self._generation)
         return self._is_recalled and self._stopper.wanted is Stop.NO
 

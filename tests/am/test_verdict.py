@@ -10,8 +10,9 @@ from dlapp.am.decisions import verdict
 from dlapp.am.decisions.verdict import NODE_RETRIES, Verdict
 from dlapp.cluster import ContainerEnd
 from dlapp.ids import ContainerId
-from dlapp.messages import Diagnosis, Fault, TaskResult
-from tests.am.driving import APPLICATION
+from dlapp.messages import Diagnosis, Fault, Phase, Stop, TaskResult
+from dlapp.spec import Gang, RoleSpec
+from tests.am.driving import APPLICATION, Driver, result
 
 CONTAINER = ContainerId(APPLICATION, 1, 2)
 
@@ -38,6 +39,31 @@ def test_a_cause_that_lasts_is_not_tried_again() -> None:
     judged = verdict.of_result(TaskResult(fault=Fault.USER, exit_code=1, diagnosis=lasts))
     assert judged == Verdict(Fault.USER, "exit code 1", is_final=True)
     assert not verdict.tried_again(judged, user_faults=1, node_faults=0, retries=5)
+
+
+def test_a_gang_with_a_cause_that_lasts_is_not_restarted() -> None:
+    lasts = Diagnosis(rule="module_missing", cause="no torch", fault=Fault.USER, retry=False)
+    am = Driver(RoleSpec(instances=2, retries=5), gang=Gang.ALL)
+    am.running_gang(2, 3)
+    am.report(2, Phase.RUNNING, failure=result(Fault.USER, 1, None, diagnosis=lasts))
+    assert (am.stops(2, 3), am.state.gates[0].generation) == ([Stop.SOFT, Stop.NO], 0)
+    am.finished(2, result(Fault.USER, 1, None, diagnosis=lasts))
+    assert (am.stops(3), am.state.gates[0].generation) == ([Stop.SOFT], 0)
+    am.finished(3, result(Fault.STOPPED, None, None))
+    am.wait(1)
+    am.settled()
+    assert am.words() == "container 0 (worker 0) failed: exit code 1"
+
+
+def test_a_gang_is_restarted_at_no_cost_for_a_cause_of_the_node() -> None:
+    passes = Diagnosis(rule="gpu_lost", cause="the GPU failed", fault=Fault.NODE, retry=True, avoid_node=True)
+    am = Driver(RoleSpec(instances=2), gang=Gang.ALL)
+    am.running_gang(2, 3)
+    failed = result(Fault.USER, 1, None, diagnosis=passes)
+    am.report(2, Phase.RUNNING, failure=failed)
+    am.finished(2, failed)
+    assert am.state.gates[0].generation == 1
+    assert [one.user_faults for one in am.state.instances] == [0, 0]
 
 
 @pytest.mark.parametrize("avoid_node", [True, False])

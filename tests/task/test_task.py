@@ -940,6 +940,19 @@ def test_a_task_of_a_gang_whose_payload_failed_goes_on_with_the_next_generation(
         assert am.printed() == b"1\n"
 
 
+def test_a_task_of_a_gang_names_the_cause_of_a_failure_before_the_gang_is_restarted(place: Path) -> None:
+    script = "echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1\n"
+    with FakeAm(place, in_gang=True, **workspace_archive(place, {"run.sh": script})) as am:
+        am.start()
+        am.wait_until(lambda: bool(am.reports) and am.reports[-1].failure is not None)
+        failure = am.reports[-1].failure
+        assert failure is not None
+        assert failure.diagnosis is not None
+        assert (failure.diagnosis.rule, failure.diagnosis.retry) == ("module_missing", False)
+        am.stop(Stop.SOFT)
+        assert am.result().exit_code == 1
+
+
 def test_a_task_of_a_gang_whose_payload_failed_stores_its_output_when_it_is_to_end(place: Path) -> None:
     script = "mkdir output; echo half >output/x; exit 3\n"
     packed = workspace_archive(place, {"run.sh": script})

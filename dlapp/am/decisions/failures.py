@@ -196,7 +196,8 @@ def take_failure(state: ApplicationState, container: Container, instance: Instan
     if is_over or state.stage is not Stage.ACTIVE or container.orders is None or container.orders.stop is not Stop.NO:
         return  # its orders say what it is to do
     judged = verdict.of_result(result)
-    if gate.open and gate.failure is None and instance.role.on_failure is not RoleFailure.RESTART:
+    is_users = judged.fault is Fault.USER  # else its last word says so, and another node may be better
+    if is_users and gate.open and gate.failure is None and instance.role.on_failure is not RoleFailure.RESTART:
         instance.user_faults += 1
         if _is_tried_again(state, instance, judged):
             state.note_faults(instance)
