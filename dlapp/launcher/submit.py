@@ -268,8 +268,10 @@ def _say_where(application_id: ApplicationId, engine: Engine, say: Say) -> None:
     say(f"DL App ID = {application_id}")
     running, completed = engine.dashboard_urls(application_id, wait_s=PAGE_S)
     say("DL App Dashboard")
-    say(f"* While app is running , check : {running}")
-    if completed != running:
+    is_one_file = completed == running and running.startswith("file:")  # it is written at the end
+    if not is_one_file:
+        say(f"* While app is running , check : {running}")
+    if is_one_file or completed != running:
         say(f"* After app is completed, check : {completed}")
     say("DL App Status and stdout/stderr Log URLs")
     say(f"* dlapp-status {application_id}")

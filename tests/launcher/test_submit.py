@@ -248,9 +248,10 @@ def test_a_script_with_windows_line_ends_is_noted_with_the_command_that_converts
 def test_one_address_for_before_and_after_the_end_is_printed_once(
     launched: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launched.engine, "dashboard_urls", lambda _id, *, wait_s: ("file:///v", "file:///v"))
-    launched()
-    assert [line for line in launched.said if "file:///v" in line] == ["* While app is running , check : file:///v"]
+    for address, when in (("http://rm/v", "While app is running "), ("file:///v", "After app is completed")):
+        monkeypatch.setattr(launched.engine, "dashboard_urls", lambda _id, *, wait_s, url=address: (url, url))
+        launched()
+        assert [line for line in launched.said if address in line] == [f"* {when}, check : {address}"]
 
 
 def test_an_output_that_the_next_run_would_pack_is_noted(launched: Launch) -> None:

@@ -34,7 +34,7 @@ def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path
     lines = done.out.splitlines()
     application = lines[6].removeprefix("DL App ID = ")
     if lines[9] == "DL App Status and stdout/stderr Log URLs":
-        lines.insert(9, "* After app is completed, check : ")  # it had no page yet: both addresses are one
+        lines.insert(8, "* While app is running , check : ")  # it had no page yet
     assert lines[:12] == [
         "C3 DL Cluster Version check : ok",
         "CheckDLAppProperties : ok",

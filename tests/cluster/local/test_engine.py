@@ -764,7 +764,7 @@ def test_logs_and_pages_have_urls(engine: LocalEngine) -> None:
     application_id = submit(engine, "sleep")
     page, history = engine.dashboard_urls(application_id, wait_s=10)
     assert re.fullmatch("http://127.0.0.1:9/[0-9a-f]{32}/", page)
-    assert history == f"file://{home(engine, application_id)}/view.json"
+    assert history == f"file://{home(engine, application_id)}/report.html"
     running(engine, application_id)
     (log,) = engine.logs(application_id)
     assert log.files["stdout"] == f"file://{home(engine, application_id)}/containers/{log.container_id}/stdout"
