@@ -141,7 +141,10 @@ def test_the_answer_stands_below_and_tells_the_end_its_cause_the_outputs_and_eac
     failed = failed_view(
         diagnostics="container 1 (worker 1) failed: exit code 3",
         outputs=(OutputView(name="", target="file:///r", partial="file:///r.application_1.partial"),),
-        containers=(container(0, exit_code=0, host="box", gpus=(0, 3)), container(1, exit_code=3, attempt=2)),
+        containers=(
+            container(0, exit_code=0, host="box", gpus=(0, 3)),
+            container(1, exit_code=3, attempt=2, generation=1),
+        ),
     )
     assert status_lines(failed, [], END_MS, tail=ErrorTail(1, ("Traceback", "ValueError: 3")))[7:] == [
         "failed after 0:00:46: container 1 exited with code 3",
@@ -155,7 +158,7 @@ def test_the_answer_stands_below_and_tells_the_end_its_cause_the_outputs_and_eac
         "containers",
         "INDEX  ROLE      PHASE  HOST  EXIT  GPUS  NOTE",
         "0      worker_0  ended  box   0     0,3",
-        "1      worker_1  ended  -     3     -     attempt 2",
+        "1      worker_1  ended  -     3     -     attempt 2; generation 1",
         "finalStatus : FAILED",
         "cause : failed",
         "queue : default",

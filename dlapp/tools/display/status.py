@@ -279,6 +279,7 @@ def _container_row(one: Mapping[str, Any]) -> tuple[str, ...]:
     if one["progress"] is not None and one["finished_ms"] is None:
         phase += f" {one['progress']:.0%}"
     said = [f"attempt {one['attempt']}"] if one["attempt"] > 1 else []
+    said += [f"generation {one['generation']}"] if one.get("generation") else []
     used = usage_text(one.get("usage"))
     said += [text for text in (one["message"] or one["detail"], _reported_text(one), used) if text]
     return (
