@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -20,6 +21,8 @@ _TIMES_EVERY_S = 0.1
 """While it prints and times are kept."""
 _FASTEST = 4 << 30
 """Bytes/s that a payload may be expected to write at most, into memory."""
+_MOST_LINES, _LINES_PER_S = 5000, 1.0
+"""Of dlapp.log: so many at once, and so many in the long run. A payload can cause any number of some of them."""
 _KEPT_BYTES = 1 << 20
 """Of a log that is replaced: what Python itself printed while the task was loaded."""
 
@@ -30,12 +33,17 @@ class TaskLog:
     The file is locked as long as the task lives, which is how others see that it does (`dlapp.runtime.labels`). It can
     be read, and so read-locked, by the group of a shared state directory, and on a cluster by the NodeManager's group.
 
+    A line that does not fit on the disk is lost, and nothing fails for that. Beyond `_MOST_LINES` at once, lines are
+    left out and counted.
+
     Raises:
         BlockingIOError: another task has it.
         OSError: it cannot be made.
     """
 
     def __init__(self, path: str) -> None:
+        self._lock = threading.Lock()
+        self._lines_left, self._noted_at, self._left_out = float(_MOST_LINES), time.monotonic(), 0
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if locks.try_lock(self._fd):
             return
@@ -49,7 +57,19 @@ class TaskLog:
 
     def note(self, message: str, level: str = "INFO") -> None:
         """Add a line; from any thread."""
-        os.write(self._fd, log.line(level, message))
+        with self._lock:
+            now = time.monotonic()
+            refill = _LINES_PER_S * (now - self._noted_at)
+            self._lines_left, self._noted_at = min(_MOST_LINES, self._lines_left + refill), now
+            if self._lines_left < 1:
+                self._left_out += 1
+                return
+            self._lines_left -= 1
+            left_out, self._left_out = self._left_out, 0
+        with contextlib.suppress(OSError):
+            if left_out:
+                os.write(self._fd, log.line("WARNING", f"{left_out} lines are left out here"))
+            os.write(self._fd, log.line(level, message))
 
     def warn(self, message: str) -> None:
         """Add a line on what went wrong and is tried again, or done without; from any thread."""

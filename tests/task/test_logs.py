@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import select
+import time
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,33 @@ def test_a_log_says_that_its_task_lives(tmp_path: Path) -> None:
     first, second = (tmp_path / "dlapp.log").read_text().splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO two", first)
     assert second == "    lines"
+
+
+def test_a_line_that_does_not_fit_on_the_disk_is_lost_and_nothing_fails(tmp_path: Path) -> None:
+    path = tmp_path / "dlapp.log"
+    log = TaskLog(str(path))
+    kept, full = os.dup(log._fd), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, log._fd)
+    log.note("lost")
+    os.dup2(kept, log._fd)
+    log.note("kept")
+    for fd in (kept, full):
+        os.close(fd)
+    log.close()
+    assert [line.partition("INFO ")[2] for line in path.read_text().splitlines()] == ["kept"]
+
+
+def test_lines_without_end_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_MOST_LINES", 10)
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    log = TaskLog(str(tmp_path / "dlapp.log"))
+    for number in range(1000):
+        log.note(f"line {number}")
+    now[0] += 1.0
+    log.note("a second later")
+    log.close()
+    lines = (tmp_path / "dlapp.log").read_text().splitlines()
+    assert len(lines) == 12
+    assert lines[10].endswith("WARNING 990 lines are left out here")
+    assert lines[11].endswith("INFO a second later")

@@ -17,8 +17,6 @@ from dlapp.task.mpi.launches import HeadLaunches, MemberLaunches
 
 _MPIRUN = ("mpirun", "mpiexec", "orterun")
 _SEPARATORS = " \t\n:"
-_MOST_NOTED = 10_000
-"""Lines in dlapp.log: a payload can make any number of requests, and no limit of the log is on that file."""
 
 
 class MpiPayload:
@@ -46,7 +44,7 @@ class MpiPayload:
         note: Callable[[str], None],
     ) -> None:
         self._assignment, self._work, self._launch, self._home = assignment, work, launch, home
-        self._log, self._noted = note, 0
+        self._note = note
         self._seen = f"{seen_run}/{DIRECTORY}"
         if any(char in self._seen for char in _SEPARATORS):
             raise DlappError(f"{self._seen}: Open MPI takes no path with a space or a colon in it")
@@ -94,13 +92,6 @@ class MpiPayload:
             own = self._launch.env.get("PATH") or self._launch.environment.get("PATH") or DEFAULT_PATH
             late["PATH"] = f"{self._seen}/bin:{own}"
         return late
-
-    def _note(self, line: str) -> None:
-        self._noted += 1
-        if self._noted <= _MOST_NOTED:
-            self._log(line)
-        elif self._noted == _MOST_NOTED + 1:
-            self._log("further lines on mpirun are left out")
 
     def _without_users(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in variables.items() if name not in self._launch.env}
