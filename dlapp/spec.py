@@ -694,6 +694,16 @@ def deciding_roles(roles: Sequence[RoleSpec], success: Sequence[str]) -> tuple[R
     return tuple(role for role in roles if (role.name in success if success else not role.service))
 
 
+def needing_host_network(roles: Sequence[RoleSpec], docker_image: str | None) -> RoleSpec | None:
+    """Return the first role with ports in Docker: what others reach on them are ports of its host.
+
+    Args:
+        roles: of the application.
+        docker_image: of those that have no own image; None: they are not in Docker.
+    """
+    return next((role for role in roles if role.ports and (role.docker_image or docker_image)), None)
+
+
 def problems_between(
     roles: Sequence[RoleSpec], *, gang: Gang, success: Sequence[str], failure: ContainerFailure
 ) -> Iterator[tuple[str, str]]:

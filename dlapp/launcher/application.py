@@ -46,6 +46,7 @@ from dlapp.spec import (
     check_env_name,
     check_inside_workspace,
     checkpoint_problem,
+    needing_host_network,
     problems_between,
 )
 from dlapp.storage.glob import split_pattern
@@ -626,9 +627,7 @@ class _Maker:
 
     def _network(self, roles: Sequence[RoleSpec]) -> str | None:
         network: str | None = self._application("network")
-        everywhere = self._application("docker_image")
-        # What others reach on the ports of a role are ports of its host.
-        with_ports = next((one for one in roles if one.ports and (one.docker_image or everywhere)), None)
+        with_ports = needing_host_network(roles, self._application("docker_image"))
         if with_ports is not None:
             if network not in (None, "host"):
                 problem = f"is {network}; the ports of role {with_ports.name} can be reached only with host"

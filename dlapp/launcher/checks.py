@@ -16,7 +16,7 @@ from dlapp.launcher.application import ResolvedApplication, of_line
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
-from dlapp.spec import InputSpec, OutputSpec
+from dlapp.spec import InputSpec, OutputSpec, needing_host_network
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted
 from dlapp.storage.open import open_location, open_output
@@ -62,7 +62,11 @@ class WorldCheck:
         network = self.spec.network
         said = self.properties.value("application", "network")
         if problem:
-            where = " (runtime.docker.network)" if said is None else ""
+            role = needing_host_network(self.spec.roles, self.spec.docker_image)
+            if role is not None:
+                where = f", without which the ports of role {role.name} cannot be reached"
+            else:
+                where = " (runtime.docker.network)" if said is None else ""
             self._fault("application", "network", f"is {network}{where}: {problem}")
         elif self.spec.containers > 1 and said is None and network not in (None, "host"):
             self.note(

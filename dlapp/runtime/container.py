@@ -212,7 +212,8 @@ def fences(
         DockerRefused, DockerSilent.
     """
     if problem := forbidden_network(policy, network) or missing_network(docker, network):
-        raise PayloadError(Fault.NODE, f"network={network} ([application], or runtime.docker.network): {problem}")
+        why = "[application], runtime.docker.network, or host for a role with ports"
+        raise PayloadError(Fault.NODE, f"network={network} ({why}): {problem}")
     memory = resources.memory_mib << 20
     return {
         "network": network,

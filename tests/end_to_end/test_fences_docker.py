@@ -346,6 +346,16 @@ def test_what_the_operator_does_not_allow_is_refused_with_the_line_before_submis
     assert node.daemon.containers("label=dlapp.app") == []
 
 
+def test_a_role_with_ports_is_refused_where_the_operator_does_not_allow_the_network_of_the_host(node: Node) -> None:
+    node.policy("docker: {networks: [none]}\n", ROOT)
+    file = node.file(TONY, "echo it ran", IMAGE)
+    file.write_text(file.read_text().replace("[application]\n", "[application]\nframework=pytorch\n"))
+    done = node.launcher(TONY, file, DLAPP_RUNTIME_DOCKER_NETWORK="none")
+    assert done.returncode == 2
+    assert "is host, without which the ports of role worker cannot be reached: this node allows none" in done.stderr
+    assert node.daemon.containers("label=dlapp.app") == []
+
+
 def test_where_node_yaml_is_refused_a_plain_program_is_refused_before_submission_too(node: Node) -> None:
     node.policy("docker: {privileged: true}\n", ROOT)
     done = node.launcher(ROOT, properties(node.home(ROOT), "echo it ran"))

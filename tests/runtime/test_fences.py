@@ -188,8 +188,8 @@ def test_a_network_that_the_operator_does_not_allow_is_refused(place: Path, dock
         refused = driven.hear("refused")
         assert refused["fault"] == "node"
         assert refused["problem"] == (
-            f"network={network} ([application], or runtime.docker.network): this node allows host, none "
-            "(docker.networks of /etc/dlapp/node.yaml)"
+            f"network={network} ([application], runtime.docker.network, or host for a role with ports): this node "
+            "allows host, none (docker.networks of /etc/dlapp/node.yaml)"
         )
         assert driven.process is not None
         driven.process.wait()
