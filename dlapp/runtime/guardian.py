@@ -21,8 +21,9 @@ What they say to each other, one JSON object a line:
                     {"do": "term"}     SIGTERM to all of the payload, then wait until all of it is gone
                     {"do": "abort"}    the same with SIGABRT
                     {"do": "kill"}     SIGKILL to all of it
-    inner -> task   {"ended": wait status, "used": [cpu s, bytes read, bytes written]}
-                    all of it is gone; the status is of the payload's first process, what was used is of all of them
+    inner -> task   {"ended": wait status, "used": [cpu s, bytes read, bytes written, bytes]}
+                    all of it is gone; the status is of the payload's first process, what was used is of all of them,
+                    and the last is the most memory that one of them had
 
 After that the task may start the payload of the next generation. Inner ends when the task closes the socket.
 """
@@ -197,7 +198,7 @@ class _Inner:
         self._soft = False
         self._killing = False
         self._alone = True
-        self._used = [0.0, 0, 0]
+        self._used = [0.0, 0, 0, 0]
         while self._fds:
             os.close(self._fds.pop())
 
@@ -296,6 +297,7 @@ class _Inner:
             self._used[0] += used.ru_utime + used.ru_stime
             self._used[1] += used.ru_inblock * _BLOCK
             self._used[2] += used.ru_oublock * _BLOCK
+            self._used[3] = max(self._used[3], used.ru_maxrss << 10)
             if pid == self._main:
                 self._status = status
 

@@ -154,9 +154,12 @@ class PlainRun:
             if message is not None and message["ended"] is not None:
                 self._result = ended_with(message["ended"])
                 # Exact, and less than what was read where a process that ended was counted twice for a moment.
-                cpu_s, read_bytes, written_bytes = message["used"]
+                cpu_s, read_bytes, written_bytes, largest_bytes = message["used"]
                 self._counters = self._counters._replace(
-                    cpu_s=cpu_s, read_bytes=read_bytes, written_bytes=written_bytes
+                    cpu_s=cpu_s,
+                    read_bytes=read_bytes,
+                    written_bytes=written_bytes,
+                    largest_process_bytes=largest_bytes,
                 )
             elif message is not None or self._guardian.gone:
                 self._guardian.close()

@@ -40,7 +40,9 @@ class _Run(NamedTuple):
     sampled_peak: int | None = None
 
     def sampled(self, counters: ResourceCounters) -> _Run:
-        seen = [one for one in (self.sampled_peak, counters.memory_bytes) if one is not None]
+        # What a short payload had between two samples the kernel tells of its largest process.
+        each = (self.sampled_peak, counters.memory_bytes, counters.largest_process_bytes)
+        seen = [one for one in each if one is not None]
         return _Run(counters, max(seen, default=None))
 
     @property

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
-from dlapp.tools.common import command, complete_id, note, say
+from dlapp.tools.common import command, complete_id, json_option, note, print_json, say
 
 
 @command("dlapp-report", example="dlapp-report last -o run.html")
 @click.argument("application", metavar="[ID]", default="last", shell_complete=complete_id())
 @click.option("-o", "--output", metavar="FILE", help="The file to write; - for standard output. [default: ID.html]")
-def main(application: str, output: str | None) -> None:
+@json_option("Print the id and the file's path as JSON.")
+def main(application: str, output: str | None, as_json: bool) -> None:
     """Write a page in HTML on how an application ran: times, use, cost, logs, and why it failed.
 
     The page is one file that opens in any browser, without a network and without JavaScript.
@@ -35,4 +38,7 @@ def main(application: str, output: str | None) -> None:
         from dlapp.errors import UsageError
 
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
-    say(f"report of {application_id} : {path}")
+    if as_json:
+        print_json({"application_id": str(application_id), "file": os.path.abspath(path)})
+    else:
+        say(f"report of {application_id} : {path}")

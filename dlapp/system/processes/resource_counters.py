@@ -32,6 +32,7 @@ class ResourceCounters(NamedTuple):
         peak_bytes: the most memory so far, as the kernel kept it, with the files that it caches.
         read_bytes, written_bytes: from and to disks.
         received_bytes, sent_bytes: by all networks but the loopback.
+        largest_process_bytes: the most memory that one of its processes had, once it has ended.
     """
 
     cpu_s: float | None = None
@@ -41,6 +42,7 @@ class ResourceCounters(NamedTuple):
     written_bytes: int | None = None
     received_bytes: int | None = None
     sent_bytes: int | None = None
+    largest_process_bytes: int | None = None
 
     def updated(self, later: ResourceCounters) -> ResourceCounters:
         """Return the counters after a later reading; what it does not have stays, and no counter gets smaller."""

@@ -133,7 +133,8 @@ def test_the_live_picture_shows_no_control_characters() -> None:
         "started_ms": None,
         "total_containers": 1,
         "diagnostics": "\x1b]0;mine\x07",
-        "waiting": "\x1b[2J",
+        "waiting": {"message": "\x1b[2J"},
+            "phase": "",
         "final_status": "UNDEFINED",
         "containers": [
             {"phase": "fetching", "finished_ms": None, "progress": None, "detail": "\x1b[2J", "role": "a\x9b2J",

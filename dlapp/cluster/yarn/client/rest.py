@@ -579,7 +579,7 @@ def _node(raw: dict[str, Any]) -> NodeInfo:
         used = {"memory-mb": _number(raw.get("usedMemoryMB")), "vcores": _number(raw.get("usedVirtualCores"))}
         used |= amounts(_object(raw.get("usedResource")))
         total = {name: used.get(name, 0) + amount for name, amount in free.items()}
-    labels = raw.get("nodeLabels") or ()
+    labels = raw.get("nodeLabels")
     return NodeInfo(
         name=str(raw.get("id", "")),
         web=str(raw.get("nodeHTTPAddress", "")),
@@ -587,7 +587,7 @@ def _node(raw: dict[str, Any]) -> NodeInfo:
         total=total,
         health=str(raw.get("healthReport") or ""),
         free=free,
-        labels=(labels,) if isinstance(labels, str) else tuple(str(one) for one in labels),
+        labels=(labels,) if isinstance(labels, str) else tuple(map(str, _list(labels))),
     )
 
 

@@ -89,7 +89,9 @@ def ender(files: Memory, rest: Rest, report: AppReport, master: Exception | None
     def view(application_id: ApplicationId) -> ApplicationView:
         raise Unreachable("no NameNode")
 
-    there = SimpleNamespace(user="tony", files=lambda user: files, rest=lambda user=None: rest)
+    there = SimpleNamespace(
+        user="tony", files=lambda user: files, rest=lambda user=None: rest, notices=lambda files: None
+    )
     looker = SimpleNamespace(report=lambda application_id: report, view=view)
     return ApplicationKiller(there, SimpleNamespace(ask=ask), looker)  # type: ignore[arg-type]
 
@@ -149,7 +151,7 @@ def test_a_mark_is_left_for_the_master_where_yarn_does_not_end_it(files: Memory,
 
 
 def test_a_soft_kill_of_one_that_was_submitted_elsewhere_leaves_a_request(files: Memory) -> None:
-    there = SimpleNamespace(user="tony", files=lambda user: files)
+    there = SimpleNamespace(user="tony", files=lambda user: files, notices=lambda files: None)
     looker = SimpleNamespace(report=lambda application_id: WITH_MASTER)
     said = ApplicationKiller(there, AmClients(), looker).soft_kill(APP, "tony")  # type: ignore[arg-type]
     assert said == f"{APP} cannot be asked from here; it stops when it finds the request on HDFS, in seconds"

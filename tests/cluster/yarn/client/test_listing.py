@@ -100,6 +100,7 @@ def reader(
         rest=lambda: rest,
         files=lambda _user: files,
         own_files=lambda: files,
+        notices=lambda files: None,
         own_rest=lambda: contextlib.nullcontext(rest),
     )
     return ApplicationReader(session, AmClients())

@@ -121,6 +121,7 @@ def test_a_plan_that_is_too_large_is_refused_before_anything_is_sent() -> None:
         files=lambda _: SimpleNamespace(home=place.home),
         hdfs=lambda _: place,
         dialect=lambda: Dialect.NONE,
+        preemption_wait_s=lambda: 15.0,
     )
     secrets = Secrets(control_secret="0" * 64, env={"A": "x" * (300 << 10)}, environment={})
     with pytest.raises(UsageError, match=r"256 KiB at most: the variables"):
