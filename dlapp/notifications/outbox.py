@@ -16,7 +16,8 @@ from dlapp.notification import DONE, EVENTS, FAILED, KILLED, Notification
 from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.value import Value, replace
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 4 << 20
+"""Of a file [bytes]; `MAX_EVENTS` of `MAX_TEXT` characters, which JSON may escape by 6 bytes each, have less."""
 MAX_EVENTS = 200
 """Of one application; after these only its end is taken."""
 MAX_TEXT = 2000

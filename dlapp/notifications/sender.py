@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from dlapp.errors import DlappError
+from dlapp.errors import DlappError, Unreachable
 from dlapp.notification import Notification, NotificationSettings
 from dlapp.notifications.channels import NotDelivered, deliver
 from dlapp.notifications.outbox import Outbox, OutboxFile, from_bytes, is_expired, to_bytes
@@ -25,6 +25,8 @@ from dlapp.system.clock import backoff_s, now_ms
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 300.0
 WRITE_AGAIN_S = 10.0
+READ_TRIES = 6
+"""Of an outbox that is refused, as one that is too large: somebody else may have written it, and it stays so."""
 Deliver = Callable[[NotificationSettings, str, Notification], None]
 
 
@@ -48,7 +50,7 @@ class Sender:
         settings: where to.
         file: of the outbox.
         channels: those that are used here; for others the outbox keeps what they have to take. None: all.
-        pauses: between tries [s].
+        pauses, read_pauses: between tries to send, and to read the outbox [s].
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class Sender:
         channels: Collection[str] | None = None,
         *,
         pauses: Callable[[], Iterator[float]] = lambda: backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S),
+        read_pauses: Callable[[], Iterator[float]] = lambda: backoff_s(1.0, 60.0),
         deliver: Deliver = deliver,
     ) -> None:
+        self._read_pauses = read_pauses
         self._settings, self._file, self._pauses, self._deliver = settings, file, pauses, deliver
         self._channels = tuple(one for one in settings.channels if channels is None or one in channels)
         self._queue: SimpleQueue[Notification | _Settled | _Recorded | threading.Event] = SimpleQueue()
@@ -139,10 +143,13 @@ class Sender:
                 self._waiters.clear()
 
     def _read(self) -> Outbox:
-        for pause_s in backoff_s(1.0, 60.0):
+        for tries, pause_s in enumerate(self._read_pauses(), start=1):
             try:
                 return from_bytes(self._file.read())
             except (DlappError, OSError) as error:
+                if tries >= READ_TRIES and not isinstance(error, Unreachable):
+                    log.warning(f"notifications that were recorded before are given up: {error}")
+                    return Outbox()
                 log.warning(f"notifications wait: {error}")
             time.sleep(pause_s)
         raise AssertionError  # there is always a next pause

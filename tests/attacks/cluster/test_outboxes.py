@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 import pytest
 
+from dlapp.errors import DlappError, Unreachable
 from dlapp.ids import ApplicationId
-from dlapp.notification import EVENTS, MAIL, RUNNING, Mail, Notification, NotificationSettings, id_of
+from dlapp.notification import (
+    COMMAND,
+    EVENTS,
+    MAIL,
+    RUNNING,
+    WEBHOOK,
+    Mail,
+    Notification,
+    NotificationSettings,
+    id_of,
+)
 from dlapp.notifications.channels import deliver
-from dlapp.notifications.outbox import MAX_AGE_MS, Outbox, PendingNotification, is_expired, to_bytes
-from dlapp.notifications.sender import Sender
+from dlapp.notifications.outbox import (
+    MAX_AGE_MS,
+    MAX_BYTES,
+    MAX_EVENTS,
+    MAX_TEXT,
+    Outbox,
+    PendingNotification,
+    from_bytes,
+    is_expired,
+    to_bytes,
+)
+from dlapp.notifications.sender import READ_TRIES, Sender
 from dlapp.system.clock import now_ms
+from dlapp.system.files import UntrustedFile
 from dlapp.value import replace
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
@@ -81,3 +105,53 @@ def test_an_event_of_the_future_does_not_stay_for_ever() -> None:
     one = event()
     assert is_expired(one, one.at_ms - MAX_AGE_MS - 1)
     assert not is_expired(one, one.at_ms - 1)
+
+
+class RefusedFile(ForgedFile):
+    """An outbox that is too large, or not ours, until it is replaced."""
+
+    def read(self) -> bytes | None:
+        raise self.error
+
+    error: Exception
+
+
+@pytest.mark.parametrize("error", [DlappError("larger than 4194304 bytes"), UntrustedFile("outbox", "belongs to eve")])
+def test_an_outbox_that_cannot_be_read_is_given_up_and_the_next_events_are_sent(error: Exception) -> None:
+    file = RefusedFile(b"")
+    file.error = error
+    sent: list[str] = []
+    settings = NotificationSettings(events=EVENTS, waiting_after_s=60.0, command=("/bin/true",))
+    sender = Sender(
+        settings, file, read_pauses=lambda: repeat(0.0), deliver=lambda _settings, _channel, one: sent.append(one.id)
+    )
+    sender.tell(event("next"))
+    assert sender.wait(30.0)
+    assert sent == [event("next").id]
+
+
+def test_an_outbox_of_a_file_system_that_is_away_is_waited_for() -> None:
+    file = RefusedFile(b"")
+    file.error = Unreachable("no NameNode answers")
+    tries = threading.Semaphore(0)
+
+    def pauses() -> Iterator[float]:
+        for _ in range(2 * READ_TRIES):
+            yield 0.0
+            tries.release()
+        threading.Event().wait()
+
+    settings = NotificationSettings(events=EVENTS, waiting_after_s=60.0, command=("/bin/true",))
+    sender = Sender(settings, file, read_pauses=pauses, deliver=lambda *_: pytest.fail("it was sent"))
+    sender.tell(event("next"))
+    assert all(tries.acquire(timeout=30.0) for _ in range(2 * READ_TRIES))
+    assert not sender.wait(0.0)
+
+
+def test_the_largest_outbox_can_be_read_again() -> None:
+    outbox = Outbox()
+    for number in range(2 * MAX_EVENTS):
+        outbox = outbox.take(replace(event(f"{number}"), text="é" * 2 * MAX_TEXT), (MAIL, WEBHOOK, COMMAND))
+    assert len(outbox.pending) == MAX_EVENTS
+    assert len(to_bytes(outbox)) < MAX_BYTES
+    assert from_bytes(to_bytes(outbox)) == outbox
