@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
+from dlapp.idle_guard import IdleGuard, least_window_s, read_idle_guard
 from dlapp.notification import EVENTS, JSON, NO_TLS, SLACK, START_TLS, TLS
 from dlapp.system.text import (
     nearest,
@@ -28,6 +29,7 @@ from dlapp.system.text import (
     shown,
 )
 from dlapp.system.yaml_keys import Key, yaml_values
+from dlapp.value import replace
 
 SYSTEM_FILE = "/etc/dlapp/config.yaml"
 USER_FILE = "~/.config/dlapp/config.yaml"
@@ -54,12 +56,30 @@ NOT_KEYS_PREFIXES = ("DLAPP_INPUT_", "DLAPP_OUTPUT_", "DLAPP_SHELL_")
 
 
 class DefaultsConfig(NamedTuple):
-    """Resources of a properties file without ``[resources]``; ``gcores`` None: 1 where the engine has GPUs, else 0."""
+    """Defaults of a properties file.
+
+    Args:
+        gcores: None: 1 where the engine has GPUs, else 0.
+        idle_guard: of applications with GPUs; None: there is none.
+    """
 
     containers: int
     vcores: int
     memory_mib: int
     gcores: int | None
+    idle_guard: IdleGuard | None
+
+    def idle_guard_for(self, containers: int, *, has_gpus: bool) -> IdleGuard | None:
+        """Return the guard of an application, with the shortest window that it can have if the default's is shorter.
+
+        Args:
+            containers: how many it has.
+            has_gpus: whether one of them has GPUs.
+        """
+        guard = self.idle_guard
+        if guard is None or not has_gpus:
+            return None
+        return guard if guard.window_s >= (least_s := least_window_s(containers)) else replace(guard, window_s=least_s)
 
 
 class LocalConfig(NamedTuple):
@@ -352,6 +372,14 @@ KEYS: tuple[Key, ...] = (
         "auto",
         "count or auto",
         "GPUs per container, if a file sets none; auto is 1 if the engine has GPUs, else 0",
+    ),
+    Key(
+        "defaults.idle_guard",
+        "idle_guard",
+        read_idle_guard,
+        "off",
+        "UTILISATION,WINDOW,ACTION or off",
+        "what follows when GPUs are not used, if a file does not say it ([idle_guard](properties.md#idle_guard))",
     ),
     Key(
         "local.state_dir",

@@ -26,14 +26,13 @@ from enum import Enum
 from dlapp.errors import SpecError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.spec import CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
-from dlapp.usage import Receipt, Usage
+from dlapp.usage import USAGE_EVERY_S, Receipt, Usage
 from dlapp.value import Value, field
 
 TOOLS = "tools"
 """Purpose of the token that tools present; a task's is its container id."""
 PREEMPTED = "preempted"
 """Reason of a soft stop (`Orders.reason`): the engine takes the container for others."""
-USAGE_EVERY_S = 10.0
 MAX_METRICS = 64
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _MOST_METRIC = 1e18

@@ -154,6 +154,21 @@ class ContainerDiagnosis(Value, kw_only=True):
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
+class IdleGpus(Value, kw_only=True):
+    """GPUs that an application with an `dlapp.idle_guard` holds and does not use.
+
+    Args:
+        containers: CONTAINER_INDEX of those whose GPUs are all idle, in order.
+        since_ms: since when those of the first one are [ms since 1970].
+        message: for people.
+    """
+
+    containers: tuple[int, ...]
+    since_ms: int
+    message: str
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
 class OutputView(Value, kw_only=True):
     """One output.
 
@@ -226,6 +241,7 @@ class ApplicationView(Value, kw_only=True):
         waiting: why it, or some of its containers, cannot start yet; None: all run, or it has ended.
         lacking: the containers that its ApplicationMaster has asked for and does not have.
         usable_gpus: hosts that may not give out all of their GPUs -> how many they may, by the ledger.
+        idle: the GPUs that are not used; None: none are, or there is no guard.
         min_version: the least format version that may write this.
     """
 
@@ -265,6 +281,7 @@ class ApplicationView(Value, kw_only=True):
     waiting: Waiting | None = None
     lacking: tuple[ContainerAsk, ...] = ()
     usable_gpus: dict[str, int] = field(default_factory=dict)
+    idle: IdleGpus | None = None
     min_version: int = 1
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
@@ -305,4 +322,5 @@ class ApplicationView(Value, kw_only=True):
             containers=containers,
             waiting=None,
             lacking=(),
+            idle=None,
         )

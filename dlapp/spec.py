@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from dlapp.errors import SpecError
+from dlapp.idle_guard import IdleGuard
 from dlapp.notification import NotificationSettings
 from dlapp.value import Value, field
 
@@ -401,6 +402,7 @@ class AppSpec(Value, kw_only=True):
         hang_timeout_s: how long the payloads of a gang, or one payload outside of gangs, may report nothing after their
             first report; then their stacks are dumped, and they have failed. None: for ever.
         hang_idle: those that never report are taken to hang if they use neither CPU nor GPU for ``hang_timeout_s``.
+        idle_guard: what follows when its GPUs are not used; None: nothing.
         gang_window_s: how long a gang holds some of its containers or GPUs while it waits for the rest.
         framework: whose variables the payloads get.
         success: the roles that decide the application's success; empty: all that are not services. When all their
@@ -440,6 +442,7 @@ class AppSpec(Value, kw_only=True):
     gang_window_s: float = DEFAULT_GANG_WINDOW_S
     hang_timeout_s: float | None = None
     hang_idle: bool = False
+    idle_guard: IdleGuard | None = None
     framework: Framework = Framework.NONE
     success: tuple[str, ...] = ()
     collect_gpus: bool = False
@@ -480,6 +483,13 @@ class AppSpec(Value, kw_only=True):
                 raise SpecError(f"application.{key}", f"is {seconds:g} s, the minimum is 0")
         if not self.roles:
             raise SpecError("roles", "is empty")
+        if self.idle_guard is not None:
+            if not any(role.resources.gcores for role in self.roles):
+                raise SpecError("application.idle_guard", "has no effect: no role has GPUs (gcores)")
+            try:
+                self.idle_guard.check_window(self.containers)
+            except SpecError as refused:
+                raise SpecError("application.idle_guard", refused.problem) from None
         for role in self.roles:
             program = self.program_of(role)
             if program.script and not self.workspace:

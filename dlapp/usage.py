@@ -12,6 +12,10 @@ from dlapp.errors import SpecError
 from dlapp.ids import ContainerId
 from dlapp.value import Value, field
 
+USAGE_EVERY_S = 10.0
+"""The least time between two reports of a container with its use."""
+_REPORTS_PER_S = 100
+"""As many with the use of a container an ApplicationMaster takes in each second; one is some 50 microseconds."""
 MAX_USAGE_BYTES = 32 << 20
 """The largest file with the use of containers over time: of 200 containers with a GPU each it has some 2 MB."""
 USAGE_COLUMNS_WITH_RANGE = frozenset(("cpu_cores", "memory_mib", "utilisation"))
@@ -58,6 +62,15 @@ class Usage(Value, kw_only=True):
     received_bytes: int | None = None
     sent_bytes: int | None = None
     devices: tuple[DeviceUsage, ...] = ()
+
+    def busiest_gpu(self, gpus: int) -> float | None:
+        """Return the highest utilisation of a container's GPUs; None: that of one is not known.
+
+        Args:
+            gpus: how many the container has.
+        """
+        found = [one.utilisation for one in self.devices]
+        return None if len(found) != gpus or None in found else max(filter(None, found), default=0.0)
 
 
 class GpuHours(Value, kw_only=True):
@@ -163,6 +176,11 @@ class UsageHistory(Value, kw_only=True):
     version: int = 1
     containers: tuple[ContainerSeries, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+def report_period_s(containers: int) -> float:
+    """Return how often each of so many containers reports its use [s]."""
+    return max(USAGE_EVERY_S, containers / _REPORTS_PER_S)
 
 
 def total_receipt(receipts: Iterable[Receipt]) -> Receipt | None:

@@ -41,7 +41,7 @@ def refused(load: Load, options: dict[str, str] | None = None, **environ: str) -
 
 def test_without_any_file_the_documented_defaults_hold(load: Load, tmp_path: Path) -> None:
     config = load()
-    assert (config.cluster, config.defaults) == ("local", (1, 1, 4096, None))
+    assert (config.cluster, config.defaults) == ("local", (1, 1, 4096, None, None))
     assert config.local == (str(tmp_path / ".local/state/dlapp"), False, "/", None, None, None, 2)
     assert config.gpuid.lock_dir == "/run/lock/dlapp"
     assert config.runtime == (1 << 30, 3600.0, ("unix:///var/run/docker.sock", "bridge", "auto"))

@@ -44,7 +44,7 @@ from dlapp.serialization import to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.commit import part_location
 from dlapp.system import clock, log, waits
-from dlapp.usage import MAX_USAGE_BYTES
+from dlapp.usage import MAX_USAGE_BYTES, report_period_s
 from dlapp.value import replace
 
 if TYPE_CHECKING:
@@ -619,7 +619,7 @@ class Loop:
             return
         self._changed, self._view_due = False, now + VIEW_EVERY_S
         self._usage_is_new = False
-        self._usage_view_due = now + usage_history.period_s(len(self._state.instances))
+        self._usage_view_due = now + report_period_s(len(self._state.instances))
         began_s = time.thread_time()
         self._app_dir.write_view(self._view())
         self._view_due = max(self._view_due, now + (time.thread_time() - began_s) / VIEW_SHARE)

@@ -11,12 +11,12 @@ import time
 from dlapp.am.decisions import receipts
 from dlapp.am.decisions.dependencies import is_met
 from dlapp.am.decisions.gangs import gang_window
-from dlapp.am.decisions.verdict import PREEMPTED, diagnosis_of_end, diagnosis_of_status, of_end, of_result
+from dlapp.am.decisions.verdict import PREEMPTED, diagnosis_of_end, diagnosis_of_status, of_end, of_result, ranges
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Diagnosis, Fault, Phase
-from dlapp.report import ApplicationView, Cause, ContainerDiagnosis, ContainerView, FinalStatus, State
+from dlapp.report import ApplicationView, Cause, ContainerDiagnosis, ContainerView, FinalStatus, IdleGpus, State
 from dlapp.spec import Until
 from dlapp.system.waits import SHOWN_AFTER_S
 from dlapp.value import replace
@@ -77,6 +77,7 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         waiting=waiting_of(state, wait),
         lacking=(asks := lacking(state)),
         usable_gpus=dict(state.devices.usable) if any(one.gcores for one in asks) else {},
+        idle=_idle(state),
     )
 
 
@@ -87,6 +88,18 @@ def for_strangers(view: ApplicationView) -> ApplicationView:
         for one in view.containers
     )
     return replace(view, diagnosis=None, containers=containers)
+
+
+def _idle(state: ApplicationState) -> IdleGpus | None:
+    guard, indexes = state.spec.idle_guard, tuple(one.index for one in state.idle)
+    found = [one.container.gpus_idle_ms for one in state.idle if one.container is not None]
+    times_ms = [one[0] for one in found if one is not None]
+    if guard is None or not times_ms:
+        return None
+    since_ms = state.now_ms + min(times_ms) - state.awake_ms
+    names = f"container{'s' if len(indexes) > 1 else ''} {', '.join(ranges(list(indexes)))}"
+    message = f"all GPUs of {names} {guard.limit} since {_time_text(since_ms)} (idle_guard)"
+    return IdleGpus(containers=indexes, since_ms=since_ms, message=message)
 
 
 def _first_cause(state: ApplicationState) -> ContainerDiagnosis | None:

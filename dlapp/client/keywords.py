@@ -80,6 +80,7 @@ class ApplicationFields(TypedDict, total=False):
     output_patience: str | float
     service_patience: str | float
     on_container_failure: str
+    idle_guard: str
     queue: str
     priority: int | str
     project: str
@@ -121,6 +122,12 @@ def spec_of(
     containers = _amount(given, "containers", defaults.containers)
     if not 1 <= containers <= MAX_CONTAINERS:
         raise SpecError("containers", f"is {containers}, allowed are 1 to {MAX_CONTAINERS}")
+    resources = Resources(
+        memory_mib=_amount(given, "memory", defaults.memory_mib),
+        vcores=_amount(given, "vcores", defaults.vcores),
+        gcores=int(has_gpus) if gcores is None else gcores,
+    )
+    idle_guard = _text(given, "idle_guard")
     return AppSpec(
         username=_text(given, "username") or getpass.getuser(),
         appname=_text(given, "appname") or os.path.basename(command[0] if command else script),
@@ -143,6 +150,9 @@ def spec_of(
         on_container_failure=ContainerFailure(
             _read("on_container_failure", SECTIONS["application"]["on_container_failure"].read, failure)
         ),
+        idle_guard=defaults.idle_guard_for(containers, has_gpus=resources.gcores > 0)
+        if idle_guard is None
+        else _read("idle_guard", SECTIONS["application"]["idle_guard"].read, idle_guard),
         env=tuple(env),
         placement=Placement(
             nodes=_paths("nodes", given.get("nodes", ())),
@@ -156,11 +166,7 @@ def spec_of(
         roles=(
             RoleSpec(
                 instances=containers,
-                resources=Resources(
-                    memory_mib=_amount(given, "memory", defaults.memory_mib),
-                    vcores=_amount(given, "vcores", defaults.vcores),
-                    gcores=int(has_gpus) if gcores is None else gcores,
-                ),
+                resources=resources,
                 retries=_amount(given, "retries", 0),
             ),
         ),

@@ -18,6 +18,7 @@ from dlapp import frameworks
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
+from dlapp.idle_guard import IdleGuard
 from dlapp.launcher.keys import CACHE, ENV, MOST_ARGUMENT_BYTES, check_variable
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.properties import MOST_BYTES, Faults, Line, Properties, Setting, read_properties
@@ -511,6 +512,7 @@ class _Maker:
                 gang_window_s=get("gang_window", DEFAULT_GANG_WINDOW_S),
                 hang_timeout_s=get("hang_timeout"),
                 hang_idle=get("hang_idle", False),
+                idle_guard=self._idle_guard(roles),
                 notify=get("notify"),
                 framework=framework,
                 success=success,
@@ -624,6 +626,13 @@ class _Maker:
                     env[name] = check_variable(value)
                 except ValueError as problem:
                     self._fault("application", "pass_env", f"{name} {problem}")
+
+    def _idle_guard(self, roles: Sequence[RoleSpec]) -> IdleGuard | None:
+        if "idle_guard" in self.properties.sections.get("application", {}):
+            guard: IdleGuard | None = self._application("idle_guard")
+            return guard
+        containers, has_gpus = sum(role.instances for role in roles), any(role.resources.gcores for role in roles)
+        return self.config.defaults.idle_guard_for(containers, has_gpus=has_gpus)
 
     def _network(self, roles: Sequence[RoleSpec]) -> str | None:
         network: str | None = self._application("network")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dlapp.config import read_events
 from dlapp.errors import SpecError
+from dlapp.idle_guard import read_idle_guard
 from dlapp.launcher.shell_words import split_words
 from dlapp.spec import (
     MAX_CHECKPOINTS,
@@ -301,6 +302,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "failure_settle": PropertyKey(read_duration_s),
         "hang_timeout": PropertyKey(read_duration_s),
         "hang_idle": PropertyKey(read_boolean),
+        "idle_guard": PropertyKey(read_idle_guard),
         "notify": PropertyKey(read_events, lines=True),
     },
     "resources": {

@@ -28,6 +28,7 @@ def head(view: ApplicationView, now_ms: int) -> str:
             [
                 ("application", str(view.application_id)),
                 ("waits", _waiting(view)),
+                ("idle", view.idle.message if view.idle is not None else ""),
                 ("user", view.username),
                 ("queue", view.queue),
                 ("project", view.project),

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied, DlappError, NotFound, SpecError, Unreachable
 from dlapp.ids import ContainerId
-from dlapp.messages import USAGE_EVERY_S, Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
+from dlapp.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
 from dlapp.net.control_client import ControlConnection
 from dlapp.roster import Roster
 from dlapp.serialization import from_json, to_json
@@ -31,6 +31,7 @@ from dlapp.system.clock import backoff_s, date_and_time
 from dlapp.task.am_address import Find, longest_pause_s
 from dlapp.task.environment import node_name
 from dlapp.task.interrupt import InterruptHandler
+from dlapp.usage import USAGE_EVERY_S
 from dlapp.value import replace
 
 if TYPE_CHECKING:

@@ -221,7 +221,7 @@ def _device_usage(index: int, use: DeviceUse, before: DeviceUse | None) -> Devic
         return DeviceUsage(index=index)
     return DeviceUsage(
         index=index,
-        utilisation=round(busy_s / known_s, 3) if known_s > 0 else last.utilisation,
+        utilisation=round(busy_s / known_s, 3) if known_s > 0 else None,
         memory_mib=last.used_mib,
         power_w=last.power_w,
         temperature_c=last.temperature_c,

@@ -24,6 +24,7 @@ from dlapp.usage import (
     Receipt,
     Usage,
     UsageHistory,
+    report_period_s,
     total_receipt,
 )
 from dlapp.value import replace
@@ -264,5 +265,5 @@ def _fill(am: Driver, seconds: int) -> Any:
 
 
 def test_the_more_containers_there_are_the_rarer_are_reports() -> None:
-    assert usage_history.period_s(200) == 10.0
-    assert usage_history.period_s(10_000) == 100.0
+    assert report_period_s(200) == 10.0
+    assert report_period_s(10_000) == 100.0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config, load_config
 from dlapp.errors import FileRefused, UsageError
+from dlapp.idle_guard import IdleAction, IdleGuard
 from dlapp.launcher.application import (
     ResolvedApplication,
     UnresolvedSpec,
@@ -775,3 +776,29 @@ def test_a_spec_is_checked_for_its_framework_too(place: Path, config: Config) ->
         read_application(UnresolvedSpec(spec, {}), config, NO_GPUS)
     made = read_application(UnresolvedSpec(replace(spec, success=("a",), docker_image="i"), {}), config, NO_GPUS)
     assert (made.spec.framework, made.spec.network) == (Framework.PYTORCH, "host")
+
+
+# ---- idle_guard ----
+
+
+def test_the_configured_guard_against_idle_gpus_is_for_applications_with_gpus(place: Path) -> None:
+    texts = {"defaults.idle_guard": "5%, 1m, warn"}
+    config = load_config(texts, {"HOME": "/x"}, system_file="/nonexistent")
+
+    def guard(text: str, engine: EngineInfo = GPUS) -> IdleGuard | None:
+        return read(place, LEAST + text, config, engine).spec.idle_guard
+
+    assert guard("") == IdleGuard(0.05, 60.0, IdleAction.WARN)
+    assert guard("", NO_GPUS) is None
+    assert guard("idle_guard=off\n") is None
+    assert guard("idle_guard=0.1,2m,stop\n") == IdleGuard(0.1, 120.0, IdleAction.STOP)
+    assert guard("[resources]\ncontainers=10000\n") == IdleGuard(0.05, 300.0, IdleAction.WARN)
+
+
+def test_a_guard_against_idle_gpus_is_refused_where_there_are_none(place: Path, config: Config) -> None:
+    assert refused(place, LEAST + "idle_guard=5%,30m,warn\n[resources]\ngcores=0\n", config) == [
+        "5: application.idle_guard: has no effect: no role has GPUs (gcores)"
+    ]
+    assert refused(place, LEAST + "idle_guard=5%,20s,warn\n[resources]\ngcores=1\n", config) == [
+        "5: application.idle_guard: the window is 20 s, the minimum is 30 s"
+    ]

@@ -14,7 +14,7 @@ from dlapp.pages.style import STYLE
 from dlapp.pages.text import duration
 from dlapp.pages.timeline import Bar, bars_of, timeline
 from dlapp.pages.usage_curves import usage_curves
-from dlapp.report import Cause, OutputView, State, TryView
+from dlapp.report import Cause, IdleGpus, OutputView, State, TryView
 from dlapp.usage import ContainerSeries, Receipt
 from dlapp.value import replace
 from dlapp.waiting import Waiting
@@ -110,13 +110,15 @@ def test_what_others_wrote_is_text() -> None:
 
 def test_the_page_of_a_running_application_is_loaded_again_and_leads_to_logs() -> None:
     running = container(0, phase=Phase.RUNNING, finished_ms=None, exit_code=None, log_url="http://node7:8042/logs/x")
+    idle = IdleGpus(containers=(0,), since_ms=NOW_MS, message="all GPUs of container 0 below 5 %")
     view = application(
-        running, state=State.RUNNING, cause=None, finished_ms=None, diagnosis=None, phase="running 1 of 1"
+        running, state=State.RUNNING, cause=None, finished_ms=None, diagnosis=None, phase="running 1 of 1", idle=idle
     )
     live = Document(page(view, NOW_MS, live=True))
     assert {"http-equiv": "refresh", "content": "2"} in live.of("meta")
     assert [one["href"] for one in live.of("a")] == ["http://node7:8042/logs/x"]
     assert "running 1 of 1" in live.text
+    assert idle.message in live.text
     report = Document(page(view, NOW_MS))
     assert all("http-equiv" not in one for one in report.of("meta"))
     assert report.of("a") == []

@@ -150,6 +150,20 @@ def test_a_report_has_the_devices_by_their_indexes() -> None:
     assert usage.devices[1] == DeviceUsage(index=5)
 
 
+def test_the_utilisation_is_not_known_while_the_driver_does_not_answer() -> None:
+    world = World()
+    world.meter.begin_lease(DEVICES[:1], lambda: world.use)
+    world.run()
+    world.use = {"GPU-0": DeviceUse(busy_s=0.0, idle_s=9.0, last=DeviceSample(utilisation=0.0))}
+    found = []
+    for _ in range(2):
+        world.pass_time(10.0)
+        usage = world.meter.measured().usage
+        assert usage is not None
+        found.append(usage.devices[0].utilisation)
+    assert found == [0.0, None]
+
+
 # ---- real tasks ----
 
 BURN = """

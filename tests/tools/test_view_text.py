@@ -14,7 +14,7 @@ from dlapp.am.decisions.verdict import Verdict, container_name, failure, of_end,
 from dlapp.cluster import ContainerEnd
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Fault, Phase, TaskResult
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
+from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, IdleGpus, OutputView, State
 from dlapp.serialization import to_json
 from dlapp.tools.display.progress import PlainLines, picture_lines
 from dlapp.tools.display.receipt import cost_text, receipt_lines, usage_text
@@ -250,6 +250,14 @@ def test_output_of_failed_containers_is_told_from_that_of_a_failed_application()
     ]
     assert status_lines(failed, [], END_MS, unstored=["/u/c1"]).count("unstored : /u/c1") == 1
     assert kept_lines(view(), []) == []
+
+
+def test_gpus_that_are_not_used_have_a_line_while_it_runs() -> None:
+    idle = IdleGpus(containers=(0,), since_ms=START_MS, message="all GPUs of container 0 below 5 % since 14:02:03")
+    line = f"idle : {idle.message}"
+    running = view(state=State.RUNNING, final_status=FinalStatus.UNDEFINED, cause=None, finished_ms=None, idle=idle)
+    assert line in answer_lines(running, END_MS)
+    assert line not in answer_lines(view(idle=idle), END_MS)
 
 
 def test_a_soft_kill_under_way_shows_the_time_that_is_left() -> None:

@@ -27,6 +27,7 @@ from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, MpiWork, Orders, Stop
 from dlapp.serialization import to_json
 from dlapp.spec import CheckpointSpec, Framework, Until, deciding_roles
+from dlapp.usage import report_period_s
 from dlapp.value import replace
 
 INDEX = "{index}"
@@ -99,7 +100,7 @@ def make_orders(state: ApplicationState, container: Container) -> None:
         go=may_start(state, container),
         generation=gate.generation,
         report_every_s=state.timing.report_interval_s(len(state.instances)),
-        usage_every_s=usage_history.period_s(len(state.instances)),
+        usage_every_s=report_period_s(len(state.instances)),
         checkpoint=known.number if known is not None else None,
         checkpoints_after=known.after if known is not None else 0,
     )

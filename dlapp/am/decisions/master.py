@@ -16,7 +16,17 @@ ApplicationMaster was awake, which a suspended laptop, a stopped process or a cl
 
 from __future__ import annotations
 
-from dlapp.am.decisions import allocation, assignment, dependencies, failures, notices, recovery, shutdown, tasks
+from dlapp.am.decisions import (
+    allocation,
+    assignment,
+    dependencies,
+    failures,
+    idle_guard,
+    notices,
+    recovery,
+    shutdown,
+    tasks,
+)
 from dlapp.am.decisions.gangs import gang, gang_window, hangs, roster
 from dlapp.am.model import demand
 from dlapp.am.model.events import (
@@ -90,6 +100,7 @@ class Master:
         gang_window.check(state)
         hangs.check(state)
         shutdown.advance(state)
+        idle_guard.check(state)
         notices.check(state)
         return state.take_actions()
 

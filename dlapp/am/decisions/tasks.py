@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, recovery, services, usage_history
+from dlapp.am.decisions import assignment, blockers, containers, failures, idle_guard, recovery, services, usage_history
 from dlapp.am.decisions.gangs import checkpoints, gang, hangs, launches, roster
 from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
@@ -76,6 +76,7 @@ def take_report(state: ApplicationState, report: Report) -> None:
     if report.number > container.report_number:
         _take_news(state, container, instance, report)
     hangs.take_usage(state, container, report.usage)
+    idle_guard.take_usage(state, container, report.usage)
     usage_history.take(state, container, report)
 
 
@@ -158,7 +159,7 @@ def _vouch(state: ApplicationState, container: Container) -> None:
 def _note_run(state: ApplicationState, container: Container, phase: Phase) -> None:
     if phase in RAN and not container.ran and not gang.was_recalled(state, container):
         container.ran = state.payload_ran = True
-        container.idle_since_ms = None
+        container.idle_since_ms = container.gpus_idle_ms = None
         if container.instance is not None:
             state.role_of(container).begun.add(container.instance.index)
         state.note("run", container=str(container.container_id), generation=container.generation)

@@ -10,12 +10,10 @@ from dlapp.am.model.instance import Container, Instance
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.usage_series import UsageSeries
 from dlapp.errors import UsageError
-from dlapp.messages import USAGE_EVERY_S, Report
+from dlapp.messages import Report
 from dlapp.serialization import from_json
-from dlapp.usage import Usage, UsageHistory
+from dlapp.usage import Usage, UsageHistory, report_period_s
 
-_REPORTS_PER_S = 100
-"""As many with the use of a container an ApplicationMaster takes in each second; one is some 50 microseconds."""
 _BUCKETS = 24_000
 """Of all containers together: with one GPU each that is some 2 MB."""
 _MOST, _LEAST = 120, 12
@@ -25,11 +23,6 @@ _EARLIER = 3
 """Of so many of these is the use kept, for each index."""
 _METRICS = 8
 """Of those that a payload reports: the first ones."""
-
-
-def period_s(containers: int) -> float:
-    """Return how often each of so many containers reports its use [s]."""
-    return max(USAGE_EVERY_S, containers / _REPORTS_PER_S)
 
 
 def take(state: ApplicationState, container: Container, report: Report) -> None:
@@ -96,7 +89,7 @@ def _new_series(state: ApplicationState, container: Container, usage: Usage) -> 
     with contextlib.suppress(TypeError, ValueError, LookupError, OverflowError):
         if (written := state.former_series.get(str(container.container_id))) is not None:
             return UsageSeries.from_json(written, most)
-    return UsageSeries(usage.at_ms, int(period_s(count) * 1000), most)
+    return UsageSeries(usage.at_ms, int(report_period_s(count) * 1000), most)
 
 
 def _columns(container: Container, usage: Usage, before: Usage | None) -> Iterator[tuple[str, float | None]]:

@@ -208,12 +208,12 @@ def failures(by_index: dict[int, str], total: int) -> str:
     """
     if len(by_index) < 2:
         return next(iter(by_index.values()), "")
-    names = ", ".join(_ranges(sorted(by_index)))
+    names = ", ".join(ranges(sorted(by_index)))
     return f"{len(by_index)} of {total} containers failed: {names}; the first of them: {by_index[min(by_index)]}"
 
 
-def _ranges(numbers: list[int], most: int = 20) -> list[str]:
-    """Sorted numbers with runs as ``3-7``; at most so many items, and then how many numbers are left."""
+def ranges(numbers: list[int], most: int = 20) -> list[str]:
+    """Return sorted numbers as text, with runs as ``3-7``; at most so many, and how many numbers are left."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

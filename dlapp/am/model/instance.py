@@ -148,6 +148,8 @@ class Container:
             awake].
         idle_since_ms: since when its payload has used neither CPU nor GPU [ms of time awake]; None: it does, or that is
             not known.
+        gpus_idle_ms: the first and the last report of those since which its GPUs are idle (`dlapp.idle_guard`) [ms of
+            time awake]; None: they are not, or that is not known.
         usage, receipt: as its task reported them last; None: not yet.
         series: its use over time; None: none was reported.
         waits_since_ms: since when its task waits for a service [ms of time awake]; None: it does not.
@@ -161,6 +163,7 @@ class Container:
         "finished_ms",
         "generation",
         "gpus",
+        "gpus_idle_ms",
         "grant",
         "heard_ms",
         "hello",
@@ -206,6 +209,7 @@ class Container:
         self.payload: PayloadStatus | None = None
         self.reported_ms: int | None = None
         self.idle_since_ms: int | None = None
+        self.gpus_idle_ms: tuple[int, int] | None = None
         self.detail = ""
         self.gpus: tuple[int, ...] = ()
         self.image = ""

@@ -110,12 +110,14 @@ class Notices:
     Attributes:
         waits_since_ms: since when it lacks containers [ms since 1970]; None: it does not.
         waiting_told: whether that was said.
+        idle_spells: how often its GPUs became idle, where its user is told of that.
         events: kinds and keys of other events that were said.
     """
 
     def __init__(self, waits_since_ms: int | None) -> None:
         self.waits_since_ms = waits_since_ms
         self.waiting_told = False
+        self.idle_spells = 0
         self.events: set[tuple[str, str]] = set()
 
 
@@ -164,6 +166,7 @@ class ApplicationState:
         former_series: container -> its use over time, in JSON form, as an earlier attempt wrote it.
         receipt, receipt_ms: the last sum of all receipts, and when it was made [ms of time awake].
         hangs_checked_ms: when it was last looked whether a payload hangs [ms of time awake].
+        idle: the indexes whose GPUs are idle; `idle_checked_ms`: when that was last looked at [ms of time awake].
         closing_stage: 0: in the grace time; 1: those that store may go on; 2: all were stopped.
     """
 
@@ -243,7 +246,8 @@ class ApplicationState:
         self.soft_by = ""
         self.soft_ends_ms: int | None = None
         self.soft_until_ms = 0
-        self.hangs_checked_ms = 0
+        self.hangs_checked_ms = self.idle_checked_ms = 0
+        self.idle: tuple[Instance, ...] = ()
         self.notices = Notices(self.submission.submitted_ms if attempt == 1 else None)
         self.former_series: dict[str, Any] = {}
         self.receipt: Receipt | None = None

@@ -128,6 +128,8 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
     waiting = view.get("waiting") or {}
     if waiting and not ended(view) and waiting["message"] not in view["phase"]:
         lines.append(f"waiting : {waiting['message']} ({waiting['code']})")
+    if (idle := view.get("idle")) and not ended(view):
+        lines.append(f"idle : {idle['message']}")
     if view["diagnostics"] and view["diagnostics"] != waiting.get("message"):
         lines.append(f"diagnostics : {view['diagnostics']}")
     lines += _cause_lines(view)

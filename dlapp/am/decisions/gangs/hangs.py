@@ -37,9 +37,8 @@ def take_usage(state: ApplicationState, container: Container, usage: Usage | Non
     if usage is None:
         return
     is_idle = usage.cpu_cores is not None and usage.cpu_cores <= _MOST_CORES
-    is_idle = is_idle and len(usage.devices) == len(container.gpus)
-    for one in usage.devices:
-        is_idle = is_idle and one.utilisation is not None and one.utilisation <= _MOST_UTILISATION
+    busiest = usage.busiest_gpu(len(container.gpus))
+    is_idle = is_idle and busiest is not None and busiest <= _MOST_UTILISATION
     if not is_idle or container.phase is not Phase.RUNNING:
         container.idle_since_ms = None
     elif container.idle_since_ms is None:
@@ -81,11 +80,12 @@ def _groups(state: ApplicationState) -> Iterator[tuple[list[Container], bool]]:
 
 def _running(state: ApplicationState, indexes: list[int]) -> tuple[list[Container], bool]:
     members = [one for one in (state.instances[index] for index in indexes) if not (one.done or one.given_up)]
-    found = [one.container for one in members if one.container is not None and _is_judged(state, one.container)]
+    found = [one.container for one in members if one.container is not None and is_judged(state, one.container)]
     return found, len(found) == len(members)
 
 
-def _is_judged(state: ApplicationState, container: Container) -> bool:
+def is_judged(state: ApplicationState, container: Container) -> bool:
+    """Return whether a container's payload runs, and was not told to end."""
     orders = container.orders
     return (
         container.ran
