@@ -289,7 +289,8 @@ class AmLink:
 
     def finish(self, result: TaskResult, deadline_s: float) -> bool:
         """Report the result; whether the ApplicationMaster has it. Nothing can be said after it."""
-        self.say(Phase.ENDED, result=result)
+        # Of launches nobody wants to know any more, and with many of them there is no room for the result.
+        self.say(Phase.ENDED, result=result, launches=(), launch_states=())
         with self._changed:
             until = time.monotonic() + deadline_s
             while self._unsent and not self.is_alone and not self._over and (left := until - time.monotonic()) > 0:

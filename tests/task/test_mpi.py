@@ -264,3 +264,11 @@ def of(pid: str, am: FakeAm) -> bool:
         return str(am.home).encode() in Path("/proc", pid, "environ").read_bytes()
     except OSError:
         return False
+
+
+def test_the_result_of_a_head_whose_mpirun_was_killed_has_no_launches_left(head: Any) -> None:
+    am = head(f"{ASK} orted & sleep 600", kill_grace_s=0.1)
+    am.wait_until(lambda: bool(launches(am)))
+    am.order(stop=Stop.SOFT)
+    am.result()
+    assert launches(am) == ()
