@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlapp import frameworks
@@ -44,9 +44,11 @@ from dlapp.spec import (
     Resources,
     RoleFailure,
     RoleSpec,
+    Until,
     check_env_name,
     check_inside_workspace,
     checkpoint_problem,
+    deciding_roles,
     needing_host_network,
     problems_between,
 )
@@ -253,7 +255,7 @@ def read_application(
     faults.refuse()
     assert made is not None
     snapshot = Snapshot(maker.file, data, maker.env_of_file)
-    notes = (*_notes(properties), *maker.notes)
+    notes = (*_notes(properties), *_never_started(properties, made[0]), *maker.notes)
     return ResolvedApplication(properties, *made, maker.hdfs, snapshot, maker.role_env(), notes)
 
 
@@ -264,6 +266,17 @@ def _notes(properties: Properties) -> tuple[str, ...]:
         return ()
     where = f"{properties.place('resources', 'memory')}: resources.memory"
     return (f"{WARNING}{where}: {memory.value} is {memory.value} MiB; did you mean {memory.value}g?",)
+
+
+def _never_started(properties: Properties, spec: AppSpec) -> Iterator[str]:
+    """Find roles that wait for the end of those whose end is the application's."""
+    deciding = {role.name for role in deciding_roles(spec.roles, spec.success)}
+    for role in spec.roles:
+        awaited = {one.role for one in role.depends_on if one.until is Until.DONE}
+        if awaited and role.name not in deciding and deciding <= awaited:
+            where = f"{properties.place(f'role {role.name}', 'depends_on')}: role {role.name}.depends_on"
+            names = " and ".join(sorted(deciding))
+            yield f"{WARNING}{where}: the application ends with {names} (success), so {role.name} never starts"
 
 
 def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> ResolvedApplication:

@@ -103,7 +103,7 @@ def _check_once_more(resume: str | None, again: str | None, cluster: str | None,
     if resume is not None and again is not None:
         raise UsageError("--resume and --again exclude each other")
     if submits_nothing:
-        raise UsageError(f"{option} submits an application; --print-spec and --plan do not")
+        raise UsageError(f"{option} is not possible together with --print-spec or --plan")
     if cluster is not None:
         raise UsageError(f"{option} submits to the engine of the application, so --cluster is not possible")
 
@@ -128,7 +128,7 @@ def _plan(client: Client, file: str, overrides: Overrides, as_json: bool) -> int
 
     plan = client.plan_json(file, overrides=overrides)
     for line in plan["notes"]:
-        note(f"note: {line}")
+        _remark(line)
     if as_json:
         print_json(plan)
     else:
@@ -175,6 +175,12 @@ def _submit_and_wait(client: Client, submit: Submit, overrides: Overrides, *, wa
     return 0
 
 
+def _remark(line: str) -> None:
+    from dlapp.launcher.application import WARNING
+
+    note(line if line.startswith(WARNING) else f"note: {line}")
+
+
 def _submit(submit: Submit, overrides: Overrides, as_json: bool) -> ApplicationId | None:
     """Submit; None: interrupted."""
     from dlapp.tools.display.progress import copying_bar
@@ -187,14 +193,9 @@ def _submit(submit: Submit, overrides: Overrides, as_json: bool) -> ApplicationI
             submitted = line.removeprefix(ID_LINE)
         (note if as_json else say)(line)
 
-    def remark(line: str) -> None:
-        from dlapp.launcher.application import WARNING
-
-        note(line if line.startswith(WARNING) else f"note: {line}")
-
     try:
         with copying_bar("packing") as progress:
-            return submit(overrides=overrides, say=tell, note=remark, progress=progress).application_id
+            return submit(overrides=overrides, say=tell, note=_remark, progress=progress).application_id
     except KeyboardInterrupt:
         if submitted:
             say_how_to_return(submitted)

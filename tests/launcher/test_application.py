@@ -744,6 +744,17 @@ def test_with_tensorflow_the_chief_decides_and_ps_and_evaluator_are_services(pla
     assert spec.success == ()
 
 
+def test_a_role_that_waits_for_the_end_of_the_application_is_warned_of(place: Path, config: Config) -> None:
+    text = LEAST + "success=trainer\n[role trainer]\n[role evaluation]\ndepends_on=trainer:done\n"
+    line = text.count("\n")
+    assert read(place, text, config).notes == (
+        f"warning: {place}/app.properties:{line}: role evaluation.depends_on: the application ends with trainer "
+        "(success), so evaluation never starts",
+    )
+    assert read(place, text.replace("success=trainer\n", ""), config).notes == ()
+    assert read(place, text.replace("trainer:done", "trainer"), config).notes == ()
+
+
 def test_all_faults_of_a_framework_are_named_at_once_with_their_lines(place: Path, config: Config) -> None:
     text = LEAST + (
         "framework=tensorflow\ngang=role\ndocker_image=img\nnetwork=bridge\n"
