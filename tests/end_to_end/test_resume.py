@@ -94,7 +94,7 @@ def test_what_cannot_be_resumed_is_refused_by_name(engine: Engine, tmp_path: Pat
         (["--resume", application], 2, f"{application} has no [checkpoint], so nothing can be resumed; --again"),
         (["--resume", "999_9999"], 3, "no application's id ends with '999_9999'"),
         (["--resume", application, "--again", application], 2, "--resume and --again exclude each other"),
-        (["--again", application, "--print-spec"], 2, "--again submits an application; --print-spec and --plan do not"),
+        (["--again", application, "--print-spec"], 2, "--again is not possible together with --print-spec or --plan"),
         (["--again", application, "--cluster", "yarn"], 2, "--again submits to the engine of the application"),
         ([], 2, "FILE is missing"),
     ):
