@@ -1,4 +1,4 @@
-"""Decisions of an ApplicationMaster: no I/O, no clock, no chance.
+"""Decisions of an ApplicationMaster: no I/O and no clock; what is random comes from a generator in the state.
 
 `master.Master` takes in an event with the time and returns the actions that follow. Each event is handled by one
 function of one module; all of them change an `ApplicationState`, and each module calls only those below it:
@@ -7,12 +7,17 @@ function of one module; all of them change an `ApplicationState`, and each modul
     allocation  the engine speaks: registration, grants, ends
     tasks       tasks speak: hello, report
     recovery    what an earlier attempt left
+    dependencies  roles that wait for others
+    notices     events that the user is notified of
     failures    ends and silence of containers, and what becomes of their indexes
+    preemption  containers that YARN is going to take
+    services    containers that wait for a service
     blockers    containers of which nobody knows what they run
     gangs       gates, gangs that begin anew, their rosters, and payloads that hang
     assignment  indexes bound to containers, and freed
     shutdown    how an application ends
     containers  how a container is stopped
+    receipts, usage_history    what containers have used
     verdict     whose fault an end was, and whether the index is tried again
 
 They call each other by module, so that a test can put another function in the place of one.
