@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -42,7 +41,6 @@ class TaskLog:
     """
 
     def __init__(self, path: str) -> None:
-        self._lock = threading.Lock()
         self._lines_left, self._noted_at, self._left_out = float(_MOST_LINES), time.monotonic(), 0
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if locks.try_lock(self._fd):
@@ -57,15 +55,15 @@ class TaskLog:
 
     def note(self, message: str, level: str = "INFO") -> None:
         """Add a line; from any thread."""
-        with self._lock:
-            now = time.monotonic()
-            refill = _LINES_PER_S * (now - self._noted_at)
-            self._lines_left, self._noted_at = min(_MOST_LINES, self._lines_left + refill), now
-            if self._lines_left < 1:
-                self._left_out += 1
-                return
-            self._lines_left -= 1
-            left_out, self._left_out = self._left_out, 0
+        # Without a lock: an order cuts the main thread off anywhere, and it is no harm if two threads count one line.
+        now = time.monotonic()
+        refill = _LINES_PER_S * (now - self._noted_at)
+        self._lines_left, self._noted_at = min(_MOST_LINES, self._lines_left + refill), now
+        if self._lines_left < 1:
+            self._left_out += 1
+            return
+        self._lines_left -= 1
+        left_out, self._left_out = self._left_out, 0
         with contextlib.suppress(OSError):
             if left_out:
                 os.write(self._fd, log.line("WARNING", f"{left_out} lines are left out here"))
