@@ -114,12 +114,9 @@ def _init(file: str, *, alone: bool) -> None:
     if not alone:
         raise UsageError("--init only writes the file; it takes no other option")
     program = write_starter_file(file)
-    say(
-        f"{file} runs {program}"
-        if program
-        else f"{file} is written; no program was found, so change user_shell_script in it"
-    )
-    say(f"next : dlapp-launcher --wait {file}")
+    say(f"{file} runs {program}" if program else f"{file} is written; it was not found which program it is to run")
+    change = "" if program else f"change user_shell_script in {file}, then "
+    say(f"next : {change}dlapp-launcher --wait {file}")
 
 
 def _plan(client: Client, file: str, overrides: Overrides, as_json: bool) -> int:
