@@ -72,6 +72,8 @@ def post(webhook: WebhookSettings, one: Notification) -> None:
 
     import requests
 
+    from dlapp.notifications.webhook import WebhookAdapter
+
     if webhook.form == SLACK:
         # Source: https://api.slack.com/reference/surfaces/formatting, "Escaping text".
         text = f"{title_of(one)}\n{one.text}".replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -82,6 +84,8 @@ def post(webhook: WebhookSettings, one: Notification) -> None:
     try:
         with requests.Session() as session:
             session.trust_env = False  # no ~/.netrc
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, WebhookAdapter())
             places = ssl.get_default_verify_paths()
             answer = session.post(
                 webhook.url,

@@ -1,4 +1,4 @@
-"""Test what a mail server, or who answers in its place before TLS begins, can do to an ApplicationMaster."""
+"""Test what a mail server, who answers in its place before TLS begins, or a webhook can do to an ApplicationMaster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from dlapp.notification import MAIL, NO_TLS, RUNNING, START_TLS, Mail, Notification, NotificationSettings
+from dlapp.notification import (
+    MAIL,
+    NO_TLS,
+    RUNNING,
+    START_TLS,
+    WEBHOOK,
+    Mail,
+    Notification,
+    NotificationSettings,
+    Webhook,
+)
 from dlapp.notifications.channels import NotDelivered, deliver
 from dlapp.system.clock import now_ms
 from tests.attacks.cluster.test_outboxes import APPLICATION
@@ -50,5 +60,21 @@ def test_an_answer_without_end_is_not_kept(greeting: bytes, line: bytes, securit
         settings = NotificationSettings(events=(RUNNING,), waiting_after_s=60.0, mail=mail)
         with pytest.raises(NotDelivered) as caught:
             deliver(settings, MAIL, one)
+        assert not caught.value.final
+    assert sum(sent) < MOST_SENT
+
+
+@pytest.mark.parametrize("by_proxy", [False, True])
+def test_interim_answers_of_a_webhook_without_end_are_refused(by_proxy: bool) -> None:
+    sent: list[int] = []
+    one = Notification(
+        id="1", event=RUNNING, at_ms=now_ms(), application_id=APPLICATION, appname="mnist", username="tony"
+    )
+    with server_without_end(b"", b"HTTP/1.1 100 Continue\r\n\r\n", sent) as port:
+        url = f"http://127.0.0.1:{port}"
+        webhook = Webhook("http://webhook.invalid/", proxy=url) if by_proxy else Webhook(url)
+        settings = NotificationSettings(events=(RUNNING,), waiting_after_s=60.0, webhook=webhook)
+        with pytest.raises(NotDelivered) as caught:
+            deliver(settings, WEBHOOK, one)
         assert not caught.value.final
     assert sum(sent) < MOST_SENT

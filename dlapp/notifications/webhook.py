@@ -1,0 +1,58 @@
+"""Connections to a webhook whose answers have an end: http.client reads as many answers 1xx as a server sends."""
+
+from __future__ import annotations
+
+import http.client
+from typing import Any
+
+import requests.adapters
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+_MOST_INTERIM = 10
+"""Answers 1xx before the one that counts."""
+
+
+class _Response(http.client.HTTPResponse):
+    """Answer that fails after `_MOST_INTERIM` others."""
+
+    _statuses = 0
+
+    def _read_status(self) -> tuple[str, int, str]:
+        # Source: http.client.HTTPResponse.begin, which calls this once for each answer.
+        self._statuses += 1
+        if self._statuses > _MOST_INTERIM:
+            raise http.client.BadStatusLine("too many answers 1xx")
+        found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+        return found
+
+
+class _Connection(HTTPConnection):
+    response_class = _Response
+
+
+class _TlsConnection(HTTPSConnection):
+    response_class = _Response
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+class WebhookAdapter(requests.adapters.HTTPAdapter):
+    """Adapter of requests with these connections, also by a proxy."""
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        """See `requests.adapters.HTTPAdapter.init_poolmanager`."""
+        super().init_poolmanager(*args, **options)
+        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+
+    def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
+        """See `requests.adapters.HTTPAdapter.proxy_manager_for`."""
+        manager = super().proxy_manager_for(*args, **options)
+        manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+        return manager
