@@ -148,7 +148,9 @@ def test_a_server_that_hangs_delays_no_end_and_the_mail_comes(
         monkeypatch.setenv("DLAPP_NOTIFY_SMTP", f"127.0.0.1:{port}")
         application = launch(properties(tmp_path, "true", application={"notify": "all"}))
         wait_for("its end", lambda: status(application)["state"] == "FINISHED", END_S)
-        wait_for("both mails", lambda: mails == [f"{application}/running", f"{application}/done"], END_S)
+        # At least once: an ApplicationMaster that ends meanwhile leaves what it was just sending to the next process.
+        told = [f"{application}/running", f"{application}/done"]
+        wait_for("both mails", lambda: list(dict.fromkeys(mails)) == told, END_S)
         hangs.set()
         wait_for("no process", lambda: not processes(state_dir))
 
