@@ -762,16 +762,14 @@ class Task:
                 finally:
                     self._meter.end_run()
                 payload_files.finish(time.monotonic())
-                if self._checkpoints is not None:
-                    self._checkpoints.take_reports(
-                        payload_files.report.checkpoints, payload_files.report.checkpoint_step
-                    )
+                self._take_checkpoint_reports(payload_files)
             cap.check()
         if cap.told:
             self._note(cap.told)
         return ended, ending, cap.told
 
-    def _run_under(self, cap: LogCap, run: Running, payload_files: PayloadFiles, ending: PayloadEnd) -> PayloadExit:
+    def _start(self, run: Running) -> None:
+        """Start the payload, with what was not known before the gate opened."""
         if self._changes is not None:
             self._changes.begin()
         # Once it may have begun, a soft stop is for the payload, which has a grace time; it does not cut us off.
@@ -790,6 +788,10 @@ class Task:
         self._say(Phase.RUNNING)
         if self._inputs is not None:
             self._inputs.settle_later()
+
+    def _run_under(self, cap: LogCap, run: Running, payload_files: PayloadFiles, ending: PayloadEnd) -> PayloadExit:
+        """Watch the payload until nothing of it is left."""
+        self._start(run)
         look_at, told = 0.0, ""
         while True:
             try:
@@ -820,14 +822,16 @@ class Task:
                     self._note(f"{told}; what follows is dropped too")
                     self._say(Phase.RUNNING, detail=told, progress=payload_files.report.status.progress)
                 payload_files.check(now)
-                if self._checkpoints is not None:
-                    self._checkpoints.take_reports(
-                        payload_files.report.checkpoints, payload_files.report.checkpoint_step
-                    )
+                self._take_checkpoint_reports(payload_files)
             sample_s = self._meter.sample()
             if self._poll(run, cap, min(sample_s, look_at - time.monotonic(), ending.wait_s())):
                 look_at = 0.0
         return ended
+
+    def _take_checkpoint_reports(self, payload_files: PayloadFiles) -> None:
+        if self._checkpoints is not None:
+            report = payload_files.report
+            self._checkpoints.take_reports(report.checkpoints, report.checkpoint_step)
 
     @property
     def _kill_grace_s(self) -> float:
