@@ -1,14 +1,12 @@
 """python -m bench._scale_tasks: thousands of tasks in one process, each with the link of a real one.
 
-A task here is `dlapp.task.am_link.AmLink` with what finds the next ApplicationMaster (`dlapp.task.am_address`), as in a
-container, and without a payload. Its threads are made light by gevent, which takes the place of Python's blocking calls
-before anything else is loaded.
-
-Commands come as JSON on standard input, a line each: ``{"start": launch}``, ``{"stop": container}`` and ``{"results":
-count, "every_s": pause}``. What happened is written to standard output: ``{"runs": container}``, ``{"heard": attempt,
-"at": monotonic}`` when a task has orders of a new attempt, and ``{"ended": container}``. A task in a gang says
-``{"ready": container, "at": monotonic}`` and, once it has the roster, ``{"met": container, "at": monotonic, "members":
-count}``.
+A task here is `dlapp.task.link.am_link.AmLink` with what finds the next ApplicationMaster
+(`dlapp.task.link.am_address`), as in a container, and without a payload. Its threads are made light by gevent, which
+takes the place of Python's blocking calls before anything else is loaded. Commands come as JSON on standard input, a
+line each: ``{"start": launch}``, ``{"stop": container}`` and ``{"results": count, "every_s": pause}``. What happened
+is written to standard output: ``{"runs": container}``, ``{"heard": attempt, "at": monotonic}`` when a task has orders
+of a new attempt, and ``{"ended": container}``. A task in a gang says ``{"ready": container, "at": monotonic}`` and,
+once it has the roster, ``{"met": container, "at": monotonic, "members": count}``.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ from dlapp.launch_spec import LaunchSpec  # noqa: E402
 from dlapp.messages import Assignment, Fault, Orders, Phase, Stop, StoredOutput, TaskResult  # noqa: E402
 from dlapp.roster import Roster  # noqa: E402
 from dlapp.serialization import from_json  # noqa: E402
-from dlapp.task import am_link  # noqa: E402
-from dlapp.task.am_address import finder  # noqa: E402
-from dlapp.task.am_link import AmLink  # noqa: E402
+from dlapp.task.link import am_link  # noqa: E402
+from dlapp.task.link.am_address import finder  # noqa: E402
+from dlapp.task.link.am_link import AmLink  # noqa: E402
 
 RESULT_S = 600.0
 FIRST_PORT = 20_000

@@ -45,7 +45,7 @@ def open_payload_caches(config: Config, state_path: str) -> PayloadCaches | None
         ConfigError: /etc/dlapp/node.yaml is not to be trusted.
     """
     from dlapp.node_policy import node_policy
-    from dlapp.task.payload_caches import place_of_caches
+    from dlapp.task.data.payload_caches import place_of_caches
 
     place = place_of_caches(payload_cache_settings(config, state_path), node_policy())
     return PayloadCaches(place) if os.path.isdir(os.path.join(place.directory, "caches")) else None

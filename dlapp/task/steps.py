@@ -49,27 +49,27 @@ from dlapp.system.disk_space import FULL, mount_point
 from dlapp.system.log_times import LogTimesWriter
 from dlapp.system.owners import user_name
 from dlapp.system.waits import Wait
-from dlapp.task.am_address import finder
-from dlapp.task.am_link import AmLink
+from dlapp.task.data.inputs import Inputs
+from dlapp.task.data.outputs import Outputs, inside_workspace
+from dlapp.task.data.unpack import unpack
+from dlapp.task.data.workspace_changes import WorkspaceChanges
 from dlapp.task.environment import NODE_MANAGERS, payload_environment
 from dlapp.task.failure import with_cause
-from dlapp.task.inputs import Inputs
 from dlapp.task.interrupt import InterruptHandler, Stopped
+from dlapp.task.link.am_address import finder
+from dlapp.task.link.am_link import AmLink
 from dlapp.task.logs import LogCap, TaskLog
-from dlapp.task.outputs import Outputs, inside_workspace
 from dlapp.task.payload_end import PayloadEnd
 from dlapp.task.protocol.payload_files import PayloadFiles
 from dlapp.task.step_errors import StepFailed, step
-from dlapp.task.unpack import unpack
 from dlapp.task.usage import UsageMeter
-from dlapp.task.workspace_changes import WorkspaceChanges
 from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.roster import Roster
     from dlapp.storage.cache.payload import PayloadCaches
     from dlapp.storage.inputs import PlannedInput
-    from dlapp.task.checkpoints import TaskCheckpoints
+    from dlapp.task.data.checkpoints import TaskCheckpoints
     from dlapp.task.gpu_lease import GpuLease
     from dlapp.task.mpi.payload import MpiPayload
     from dlapp.task.rendezvous import Rendezvous
@@ -149,7 +149,7 @@ class Task:
             trust(launch.hdfs.certificates)  # its NodeManager, too
         find, alone_s, end = finder(launch, self._log.warn), None if launch.on_a_cluster else launch.alone_s, None
         if launch.on_a_cluster:
-            from dlapp.task.application_end import end_watch
+            from dlapp.task.link.application_end import end_watch
 
             end = end_watch(launch, find)
         with AmLink(
@@ -445,7 +445,7 @@ class Task:
     def _hold_caches(self) -> None:
         if not self._assignment.caches:
             return
-        from dlapp.task.payload_caches import open_caches
+        from dlapp.task.data.payload_caches import open_caches
 
         # What this node does not allow another may; on a single machine a retry cannot help.
         with self._step("the caches cannot be used", node=self._launch.on_a_cluster):
@@ -545,7 +545,7 @@ class Task:
         one = self._assignment
         if one.checkpoint is None:
             return
-        from dlapp.task.checkpoints import TaskCheckpoints
+        from dlapp.task.data.checkpoints import TaskCheckpoints
 
         seen_as = [os.path.normpath(os.path.join(self._seen_workspace, one.checkpoint.path))]
         with self._step("checkpoints are not possible", node=True):
@@ -996,11 +996,11 @@ class _CheckpointPeers:
         self._link = link
 
     def stored(self, numbers: tuple[int, ...]) -> None:
-        """See `dlapp.task.checkpoints.CheckpointPeers.stored`."""
+        """See `dlapp.task.data.checkpoints.CheckpointPeers.stored`."""
         self._link.say_besides(checkpoints=numbers)
 
     def complete(self) -> int:
-        """See `dlapp.task.checkpoints.CheckpointPeers.complete`."""
+        """See `dlapp.task.data.checkpoints.CheckpointPeers.complete`."""
         return self._link.checkpoint
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.applications import Process, launch, processes, properties, run, status, wait_for
-from tests.end_to_end.test_kill_matrix import kill
+from tests.end_to_end.faults.test_kill_matrix import kill
 from tests.engines import Engine
 from tests.notifications.test_channels import free_port
 from tests.services.http_server import Answer, Request, http_server

@@ -18,7 +18,7 @@ from dlapp.cluster.yarn.logs import tfile
 from dlapp.launcher.pack import pack
 from dlapp.launcher.scan import scan_workspace
 from dlapp.storage.archives.unpack import unpack_archive
-from dlapp.task.unpack import unpack
+from dlapp.task.data.unpack import unpack
 from tests.cluster.yarn.logs.test_tfile import LOGS, SECOND, written
 from tests.fuzz.mutation import mutated
 from tests.fuzz.parsing import fuzz, limits

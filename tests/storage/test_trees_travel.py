@@ -19,7 +19,7 @@ from dlapp.launcher.tar import MTIME
 from dlapp.locations import file_location
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.local import LocalFiles
-from dlapp.task.unpack import unpack
+from dlapp.task.data.unpack import unpack
 from tests.storage.fetching import fetch_entries
 
 NAMES = st.one_of(

@@ -51,7 +51,7 @@ class Timing(Value):
         silence_ms: between two reports, before the container is stopped; three report intervals at least.
         recovery_ms: from a new attempt's registration, or from when its address is published, until the tasks of the
             earlier one must have found it: twice the longest pause between two of their looks
-            (`dlapp.task.am_address`).
+            (`dlapp.task.link.am_address`).
         unpublished_ms: how long the address may take for that; as long as what was computed waits for its file system.
         stop_ms: from `Stop.NOW` in a task's orders, which lets it clean up, to the end of its container by the engine.
         repeat_stop_ms: between two requests to end a container whose end is not known.

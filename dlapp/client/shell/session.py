@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dlapp.config import Config
     from dlapp.gpuid.devices import Device
     from dlapp.runtime.docker_shell import DockerShell
-    from dlapp.task.inputs import Inputs
+    from dlapp.task.data.inputs import Inputs
 
 NO_CONTAINER = ContainerId(ApplicationId(0, 0), 1, 1)
 """DLAPP_CONTAINER_ID and DLAPP_APP_ID inside: the form of ids, and nobody's."""
@@ -205,7 +205,7 @@ def _by_way_of_the_cache(client: Client, note: Note) -> Inputs:
     """The cache that the caller's runs on this machine have, too."""
     from dlapp.client.input_cache import cache_directory
     from dlapp.launch_spec import CacheSettings
-    from dlapp.task.inputs import Inputs
+    from dlapp.task.data.inputs import Inputs
 
     storage = client.config.storage
     directory = cache_directory(client.config, client.state_path)
@@ -227,7 +227,7 @@ def _held_caches(
         return
     from dlapp.client.payload_caches import payload_cache_settings
     from dlapp.node_policy import node_policy
-    from dlapp.task.payload_caches import open_caches
+    from dlapp.task.data.payload_caches import open_caches
 
     settings = payload_cache_settings(client.config, client.state_path)
     with contextlib.closing(open_caches(spec.caches, settings, node_policy(), note, in_docker=in_docker)) as caches:

@@ -13,7 +13,7 @@ from dlapp.frameworks import mpi
 from dlapp.messages import LaunchState, MpiLaunch
 from dlapp.serialization import to_json
 from dlapp.system.files import closing_fd, open_file, read_file
-from dlapp.task.am_link import AmLink
+from dlapp.task.link.am_link import AmLink
 from dlapp.task.mpi.files import MpiFiles
 
 MAX_REQUEST_BYTES = 32 << 10

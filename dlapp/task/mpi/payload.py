@@ -10,8 +10,8 @@ from dlapp.frameworks import mpi
 from dlapp.launch_spec import LaunchSpec
 from dlapp.messages import Assignment, MpiWork
 from dlapp.roster import Roster
-from dlapp.task.am_link import AmLink
 from dlapp.task.environment import DEFAULT_PATH
+from dlapp.task.link.am_link import AmLink
 from dlapp.task.mpi.files import DIRECTORY, MpiFiles, script
 from dlapp.task.mpi.launches import HeadLaunches, MemberLaunches
 

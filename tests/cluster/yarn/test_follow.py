@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.applications import BIN, launch, properties, status, wait_for
-from tests.end_to_end.test_kill_matrix import kill
+from tests.end_to_end.faults.test_kill_matrix import kill
 from tests.engines import Engine
 
 END_S = 120.0

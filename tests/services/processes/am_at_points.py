@@ -177,7 +177,7 @@ def _arrange(one: _Points) -> None:
 
 def _hasten() -> None:
     from dlapp.am.model import state
-    from dlapp.task import am_address
+    from dlapp.task.link import am_address
     from dlapp.value import replace
 
     am_address.OFTEN_FOR_S = 1e9

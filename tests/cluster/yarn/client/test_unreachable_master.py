@@ -18,7 +18,7 @@ from dlapp.locations import FileInfo
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.serialization import to_json
 from dlapp.tools.display.status import status_lines
-from tests.am.test_application_dir_hdfs import FilesInMemory
+from tests.am.application_dir.test_application_dir_hdfs import FilesInMemory
 
 APP = ApplicationId(1700000000000, 7)
 WRITTEN_MS = 1_700_000_100_000

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.root  # a task on a cluster runs no program as root
 
 STAGING = f"/user/tony/.dlapp/staging/{APPLICATION}"
 QUICK = (
-    "from dlapp.task import am_address, am_link, application_end as end\n"
+    "from dlapp.task.link import am_address, am_link, application_end as end\n"
     "am_link._LOOK_FOR_END_EVERY_S = 0.1\n"
     "am_address.OFTEN_PAUSES_S = am_address.SELDOM_PAUSES_S = 0.1, 0.1\n"
     "end.APART_S, end.STAGING_EVERY_S = 0.5, (0.1, 0.1)\n"

@@ -38,7 +38,7 @@ from dlapp.storage.tree import make_directories
 from dlapp.system.clock import backoff_s
 from dlapp.system.processes.open_files import any_open_for_writing
 from dlapp.system.waits import FILE_SYSTEM, Wait
-from dlapp.task.outputs import inside_workspace
+from dlapp.task.data.outputs import inside_workspace
 
 QUIET_S = 10.0
 """A directory in which nothing changed for so long is taken for whole."""

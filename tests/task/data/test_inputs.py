@@ -15,8 +15,8 @@ from dlapp.storage.cache.entry import CachePlace
 from dlapp.storage.cache.store import InputCache
 from dlapp.storage.fetch_plan import FetchPlan, FetchTarget
 from dlapp.storage.local import LocalFiles
-from dlapp.task import inputs as inputs_module
-from dlapp.task.inputs import Inputs
+from dlapp.task.data import inputs as inputs_module
+from dlapp.task.data.inputs import Inputs
 from tests.runtime.driver import wait_until
 
 

@@ -14,7 +14,7 @@ from dlapp.launch_spec import CacheSettings
 from dlapp.node_policy import FILE, Mount, NodePolicy, node_policy
 from dlapp.spec import PayloadCache
 from dlapp.storage.cache.payload import PayloadCaches
-from dlapp.task.payload_caches import open_caches
+from dlapp.task.data.payload_caches import open_caches
 
 MODELS = (PayloadCache("models", "/models"),)
 

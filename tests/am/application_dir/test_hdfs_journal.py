@@ -12,7 +12,7 @@ from dlapp.am.application_dir import hdfs_journal
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, needed_files, read_lines
 from dlapp.am.application_dir.interface import Superseded
 from dlapp.errors import Unreachable
-from tests.am.test_application_dir_hdfs import FilesInMemory
+from tests.am.application_dir.test_application_dir_hdfs import FilesInMemory
 
 HOME = "hdfs://nn/user/tony/.dlapp/staging/application_1_0001"
 

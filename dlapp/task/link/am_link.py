@@ -7,8 +7,8 @@ reports also carry the use of the container. What a
 step waits for (`dlapp.system.waits`) the first looks for every second; if it lasts, it is news. An ApplicationMaster
 that does not answer is asked again, with growing pauses, as long as the task lives. Where its file names the next one,
 that is asked. On one machine the file also shows whether its process lives: a task that sees none for some time stops.
-On a cluster a third thread looks for proof that the application is over (`dlapp.task.application_end`), as long as no
-ApplicationMaster answers.
+On a cluster a third thread looks for proof that the application is over (`dlapp.task.link.application_end`), as long as
+no ApplicationMaster answers.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from dlapp.roster import Roster
 from dlapp.serialization import from_json, to_json
 from dlapp.system import waits
 from dlapp.system.clock import backoff_s, date_and_time
-from dlapp.task.am_address import Find, longest_pause_s
 from dlapp.task.environment import node_name
 from dlapp.task.interrupt import InterruptHandler
+from dlapp.task.link.am_address import Find, longest_pause_s
 from dlapp.usage import USAGE_EVERY_S
 from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.messages import LaunchState, MpiLaunch
-    from dlapp.task.application_end import ApplicationEndWatch
+    from dlapp.task.link.application_end import ApplicationEndWatch
     from dlapp.task.usage import Measured
 
 HELLO_TIMEOUT_S = 5.0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.applications import launch, properties, run, status, wait_for
-from tests.end_to_end.test_kill_matrix import GOES_ON, KILL, strike
+from tests.end_to_end.faults.test_kill_matrix import GOES_ON, KILL, strike
 from tests.engines import Engine
 
 END_S = 120.0

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from tests.am.gang_cluster import Job, Order, oracle_s, run, share_of_oracle
+from tests.am.gangs.gang_cluster import Job, Order, oracle_s, run, share_of_oracle
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
 GANGS, NODES, SIZES = (100, 1000, (1, 2, 4, 8, 8, 16, 16, 32, 64)) if FULL else (20, 60, (1, 2, 4, 8, 16))

@@ -33,7 +33,7 @@ from dlapp.system import waits
 from tests.services.hadoop import DATANODES, JAVA_OPTIONS, Hadoop, java, library
 from tests.services.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries
-from tests.storage.test_hdfs_faults import (
+from tests.storage.hdfs.test_hdfs_faults import (
     SEED,
     back,
     brought_back,

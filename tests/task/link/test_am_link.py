@@ -14,9 +14,9 @@ from dlapp.net.control import Admission, ControlServer, Request
 from dlapp.serialization import to_json
 from dlapp.system import waits
 from dlapp.system.waits import Wait
-from dlapp.task import am_link
-from dlapp.task.am_link import AmLink
 from dlapp.task.interrupt import InterruptHandler
+from dlapp.task.link import am_link
+from dlapp.task.link.am_link import AmLink
 
 CONTAINER = ContainerId(ApplicationId(1_700_000_000_000, 1), 1, 2)
 

@@ -17,7 +17,7 @@ from dlapp.errors import DlappError, NotFound
 from dlapp.launcher.pack import Packed, pack, scan_workspace
 from dlapp.launcher.tar import DIRECTORY, END, FILE, LINK, header, sparse_header
 from dlapp.storage.api import DiskFull
-from dlapp.task.unpack import ArchiveDamaged, unpack
+from dlapp.task.data.unpack import ArchiveDamaged, unpack
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.ids import ContainerId
 from dlapp.messages import Fault, Phase
 from dlapp.spec import RoleSpec
+from tests.am.application_dir.test_hdfs_journal import HOME, Changes, Home, Killed
 from tests.am.driving import Driver, result
 from tests.am.plan import APPLICATION
-from tests.am.test_hdfs_journal import HOME, Changes, Home, Killed
 
 AGAIN = 60
 

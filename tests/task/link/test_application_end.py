@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dlapp.errors import Denied, DlappError, Unreachable
 from dlapp.hadoop.application_state import FINAL, NOT_KNOWN
-from dlapp.task.am_address import FindOnHdfs
-from dlapp.task.application_end import APART_S, ApplicationEndWatch, EndEvidence
-from tests.task.test_am_address import PLACE, Cluster
+from dlapp.task.link.am_address import FindOnHdfs
+from dlapp.task.link.application_end import APART_S, ApplicationEndWatch, EndEvidence
+from tests.task.link.test_am_address import PLACE, Cluster
 
 LIVE = ("NEW", "SUBMITTED", "ACCEPTED", "RUNNING")
 Look = tuple[float, bool | None]

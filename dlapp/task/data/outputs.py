@@ -18,11 +18,11 @@ from dlapp.storage.api import DiskFull, Moved
 from dlapp.storage.open import open_output
 from dlapp.system.clock import backoff_s
 from dlapp.system.waits import FILE_SYSTEM, Wait
-from dlapp.task.am_link import AmLink
+from dlapp.task.data.workspace_changes import WorkspaceChanges, closest, describe
 from dlapp.task.environment import node_name
 from dlapp.task.interrupt import Stopped
+from dlapp.task.link.am_link import AmLink
 from dlapp.task.step_errors import StepFailed
-from dlapp.task.workspace_changes import WorkspaceChanges, closest, describe
 from dlapp.value import replace
 
 _STORE_AGAIN_S = 1.0, 30.0

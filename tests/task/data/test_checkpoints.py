@@ -15,8 +15,8 @@ from dlapp.errors import Unreachable
 from dlapp.messages import Phase
 from dlapp.spec import CheckpointSpec
 from dlapp.storage.checkpoints.copies import Checkpoints
-from dlapp.task import checkpoints as module
-from dlapp.task.checkpoints import TaskCheckpoints
+from dlapp.task.data import checkpoints as module
+from dlapp.task.data.checkpoints import TaskCheckpoints
 from tests.applications import wait_for
 
 
