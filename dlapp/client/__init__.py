@@ -326,6 +326,7 @@ class Client(Closeable):
         *,
         container: int | ContainerId | None = None,
         try_number: int | None = None,
+        generation: int | None = None,
         streams: Sequence[str] = ("stdout", "stderr"),
         last_lines: int | None = None,
         since_ms: int | None = None,
@@ -340,6 +341,7 @@ class Client(Closeable):
             application_id: of the application.
             container: CONTAINER_INDEX or id of the only one wanted; None: all.
             try_number: the try of each index, from 1; None: the last one, or that of the container's id.
+            generation: of the gang, from 0: what its programs printed before it was restarted; None: the last one.
             streams: of ``stdout``, ``stderr`` and ``dlapp.log`` (our own words on the container).
             last_lines: begin with so many lines of each stream; None: with all.
             since_ms: begin with the lines that were complete at this time [ms since 1970], and with those whose time is
@@ -351,9 +353,10 @@ class Client(Closeable):
                 cannot be read now while its application runs, which is tried again.
 
         Raises:
-            NotFound: there is no such application, or (it can be known) no such container or try.
+            NotFound: there is no such application, or (it can be known) no such container, try or generation.
         """
-        from dlapp.client.logs import Logs, pieces_since, read_logs
+        from dlapp.client.logs import STREAMS, Logs, of_generation, pieces_since, read_logs
+        from dlapp.system.log_times import former_name
 
         application_id = self._id(application_id)
         latest, engine = self.status(application_id), self._on(application_id)
@@ -383,7 +386,13 @@ class Client(Closeable):
             _check_container(container, latest, logs)
             if try_number is not None and not (follow and not latest.state.ended):
                 _check_try(try_number, latest, [log for log in logs if wanted is None or wanted(log)])
-            return latest.state.ended, logs
+            former = _before_generation(generation, latest, logs)
+            return latest.state.ended, [of_generation(log, one) if one is not None else log for log, one in former]
+
+        def collected(log: LogFiles, stream: str) -> Iterator[bytes] | None:
+            ((_, former),) = _before_generation(generation, latest, [log])
+            name = stream if former is None or stream not in STREAMS else former_name(stream, former)
+            return engine.aggregated_log(latest, log, name)
 
         on_change(latest)
         pieces = read_logs(
@@ -392,7 +401,7 @@ class Client(Closeable):
             wanted=wanted or (lambda _: True),
             opened=Logs(
                 last_lines,
-                lambda log, stream: engine.aggregated_log(latest, log, stream),
+                collected,
                 lambda: _collected_in_s(latest),
                 lambda: self._engines.login,
             ),
@@ -936,3 +945,20 @@ def _check_try(try_number: int, view: ApplicationView, logs: Sequence[LogFiles])
         most = max((one.attempt for one in view.containers), default=0)
         times = "once" if most == 1 else f"{most} times at the most"
         raise NotFound(f"{view.application_id} has no try {try_number}: each container was started {times}")
+
+
+def _before_generation(
+    generation: int | None, view: ApplicationView, logs: Sequence[LogFiles]
+) -> list[tuple[LogFiles, int | None]]:
+    """Return each log, and with it the generation if its files have that in their names: None is the last one's.
+
+    Raises:
+        NotFound: no container has had such a generation yet.
+    """
+    if generation is None:
+        return [(log, None) for log in logs]
+    last = {one.index: one.generation for one in view.containers}
+    if logs and all(generation > last.get(log.index, 0) for log in logs):
+        most = max(last.get(log.index, 0) for log in logs)
+        raise NotFound(f"{view.application_id} has no generation {generation}: its last one is {most}")
+    return [(log, generation if generation < last.get(log.index, 0) else None) for log in logs]

@@ -22,6 +22,7 @@ from dlapp.spec import DEFAULT_ROLE
 from dlapp.system import files, log_times
 from dlapp.system.files import UntrustedFile
 from dlapp.system.log_times import LogTimes
+from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.logs.pages import GrowingPage
@@ -188,6 +189,21 @@ class Logs:
         """Close the connections."""
         if self._web is not None:
             self._web.close()
+
+
+def of_generation(log: LogFiles, number: int) -> LogFiles:
+    """Return the logs of a generation of a gang before the last one, which the task has renamed.
+
+    Args:
+        log: of a container.
+        number: of the generation.
+    """
+    files = dict(log.files)
+    for name in (*STREAMS, log_times.NAME):
+        before, there, after = files.get(name, "").rpartition(f"/{name}")
+        if there:
+            files[name] = f"{before}{log_times.former_name(there, number)}{after}"
+    return replace(log, files=files)
 
 
 def path_of(url: str) -> str:

@@ -30,6 +30,11 @@ _MAX_TIME_MS = 1 << 47
 _MAX_DIGITS = 19
 
 
+def former_name(name: str, generation: int) -> str:
+    """Return the name that a log gets when the next generation of its gang begins."""
+    return f"{name}.gen{generation}"
+
+
 class LogTimes:
     """The lines of an index that was read, whole or its end.
 

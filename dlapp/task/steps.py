@@ -306,7 +306,7 @@ class Task:
             for name in ("stdout", "stderr", log_times.NAME):
                 path = os.path.realpath(os.path.join(self._home, name))  # on a cluster the NodeManager's directory
                 if os.path.exists(path):
-                    os.rename(path, f"{path}.gen{self._generation}")
+                    os.rename(path, log_times.former_name(path, self._generation))
         self._generation = self._link.generation
         self._prepare_anew()
 

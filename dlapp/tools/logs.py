@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 @click.option(
     "--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Each container's N-th start, not its last."
 )
+@click.option(
+    "--generation", type=click.IntRange(min=0), metavar="N", help="What a gang printed before it was restarted, from 0."
+)
 @click.option("--stdout", "only_stdout", is_flag=True, help="Only stdout.")
 @click.option("--stderr", "only_stderr", is_flag=True, help="Only stderr.")
 @click.option("--own", is_flag=True, help="dlapp's own log of the containers instead of the program's.")
@@ -51,6 +54,7 @@ def main(
     container: str | None,
     rank: int | None,
     try_number: int | None,
+    generation: int | None,
     only_stdout: bool,
     only_stderr: bool,
     own: bool,
@@ -91,6 +95,7 @@ def main(
         application_id,
         container=one,
         try_number=try_number,
+        generation=generation,
         streams=streams,
         last_lines=lines,
         since_ms=since_ms,

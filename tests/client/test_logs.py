@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.client.logs import HELD_LINE_BYTES, GrowingFile, LineMerger, LogPiece, path_of, pieces_since, read_logs
+from dlapp.client.logs import (
+    HELD_LINE_BYTES,
+    GrowingFile,
+    LineMerger,
+    LogPiece,
+    of_generation,
+    path_of,
+    pieces_since,
+    read_logs,
+)
 from dlapp.cluster import LogFiles
 from dlapp.errors import DlappError, UsageError
 from dlapp.ids import ApplicationId, ContainerId
@@ -218,3 +227,26 @@ def test_what_is_left_since_a_time_begins_with_a_whole_line(parts: list[bytes], 
     assert data.endswith(left)
     before = data.removesuffix(left) if left else b""
     assert not before or before.endswith(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "former"),
+    [
+        ("file:///a/stdout/c/stdout", "file:///a/stdout/c/stdout.gen3"),
+        (
+            "http://n:8042/node/containerlogs/c/u/stdout/?start=0",
+            "http://n:8042/node/containerlogs/c/u/stdout.gen3/?start=0",
+        ),
+        ("", ""),
+    ],
+)
+def test_logs_of_a_former_generation_have_its_number_in_their_names(url: str, former: str) -> None:
+    container_id = ContainerId(ApplicationId(1, 1), 1, 2)
+    log = LogFiles(
+        container_id=container_id,
+        role="worker",
+        role_index=0,
+        index=0,
+        files={"stdout": url, "dlapp.log": "file:///own"},
+    )
+    assert of_generation(log, 3).files == {"stdout": former, "dlapp.log": "file:///own"}

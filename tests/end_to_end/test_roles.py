@@ -166,11 +166,12 @@ def test_a_gang_that_hangs_is_restarted_and_its_stacks_are_in_the_log(engine: En
     seen = status(id_of(done))["containers"]
     assert [(one["generation"], one["exit_code"], one["progress"]) for one in seen] == [(1, 0, None)] * 2
     assert sorted(printed("--stdout", id_of(done))) == ["[0] generation 1", "[1] generation 1"]
-    for one in seen:
-        urls = [one["log_url"], *(earlier["log_url"] for earlier in one["earlier"])]
-        places = [Path(url.removeprefix("file://")) for url in urls if url.startswith("file://")]
-        stacks = [path.read_text() for place in places for path in place.glob("stderr*")]
-        assert not places or "in waits_for_the_others" in "".join(stacks)
+    assert sorted(printed("--stdout", "--generation", "1", id_of(done))) == ["[0] generation 1", "[1] generation 1"]
+    for one in ("0", "1"):
+        stacks = printed("--stderr", "--generation", "0", "--container", one, id_of(done))
+        assert "in waits_for_the_others" in "".join(stacks)
+    refused = run("dlapp-logs", "--generation", "2", id_of(done))
+    assert (refused.code, refused.err) == (3, f"Error: {id_of(done)} has no generation 2: its last one is 1\n")
 
 
 @pytest.mark.slow
