@@ -71,7 +71,7 @@ class Box:
         self.greeted_attempt = self.asked_attempt = 0
         self.number = 0
         self.result: TaskResult | None = None
-        self.stopping = Stop.NO
+        self.stopping, self.stop_reason = Stop.NO, ""
         self.reached_gate = False
         self.blamed = self.stop_said = False
         self.heard_at = 0.0
@@ -430,6 +430,8 @@ class World:
         failed, self.news_failed = tuple(self.news_failed), []
         ending, self.news_ending = tuple(self.news_ending), []
         preempted, self.news_preempted = tuple(self.news_preempted), []
+        if preempted:  # what ended in the same moment may be a consequence
+            self.forgiven += sum(self.boxes[one.container_id].blamed for one in ended)
         mine = self.attempt
         self.at(self.latency(), lambda: self.grant_some(mine))
         return Heartbeat(
@@ -742,7 +744,7 @@ class World:
     def on_stop(self, box: Box, orders: Orders) -> None:
         if orders.stop is Stop.SOFT and box.stopping is Stop.SOFT:
             return
-        box.stopping = orders.stop
+        box.stopping, box.stop_reason = orders.stop, orders.reason
         if box.failure is not None:
             box.failure = None
             box.phase = Phase.STORING
@@ -822,7 +824,7 @@ class World:
         box.blamed = fault is Fault.USER
         if box.stopping is Stop.SOFT:
             fault = self.chance.choice((Fault.NONE, Fault.STOPPED, Fault.USER))
-            if box.orders is not None and box.orders.reason == PREEMPTED:
+            if box.stop_reason == PREEMPTED:  # also if the next master does not know of it
                 fault = Fault.NODE
         if fault is Fault.USER and box.stopping is Stop.NO and self.plan.gang is not Gang.NONE and not box.replaced:
             box.failure = TaskResult(fault=fault, exit_code=3)
@@ -844,7 +846,7 @@ class World:
         if self.plan.outputs and fault is not Fault.DATA:
             outputs = (StoredOutput(name="", part=f"part of {box.grant.container_id}", files=1, size_bytes=1),)
         code = {Fault.NONE: 0, Fault.USER: 3}.get(fault)
-        is_preempted = fault is Fault.NODE and box.orders is not None and box.orders.reason == PREEMPTED
+        is_preempted = fault is Fault.NODE and box.stop_reason == PREEMPTED
         result = TaskResult(fault=fault, exit_code=code, outputs=outputs, lost=is_preempted)
         if fault is Fault.NONE and not box.replaced:
             self.completions[box.index] = (box.grant.container_id, result)

@@ -147,8 +147,11 @@ def _recover_container(
 
 def _judge_what_is_over(state: ApplicationState) -> None:
     """Decide on the results and ends of which the earlier attempt wrote no decision."""
-    # Failures first: others ended because of them.
-    for instance in sorted(state.instances, key=_was_stopped):
+    # Successes first: where they decide, the others were stopped for them, and some of those exit with an error. Then
+    # failures: others ended because of them.
+    for instance in sorted(state.instances, key=_order_of_judgement):
+        if state.stage is Stage.ACTIVE and not state.undecided:
+            shutdown.advance(state)
         container = instance.container
         if container is None or state.stage is not Stage.ACTIVE:
             continue
@@ -163,9 +166,11 @@ def _judge_what_is_over(state: ApplicationState) -> None:
             failures.lose(state, instance, container, verdict.of_end(container.end))
 
 
-def _was_stopped(instance: Instance) -> bool:
+def _order_of_judgement(instance: Instance) -> int:
     result = instance.container.result if instance.container is not None else None
-    return result is not None and result.fault is Fault.STOPPED
+    if result is None:
+        return 1
+    return {Fault.NONE: 0, Fault.STOPPED: 2}.get(result.fault, 1)
 
 
 def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Container | None:

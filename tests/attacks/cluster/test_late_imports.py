@@ -53,6 +53,7 @@ CALLS = {
     "view_json": (TEXT,),
     "views_json": ("everybody=True",),
     "submission": (ID,),
+    "usage_json": (ID,),
     "dashboard_urls": (ID,),
     "soft_kill": (ID, "'root'"),
     "kill": (ID, "'root'"),
