@@ -3,15 +3,20 @@
 ``sampling``: processor time of a task's samples and reports, over the time between them, for a payload of ten
 processes, with the processes that this machine has. ``am-memory-200``: resident memory of a process with the state of
 an ApplicationMaster of 200 containers, after ten hours of reports with use, over the same without. Both reports come to
-the same code as those of tasks; the processes differ in nothing else.
+the same code as those of tasks; the processes differ in nothing else. ``report-200``: the page on 200 containers and
+ten hours, from the file with their use to the bytes of the page [s]. ``diagnose``: the cause of a failure in a log of
+100 MiB [s].
 """
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -23,8 +28,8 @@ REPORT_EVERY_S = 10
 
 
 def rows() -> list[Row]:
-    """Measure both."""
-    return [_sampling(), _am_memory()]
+    """Measure all of the above."""
+    return [_sampling(), _am_memory(), _report(), _diagnose()]
 
 
 def _sampling() -> Row:
@@ -62,6 +67,64 @@ def _am_memory() -> Row:
         better="lower",
         conditions={"containers": CONTAINERS, "hours": HOURS, "with_kib": with_kib, "without_kib": without_kib},
     )
+
+
+def _report() -> Row:
+    from dlapp.pages.page import Extras, page
+    from dlapp.pages.usage_curves import usage_curves
+    from dlapp.serialization import from_json
+    from dlapp.usage import UsageHistory
+    from tests.pages.samples import START_MS, application, container
+
+    chance, buckets = random.Random(1), 120
+    columns = ("cpu_cores", "memory_mib", "gpu0.utilisation", "gpu0.memory_mib", "gpu0.power_w", "metric.loss")
+    step_ms = HOURS * 3_600_000 // buckets
+    data = json.dumps(
+        {
+            "version": 1,
+            "containers": [
+                {
+                    "container_id": str(container(index).container_id),
+                    "index": index,
+                    "attempt": 1,
+                    "start_ms": START_MS,
+                    "step_ms": step_ms,
+                    "columns": {
+                        name: {part: [chance.random() for _ in range(buckets)] for part in ("mean", "min", "max")}
+                        for name in columns
+                    },
+                }
+                for index in range(CONTAINERS)
+            ],
+        }
+    )
+    view = application(*map(container, range(CONTAINERS)))
+    began = time.perf_counter()
+    end_ms = START_MS + HOURS * 3_600_000
+    curves = usage_curves(from_json(UsageHistory, json.loads(data)).containers, START_MS, end_ms)
+    text = page(view, end_ms, Extras(curves=curves, length_s=HOURS * 3600.0))
+    seconds = time.perf_counter() - began
+    conditions = {"page_bytes": len(text.encode()), "file_bytes": len(data), "containers": CONTAINERS, "hours": HOURS}
+    return Row(name="report-200", ratio=seconds, goal=2.0, better="lower", conditions=conditions)
+
+
+def _diagnose() -> Row:
+    from dlapp.diagnosis.rules import load_rules
+    from dlapp.diagnosis.search import diagnose, read_tail
+
+    with tempfile.NamedTemporaryFile() as file:
+        line = b"2026-01-31 12:00:00 step 1234 loss 0.1234 accuracy 0.9876\n"
+        for _ in range(100):
+            file.write(line * ((1 << 20) // len(line)))
+        file.write(b"torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+        file.flush()
+        rules = load_rules()
+        began = time.perf_counter()
+        found = diagnose(rules, message="", exit_code=1, signal=None, logs=[read_tail(file.name)])
+        seconds = time.perf_counter() - began
+    if found is None:
+        raise SystemExit("Error: the cause was not found")
+    return Row(name="diagnose", ratio=seconds, goal=0.5, better="lower", conditions={"rule": found.rule, "mib": 100})
 
 
 def _resident_kib(*, use: bool) -> int:

@@ -10,8 +10,10 @@ from dlapp.pages.curves import Curve, CurvePoint
 from dlapp.report import ApplicationView
 from dlapp.usage import ContainerSeries
 
-_POINTS, _FEW_POINTS, _MANY = 120, 48, 50
-"""Of a curve; of more containers than the last the second, so that a page stays below 2 MB."""
+_POINTS, _LEAST_POINTS, _ALL_POINTS = 120, 12, 24_000
+"""Of a curve, at most and at least, and of all curves of containers: so a page on 200 containers stays below 2 MB."""
+_DRAWN = 200
+"""So many containers have curves of their own."""
 _GPU = re.compile(r"gpu(\d{1,3})\.(\w+)")
 
 
@@ -53,9 +55,10 @@ def usage_curves(containers: Sequence[ContainerSeries], begin_ms: int, end_ms: i
         containers: their use.
         begin_ms, end_ms: of the time axis [ms since 1970].
     """
-    most = _POINTS if len(containers) <= _MANY else _FEW_POINTS
-    found = {"": _totals(containers, begin_ms, end_ms, most)} if len(containers) > 1 else {}
-    for one in sorted(containers, key=lambda one: (one.index, one.attempt)):
+    shown = sorted(containers, key=lambda one: (one.index, one.attempt))[:_DRAWN]
+    most = max(_LEAST_POINTS, min(_POINTS, _ALL_POINTS // max(1, sum(len(one.columns) for one in shown))))
+    found = {"": _totals(containers, begin_ms, end_ms, _POINTS)} if len(containers) > 1 else {}
+    for one in shown:
         name = f"container {one.index}" + (f", try {one.attempt}" if one.attempt > 1 else "")
         if curves := list(_of_container(one, begin_ms, most)):
             found["" if len(containers) == 1 else name] = curves

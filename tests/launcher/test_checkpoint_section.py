@@ -42,7 +42,7 @@ def test_checkpoints_are_beside_the_first_output_unless_the_file_says_where(plac
         ("path=../m\nhdfs=c\n", "checkpoint.path: '../m' leads out of the workspace"),
         ("path=/m\nhdfs=c\n", "checkpoint.path: '/m' is absolute"),
         ("path=.\nhdfs=c\n", "checkpoint.path: '.' is the workspace itself"),
-        ("path=m\n", "checkpoint.hdfs: is missing, and there is no output"),
+        ("path=m\n", "checkpoint.hdfs: is missing, and without [to_hdfs]"),
         ("path=m\nhdfs=c/*\n", "checkpoint.hdfs: 'c/*' is a pattern"),
         ("path=m\nhdfs=c\nevery=0s\n", "checkpoint.every: is 0 s, the minimum is 1 s"),
         ("path=m\nhdfs=c\nkeep=0\n", "checkpoint.keep: "),
