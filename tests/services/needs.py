@@ -87,7 +87,7 @@ def group_of(item: pytest.Item) -> str:
     needs = of(item)
     if "hadoop" in needs:
         # Each of the two has a cluster, for one after another they would take longer than all others together.
-        return "yarn" if "yarn" in item.path.parent.name else "hadoop"
+        return "yarn" if "yarn" in item.path.parts else "hadoop"
     if "docker" in needs:
         return "machine"
     if "root" in needs:
