@@ -87,7 +87,8 @@ def group_of(item: pytest.Item) -> str:
     needs = of(item)
     if "hadoop" in needs:
         # Each of the two has a cluster, for one after another they would take longer than all others together.
-        return "yarn" if "yarn" in item.path.parts else "hadoop"
+        place = "/".join(item.path.parts[:-1])
+        return "yarn" if place.endswith(("cluster/yarn", "cluster/yarn/faults")) else "hadoop"
     if "docker" in needs:
         return "machine"
     if "root" in needs:
