@@ -128,10 +128,8 @@ def test_a_shell_says_why_it_cannot_have_its_network(dockerd: Dockerd, tmp_path:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE, "network": network})
     done = run("dlapp-shell", file, env={"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host})
     assert (done.code, done.out) == (1, "")
-    assert (
-        f"Error: network={network} ([application], or runtime.docker.network, or host for a role with ports): "
-        in done.err
-    )
+    origin = "[application], runtime.docker.network, or host for a role with ports"
+    assert f"Error: network={network} ({origin}): " in done.err
     assert said in done.err
     assert not dockerd.containers("label=dlapp.container")
 
