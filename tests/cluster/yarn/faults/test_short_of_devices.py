@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from dlapp.ids import ApplicationId
 from dlapp.launch_spec import LedgerSettings
 from dlapp.report import ApplicationView, Cause
 from tests.applications import properties
+from tests.cluster.yarn.on_yarn import until
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.zookeeper import ZooKeeper, ledger_settings
@@ -30,11 +33,11 @@ class Place:
     def __init__(self, directory: Path, client: Client, settings: LedgerSettings) -> None:
         self.directory, self.client, self._settings = directory, client, settings
 
-    def ill(self, host: str) -> None:
-        """Three of the four GPUs of a node are in quarantine."""
+    def ill(self, host: str, count: int = 3) -> None:
+        """Some of the four GPUs of a node are in quarantine."""
         with ZooKeeperLedger(self._settings, host=host, discover=lambda: DEVICES) as ledger:
             ledger.look()
-            for number in range(3):
+            for number in range(count):
                 ledger.quarantine(f"gpu{number}", cause="operator", by="root")
 
     def run(self) -> ApplicationView:
@@ -90,3 +93,34 @@ def test_where_no_node_has_enough_they_are_tried_all_the_same(place: Place) -> N
         place.ill(host)
     end = place.run()
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(int(os.environ.get("DLAPP_GANG_PARTS", "1"))))
+def test_two_gangs_of_four_gpus_on_six_always_both_finish(place: Place, part: int) -> None:
+    del part  # of the rounds: ten parts, 20 rounds, take some minutes
+    for host in (FIRST, SECOND):  # YARN counts eight
+        place.ill(host, 1)
+    phases: set[str] = set()
+    for number in range(2):
+        applications = []
+        for name in ("a", "b"):
+            directory = place.directory / f"{number}{name}"
+            directory.mkdir()
+            file = properties(
+                directory,
+                "sleep 6",
+                application={"gang": "all", "gang_window": "3s"},
+                resources={"gcores": 1, "containers": 4, "memory": 256},
+            )
+            applications.append(place.client.submit(str(file)).application_id)
+
+        def both_have_ended(ids: tuple[ApplicationId, ...] = tuple(applications)) -> bool:
+            seen = [place.client.status(one) for one in ids]
+            phases.update(one.phase for one in seen)
+            return all(one.state.ended for one in seen)
+
+        until(both_have_ended, 300)
+        ends = [place.client.status(one) for one in applications]
+        assert [one.cause for one in ends] == [Cause.SUCCEEDED] * 2, [one.diagnostics for one in ends]
+    assert any("gave back what it held" in phase or "held, waiting for" in phase for phase in phases), phases
