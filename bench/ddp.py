@@ -22,7 +22,7 @@ from tests.services.ports import held
 
 NEEDS = (TORCH,)
 ROUNDS = int(os.environ.get("DLAPP_BENCH_ROUNDS", "2"))
-EPOCHS = 700
+EPOCHS = 1500
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PYTHON_PATH = "/usr/bin:/bin"
 # Debian's PyTorch 1.13 fails on Python 3.11 unless what is redirected is named by its rank.
