@@ -25,7 +25,7 @@ class Where(Enum):
     LOG = "log"
     """The end of the program's stderr and stdout."""
     MESSAGE = "message"
-    """What dlapp itself says of the end."""
+    """Text of dlapp itself on the end."""
     TRACEBACK = "traceback"
     """The line of a Python exception that no other rule names."""
     EXIT = "exit"
@@ -41,7 +41,7 @@ class Act(Enum):
     NO_RETRY = "no_retry"
     """The index is not tried again."""
     AVOID_NODE = "avoid_node"
-    """As RETRY, on another node where there is one."""
+    """Try as with RETRY, on another node where there is one."""
 
 
 class Rule(Value, kw_only=True):

@@ -132,8 +132,8 @@ class NativeHdfs(WebHdfs):
     """
 
     large_reads_at_once = 4
-    """As of WebHDFS; checksums are computed by Python's threads. Measured with 768 MiB on two cores, four times: 0.58 s
-    of processor time where 8 take 0.73 s, and the same time."""
+    """The number that WebHDFS has; checksums are computed by Python's threads. Measured with 768 MiB on two cores, four
+    times: 0.58 s of processor time where 8 take 0.73 s, and the same time."""
 
     def __init__(self, place: HdfsPlace, **options: float) -> None:
         super().__init__(place, **options)  # type: ignore[arg-type]

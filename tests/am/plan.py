@@ -93,7 +93,7 @@ class Plan:
     success: tuple[str, ...] = ()
     on_container_failure: ContainerFailure = ContainerFailure.STOP
     checkpoint: str | None = None
-    """Who stores checkpoints: a role, or ``all``; None: there are none."""
+    """Role that stores checkpoints, or ``all``; None: there are none."""
     broken_checkpoints: float = 0.0
     """Share of the checkpoints that cannot be restored."""
     unpublished_s: float = 0.0
