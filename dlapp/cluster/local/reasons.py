@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dlapp.cluster.local.queue import ApplicationRow
-from dlapp.cluster.local.schedule import Amounts, amounts_of
+from dlapp.cluster.local.schedule import amounts_of
 from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, NodeFacts, WaitFacts
+from dlapp.scheduler.amounts import Amounts
 from dlapp.waiting import Ahead, ContainerAsk
 
 THIS_MACHINE = "this machine"

@@ -11,22 +11,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from dlapp.cluster.local.queue import RUNNING, ApplicationRow
+from dlapp.scheduler.amounts import Amounts
 from dlapp.system.text import counted
-
-
-class Amounts(NamedTuple):
-    """Memory [MiB], vcores and gcores that there are, or are free."""
-
-    memory_mib: int
-    vcores: int
-    gcores: int
-
-    def without(self, rows: Iterable[ApplicationRow]) -> Amounts:
-        """Return what is left when ``rows`` run; what is overdrawn is below 0."""
-        memory_mib, vcores, gcores = self
-        for row in rows:
-            memory_mib, vcores, gcores = memory_mib - row.memory_mib, vcores - row.vcores, gcores - row.gcores
-        return Amounts(memory_mib, vcores, gcores)
 
 
 class TooLarge(NamedTuple):

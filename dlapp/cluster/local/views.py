@@ -16,8 +16,9 @@ from dlapp.cluster.local import state
 from dlapp.cluster.local.attempts import next_attempt
 from dlapp.cluster.local.outcome import Outcome
 from dlapp.cluster.local.queue import DONE, WAITING, ApplicationRow
-from dlapp.cluster.local.schedule import Amounts, QueueOrder
+from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.errors import DlappError
+from dlapp.scheduler.amounts import Amounts
 from dlapp.system import clock
 
 View = dict[str, Any]

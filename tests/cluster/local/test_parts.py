@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dlapp.cluster.local import capacity, outcome, views
 from dlapp.cluster.local.queue import ApplicationRow, Queue
 from dlapp.cluster.local.runner import history
-from dlapp.cluster.local.schedule import Amounts, QueueOrder, lack, shown_memory, too_large
+from dlapp.cluster.local.schedule import QueueOrder, lack, shown_memory, too_large
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.state import (
     StateDir,
@@ -30,6 +30,7 @@ from dlapp.cluster.local.state import (
 )
 from dlapp.config import load_config
 from dlapp.errors import ConfigError, DlappError, Unreachable
+from dlapp.scheduler.amounts import Amounts
 from dlapp.system import locks
 from dlapp.system.processes.spawn import PROGRAM, is_program, spawn
 

@@ -23,11 +23,12 @@ from dlapp.cluster.local import schedule, spool
 from dlapp.cluster.local.queue import ApplicationRow
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.runner.main import Runner as RealRunner
-from dlapp.cluster.local.schedule import Amounts, StartDecision
+from dlapp.cluster.local.schedule import StartDecision
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.spool import RUNNING, STARTING, WAITING
 from dlapp.cluster.local.state import is_locked, take_lock
 from dlapp.config import load_config
+from dlapp.scheduler.amounts import Amounts
 from tests.attacks.local_state import engine_in, make_application
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"

@@ -22,7 +22,7 @@ from dlapp.cluster.local.attempts import is_alive
 from dlapp.cluster.local.notices import NOTIFY, mark_end, tend_notices
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
 from dlapp.cluster.local.runner.election import ensure_runner, runner_lives, wake_runner
-from dlapp.cluster.local.schedule import Amounts, QueuedApplication, QueueOrder
+from dlapp.cluster.local.schedule import QueuedApplication, QueueOrder
 from dlapp.cluster.local.settings import RunnerSettings, settings_of
 from dlapp.cluster.local.state import (
     StateDir,
@@ -31,7 +31,6 @@ from dlapp.cluster.local.state import (
     open_state,
     read_bytes,
     read_json,
-    read_text,
     write_whole,
 )
 from dlapp.errors import (
@@ -45,6 +44,7 @@ from dlapp.errors import (
     Unreachable,
     UsageError,
 )
+from dlapp.scheduler.amounts import Amounts
 from dlapp.system import clock
 from dlapp.system.clock import backoff_s
 from dlapp.system.disk_space import FULL, disk_full, full_disk
@@ -634,15 +634,6 @@ class LocalEngine(Closeable):
             return self._as(self._state, "usage_json", application_id)
         with self._opened(str(application_id)) as home:
             return read_json(os.path.join(home, "usage.json"))
-
-    def trials_text(self, application_id: ApplicationId) -> str:
-        """The results of a sweep; empty: there are none. Raises NotFound."""
-        if self._is_others:
-            return str(self._as(self._state, "trials_text", application_id))
-        from dlapp.sweep.spec import MAX_RESULTS_BYTES
-
-        with self._opened(str(application_id)) as home:
-            return read_text(os.path.join(home, "trials.jsonl"), MAX_RESULTS_BYTES)
 
     @contextlib.contextmanager
     def _opened(self, application_id: str) -> Iterator[str]:

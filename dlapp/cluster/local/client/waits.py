@@ -10,7 +10,7 @@ from dlapp.cluster.engine import PlanFacts
 from dlapp.cluster.local import spool
 from dlapp.cluster.local.queue import DONE, RUNNING, ApplicationRow, Queue
 from dlapp.cluster.local.reasons import THIS_MACHINE, facts_of
-from dlapp.cluster.local.schedule import Amounts, QueuedApplication
+from dlapp.cluster.local.schedule import QueuedApplication
 from dlapp.cluster.local.state import StateDir
 from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.change import smallest_change
@@ -18,6 +18,7 @@ from dlapp.cluster.reasons.estimate import MOST_JOBS, Job, estimate
 from dlapp.cluster.reasons.facts import WaitFacts, asks_of
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes
 from dlapp.errors import DlappError
+from dlapp.scheduler.amounts import Amounts
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec
 from dlapp.system import clock

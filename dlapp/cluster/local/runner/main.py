@@ -46,7 +46,7 @@ from dlapp.cluster.local.outcome import (
 )
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue, SchemaMismatch
 from dlapp.cluster.local.runner.election import open_fifo
-from dlapp.cluster.local.schedule import Amounts, Obstacle, StartDecision
+from dlapp.cluster.local.schedule import Obstacle, StartDecision
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import (
     StateDir,
@@ -57,6 +57,7 @@ from dlapp.cluster.local.state import (
     write_whole,
 )
 from dlapp.errors import DlappError, Unreachable
+from dlapp.scheduler.amounts import Amounts
 from dlapp.system import clock, log
 from dlapp.system.files import check_own_directory
 from dlapp.system.machine import boot_id

@@ -1,0 +1,45 @@
+"""Amounts of a machine: memory, vcores and gcores. Commands load this; it imports nothing of dlapp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+
+class WithAmounts(Protocol):
+    """Something that has amounts of a machine."""
+
+    memory_mib: int
+    vcores: int
+    gcores: int
+
+
+class Amounts(NamedTuple):
+    """Memory [MiB], vcores and gcores that there are, are free, or are asked for."""
+
+    memory_mib: int
+    vcores: int
+    gcores: int
+
+    def without(self, rows: Iterable[WithAmounts]) -> Amounts:
+        """Return what is left when ``rows`` run; what is overdrawn is below 0."""
+        memory_mib, vcores, gcores = self
+        for row in rows:
+            memory_mib, vcores, gcores = memory_mib - row.memory_mib, vcores - row.vcores, gcores - row.gcores
+        return Amounts(memory_mib, vcores, gcores)
+
+    def minus(self, other: Amounts) -> Amounts:
+        """Return the difference; what is overdrawn is below 0."""
+        return Amounts(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+
+    def plus(self, other: Amounts) -> Amounts:
+        """Return the sum."""
+        return Amounts(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+
+    def fits(self, free: Amounts) -> bool:
+        """Return whether this can be had of ``free``; what is not asked for may be overdrawn."""
+        return (
+            (self[0] <= free[0] or not self[0])
+            and (self[1] <= free[1] or not self[1])
+            and (self[2] <= free[2] or not self[2])
+        )

@@ -1,0 +1,75 @@
+"""Order of the queue: class, then decayed usage, then arrival.
+
+Two orders are merged, so that priority cannot be used against others, and waiting raises what waits for its turn:
+
+- Within one user's jobs the priority counts as asked for, raised by the time since a job arrived. So no job of a user
+  is kept waiting for ever by that user's later ones.
+- Between users the priority is capped, and only the first job of each user is raised: by the time in which no earlier
+  job of that user started. So who has queued many jobs comes before nobody by that; and no job is kept waiting for ever
+  by others with a higher priority or less usage, nor by later ones of its own user that are backfilled.
+
+A job that is taken into the order counts as if it had run for a while. So users with like usage take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
+
+from dlapp.scheduler.usage import HOUR_S
+from dlapp.scheduler.values import Policy, QueueState, WaitingJob
+
+ASSUMED_S = HOUR_S
+"""How long a job without max_runtime counts as running when it is taken into the order."""
+
+_Front = tuple[int, float, tuple[int, int, str], int]
+"""Minus the class, hours, place, user: the smallest is the next."""
+
+
+def own_order(jobs: list[WaitingJob], policy: Policy, now_s: float) -> list[WaitingJob]:
+    """Return one user's jobs in the order in which that user's are started."""
+    raise_after_s = policy.raise_after_s
+    return sorted(jobs, key=lambda job: (-job.priority - int((now_s - job.arrived_s) / raise_after_s), job.place))
+
+
+def in_order(
+    jobs_by_user: Mapping[int, Sequence[WaitingJob]],
+    state: QueueState,
+    policy: Policy,
+    now_s: float,
+    *,
+    may_start: Callable[[WaitingJob], bool],
+) -> Iterator[WaitingJob]:
+    """Yield jobs in the order of the queue.
+
+    Args:
+        jobs_by_user: those that are in it, of each user in that user's order; none is empty.
+        state: with the usage of the users.
+        policy: with the caps of the classes.
+        now_s: the time [s since 1970].
+        may_start: asked when it would be a job's turn; False: it is left out, and its user's next one follows.
+    """
+    queues = {user: list(reversed(jobs)) for user, jobs in jobs_by_user.items()}
+    hours = {user: state.hours.get(user, 0.0) for user in queues}
+    caps = {user: policy.cap_of(user) for user in queues}
+    fronts: list[_Front] = []
+    for user, queue in queues.items():
+        job = queue[-1]
+        earlier = (started_s for arrived_s, started_s in state.starts.get(user, ()) if arrived_s <= job.arrived_s)
+        waited_s = now_s - max(job.arrived_s, max(earlier, default=job.arrived_s))
+        raised = min(job.priority, caps[user]) + max(0, int(waited_s / policy.raise_after_s))
+        fronts.append((-raised, hours[user], job.place, user))
+    heapify(fronts)
+    while fronts:
+        user = fronts[0][3]
+        queue = queues[user]
+        job = queue.pop()
+        if may_start(job):
+            yield job
+            seconds = ASSUMED_S if job.max_runtime_s is None else job.max_runtime_s
+            hours[user] += policy.charged(job.amounts) * seconds / HOUR_S
+        if queue:
+            following = queue[-1]
+            heapreplace(fronts, (-min(following.priority, caps[user]), hours[user], following.place, user))
+        else:
+            heappop(fronts)
