@@ -14,6 +14,7 @@ from enum import Enum
 from dlapp.errors import SpecError
 from dlapp.idle_guard import IdleGuard
 from dlapp.notification import NotificationSettings
+from dlapp.sweep.spec import RESERVED_PARAMETERS, SweepSpec
 from dlapp.value import Value, field
 
 DEFAULT_ROLE = "worker"
@@ -394,6 +395,7 @@ class AppSpec(Value, kw_only=True):
         on_container_failure: what becomes of the other containers when one has failed and is not tried again.
         caches: directories that stay on a node between runs.
         checkpoint: what is copied while the payload runs, and restored before it is started again; None: nothing.
+        sweep: the trials that the containers run one after another; None: each container runs the program once.
         roles: in the order of the file.
         gang: which roles start together.
         failure_settle_s: how long the others of a gang may take to end before the failure of one of them ends the
@@ -436,6 +438,7 @@ class AppSpec(Value, kw_only=True):
     outputs: tuple[OutputSpec, ...] = ()
     caches: tuple[PayloadCache, ...] = ()
     checkpoint: CheckpointSpec | None = None
+    sweep: SweepSpec | None = None
     roles: tuple[RoleSpec, ...] = field(default_factory=lambda: (RoleSpec(),))
     gang: Gang = Gang.NONE
     failure_settle_s: float = DEFAULT_FAILURE_SETTLE_S
@@ -505,6 +508,16 @@ class AppSpec(Value, kw_only=True):
             writer, is_gang = self.checkpoint.role, self.gang is not Gang.NONE
             if problem := checkpoint_problem(writer, self.roles, is_gang=is_gang):
                 raise SpecError("checkpoint.role", problem)
+        if self.sweep is not None:
+            for where, problem in problems_with_sweep(
+                self.sweep,
+                roles=self.roles,
+                gang=self.gang,
+                framework=self.framework,
+                checkpoint=self.checkpoint,
+                env=self.env,
+            ):
+                raise SpecError(where, problem)
         for what, names in (
             ("role", [role.name for role in self.roles]),
             ("from_hdfs", [one.name for one in self.inputs]),
@@ -777,6 +790,46 @@ def checkpoint_problem(writer: str | None, roles: Sequence[RoleSpec], *, is_gang
     return ""
 
 
+def problems_with_sweep(
+    sweep: SweepSpec,
+    *,
+    roles: Sequence[RoleSpec],
+    gang: Gang,
+    framework: Framework,
+    checkpoint: CheckpointSpec | None,
+    env: Iterable[str],
+) -> Iterator[tuple[str, str]]:
+    """Find what an application cannot have beside its sweep: each time the key of a properties file, and the problem.
+
+    Args:
+        sweep: of the application.
+        roles: of the application.
+        gang: `AppSpec.gang`.
+        framework: `AppSpec.framework`.
+        checkpoint: `AppSpec.checkpoint`.
+        env: names of its variables.
+    """
+    for name in sweep.parameters:
+        try:
+            check_parameter_name(f"sweep.{name}", name)
+        except SpecError as refused:
+            yield "sweep", f"the parameter {name!r} {refused.problem}"
+    for name in sweep.parameters:
+        if name in env:
+            yield "sweep", f"the parameter {name} is a variable of the application, too"
+    if len(roles) > 1 or any(role.service for role in roles):
+        yield "sweep", "needs one kind of containers, and the application has roles"
+    elif (most := roles[0].instances * sweep.trials_per_container) < (sweep.concurrency or 0):
+        counts = f"containers={roles[0].instances}, trials_per_container={sweep.trials_per_container}"
+        yield "sweep.concurrency", f"is {sweep.concurrency}, and {most} trials can run at once ({counts})"
+    if framework is not Framework.NONE:
+        yield "application.framework", f"is {framework.value}, and the trials of a sweep run in one container each"
+    elif gang is not Gang.NONE and len(roles) == 1:
+        yield "application.gang", f"is {gang.value}, and the containers of a sweep do not start together"
+    if checkpoint is not None:
+        yield "checkpoint", "is not possible in a sweep: several trials would share it"
+
+
 def _no_role(name: str, names: Iterable[str]) -> str:
     from dlapp.system.text import nearest  # only for an error
 
@@ -861,3 +914,10 @@ def check_env_name(where: str, name: str) -> None:
         raise SpecError(where, f"{name!r} is not the name of a variable")
     if name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIXES):
         raise SpecError(where, "is set by dlapp and cannot be set here")
+
+
+def check_parameter_name(where: str, name: str) -> None:
+    """Refuse a name that no parameter of a sweep can have. Raises SpecError; the message names ``where``."""
+    check_env_name(where, name)
+    if name in RESERVED_PARAMETERS:
+        raise SpecError(where, f"cannot be set: {{{name}}} in an argument is a number that dlapp sets")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dlapp.client.application import Application
     from dlapp.client.keywords import ApplicationFields
     from dlapp.client.logs import LogPiece
+    from dlapp.client.sweep import Sweep
     from dlapp.cluster import Engine, LogFiles
     from dlapp.config import Config
     from dlapp.ids import ApplicationId, ContainerId
@@ -256,6 +257,13 @@ class Client(Closeable):
             return from_json(UsageHistory, {} if data is None else data)
         except (SpecError, UsageError) as error:
             raise DlappError(f"the use of the containers of {found} cannot be read: {error}") from error
+
+    def sweep(self, application_id: AnyApplication) -> Sweep:
+        """Return the sweep of an application, whose trials can be asked for. Raises NotFound."""
+        from dlapp.client.sweep import Sweep
+
+        found = self._id(application_id)
+        return Sweep(found, self._on(found))
 
     def list_json(
         self,

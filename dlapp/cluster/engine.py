@@ -167,6 +167,11 @@ class Engine(Protocol):
         is none. Raises NotFound.
         """
 
+    def trials_text(self, application_id: ApplicationId) -> str:
+        """Return the results of a sweep as they were written last (`dlapp.sweep.results`); empty: there are none.
+        Raises NotFound.
+        """
+
     def soft_kill(self, application_id: ApplicationId, by: str) -> str:
         """Ask for a soft-kill; a line that says what comes of it. Raises NotFound, Denied."""
 

@@ -51,8 +51,10 @@ from dlapp.spec import (
     deciding_roles,
     needing_host_network,
     problems_between,
+    problems_with_sweep,
 )
 from dlapp.storage.glob import split_pattern
+from dlapp.sweep.spec import SweepSpec
 from dlapp.system.files import is_inside
 from dlapp.system.owners import user_name
 from dlapp.system.text import shown
@@ -489,6 +491,7 @@ class _Maker:
         outputs = [out for name in self._sections("to_hdfs") if (out := self._output(name, workspace))]
         self._check_overlaps(inputs, outputs, workspace)
         checkpoint = self._checkpoint(outputs, roles, gang)
+        sweep = self._sweep(roles, gang, framework, checkpoint, env)
         grace_s, network = self._kill_grace_s(), self._network(roles)
         if self.faults:
             return None
@@ -519,6 +522,7 @@ class _Maker:
                 outputs=tuple(outputs),
                 caches=self._caches(),
                 checkpoint=checkpoint,
+                sweep=sweep,
                 roles=tuple(roles),
                 gang=gang,
                 failure_settle_s=get("failure_settle", DEFAULT_FAILURE_SETTLE_S),
@@ -862,6 +866,29 @@ class _Maker:
             keep=get(section, "keep", DEFAULT_CHECKPOINTS),
             role=get(section, "role"),
         )
+
+    def _sweep(
+        self,
+        roles: Sequence[RoleSpec],
+        gang: Gang,
+        framework: Framework,
+        checkpoint: CheckpointSpec | None,
+        env: Mapping[str, str],
+    ) -> SweepSpec | None:
+        if "sweep" not in self.properties.sections:
+            return None
+        from dlapp.launcher.sweep_section import read_sweep_section, unknown_names  # most files have none
+
+        sweep = read_sweep_section(self.properties, self.faults, lambda text: _own_path(text, self.directory))
+        if sweep is None:
+            return None
+        self.notes += unknown_names(sweep, self._application("user_shell_args", ()))
+        for where, problem in problems_with_sweep(
+            sweep, roles=roles, gang=gang, framework=framework, checkpoint=checkpoint, env=env
+        ):
+            section, _, key = where.partition(".")
+            self.faults.add(self.properties.line(section, key), where, problem)
+        return sweep
 
     def _location(self, text: str, *, pattern: bool) -> str:
         """Return the location of a path: on HDFS or on this machine, as it says, else as the engine has it. Raises

@@ -25,12 +25,31 @@ from dlapp.spec import (
     check_env_name,
     check_role_name,
 )
+from dlapp.sweep.spec import (
+    MAX_SEED,
+    MAX_TRIAL_RETRIES,
+    MAX_TRIALS,
+    MAX_TRIALS_PER_CONTAINER,
+    Goal,
+    SweepCommit,
+)
+from dlapp.sweep.text_forms import (
+    OPTUNA_PRUNERS,
+    read_asha,
+    read_distribution,
+    read_metric,
+    read_sampler,
+    read_values,
+)
 from dlapp.system.text import nearest, read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
 
 NOT_BUILT = "is not built yet"
 ENV = "env."
 CACHE = "cache."
 """Keys of ``[application]`` that begin so set a variable each."""
+GRID = "grid."
+RANDOM = "random."
+"""Keys of ``[sweep]`` that begin so are a parameter each."""
 
 MOST_ARGUMENT_BYTES = 131_071
 """Linux, MAX_ARG_STRLEN: one argument or variable has 32 pages at most, its closing NUL included."""
@@ -257,6 +276,38 @@ def _on_container_failure(text: str) -> str:
     return read_choice(text, ("stop", "continue"))
 
 
+def _trials(text: str) -> int:
+    return read_count(text, 1, MAX_TRIALS)
+
+
+def _max_failures(text: str) -> int:
+    return read_count(text, 0, MAX_TRIALS)
+
+
+def _trials_per_container(text: str) -> int:
+    return read_count(text, 1, MAX_TRIALS_PER_CONTAINER)
+
+
+def _trial_retries(text: str) -> int:
+    return read_count(text, 0, MAX_TRIAL_RETRIES)
+
+
+def _seed(text: str) -> int:
+    return read_count(text, 0, MAX_SEED)
+
+
+def _goal(text: str) -> str:
+    return read_choice(text, [one.value for one in Goal])
+
+
+def _sweep_commit(text: str) -> str:
+    return read_choice(text, [one.value for one in SweepCommit])
+
+
+def _pruner(text: str) -> str:
+    return read_choice(text, OPTUNA_PRUNERS)
+
+
 def check_variable(text: str) -> str:
     """Return the value of a variable; ValueError: no process can be given it."""
     if "\0" in text:
@@ -359,6 +410,22 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "keep": PropertyKey(_checkpoints),
         "role": PropertyKey(_checkpoint_role),
     },
+    "sweep": {
+        "list": PropertyKey(_text),
+        "sampler": PropertyKey(read_sampler),
+        "pruner": PropertyKey(_pruner),
+        "trials": PropertyKey(_trials),
+        "seed": PropertyKey(_seed),
+        "metric": PropertyKey(read_metric),
+        "goal": PropertyKey(_goal),
+        "asha": PropertyKey(read_asha),
+        "concurrency": PropertyKey(_trials),
+        "trials_per_container": PropertyKey(_trials_per_container),
+        "trial_time": PropertyKey(_max_runtime_s),
+        "retries": PropertyKey(_trial_retries),
+        "max_failures": PropertyKey(_max_failures),
+        "commit": PropertyKey(_sweep_commit),
+    },
 }
 
 SYNONYMS = {
@@ -394,6 +461,11 @@ SYNONYMS = {
         ("to_hdfs.hdfs", "target to"),
         ("to_hdfs.overwrite", "replace force"),
         ("checkpoint.every", "interval checkpointinterval"),
+        ("sweep.trials", "numsamples ntrials samples maxtrials"),
+        ("sweep.goal", "direction objective maximize minimize"),
+        ("sweep.concurrency", "maxconcurrent maxconcurrenttrials paralleltrials njobs"),
+        ("sweep.trial_time", "trialtimeout"),
+        ("sweep.asha", "earlystopping scheduler rungs graceperiodsteps reductionfactor"),
     )
     for other in others.split()
 }
@@ -406,6 +478,10 @@ SECTION_SYNONYMS = {"app": "application", "job": "application", "input": "from_h
     "output": "to_hdfs",
     "outputs": "to_hdfs",
     "checkpoints": "checkpoint",
+    "sweeps": "sweep",
+    "search": "sweep",
+    "tune": "sweep",
+    "hyperparameters": "sweep",
 }
 
 NAMED = ("role", "from_hdfs", "to_hdfs")
@@ -414,6 +490,8 @@ NAMED = ("role", "from_hdfs", "to_hdfs")
 REQUIRED_SECTIONS = ("application",)
 ENV_KEY = PropertyKey(check_variable, lines=True, may_be_empty=True)
 CACHE_KEY = PropertyKey(_cache_path)
+GRID_KEY = PropertyKey(read_values, lines=True, keeps_quotes=True)
+RANDOM_KEY = PropertyKey(read_distribution, lines=True, keeps_quotes=True)
 
 
 def key_of(section: str, name: str) -> PropertyKey | None:
@@ -423,6 +501,8 @@ def key_of(section: str, name: str) -> PropertyKey | None:
         return ENV_KEY
     if kind == "application" and name.startswith(CACHE):
         return CACHE_KEY
+    if kind == "sweep" and name.startswith((GRID, RANDOM)):
+        return GRID_KEY if name.startswith(GRID) else RANDOM_KEY
     return SECTIONS[kind].get(name)
 
 
@@ -432,6 +512,8 @@ def names_of(section: str) -> list[str]:
     names = [name for name, key in SECTIONS[kind].items() if key is not _UNBUILT]
     if kind in ("application", "role"):
         names.append(f"{ENV}NAME")
+    if kind == "sweep":
+        names += [f"{GRID}NAME", f"{RANDOM}NAME"]
     return [*names, f"{CACHE}NAME"] if kind == "application" else names
 
 

@@ -18,6 +18,7 @@ from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.scan import Scan
 from dlapp.launcher.submit import LeaveOut, NetworkProblem, check_engine, check_world
 from dlapp.serialization import to_json
+from dlapp.spec import AppSpec
 from dlapp.storage.inputs import plan_input
 
 SHOWN_ENTRIES = 10
@@ -57,11 +58,13 @@ def plan_submission(
     scan = check_world(application, config, notes.append, leave_out(spec), network_problem(spec))
     found = engine.plan(spec)
     gcores = spec.total()[2]
-    hours = None if spec.max_runtime_s is None else gcores * spec.max_runtime_s / 3600
+    longest_s = _longest_s(spec)
+    hours = None if longest_s is None else gcores * longest_s / 3600
     return {
         "spec": to_json(spec),
         "workspace": _workspace(scan),
         "inputs": _inputs(application),
+        "sweep": _sweep(spec),
         "asked": total(found.facts.asks),
         "limits": _limits(found),
         "nodes": {role: list(nodes) for role, nodes in found.nodes.items()},
@@ -82,6 +85,23 @@ def _workspace(scan: Scan) -> dict[str, Any] | None:
         "largest": [{"name": name, "size_bytes": size} for name, size in scan.largest(SHOWN_ENTRIES)],
         "excluded": list(scan.excluded),
         "left_out": dict(scan.left_out),
+    }
+
+
+def _longest_s(spec: AppSpec) -> float | None:
+    """Return how long the containers run at most [s], but for their starts; None: nothing limits it."""
+    of_trials = spec.sweep.longest_s(spec.containers) if spec.sweep is not None else None
+    return min((one for one in (spec.max_runtime_s, of_trials) if one is not None), default=None)
+
+
+def _sweep(spec: AppSpec) -> dict[str, Any] | None:
+    sweep = spec.sweep
+    if sweep is None:
+        return None
+    return {
+        "trials": sweep.trials,
+        "concurrency": sweep.concurrency_of(spec.containers),
+        "longest_s": sweep.longest_s(spec.containers),
     }
 
 

@@ -21,7 +21,11 @@ from dlapp.launcher.keys import (
     CACHE_KEY,
     ENV,
     ENV_KEY,
+    GRID,
+    GRID_KEY,
     NAMED,
+    RANDOM,
+    RANDOM_KEY,
     REQUIRED_SECTIONS,
     SECTION_NAME,
     SECTIONS,
@@ -32,7 +36,7 @@ from dlapp.launcher.keys import (
 )
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides, quoted_words
 from dlapp.serialization import from_json, to_json
-from dlapp.spec import check_cache_name, check_env_name, check_role_name
+from dlapp.spec import check_cache_name, check_env_name, check_parameter_name, check_role_name
 from dlapp.system.text import shown
 from dlapp.value import Value, field, replace
 
@@ -374,6 +378,8 @@ def _checked(properties: Properties, faults: Faults) -> Properties:
                     check_env_name(where, name.removeprefix(ENV))
                 elif key is CACHE_KEY:
                     check_cache_name(where, name.removeprefix(CACHE))
+                elif key in (GRID_KEY, RANDOM_KEY):
+                    check_parameter_name(where, name.removeprefix(GRID).removeprefix(RANDOM))
                 read_value(key, setting.value)
                 good[name] = setting
             except SpecError as refused:

@@ -16,6 +16,7 @@ from dlapp.errors import AskTooLarge, DlappError, SpecError
 from dlapp.ids import ApplicationId
 from dlapp.launcher.application import ResolvedApplication, Snapshot, Source, add_refusal, os_user, read_application
 from dlapp.launcher.checks import Note, WorldCheck
+from dlapp.launcher.keys import NOT_BUILT
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.pack import pack
 from dlapp.launcher.properties import Faults
@@ -190,6 +191,8 @@ def _step(say: Say, name: str, ok: str) -> Iterator[None]:
 def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
     """Check the request with the engine; refuse a key that it cannot honour, with its line."""
     try:
+        if application.spec.sweep is not None:
+            raise SpecError("sweep", NOT_BUILT)
         return engine.check(application.spec)
     except SpecError as refused:
         faults = Faults(application.properties.path)

@@ -34,6 +34,7 @@ COMMANDS = {
     "why": CommandEntry("why", "Show why an application waits, and when it may start."),
     "list": CommandEntry("list", "List applications."),
     "logs": CommandEntry("logs", "Show what an application's containers print."),
+    "sweep": CommandEntry("sweep", "Show the trials of a sweep, the best first."),
     "report": CommandEntry("report", "Write a page on what an application did."),
     "softkill": CommandEntry("softkill", "End applications early, with their output."),
     "kill": CommandEntry("kill", "Kill applications at once, without output."),

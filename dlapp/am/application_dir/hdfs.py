@@ -35,6 +35,7 @@ from dlapp.cluster.yarn.staging import (
     OWN_MODE,
     SOFT_KILL,
     SUBMISSION,
+    TRIALS,
     USAGE,
     VIEW,
     StagingFiles,
@@ -105,6 +106,8 @@ class HdfsApplicationDir:
         self._last_view: ApplicationView | None = None
         self._usage: bytes | None = None
         self._last_usage: bytes | None = None
+        self._trials: bytes | None = None
+        self._last_trials: bytes | None = None
         self._journal = HdfsJournalWriter(self, files, attempt)
         self._closing = False
         self._control_url = ""
@@ -149,6 +152,12 @@ class HdfsApplicationDir:
         if self._found is None:
             with self._changed:
                 self._usage = self._last_usage = data
+
+    def write_trials(self, text: str) -> None:
+        """Replace the results of a sweep, in a moment; not those of another attempt."""
+        if self._found is None:
+            with self._changed:
+                self._trials = self._last_trials = text.encode()
 
     def usage(self) -> Mapping[str, Any]:
         """Return the use that was written last; empty: there is none, or it cannot be read."""
@@ -248,6 +257,8 @@ class HdfsApplicationDir:
             # First what nothing depends on: the history says that all is kept.
             if self._last_usage is not None:
                 self._files.write(self._paths.usage(self._application_id), self._last_usage, OWN_FILE_MODE)
+            if self._last_trials is not None:
+                self._files.write(self._paths.trials(self._application_id), self._last_trials, OWN_FILE_MODE)
             self._files.write(self._paths.history(self._application_id), _as_json(history), OWN_FILE_MODE)
 
         self._again(lambda: _patiently(keep))
@@ -280,6 +291,7 @@ class HdfsApplicationDir:
                     self._changed.wait(left_s)
                 closing, self._hurries, self._wrote_at = self._closing, False, time.monotonic()
                 usage, self._usage = self._usage, None
+                trials, self._trials = self._trials, None
                 view = self._view if self._is_due() else None
                 if view is not None:
                     self._view, self._written, self._written_at = None, _essence(view), time.monotonic()
@@ -295,6 +307,8 @@ class HdfsApplicationDir:
                 self._again(lambda view=view: self._write(VIEW, view))
             if usage is not None and self.is_ours():
                 self._again(lambda usage=usage: self._files.write(self._place(USAGE), usage, OWN_FILE_MODE))
+            if trials is not None and self.is_ours():
+                self._again(lambda trials=trials: self._files.write(self._place(TRIALS), trials, OWN_FILE_MODE))
 
     def _look_for_requests(self) -> None:
         """Look for requests of who cannot reach the control address: to end the application, and for views."""

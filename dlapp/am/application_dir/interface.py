@@ -95,6 +95,9 @@ class ApplicationDir(Protocol):
     def write_usage(self, data: bytes) -> None:
         """Replace the use of the containers over time, in JSON, now or soon. Raises OSError."""
 
+    def write_trials(self, text: str) -> None:
+        """Replace the results of a sweep (`dlapp.sweep.results`), now or soon. Raises OSError."""
+
     def usage(self) -> Mapping[str, Any]:
         """Return the use that was written last, also by an earlier attempt; empty: there is none, or it cannot be
         read."""

@@ -6,6 +6,7 @@ by a rename, and what decides something is on the disk before the name is.
     submission.json  secrets.json     what was submitted
     view.json                         what tools show
     usage.json                        the use of the containers over time
+    trials.jsonl                      the results of a sweep
     journal-<attempt>.jsonl           what happened, for a next attempt
     report.html                       the page of an application that has ended
     commit.json                       the commit claim: created once, never changed
@@ -103,6 +104,13 @@ class LocalApplicationDir:
         with open(temporary, "wb") as file:
             file.write(data)
         os.rename(temporary, self._path("usage.json"))
+
+    def write_trials(self, text: str) -> None:
+        """Replace the results of a sweep, as the view."""
+        temporary = self._path(f".trials.{os.getpid()}")
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.rename(temporary, self._path("trials.jsonl"))
 
     def usage(self) -> Mapping[str, Any]:
         """Return the use that was written last; empty: there is none, or it cannot be read."""

@@ -441,6 +441,21 @@ def read_json(path: str) -> dict[str, object] | None:
         raise DlappError(f"{files.shown_path(path)} cannot be read: {error.problem}") from error
 
 
+def read_text(path: str, limit: int) -> str:
+    """Return a text file of an application, which is written by renaming; empty if it does not exist.
+
+    Raises:
+        PermissionError: this process may not read it.
+        DlappError: it is no plain file, too large, or another's than its directory.
+    """
+    try:
+        return read_bytes(path, limit).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except UntrustedFile as error:
+        raise DlappError(f"{files.shown_path(path)} cannot be read: {error.problem}") from error
+
+
 def read_bytes(path: str, limit: int, *, end: bool = False) -> bytes:
     """Return the content of a regular file that belongs to the owner of its directory.
 

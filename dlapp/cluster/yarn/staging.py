@@ -6,6 +6,7 @@
         history/    0700    <application id>.json: its last view, and what was submitted
         notify/     0700    <application id>.json: notifications that are not delivered yet
                             <application id>.usage: the use of its containers over time
+                            <application id>.trials: the results of its sweep
 
 This room uses no storage of its own: who makes an engine gives it the `StagingFiles` that it works with.
 """
@@ -27,7 +28,8 @@ ADDRESSES = "addresses"
 KILL, SOFT_KILL = "kill.json", "softkill.json"
 COMMIT = "commit.json"
 USAGE = "usage.json"
-HISTORY_SUFFIX, USAGE_SUFFIX = ".json", ".usage"
+TRIALS = "trials.jsonl"
+HISTORY_SUFFIX, USAGE_SUFFIX, TRIALS_SUFFIX = ".json", ".usage", ".trials"
 MAX_REQUEST_BYTES = 4096
 """Of a file that asks for a soft-kill or a kill, and of that with the ApplicationMaster's address: two short fields."""
 MAX_SUBMISSION_BYTES = 16 << 20
@@ -173,3 +175,7 @@ class StagingPaths(NamedTuple):
     def usage(self, application_id: ApplicationId) -> str:
         """Use of the containers of one application that has ended."""
         return f"{self.all_history}/{application_id}{USAGE_SUFFIX}"
+
+    def trials(self, application_id: ApplicationId) -> str:
+        """Results of the sweep of one application that has ended."""
+        return f"{self.all_history}/{application_id}{TRIALS_SUFFIX}"

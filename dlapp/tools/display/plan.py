@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from dlapp.tools.display.view import table
 from dlapp.tools.display.why import estimate_text
 
 _SHOWN_NAMES = 5
+_UNLIMITED = "no limit, as max_runtime is not set"
 
 
 def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
@@ -35,6 +37,10 @@ def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
     for one in plan["inputs"]:
         name = f" {one['name']}".rstrip()
         lines.append(f"input{name} : {human_size(one['size_bytes'])} in {_count(one['files'], 'file')}")
+    if sweep := plan.get("sweep"):
+        longest_s = sweep["longest_s"]
+        most = "no limit, as trial_time is not set" if longest_s is None else f"at most {_duration(longest_s)}"
+        lines.append(f"sweep : {_count(sweep['trials'], 'trial')}, {sweep['concurrency']} at once, {most}")
     head = ("LIMIT", "RESOURCE", "ASKED", "AVAILABLE", "MOST")
     rows = [
         (one["limit"], one["resource"], str(one["asked"]), str(one["available"]), str(one["most"]))
@@ -52,8 +58,16 @@ def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
     if waiting["code"] != "starting":
         lines.append(f"start : {estimate_text(plan['estimate'], now_ms)}")
     hours = plan["gpu_hours_most"]
-    lines.append(f"GPU-hours : {'no limit, as max_runtime is not set' if hours is None else f'{hours:.4g} at most'}")
+    lines.append(f"GPU-hours : {_UNLIMITED if hours is None else f'{hours:.4g} at most'}")
     return lines
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration as ``45 s``, ``12 min`` or ``3 h 05 min``, rounded up."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _count(count: int, one: str, several: str = "") -> str:

@@ -31,6 +31,7 @@ from dlapp.cluster.local.state import (
     open_state,
     read_bytes,
     read_json,
+    read_text,
     write_whole,
 )
 from dlapp.errors import (
@@ -634,6 +635,15 @@ class LocalEngine(Closeable):
             return self._as(self._state, "usage_json", application_id)
         with self._opened(str(application_id)) as home:
             return read_json(os.path.join(home, "usage.json"))
+
+    def trials_text(self, application_id: ApplicationId) -> str:
+        """The results of a sweep; empty: there are none. Raises NotFound."""
+        if self._is_others:
+            return str(self._as(self._state, "trials_text", application_id))
+        from dlapp.sweep.spec import MAX_RESULTS_BYTES
+
+        with self._opened(str(application_id)) as home:
+            return read_text(os.path.join(home, "trials.jsonl"), MAX_RESULTS_BYTES)
 
     @contextlib.contextmanager
     def _opened(self, application_id: str) -> Iterator[str]:

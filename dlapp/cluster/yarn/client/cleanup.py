@@ -26,6 +26,8 @@ from dlapp.cluster.yarn.staging import (
     MAX_VIEW_BYTES,
     OWN_MODE,
     SUBMISSION,
+    TRIALS,
+    TRIALS_SUFFIX,
     USAGE,
     USAGE_SUFFIX,
     VIEW,
@@ -37,6 +39,7 @@ from dlapp.ids import ApplicationId
 from dlapp.report import CommitClaim, OutputView, State
 from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import OutputSpec
+from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock
 from dlapp.system.retention import KeptItem, Retention, files_in
 from dlapp.usage import MAX_USAGE_BYTES
@@ -134,6 +137,9 @@ def _settled(
             with contextlib.suppress(NotFound):
                 usage = files.read(f"{staging}/{USAGE}", max_bytes=MAX_USAGE_BYTES)
                 files.write(places.usage(application_id), usage, 0o600, once=True)
+            with contextlib.suppress(NotFound):
+                trials = files.read(f"{staging}/{TRIALS}", max_bytes=MAX_RESULTS_BYTES)
+                files.write(places.trials(application_id), trials, 0o600, once=True)
             # The ApplicationMaster may be just doing the same: its words are the later ones.
             finished_ms = clock.now_ms() - int(ended.ago_s * 1000)
             kept = {"view": None, "state": ended.state.value, "finished_ms": finished_ms, **told}
@@ -292,7 +298,8 @@ def sweep(
         since_ms = min([now_ms, *submitted]) - int(USED_EVERY_S * 1000)
         names = archives_to_remove(cache, archives, since_ms, now_ms)
     gone = [f"{places.cache}/{name}" for name in names]
-    kept = [one for one in _entries(files, places.all_history) if one.name.endswith((HISTORY_SUFFIX, USAGE_SUFFIX))]
+    endings = (HISTORY_SUFFIX, USAGE_SUFFIX, TRIALS_SUFFIX)
+    kept = [one for one in _entries(files, places.all_history) if one.name.endswith(endings)]
     gone += [f"{places.all_history}/{one.name}" for one in histories.expired(kept, now_ms, now_ms)]
     for location in gone[:MOST_AT_ONCE]:
         mark = files.look(location + USED)

@@ -23,7 +23,7 @@ from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
 from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT
 from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.cluster.yarn.staging import USAGE, StagingPaths
+from dlapp.cluster.yarn.staging import TRIALS, USAGE, StagingPaths
 from dlapp.config import Config
 from dlapp.errors import AskTooLarge, ConfigError, NotFound, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
@@ -31,6 +31,7 @@ from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.serialization import parse_json, to_json
 from dlapp.spec import AppSpec
+from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock
 from dlapp.usage import MAX_USAGE_BYTES
 from dlapp.value import Closeable
@@ -201,6 +202,15 @@ class YarnEngine(Closeable):
                 return parse_json(files.read(place, max_bytes=MAX_USAGE_BYTES))
         return None
 
+    def trials_text(self, application_id: ApplicationId) -> str:
+        """Return the results of the sweep of one of the caller's applications; empty: there are none."""
+        files = self._session.files(self._session.user)
+        places = StagingPaths(files.home)
+        for place in (places.trials(application_id), f"{places.staging(application_id)}/{TRIALS}"):
+            with contextlib.suppress(NotFound):
+                return files.read(place, max_bytes=MAX_RESULTS_BYTES).decode(errors="replace")
+        return ""
+
     def unstored(self, view: Mapping[str, Any]) -> list[str]:
         """Return where such output is, each as ``host:path``: in the user's directory on the node of its container."""
         containers = [two for one in view["containers"] for two in (one, *one.get("earlier", ()))]
@@ -239,4 +249,5 @@ class YarnEngine(Closeable):
         # In this order: a directory without a history would be settled once more.
         files.remove(places.staging(application_id))
         files.remove(places.usage(application_id))
+        files.remove(places.trials(application_id))
         files.remove(places.history(application_id))

@@ -1,0 +1,52 @@
+"""A sweep that a program looks at: its trials, as its application has recorded them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlapp.errors import DlappError, UsageError
+from dlapp.ids import ApplicationId
+from dlapp.sweep.results import SweepResults, TrialView, read_results
+
+if TYPE_CHECKING:
+    from dlapp.cluster import Engine
+
+
+class Sweep:
+    """The trials of one application.
+
+    Args:
+        application_id: of the application.
+        engine: of its client, which is not to be closed before.
+    """
+
+    def __init__(self, application_id: ApplicationId, engine: Engine) -> None:
+        self.application_id, self._engine = application_id, engine
+
+    def results(self) -> SweepResults:
+        """Return what all trials have come to; while they run, as of some seconds ago.
+
+        Raises:
+            NotFound: there is no such application.
+            UsageError: it has no sweep.
+            DlappError: its results cannot be read.
+        """
+        text = self._engine.trials_text(self.application_id)
+        if text:
+            try:
+                return read_results(text)
+            except ValueError as error:
+                raise DlappError(f"the trials of {self.application_id} cannot be read: {error}") from error
+        sweep = self._engine.submission(self.application_id).spec.sweep
+        if sweep is None:
+            raise UsageError(f"{self.application_id} has no [sweep]")
+        return SweepResults(total=sweep.trials, parameters=sweep.parameters, metric=sweep.metric, goal=sweep.goal)
+
+    def trials(self) -> list[TrialView]:
+        """Return the trials that were started, best first. Raises as `results`."""
+        return self.results().ranked()
+
+    def best(self) -> TrialView | None:
+        """Return the best of the trials that are done or were stopped early; None: none has a metric yet. Raises as
+        `results`."""
+        return self.results().best()

@@ -1,0 +1,221 @@
+"""Results of a sweep: what each trial has come to, the leaderboard, and the file that has them.
+
+The file is JSON, a line for each value: the first is the sweep, then each trial that was started, in the order of their
+numbers. A trial is an array, because ten thousand of them are written every few seconds and read by a command in a
+fraction of one. The format grows by adding: elements at the end of an array, keys of the first object.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any
+
+from dlapp.sweep.spec import MAX_TRIALS, Goal, SweepSpec
+from dlapp.value import Value, field
+
+MAX_CURVE_POINTS = 32
+"""Points that are kept of a trial's curve: 10,000 trials have 5 MB of them."""
+
+
+class TrialState(Enum):
+    """State of a trial."""
+
+    WAITING = "waiting"
+    """It runs for the first time, or again, when there is room for it."""
+    RUNNING = "running"
+    DONE = "done"
+    """Its program ended with exit code 0."""
+    STOPPED = "stopped"
+    """It was ended early on purpose, and its output counts."""
+    FAILED = "failed"
+    KILLED = "killed"
+    """The sweep ended before it did."""
+
+
+_WITH_RESULT = (TrialState.DONE, TrialState.STOPPED)
+
+
+class TrialView(Value, kw_only=True):
+    """One trial, as it is or ended.
+
+    Args:
+        number: of the trial.
+        parameters: name -> value.
+        tries: how often it was started.
+        metric: the value that it reported last; None: it reported none.
+        step: of that report.
+        reports: how often it reported the metric, in its last run.
+        ran_s: how long its program has run, in its last run [s].
+        container: CONTAINER_INDEX of the container that runs it, or ran it last; None: none did.
+        exit_code: of its program; None: it runs, or a signal ended it.
+        why: why it was stopped or failed, or has no metric; empty: there is nothing to say.
+        curve: steps and values that it reported, at most `MAX_CURVE_POINTS` of them.
+    """
+
+    number: int
+    state: TrialState
+    parameters: dict[str, str] = field(default_factory=dict)
+    tries: int = 0
+    metric: float | None = None
+    step: int | None = None
+    reports: int = 0
+    ran_s: float = 0.0
+    container: int | None = None
+    exit_code: int | None = None
+    why: str = ""
+    curve: tuple[tuple[float, float], ...] = ()
+
+
+class SweepResults(Value, kw_only=True):
+    """A sweep with its trials, as it is or ended.
+
+    Args:
+        total: how many trials there are; those that were never started are not in ``trials``.
+        parameters: their names, in the order of the properties file.
+        metric: name of the metric; empty: trials are not compared.
+        goal: whether more of it is better; None: there is no metric.
+        trials: those that were started, by number.
+    """
+
+    total: int
+    parameters: tuple[str, ...] = ()
+    metric: str = ""
+    goal: Goal | None = None
+    trials: tuple[TrialView, ...] = ()
+
+    def ranked(self) -> list[TrialView]:
+        """Return the trials, best first: those with a metric, then those without, and last those that failed or were
+        killed. Trials with the same metric are in the order of their numbers."""
+        sign = 1.0 if self.goal is Goal.MIN else -1.0
+
+        def key(one: TrialView) -> tuple[int, float, int]:
+            if one.state in (TrialState.FAILED, TrialState.KILLED):
+                return 2, 0.0, one.number
+            return (1, 0.0, one.number) if one.metric is None else (0, sign * one.metric, one.number)
+
+        return sorted(self.trials, key=key)
+
+    def best(self) -> TrialView | None:
+        """Return the best of the trials that are done or were stopped; None: none has a metric."""
+        ended = (one for one in self.ranked() if one.state in _WITH_RESULT and one.metric is not None)
+        return next(ended, None)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many trials are in each state, by the names of the states; those in which none is are left
+        out."""
+        found = dict.fromkeys((one.value for one in TrialState), 0)
+        for one in self.trials:
+            found[one.state.value] += 1
+        found[TrialState.WAITING.value] += self.total - len(self.trials)
+        return {state: count for state, count in found.items() if count}
+
+
+def metric_missing(metric: str, problem: str = "") -> str:
+    """Return what is said of a trial that ended without its metric.
+
+    Args:
+        metric: its name.
+        problem: why a report of it was refused; empty: none was.
+    """
+    return f"never reported {metric}" + (f" (a report was refused: {problem})" if problem else "")
+
+
+def thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Return at most `MAX_CURVE_POINTS` points of a curve, with the first and the last one."""
+    most = MAX_CURVE_POINTS
+    if len(points) <= most:
+        return tuple(points)
+    last = len(points) - 1
+    return tuple(points[place * last // (most - 1)] for place in range(most))
+
+
+def head_line(sweep: SweepSpec) -> str:
+    """Return the first line of the file, without its line end."""
+    goal = None if sweep.goal is None else sweep.goal.value
+    head = {"trials": sweep.trials, "metric": sweep.metric, "goal": goal, "parameters": list(sweep.parameters)}
+    return json.dumps(head, separators=(",", ":"))
+
+
+def trial_line(trial: TrialView, parameters: Iterable[str]) -> str:
+    """Return the line of a trial, without its line end.
+
+    Args:
+        trial: one that was started.
+        parameters: names, as in the first line.
+    """
+    row = (
+        trial.number,
+        trial.state.value,
+        trial.tries,
+        trial.metric,
+        trial.step,
+        trial.reports,
+        round(trial.ran_s, 3),
+        trial.container,
+        trial.exit_code,
+        trial.why,
+        [trial.parameters.get(name) for name in parameters],
+        [[int(step) if step == int(step) else step, value] for step, value in trial.curve],
+    )
+    return json.dumps(row, separators=(",", ":"))
+
+
+def read_results(text: str) -> SweepResults:
+    """Read the file. A last line that is not whole is left out.
+
+    Raises:
+        ValueError: it is not such a file.
+    """
+    first, _, rest = text.partition("\n")
+    lines = rest[: rest.rfind("\n") + 1].rstrip("\n").replace("\n", ",")
+    try:
+        head, rows = json.loads(first), json.loads(f"[{lines}]")
+        if not isinstance(head, dict):
+            raise ValueError("its first line is not an object")
+        names = tuple(map(str, head["parameters"]))
+        goal = Goal(head["goal"]) if head["goal"] is not None else None
+        total = _checked(head["trials"], int)
+        trials = [_trial(row, names) for row in rows]
+        metric = str(head["metric"])
+    except (LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"a line is not complete: {error!r}") from error
+    trials.sort(key=lambda one: one.number)
+    if not 0 <= total <= MAX_TRIALS or len(trials) > total:
+        raise ValueError(f"it has {len(trials)} of {total} trials")
+    return SweepResults(total=total, parameters=names, metric=metric, goal=goal, trials=tuple(trials))
+
+
+def _trial(row: Any, names: tuple[str, ...]) -> TrialView:
+    number, state, tries, metric, step, reports, ran_s, container, exit_code, why, values, curve = row[:12]
+    return TrialView(
+        number=_checked(number, int),
+        state=_STATES[state],
+        tries=_checked(tries, int),
+        metric=None if metric is None else _finite(metric),
+        step=None if step is None else _checked(step, int),
+        reports=_checked(reports, int),
+        ran_s=_finite(ran_s),
+        container=None if container is None else _checked(container, int),
+        exit_code=None if exit_code is None else _checked(exit_code, int),
+        why=_checked(why, str),
+        parameters={name: _checked(value, str) for name, value in zip(names, values, strict=True) if value is not None},
+        curve=tuple([(_finite(at), _finite(value)) for at, value in curve[:MAX_CURVE_POINTS]]),
+    )
+
+
+_STATES = {one.value: one for one in TrialState}
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"it has {type(value).__name__} in place of {kind.__name__}")
+    return value
+
+
+def _finite(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError("it has no finite number where one belongs")
+    return float(value)

@@ -1,0 +1,332 @@
+"""Specification of a sweep: the ``[sweep]`` section of a properties file as values.
+
+Parameters and their values are text, as environment variables and arguments are: what a trial gets is what the user
+wrote, and numbers that dlapp draws are written so that they read back as the same number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from enum import Enum
+
+from dlapp.errors import SpecError
+from dlapp.value import Value
+
+MAX_TRIALS = 10_000
+"""So many are simulated and measured."""
+MAX_PARAMETERS = 100
+MAX_VALUE_BYTES = 4096
+MAX_TABLE_BYTES = 128 << 10
+"""Text of all rows of a list, or all values of a grid: on YARN they are in the application's credentials, which have a
+limit."""
+MAX_RUNGS = 32
+MAX_STEP = 1 << 53
+"""Steps above it do not fit into a float."""
+MAX_TRIALS_PER_CONTAINER = 256
+MAX_TRIAL_RETRIES = 1000
+MAX_SEED = (1 << 53) - 1
+RESERVED_PARAMETERS = ("index", "trial")
+"""Arguments have ``{index}`` and ``{trial}`` for numbers that dlapp knows."""
+OPTUNA = "optuna:"
+MAX_RESULTS_BYTES = 32 << 20
+"""Of the file with the results of a sweep: with 10,000 trials it has some 10 MB."""
+
+
+class Sampler(Enum):
+    """Source of the parameters of trials."""
+
+    GRID = "grid"
+    """All combinations of the values of each parameter."""
+    RANDOM = "random"
+    """Draws from distributions, each trial's independent of the others."""
+    LIST = "list"
+    """Rows of a file."""
+    OPTUNA = "optuna"
+    """A sampler of Optuna, which learns from the trials that have ended."""
+
+
+class Goal(Enum):
+    """Direction in which a metric is better."""
+
+    MAX = "max"
+    MIN = "min"
+
+
+class SweepCommit(Enum):
+    """Time at which the outputs of trials are committed."""
+
+    END = "end"
+    """All together, when the sweep has ended."""
+    TRIAL = "trial"
+    """Those of each trial, when it has ended."""
+
+
+class DistributionKind(Enum):
+    """Form of a distribution."""
+
+    UNIFORM = "uniform"
+    LOGUNIFORM = "loguniform"
+    INT = "int"
+    CHOICE = "choice"
+
+
+class GridParameter(Value):
+    """A parameter of a grid, with its values in the order of the file."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        where = f"sweep.grid.{self.name}"
+        _check_values(where, self.values)
+
+
+class Distribution(Value, kw_only=True):
+    """A parameter with the distribution that its values are drawn from.
+
+    Args:
+        name: of the parameter.
+        kind: form of the distribution.
+        low, high: its bounds; for `DistributionKind.INT` both are possible values; None with ``choice``.
+        values: those of ``choice``.
+    """
+
+    name: str
+    kind: DistributionKind
+    low: float | None = None
+    high: float | None = None
+    values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"sweep.random.{self.name}"
+        if self.kind is DistributionKind.CHOICE:
+            _check_values(where, self.values)
+        elif problem := bounds_problem(self.kind, self.low, self.high):
+            raise SpecError(where, problem)
+
+
+class TrialTable(Value):
+    """Parameters of trials as rows of a file.
+
+    Args:
+        names: of the parameters.
+        rows: for each trial its values, in the order of ``names``.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        for number, row in enumerate(self.rows):
+            if len(row) != len(self.names):
+                problem = f"row {number} has {len(row)} values, and there are {len(self.names)} parameters"
+                raise SpecError("sweep.list", problem)
+            for value in row:
+                check_value("sweep.list", value)
+
+
+class AshaSpec(Value):
+    """Early stopping by successive halving (`dlapp.sweep.asha`).
+
+    Args:
+        rungs: steps at which trials are compared, growing.
+        factor: of the trials that reach a rung, one in so many goes on.
+    """
+
+    rungs: tuple[int, ...]
+    factor: float
+
+    def __post_init__(self) -> None:
+        if problem := asha_problem(self.rungs, self.factor):
+            raise SpecError("sweep.asha", problem)
+
+
+class SweepSpec(Value, kw_only=True):
+    """The ``[sweep]`` section.
+
+    Args:
+        sampler: where the parameters come from.
+        trials: how many there are.
+        grid: the parameters of a grid; the last one changes first.
+        random: the parameters that are drawn, also by Optuna.
+        table: the rows of a list.
+        seed: of the draws; the same seed gives the same trials.
+        optuna_sampler: name of Optuna's sampler (`dlapp.sweep.optuna_names`).
+        optuna_pruner: name of Optuna's pruner; empty: none.
+        metric: the payload's metric that trials are compared by; empty: they are not.
+        goal: whether more of it is better; None: there is no metric.
+        concurrency: trials at once; None: as many as the containers can run.
+        trials_per_container: how many a container can run at once.
+        trial_time_s: limit for one run of a trial [s]; None: no limit.
+        retries: how often a trial is started again after its program failed.
+        max_failures: how many trials may fail before the sweep ends; None: all.
+        asha: when trials are stopped early; None: never.
+        commit: when output is committed.
+    """
+
+    sampler: Sampler
+    trials: int
+    grid: tuple[GridParameter, ...] = ()
+    random: tuple[Distribution, ...] = ()
+    table: TrialTable | None = None
+    seed: int = 0
+    optuna_sampler: str = ""
+    optuna_pruner: str = ""
+    metric: str = ""
+    goal: Goal | None = None
+    concurrency: int | None = None
+    trials_per_container: int = 1
+    trial_time_s: float | None = None
+    retries: int = 0
+    max_failures: int | None = None
+    asha: AshaSpec | None = None
+    commit: SweepCommit = SweepCommit.END
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("trials", self.trials, 1, MAX_TRIALS),
+            ("trials_per_container", self.trials_per_container, 1, MAX_TRIALS_PER_CONTAINER),
+            ("concurrency", self.concurrency, 1, MAX_TRIALS),
+            ("retries", self.retries, 0, MAX_TRIAL_RETRIES),
+            ("max_failures", self.max_failures, 0, MAX_TRIALS),
+            ("seed", self.seed, 0, MAX_SEED),
+        ):
+            if value is not None and (type(value) is not int or not least <= value <= most):
+                raise SpecError(f"sweep.{name}", f"is {value!r}, allowed are {least} to {most}")
+        if self.trial_time_s is not None and not self.trial_time_s > 0:
+            raise SpecError("sweep.trial_time", f"is {self.trial_time_s!r} s, it must be above 0")
+        for where, problem in sweep_problems(self):
+            raise SpecError(where, problem)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        if self.table is not None:
+            return self.table.names
+        return (*(one.name for one in self.grid), *(one.name for one in self.random))
+
+    def concurrency_of(self, containers: int) -> int:
+        """Return how many trials run at once in so many containers, at most."""
+        most = containers * self.trials_per_container
+        return most if self.concurrency is None else min(self.concurrency, most)
+
+    def longest_s(self, containers: int) -> float | None:
+        """Return how long so many containers need at most for the programs of all trials [s]; None: there is no limit.
+
+        A trial that is run again because its container was lost is not counted.
+        """
+        if self.trial_time_s is None:
+            return None
+        rounds = -(-self.trials // self.concurrency_of(containers))
+        return rounds * (1 + self.retries) * self.trial_time_s
+
+
+def sweep_problems(sweep: SweepSpec) -> Iterator[tuple[str, str]]:
+    """Find what does not fit together in a sweep: each time the key of a properties file, and the problem."""
+    given = {
+        Sampler.GRID: bool(sweep.grid),
+        Sampler.RANDOM: bool(sweep.random),
+        Sampler.LIST: sweep.table is not None,
+    }
+    source = Sampler.RANDOM if sweep.sampler is Sampler.OPTUNA else sweep.sampler
+    if not given[source]:
+        yield "sweep", f"has no parameters: {_SOURCES[source]} is missing"
+    for other, is_given in given.items():
+        if is_given and other is not source:
+            yield "sweep", f"has {_SOURCES[other]}, which has no effect with sampler={sweep.sampler.value}"
+    names = sweep.parameters
+    if len(names) > MAX_PARAMETERS:
+        yield "sweep", f"has {len(names)} parameters, the maximum is {MAX_PARAMETERS}"
+    for name in sorted({one for one in names if names.count(one) > 1}):
+        yield "sweep", f"has the parameter {name} twice"
+    most = most_trials(sweep)
+    if most is not None and sweep.trials > most:
+        where = f"the grid has {most}" if sweep.sampler is Sampler.GRID else f"the list has {most}"
+        yield "sweep.trials", f"is {sweep.trials}, {where}"
+    if (size := table_bytes(sweep)) > MAX_TABLE_BYTES:
+        yield "sweep", f"has {size >> 10} KiB of values, the maximum is {MAX_TABLE_BYTES >> 10} KiB"
+    if sweep.metric and sweep.goal is None:
+        yield "sweep.goal", "is missing: max or min, for which metric is better"
+    if not sweep.metric:
+        for name, is_set in (("goal", sweep.goal is not None), ("asha", sweep.asha is not None)):
+            if is_set:
+                yield f"sweep.{name}", "has no effect without metric"
+        if sweep.sampler is Sampler.OPTUNA:
+            yield "sweep.metric", "is missing: Optuna learns from it"
+    if sweep.sampler is not Sampler.OPTUNA:
+        if sweep.optuna_pruner:
+            yield "sweep.pruner", f"has no effect without sampler={OPTUNA}NAME (asha stops trials of every sampler)"
+    elif sweep.asha is not None and sweep.optuna_pruner:
+        yield "sweep.pruner", "is given, and so is asha; one of them stops trials"
+
+
+def most_trials(sweep: SweepSpec) -> int | None:
+    """Return how many different trials there can be; None: any number."""
+    if sweep.table is not None:
+        return len(sweep.table.rows)
+    if sweep.sampler is Sampler.GRID:
+        return math.prod(len(one.values) for one in sweep.grid)
+    return None
+
+
+def table_bytes(sweep: SweepSpec) -> int:
+    """Return how much text the values of a sweep are [bytes]."""
+    rows = sweep.table.rows if sweep.table is not None else ()
+    columns = (*(one.values for one in sweep.grid), *(one.values for one in sweep.random))
+    return sum(len(value.encode(errors="surrogateescape")) + 3 for row in (*rows, *columns) for value in row)
+
+
+def check_value(where: str, value: str) -> None:
+    """Refuse text that no variable or argument can have. Raises SpecError; the message names ``where``."""
+    if "\0" in value:
+        raise SpecError(where, "has a value with a NUL in it")
+    if len(value.encode(errors="surrogateescape")) > MAX_VALUE_BYTES:
+        raise SpecError(where, f"has a value of more than {MAX_VALUE_BYTES} bytes")
+
+
+def bounds_problem(kind: DistributionKind, low: float | None, high: float | None) -> str:
+    """Return why a distribution cannot have these bounds; empty: it can."""
+    if low is None or high is None:
+        return f"{kind.value} needs two bounds"
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return "a bound is not finite"
+    if not low < high:
+        return f"the upper bound {high:.12g} is not above the lower one, {low:.12g}"
+    if kind is DistributionKind.LOGUNIFORM and low <= 0:
+        return f"the lower bound of loguniform is {low:.12g}, it must be above 0"
+    if kind is DistributionKind.INT:
+        if low != int(low) or high != int(high):
+            return "the bounds of int are whole numbers"
+        if max(-low, high) >= MAX_STEP:
+            return f"a bound is beyond {MAX_STEP}"
+    return ""
+
+
+def asha_problem(rungs: tuple[int, ...], factor: float) -> str:
+    """Return why trials cannot be compared at these steps; empty: they can."""
+    if not rungs:
+        return "has no rung"
+    if len(rungs) > MAX_RUNGS:
+        return f"has {len(rungs)} rungs, the maximum is {MAX_RUNGS}"
+    for one, following in zip((0, *rungs), rungs, strict=False):
+        if following <= one:
+            return f"the rung {following} is not above " + (f"{one}, the one before it" if one else "0")
+    if rungs[-1] >= MAX_STEP:
+        return f"the rung {rungs[-1]} is too large"
+    if not 1 < factor <= 1e6:
+        return f"the factor is {factor:g}, it must be above 1"
+    return ""
+
+
+def _check_values(where: str, values: tuple[str, ...]) -> None:
+    if not values:
+        raise SpecError(where, "has no values")
+    for value in values:
+        check_value(where, value)
+    if len(set(values)) < len(values):
+        twice = next(value for value in values if values.count(value) > 1)
+        raise SpecError(where, f"has {twice!r} twice")
+
+
+_SOURCES = {Sampler.GRID: "grid.NAME", Sampler.RANDOM: "random.NAME", Sampler.LIST: "list"}

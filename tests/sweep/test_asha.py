@@ -1,0 +1,84 @@
+"""Test early stopping."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.serialization import from_json, to_json
+from dlapp.sweep.asha import AshaState, RungDecision
+from dlapp.sweep.spec import AshaSpec, Goal
+
+RECORDED = json.loads((Path(__file__).parent / "ray_asha.json").read_text(encoding="utf-8"))
+"""Decisions of Ray's ASHAScheduler, written by record_ray_asha.py."""
+
+
+def decided(case: dict[str, Any]) -> list[bool]:
+    """Return whether each report of a case stops its trial."""
+    state = AshaState(AshaSpec(tuple(case["rungs"]), case["factor"]), Goal(case["goal"]))
+    decisions = [state.report(trial, step, value) for trial, step, value in case["reports"]]
+    return [one is not None and one.stops for one in decisions]
+
+
+@pytest.mark.parametrize("name", sorted(RECORDED["cases"]))
+def test_decisions_are_those_of_ray(name: str) -> None:
+    case = RECORDED["cases"][name]
+    assert any(case["stops"])
+    assert decided(case) == [stop == 1 for stop in case["stops"]]
+
+
+def test_the_first_in_a_rung_goes_on_and_of_the_others_one_in_a_factor() -> None:
+    state = AshaState(AshaSpec((1,), 4.0), Goal.MAX)
+    stopped = [trial for trial in range(100) if (found := state.report(trial, 1, -trial)) is not None and found.stops]
+    assert stopped == list(range(1, 100))  # each is worse than all before it
+    state = AshaState(AshaSpec((1,), 4.0), Goal.MAX)
+    numbers = list(range(1000))
+    random.Random(1).shuffle(numbers)
+    decisions = [state.report(trial, 1, float(trial)) for trial in numbers]
+    assert 220 < sum(one is not None and not one.stops for one in decisions) < 280
+
+
+def test_fewer_is_better_where_the_goal_is_min() -> None:
+    state = AshaState(AshaSpec((1, 2), 2.0), Goal.MIN)
+    assert state.report(0, 1, 5.0) == RungDecision(0, 1, 1, 5.0, None, False)
+    assert state.report(1, 1, 6.0) == RungDecision(1, 1, 1, 6.0, 5.0, True)
+    assert state.report(2, 1, 4.0) == RungDecision(2, 1, 1, 4.0, 5.5, False)
+    assert state.report(2, 2, 9.0) == RungDecision(2, 2, 2, 9.0, None, False)
+
+
+def test_a_report_before_the_first_rung_or_between_two_decides_nothing() -> None:
+    state = AshaState(AshaSpec((3, 9), 3.0), Goal.MAX)
+    assert state.report(0, 2, 1.0) is None
+    assert state.report(0, 4, 1.0) is not None
+    assert state.report(0, 5, 0.0) is None
+
+
+@given(st.integers(0, 1 << 32), st.sampled_from(list(Goal)), st.floats(1.5, 5))
+def test_the_next_attempt_decides_as_if_there_had_been_one(seed: int, goal: Goal, factor: float) -> None:
+    rng = random.Random(seed)
+    spec = AshaSpec((1, 3, 9), factor)
+    reports = [(rng.randrange(20), rng.randrange(1, 12), rng.choice([0.1, 0.2, rng.random()])) for _ in range(80)]
+    undisturbed = AshaState(spec, goal)
+    expected = [undisturbed.report(*one) for one in reports]
+    state = AshaState(spec, goal)
+    journal: list[RungDecision] = []
+    for place, report in enumerate(reports):
+        if rng.random() < 0.2:
+            state = AshaState(spec, goal)
+            for line in journal:
+                state.restore(from_json(RungDecision, json.loads(json.dumps(to_json(line)))))
+                state.restore(line)  # once more changes nothing
+        decision = state.report(*report)
+        assert decision == expected[place]
+        if decision is not None:
+            journal.append(decision)
+
+
+def test_the_message_says_what_would_have_been_enough() -> None:
+    assert RungDecision(4, 9, 10, 0.5, 0.625, True).message == "stopped early at step 10: 0.5, rung 9 needs 0.625"

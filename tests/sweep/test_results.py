@@ -1,0 +1,150 @@
+"""Test the results of a sweep: the order of the leaderboard, and the file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.sweep.results import (
+    MAX_CURVE_POINTS,
+    SweepResults,
+    TrialState,
+    TrialView,
+    head_line,
+    metric_missing,
+    read_results,
+    thinned,
+    trial_line,
+)
+from dlapp.sweep.spec import Goal, GridParameter, Sampler, SweepSpec
+
+STATES = TrialState
+SWEEP = SweepSpec(
+    sampler=Sampler.GRID,
+    trials=6,
+    grid=(GridParameter("lr", ("1", "2")), GridParameter("n", ("a", "b", "ü"))),
+    metric="accuracy",
+    goal=Goal.MAX,
+)
+
+
+def results(goal: Goal, *trials: TrialView) -> SweepResults:
+    return SweepResults(total=9, metric="m", goal=goal, trials=trials)
+
+
+def one(number: int, state: TrialState, metric: float | None = None) -> TrialView:
+    return TrialView(number=number, state=state, metric=metric)
+
+
+def test_the_best_come_first_and_the_failed_last() -> None:
+    trials = (
+        one(0, STATES.DONE, 0.5),
+        one(1, STATES.FAILED, 0.9),
+        one(2, STATES.RUNNING),
+        one(3, STATES.RUNNING, 0.7),
+        one(4, STATES.STOPPED, 0.5),
+        one(5, STATES.DONE),
+    )
+    assert [each.number for each in results(Goal.MAX, *trials).ranked()] == [3, 0, 4, 2, 5, 1]
+    assert [each.number for each in results(Goal.MIN, *trials).ranked()] == [0, 4, 3, 2, 5, 1]
+
+
+def test_the_best_is_one_that_has_ended_well_with_a_metric() -> None:
+    running, failed = one(1, STATES.RUNNING, 0.9), one(2, STATES.FAILED, 0.9)
+    assert results(Goal.MAX, running, failed, one(3, STATES.DONE)).best() is None
+    stopped = one(4, STATES.STOPPED, 0.1)
+    assert results(Goal.MAX, running, failed, stopped).best() == stopped
+    assert results(Goal.MIN, stopped, one(5, STATES.DONE, -1.0)).best() == one(5, STATES.DONE, -1.0)
+
+
+def test_trials_that_were_never_started_count_as_waiting() -> None:
+    found = results(Goal.MAX, one(0, STATES.DONE), one(1, STATES.RUNNING), one(2, STATES.WAITING)).counts()
+    assert found == {"waiting": 7, "running": 1, "done": 1}
+
+
+def test_a_trial_without_its_metric_is_named() -> None:
+    assert metric_missing("accuracy") == "never reported accuracy"
+    refused = metric_missing("accuracy", "a number is not finite")
+    assert refused == "never reported accuracy (a report was refused: a number is not finite)"
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
+counts = st.integers(0, 1 << 40)
+
+
+@st.composite
+def views(draw: st.DrawFn, number: int) -> TrialView:
+    return TrialView(
+        number=number,
+        state=draw(st.sampled_from(list(TrialState))),
+        parameters={"lr": draw(st.text(max_size=5)), "n": "a\nb"},
+        tries=draw(counts),
+        metric=draw(st.none() | finite),
+        step=draw(st.none() | counts),
+        reports=draw(counts),
+        ran_s=draw(st.integers(0, 10**9)) / 1000,
+        container=draw(st.none() | counts),
+        exit_code=draw(st.none() | st.integers(0, 255)),
+        why=draw(st.text(max_size=20)),
+        curve=tuple(draw(st.lists(st.tuples(counts.map(float), finite), max_size=4))),
+    )
+
+
+@given(st.integers(0, 6).flatmap(lambda count: st.tuples(*(views(number) for number in range(count)))))
+def test_results_come_back_from_the_file(trials: tuple[TrialView, ...]) -> None:
+    lines = [head_line(SWEEP), *(trial_line(each, SWEEP.parameters) for each in reversed(trials))]
+    text = "".join(f"{line}\n" for line in lines)
+    expected = SweepResults(total=6, parameters=("lr", "n"), metric="accuracy", goal=Goal.MAX, trials=trials)
+    assert read_results(text) == expected
+    assert read_results(text + '[7,"do') == expected  # its writer is not done
+
+
+def test_a_later_format_with_more_in_it_is_read() -> None:
+    head = {**json.loads(head_line(SWEEP)), "added": 1}
+    row = [*json.loads(trial_line(one(3, STATES.DONE, 1.5), SWEEP.parameters)), "added"]
+    found = read_results(f"{json.dumps(head)}\n{json.dumps(row)}\n")
+    assert found.trials == (one(3, STATES.DONE, 1.5),)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (0, "1"),
+        (0, True),
+        (1, "lost"),
+        (1, []),
+        (3, "x"),
+        (3, float("nan")),
+        (9, None),
+        (10, ["1"]),
+        (10, ["1", 2]),
+        (11, [[1]]),
+        (11, [[1, "2"]]),
+        (11, 1),
+    ],
+)
+def test_a_file_of_others_is_refused(change: tuple[int, object]) -> None:
+    row = json.loads(trial_line(one(3, STATES.DONE, 1.5), SWEEP.parameters))
+    row[change[0]] = change[1]
+    with pytest.raises(ValueError, match=r"."):
+        read_results(f"{head_line(SWEEP)}\n{json.dumps(row)}\n")
+
+
+@given(st.text(max_size=100))
+def test_any_text_is_results_or_refused(text: str) -> None:
+    for one in (text, f"{head_line(SWEEP)}\n{text}\n"):
+        try:
+            read_results(one)
+        except ValueError:
+            continue
+
+
+def test_a_long_curve_keeps_its_ends() -> None:
+    points = [(float(step), float(-step)) for step in range(1000)]
+    found = thinned(points)
+    assert (len(found), found[0], found[-1]) == (MAX_CURVE_POINTS, points[0], points[-1])
+    assert thinned(points[:5]) == tuple(points[:5])
+    assert sorted(set(found)) == list(found)
