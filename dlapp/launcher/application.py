@@ -54,7 +54,7 @@ from dlapp.spec import (
     problems_with_sweep,
 )
 from dlapp.storage.glob import split_pattern
-from dlapp.sweep.spec import SweepSpec
+from dlapp.sweep.spec import Sampler, SweepSpec
 from dlapp.system.files import is_inside
 from dlapp.system.owners import user_name
 from dlapp.system.text import shown
@@ -882,6 +882,8 @@ class _Maker:
         sweep = read_sweep_section(self.properties, self.faults, lambda text: _own_path(text, self.directory))
         if sweep is None:
             return None
+        if sweep.sampler is Sampler.OPTUNA and (problem := self._optuna_problem()):
+            self._fault("sweep", "sampler", problem)
         self.notes += unknown_names(sweep, self._application("user_shell_args", ()))
         for where, problem in problems_with_sweep(
             sweep, roles=roles, gang=gang, framework=framework, checkpoint=checkpoint, env=env
@@ -889,6 +891,18 @@ class _Maker:
             section, _, key = where.partition(".")
             self.faults.add(self.properties.line(section, key), where, problem)
         return sweep
+
+    def _optuna_problem(self) -> str:
+        """Return why an ApplicationMaster cannot have Optuna; empty: nothing is known."""
+        if self.engine.paths_on_hdfs:
+            if self.config.yarn.python_archive:
+                return ""
+            return "needs yarn.python_archive, an archive of Python with optuna and numpy for the ApplicationMaster"
+        import importlib.util
+
+        if importlib.util.find_spec("optuna") is not None:
+            return ""
+        return "needs Optuna, which is not installed here: pip install optuna numpy, or dlapp with the extra optuna"
 
     def _location(self, text: str, *, pattern: bool) -> str:
         """Return the location of a path: on HDFS or on this machine, as it says, else as the engine has it. Raises

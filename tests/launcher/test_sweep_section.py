@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.config import Config, load_config
-from dlapp.errors import SpecError
+from dlapp.errors import FileRefused, SpecError
 from dlapp.spec import AppSpec, CheckpointSpec, Framework, RoleSpec
 from dlapp.sweep.spec import (
     AshaSpec,
@@ -21,7 +21,7 @@ from dlapp.sweep.spec import (
     TrialTable,
 )
 from dlapp.value import replace
-from tests.launcher.test_application import LEAST, read, refused
+from tests.launcher.test_application import LEAST, ON_HDFS, read, refused
 
 GRID = "[sweep]\ngrid.lr=0.1, 0.01\n"
 
@@ -92,10 +92,29 @@ def test_a_list_is_a_file_beside_the_properties_file(place: Path, config: Config
     assert (sweep.sampler, sweep.trials) == (Sampler.LIST, 2)
 
 
+OPTUNA = "sampler=optuna:tpe\npruner=median\nrandom.lr=uniform(0, 1)\ntrials=9\nmetric=a\ngoal=max\n"
+
+
 def test_optuna_has_the_names_of_its_sampler_and_pruner(place: Path, config: Config) -> None:
-    text = "sampler=optuna:tpe\npruner=median\nrandom.lr=uniform(0, 1)\ntrials=9\nmetric=a\ngoal=max\n"
-    sweep = sweep_of(place, config, text)
+    pytest.importorskip("optuna")
+    sweep = sweep_of(place, config, OPTUNA)
     assert (sweep.sampler, sweep.optuna_sampler, sweep.optuna_pruner) == (Sampler.OPTUNA, "tpe", "median")
+
+
+def test_optuna_is_refused_where_the_application_master_will_not_have_it(
+    place: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"{LEAST}[sweep]\n{OPTUNA}"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (fault,) = refused(place, text, config)
+    assert "sweep.sampler: needs Optuna, which is not installed here: pip install optuna numpy" in fault
+    with pytest.raises(
+        FileRefused, match=r"sweep\.sampler: needs yarn\.python_archive, an archive of Python with optuna"
+    ):
+        read(place, text, config, ON_HDFS)
+    own = {"yarn.python_archive": "hdfs:///python.tar.gz"}
+    with_archive = load_config(own, environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
+    assert read(place, text, with_archive, ON_HDFS).spec.sweep is not None
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ CALLS = {
     "views_json": ("everybody=True",),
     "submission": (ID,),
     "usage_json": (ID,),
+    "trials_text": (ID,),
     "dashboard_urls": (ID,),
     "soft_kill": (ID, "'root'"),
     "kill": (ID, "'root'"),
