@@ -23,8 +23,11 @@ class Sweep:
     def __init__(self, application_id: ApplicationId, engine: Engine) -> None:
         self.application_id, self._engine = application_id, engine
 
-    def results(self) -> SweepResults:
+    def results(self, *, curves: bool = True) -> SweepResults:
         """Return what all trials have come to; while they run, as of some seconds ago.
+
+        Args:
+            curves: with their curves, which takes most of the time.
 
         Raises:
             NotFound: there is no such application.
@@ -34,7 +37,7 @@ class Sweep:
         text = self._engine.trials_text(self.application_id)
         if text:
             try:
-                return read_results(text)
+                return read_results(text, curves=curves)
             except ValueError as error:
                 raise DlappError(f"the trials of {self.application_id} cannot be read: {error}") from error
         sweep = self._engine.submission(self.application_id).spec.sweep

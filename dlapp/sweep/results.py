@@ -2,7 +2,8 @@
 
 The file is JSON, a line for each value: the first is the sweep, then each trial that was started, in the order of their
 numbers. A trial is an array, because ten thousand of them are written every few seconds and read by a command in a
-fraction of one. The format grows by adding: elements at the end of an array, keys of the first object.
+fraction of one; its curve is text, ``1 0.5 2 0.75``, which who shows no curves does not parse. The format grows by
+adding: elements at the end of an array, keys of the first object.
 """
 
 from __future__ import annotations
@@ -158,13 +159,17 @@ def trial_line(trial: TrialView, parameters: Iterable[str]) -> str:
         trial.exit_code,
         trial.why,
         [trial.parameters.get(name) for name in parameters],
-        [[int(step) if step == int(step) else step, value] for step, value in trial.curve],
+        " ".join(f"{int(step) if step == int(step) else step} {value!r}" for step, value in trial.curve),
     )
     return json.dumps(row, separators=(",", ":"))
 
 
-def read_results(text: str) -> SweepResults:
+def read_results(text: str, *, curves: bool = True) -> SweepResults:
     """Read the file. A last line that is not whole is left out.
+
+    Args:
+        text: of the file.
+        curves: read them, too, which takes most of the time.
 
     Raises:
         ValueError: it is not such a file.
@@ -178,7 +183,7 @@ def read_results(text: str) -> SweepResults:
         names = tuple(map(str, head["parameters"]))
         goal = Goal(head["goal"]) if head["goal"] is not None else None
         total = _checked(head["trials"], int)
-        trials = [_trial(row, names) for row in rows]
+        trials = [_trial(row, names, curves) for row in rows]
         metric = str(head["metric"])
     except (LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"a line is not complete: {error!r}") from error
@@ -188,7 +193,7 @@ def read_results(text: str) -> SweepResults:
     return SweepResults(total=total, parameters=names, metric=metric, goal=goal, trials=tuple(trials))
 
 
-def _trial(row: Any, names: tuple[str, ...]) -> TrialView:
+def _trial(row: Any, names: tuple[str, ...], curves: bool) -> TrialView:
     number, state, tries, metric, step, reports, ran_s, container, exit_code, why, values, curve = row[:12]
     return TrialView(
         number=_checked(number, int),
@@ -202,11 +207,16 @@ def _trial(row: Any, names: tuple[str, ...]) -> TrialView:
         exit_code=None if exit_code is None else _checked(exit_code, int),
         why=_checked(why, str),
         parameters={name: _checked(value, str) for name, value in zip(names, values, strict=True) if value is not None},
-        curve=tuple([(_finite(at), _finite(value)) for at, value in curve[:MAX_CURVE_POINTS]]),
+        curve=_curve(curve) if curves else (),
     )
 
 
 _STATES = {one.value: one for one in TrialState}
+
+
+def _curve(text: Any) -> tuple[tuple[float, float], ...]:
+    numbers = [_finite(float(word)) for word in _checked(text, str).split(" ", 2 * MAX_CURVE_POINTS)] if text else []
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def _checked(value: Any, kind: type) -> Any:

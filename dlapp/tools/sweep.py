@@ -55,7 +55,7 @@ def main(
         raise UsageError("--best, --csv and --json exclude each other, but for --best --json")
     client = Client(note=note)
     sweep = client.sweep(application)
-    results = _followed(client, sweep, lines) if follow else sweep.results()
+    results = _followed(client, sweep, lines) if follow else sweep.results(curves=False)
     if only_best:
         if (best := results.best()) is None:
             raise NotFound(f"no trial of {sweep.application_id} has ended with a metric: {_counts(results)}")
@@ -84,7 +84,7 @@ def _followed(client: Client, sweep: Sweep, most: int) -> SweepResults:
     with _display(most) as show:
         while True:
             has_ended = client.status(sweep.application_id).state.ended  # first: results that follow are the last ones
-            results = sweep.results()
+            results = sweep.results(curves=False)
             if has_ended:
                 return results
             show(results)
