@@ -6,7 +6,6 @@ ended. No file is held open between two looks, so thousands of containers can be
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +19,7 @@ from dlapp.ids import ContainerId
 from dlapp.login import Login, own_login
 from dlapp.spec import DEFAULT_ROLE
 from dlapp.system import files, log_times
-from dlapp.system.files import UntrustedFile
+from dlapp.system.log_files import PIECE_BYTES, offset_of_last_lines, open_log
 from dlapp.system.log_times import LogTimes
 from dlapp.value import replace
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 
 STREAMS = ("stdout", "stderr")
-PIECE_BYTES = 1 << 18
 HELD_LINE_BYTES = 1 << 20
 """A longer incomplete line is held in a file, so that a program which prints no line end takes no memory."""
 
@@ -60,7 +58,7 @@ class GrowingFile:
 
     def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
         """Yield what has been added since the last call; nothing while there is no file."""
-        if (descriptor := _open_log(self.path)) is None:
+        if (descriptor := open_log(self.path)) is None:
             return
         with files.closing_fd(descriptor):
             size = os.fstat(descriptor).st_size
@@ -80,64 +78,11 @@ class GrowingFile:
         Raises:
             NotFound: something else is there.
         """
-        if (descriptor := _open_log(self.path)) is None:
+        if (descriptor := open_log(self.path)) is None:
             return None
         with open(descriptor, "rb", buffering=0) as file:
             file.seek(max(0, os.fstat(descriptor).st_size - most_bytes))
             return read_at_most(iter(lambda: file.read(PIECE_BYTES), b""), most_bytes)
-
-
-def _open_log(path: str) -> int | None:
-    """Open a log of a container: a plain file that is its application's owner's, as are the directories around it.
-
-    Returns:
-        A descriptor; None: it is not there.
-
-    Raises:
-        NotFound: something else was put in its place, which a program, or another user's application, may do.
-    """
-    container, name = os.path.split(path)
-    containers, container = os.path.split(container)
-    application, containers = os.path.split(containers)
-    try:
-        with contextlib.ExitStack() as stack:
-            fd = stack.enter_context(files.closing_fd(files.open_directory(application)))
-            owners, above = {os.fstat(fd).st_uid}, application
-            for one in (containers, container):
-                above = os.path.join(above, one)
-                opened = files.open_directory(one, dir_fd=fd, path=above, owners=owners)
-                fd = stack.enter_context(files.closing_fd(opened))
-            return files.open_file(name, dir_fd=fd, path=path, owners=owners)
-    except FileNotFoundError:
-        return None
-    except UntrustedFile as error:
-        raise NotFound(str(error)) from error
-
-
-def offset_of_last_lines(descriptor: int, size: int, lines: int, least: int = 0) -> int:
-    """Return where the last lines of a file begin; an unterminated last line counts.
-
-    Args:
-        descriptor: of the file.
-        size: of the file [bytes].
-        lines: how many.
-        least: the first offset that is read; returned if the lines begin before it.
-    """
-    if lines <= 0:
-        return size
-    end = size
-    missing = lines
-    while end > least:
-        start = max(least, end - PIECE_BYTES)
-        block = os.pread(descriptor, end - start, start)
-        # The line end at the very end of the file ends a line and begins none.
-        place = len(block) - 1 if end == size and block.endswith(b"\n") else len(block)
-        while (place := block.rfind(b"\n", 0, place)) >= 0:
-            missing -= 1
-            if missing == 0:
-                return start + place + 1
-        end = start
-    return least
 
 
 class Logs:

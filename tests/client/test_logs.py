@@ -128,14 +128,14 @@ def test_the_last_lines_are_those_that_tail_shows(tmp_path: Path, content: bytes
 def test_the_last_lines_are_found_across_blocks(lines: list[bytes], count: int) -> None:
     from unittest import mock
 
-    from dlapp.client import logs
+    from dlapp.system import log_files
 
     content = b"".join(line + b"\n" for line in lines)
     descriptor = os.memfd_create("log")
     try:
         os.write(descriptor, content)
-        with mock.patch.object(logs, "PIECE_BYTES", 7):
-            start = logs.offset_of_last_lines(descriptor, len(content), count)
+        with mock.patch.object(log_files, "PIECE_BYTES", 7):
+            start = log_files.offset_of_last_lines(descriptor, len(content), count)
     finally:
         os.close(descriptor)
     assert content[start:] == b"".join(line + b"\n" for line in lines[-count:])
