@@ -25,6 +25,7 @@
 #   make coverage [ARGS=]  branches of dlapp that tests without a server take: the total, and the 20 worst modules
 #   make dist              wheel and sdist; each is installed into an empty environment and tried
 #   make bench NAME=cli    measure (or data, gang, insight, ledger, scale, ...); results also go to bench/results/
+#   make screenshots       the pictures of pages in docs/images anew, by Debian's Chromium
 #   make clean             remove what the above made
 #
 # Tests run on WORKERS processes (make test WORKERS=2), more than there are cores: half of their time they wait for
@@ -49,7 +50,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-users test-hadoop \
 	test-zookeeper test-docker test-faults test-federation test-frameworks test-versions test-oldest soak fuzz scale fix \
-	check dead-code coverage dist bench clean
+	check dead-code coverage dist bench screenshots clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -196,6 +197,11 @@ dist:
 bench:
 	@.ci/venv $(VENV) $(TESTED) bench
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m bench $(NAME)
+
+screenshots:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(BIN)/python -m tests.services.install
+	@$(BIN)/python -m tests.pages.screenshots
 
 clean:
 	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-oldest dist build bench/results examples/digits/results* \

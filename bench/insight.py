@@ -4,8 +4,10 @@
 processes, with the processes that this machine has. ``am-memory-200``: resident memory of a process with the state of
 an ApplicationMaster of 200 containers, after ten hours of reports with use, over the same without. Both reports come to
 the same code as those of tasks; the processes differ in nothing else. ``report-200``: the page on 200 containers and
-ten hours, from the file with their use to the bytes of the page [s]. ``diagnose``: the cause of a failure in a log of
-100 MiB [s].
+ten hours, from the file with their use to the bytes of the page [s]. ``report-at-end``: what an ApplicationMaster on
+one machine does after an application of four containers is on record, to leave its report, with loading all for it
+[s]. ``page-1000``: from a browser's request for the page of 1,000 running containers to its first contentful paint,
+with making the page [s]. ``diagnose``: the cause of a failure in a log of 100 MiB [s].
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,13 +26,16 @@ from typing import Any
 
 from bench import Row
 
+NEEDS = ("chromium",)
 CONTAINERS, HOURS, SAMPLES, PROCESSES = 200, 10, 200, 10
+TASKS, LOADS = 1000, 5
+ENDS, END_CONTAINERS = 5, 4
 REPORT_EVERY_S = 10
 
 
 def rows() -> list[Row]:
     """Measure all of the above."""
-    return [_sampling(), _am_memory(), _report(), _diagnose()]
+    return [_sampling(), _am_memory(), _report(), _report_at_end(), _page(), _diagnose()]
 
 
 def _sampling() -> Row:
@@ -76,10 +82,25 @@ def _report() -> Row:
     from dlapp.usage import UsageHistory
     from tests.pages.samples import START_MS, application, container
 
+    data = _usage_file(CONTAINERS)
+    view = application(*map(container, range(CONTAINERS)))
+    began = time.perf_counter()
+    end_ms = START_MS + HOURS * 3_600_000
+    curves = usage_curves(from_json(UsageHistory, json.loads(data)).containers, START_MS, end_ms)
+    text = page(view, end_ms, Extras(curves=curves, length_s=HOURS * 3600.0))
+    seconds = time.perf_counter() - began
+    conditions = {"page_bytes": len(text.encode()), "file_bytes": len(data), "containers": CONTAINERS, "hours": HOURS}
+    return Row(name="report-200", ratio=seconds, goal=2.0, better="lower", conditions=conditions)
+
+
+def _usage_file(containers: int) -> str:
+    """Return a file with the use of so many containers over time."""
+    from tests.pages.samples import START_MS, container
+
     chance, buckets = random.Random(1), 120
     columns = ("cpu_cores", "memory_mib", "gpu0.utilisation", "gpu0.memory_mib", "gpu0.power_w", "metric.loss")
     step_ms = HOURS * 3_600_000 // buckets
-    data = json.dumps(
+    return json.dumps(
         {
             "version": 1,
             "containers": [
@@ -94,18 +115,73 @@ def _report() -> Row:
                         for name in columns
                     },
                 }
-                for index in range(CONTAINERS)
+                for index in range(containers)
             ],
         }
     )
-    view = application(*map(container, range(CONTAINERS)))
-    began = time.perf_counter()
-    end_ms = START_MS + HOURS * 3_600_000
-    curves = usage_curves(from_json(UsageHistory, json.loads(data)).containers, START_MS, end_ms)
-    text = page(view, end_ms, Extras(curves=curves, length_s=HOURS * 3600.0))
-    seconds = time.perf_counter() - began
-    conditions = {"page_bytes": len(text.encode()), "file_bytes": len(data), "containers": CONTAINERS, "hours": HOURS}
-    return Row(name="report-200", ratio=seconds, goal=2.0, better="lower", conditions=conditions)
+
+
+def _report_at_end() -> Row:
+    seconds = statistics.median(float(_own_process("report")) for _ in range(ENDS))
+    conditions = {"containers": END_CONTAINERS, "processes": ENDS}
+    return Row(name="report-at-end", ratio=seconds, goal=0.3, better="lower", conditions=conditions)
+
+
+def _write_report() -> None:
+    """Write the report of an application that has ended, and print how long that took [s]."""
+    import dlapp.am.loop  # what an ApplicationMaster has loaded
+    from dlapp.am.application_dir.local import LocalApplicationDir
+    from dlapp.serialization import to_json
+    from tests.am.test_loop import SUBMISSION
+    from tests.pages.samples import application, container
+
+    assert dlapp.am.loop
+    view = application(*map(container, range(END_CONTAINERS)))
+    with tempfile.TemporaryDirectory() as directory:
+        for one in view.containers:
+            logs = Path(directory, "containers", str(one.container_id))
+            logs.mkdir(parents=True)
+            for stream in ("stdout", "stderr"):
+                (logs / stream).write_bytes(b"step 1234 loss 0.1234 accuracy 0.9876\n" * 10_000)
+        Path(directory, "usage.json").write_text(_usage_file(END_CONTAINERS))
+        Path(directory, "submission.json").write_text(json.dumps(to_json(SUBMISSION)))
+        began = time.perf_counter()
+        LocalApplicationDir(directory).write_report(view)
+        seconds = time.perf_counter() - began
+        assert "accuracy 0.9876" in Path(directory, "report.html").read_text()
+    print(seconds)
+
+
+def _page() -> Row:
+    from dlapp.messages import Phase
+    from dlapp.pages.page import Live, page
+    from dlapp.report import State
+    from dlapp.usage import DeviceUsage, Usage
+    from tests.pages.samples import START_MS, application, container
+    from tests.services.browser import Browser
+    from tests.services.http_server import Answer, Request, http_server
+
+    usage = Usage(at_ms=START_MS, cpu_cores=1.5, memory_mib=9000, devices=(DeviceUsage(index=0, utilisation=0.5),))
+    more = {"phase": Phase.RUNNING, "finished_ms": None, "exit_code": None, "usage": usage, "metrics": {"loss": 1.5}}
+    urls = [f"http://node{index % 100}:8042/node/containerlogs/{index}/tony" for index in range(TASKS)]
+    tasks = [container(index, log_url=urls[index], **more) for index in range(TASKS)]
+    view = application(*tasks, state=State.RUNNING, cause=None, finished_ms=None, diagnosis=None)
+    sizes = []
+
+    def answer(_: Request) -> Answer:
+        data = page(view, START_MS + 100_000, live=Live(refreshes=False)).encode()
+        sizes.append(len(data))
+        return Answer(body=data, headers=(("Content-Type", "text/html; charset=utf-8"),))
+
+    painted = "new Promise(done => new PerformanceObserver(found => found.getEntries().forEach(one => one.name ==="
+    painted += " 'first-contentful-paint' && done(one.startTime))).observe({type: 'paint', buffered: true}))"
+    taken_s = []
+    with http_server(answer) as url, Browser() as browser:
+        for number in range(LOADS + 1):
+            browser.open(f"{url}/?{number}")
+            taken_s.append(browser.value(painted) / 1000)
+    conditions = {"page_bytes": sizes[-1], "tasks": TASKS, "loads": LOADS, "longest_s": max(taken_s[1:])}
+    return Row(name="page-1000", ratio=statistics.median(taken_s[1:]), goal=1.0, better="lower", conditions=conditions)
 
 
 def _diagnose() -> Row:
@@ -129,9 +205,14 @@ def _diagnose() -> Row:
 
 def _resident_kib(*, use: bool) -> int:
     """Return VmRSS of a process that took all reports [KiB]."""
-    command = [sys.executable, "-m", "bench.insight", "with" if use else "without"]
+    return int(_own_process("with" if use else "without"))
+
+
+def _own_process(what: str) -> str:
+    """Return what a process of its own prints."""
+    command = [sys.executable, "-m", "bench.insight", what]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
-    return int(done.stdout)
+    return done.stdout
 
 
 def _take_reports(*, use: bool) -> None:
@@ -162,4 +243,7 @@ def _take_reports(*, use: bool) -> None:
 
 
 if __name__ == "__main__":
-    _take_reports(use=sys.argv[1] == "with")
+    if sys.argv[1] == "report":
+        _write_report()
+    else:
+        _take_reports(use=sys.argv[1] == "with")

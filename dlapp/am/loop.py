@@ -33,7 +33,7 @@ from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
 from dlapp.am.settlement import OutputSettlement
-from dlapp.am.view import for_strangers
+from dlapp.am.view import container_of, for_strangers
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
@@ -50,6 +50,7 @@ from dlapp.value import replace
 if TYPE_CHECKING:
     from dlapp.am.device_counts import DeviceCountReader
     from dlapp.am.discovery import MetricsTarget
+    from dlapp.am.log_pages import LogPages
     from dlapp.launch_spec import LedgerSettings
     from dlapp.notifications.sender import Sender
 
@@ -68,8 +69,10 @@ RECORD_END_S, TELL_END_S = 10.0, 20.0
 the notification is recorded, and until it is delivered."""
 MOST_WITH_CURVES = 100
 """On the page of a larger application there are no curves: they take a millisecond for each container."""
+MOST_SERVICES = 50
+"""As many links to services are on the page."""
 OPEN_ANSWER_EVERY_S = 1.0
-"""The least time between two pages, or two views, that are made for who has no token."""
+"""The least time between two pages, or two views, that are made for who has no token; they may take `VIEW_SHARE`."""
 USAGE_EVERY_S = 300.0
 """Between two times that the use over time is written."""
 MOST_WRITTEN = 1000
@@ -156,7 +159,9 @@ class Loop:
         self._hellos: dict[ContainerId, list[ControlRequest]] = {}
         self._stop_calls: list[ControlRequest] = []
         self._rosters: dict[str, tuple[int, bytes]] = {}
-        self._open_answers: dict[RequestKind, tuple[bytes, float]] = {}
+        self._open_page = open_page
+        self._open_answers: dict[object, tuple[bytes, float]] = {}
+        self._log_pages: LogPages | None = None
         self._settling: threading.Thread | None = None
         self._ending: events.ApplicationEnd | None = None
         self._abandoned = self._on_record = False
@@ -340,6 +345,8 @@ class Loop:
                     call.refuse(404, f"{container_id} is not a container of this application that has a roster")
             case RequestKind.VIEW, _:
                 call.answer(to_json(self._view()))
+            case RequestKind.PAGE, _:
+                self._answer_page(call)
             case _:
                 call.answer_bytes(self._shown_to_all(call.kind))
 
@@ -549,21 +556,42 @@ class Loop:
     # ---- what is shown ----
 
     def _shown_to_all(self, what: RequestKind) -> bytes:
-        """Return the page or the view for clients without a token, rendered at a bounded rate."""
-        now = time.monotonic()
-        data, until = self._open_answers.get(what, (b"", now))
-        if until <= now:
-            view = for_strangers(self._view())
-            if what is RequestKind.PAGE:
-                data = self._page(view)
-            elif what is RequestKind.METRICS:
-                from dlapp.am.metrics import metrics_text
+        """Return the metrics or the view for clients without a token, made at a bounded rate."""
+        if what is RequestKind.METRICS:
+            from dlapp.am.metrics import metrics_text
 
-                data = metrics_text(view).encode()
-            else:
-                data = json.dumps(to_json(view), separators=(",", ":")).encode()
-            self._open_answers[what] = data, now + OPEN_ANSWER_EVERY_S
+            return self._made_rarely(what, lambda: metrics_text(for_strangers(self._view())))
+        return self._made_rarely(what, lambda: json.dumps(to_json(for_strangers(self._view())), separators=(",", ":")))
+
+    def _made_rarely(self, key: object, make: Callable[[], str]) -> bytes:
+        """Return an answer for who has no token: the last one, unless it is old for what it cost."""
+        now = time.monotonic()
+        data, until = self._open_answers.get(key, (b"", now))
+        if until <= now:
+            began_s = time.thread_time()
+            data = make().encode(errors="replace")
+            cost_s = time.thread_time() - began_s
+            self._open_answers[key] = data, now + max(OPEN_ANSWER_EVERY_S, cost_s / VIEW_SHARE)
         return data
+
+    def _answer_page(self, call: ControlRequest) -> None:
+        """Answer with the page of the application, or with that of a log."""
+        # Most applications are never looked at.
+        from dlapp.pages.log_page import PageQuery
+
+        query = PageQuery.of_path(call.request.path)
+        if query.container is None:
+            call.answer_bytes(self._made_rarely(query, lambda: self._page(refreshes=query.refreshes)))
+            return
+        container = container_of(self._state, query.container)
+        if container is None:
+            call.refuse(404, f"container {query.container} was not started")
+            return
+        if self._log_pages is None:
+            from dlapp.am.log_pages import LogPages
+
+            self._log_pages = LogPages(self._engine, self._submission.spec.appname)
+        self._log_pages.answer(call, container, query)
 
     def _discoverable(self) -> MetricsTarget | None:
         """Write the file by which Prometheus finds this process, where that is wished."""
@@ -575,17 +603,31 @@ class Loop:
         target.write(self._control.url, self._control.metrics_path)
         return target
 
-    def _page(self, view: ApplicationView) -> bytes:
-        # Most applications are never looked at.
-        from dlapp.pages.page import Extras, page
+    def _page(self, *, refreshes: bool) -> str:
+        from dlapp.pages.page import Extras, Live, page
         from dlapp.pages.usage_curves import time_axis, usage_curves
 
+        # A secret path has only been told to the owner.
+        view = for_strangers(self._view()) if self._open_page else self._view()
         now_ms, extras = clock.now_ms(), Extras()
         if len(self._state.instances) <= MOST_WITH_CURVES:
             begin_ms, end_ms = time_axis(view, now_ms)
             curves = usage_curves(usage_history.of(self._state).containers, begin_ms, end_ms)
             extras = Extras(curves=curves, length_s=(end_ms - begin_ms) / 1000)
-        return page(view, now_ms, extras, live=True).encode(errors="replace")
+        return page(view, now_ms, extras, Live(refreshes=refreshes, services=self._services()))
+
+    def _services(self) -> list[tuple[str, str]]:
+        """Return names and URLs of the ports of services, which are perhaps web pages."""
+        services = {role.spec.name for role in self._state.roles if role.spec.service}
+        return [
+            (
+                f"{one.role} {one.role_index}",
+                f"http://{f'[{one.address}]' if ':' in one.address else one.address}:{port}/",
+            )
+            for _, one in sorted(self._state.roster.members.items())
+            if one.role in services
+            for port in one.ports
+        ][:MOST_SERVICES]
 
     def _view(self) -> ApplicationView:
         return view_of(self._state, self._control.page_url, self._wait)

@@ -81,6 +81,12 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
     )
 
 
+def container_of(state: ApplicationState, index: int) -> ContainerView | None:
+    """Return the view of the last container of an index; None: none was started, or there is no such index."""
+    instance = state.instances[index] if index < len(state.instances) else None
+    return None if instance is None or instance.last is None else _container(instance, instance.last)
+
+
 def for_strangers(view: ApplicationView) -> ApplicationView:
     """Return what a client without a token may see: no causes of failures, which quote what a program printed."""
     containers = tuple(

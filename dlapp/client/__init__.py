@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin
     from dlapp.launcher.overrides import Overrides
     from dlapp.report import ApplicationView
-    from dlapp.spec import AppSpec
+    from dlapp.spec import AppSpec, Submission
     from dlapp.usage import UsageHistory
 
     AnyApplication = Application | ApplicationId | str
@@ -264,6 +264,11 @@ class Client(Closeable):
 
         found = self._id(application_id)
         return Sweep(found, self._on(found))
+
+    def submission(self, application_id: AnyApplication) -> Submission:
+        """Return what was submitted. Raises NotFound, Denied if it is another user's."""
+        found = self._id(application_id)
+        return self._on(found).submission(found)
 
     def list_json(
         self,

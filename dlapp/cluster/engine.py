@@ -377,6 +377,23 @@ class AmEngine(Protocol):
         """Give back the devices of the whole application, where the engine reserved them: its payloads are over. May be
         repeated. A container that has to start again leases anew."""
 
+    def log_tail(self, container_id: ContainerId, log_url: str, stream: str, most_bytes: int) -> bytes | None:
+        """Return the end of a log of a container, as everybody who may see the page may see it. May wait for a node;
+        any thread may call it.
+
+        Args:
+            container_id: the container.
+            log_url: of its grant.
+            stream: ``stdout`` or ``stderr``.
+            most_bytes: how much of it.
+
+        Returns:
+            None: there is none, or not yet.
+
+        Raises:
+            NotFound, Unreachable: it cannot be read.
+        """
+
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Say how the application ended. The last call. False: it is over otherwise, or another attempt has it."""
 

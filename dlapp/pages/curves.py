@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from dlapp.pages.text import duration
+from dlapp.pages.axes import number, round_up, time_axis_html, time_marks
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 320.0, 110.0, 44.0, 8.0, 16.0
+_WIDTH, _HEIGHT = 1000, 200
+"""Units of a picture, which a browser stretches to its place; so a point has a few digits only."""
 
 
 class CurvePoint(NamedTuple):
@@ -32,7 +33,7 @@ class Curve(NamedTuple):
         title: what is shown.
         unit: of the values: ``GiB``, ``%``; empty: they have none.
         points: in time.
-        full: the upper end of the axis if nothing is above it; None: the largest value is.
+        full: the upper end of the axis if nothing is above it; None: a round number above the largest value is.
     """
 
     title: str
@@ -53,14 +54,18 @@ def figures(curves: Sequence[Curve], length_s: float) -> str:
 
 
 def _figure(curve: Curve, length_s: float) -> str:
-    top = max([curve.full or 0.0, *(p.most if p.most is not None else p.mean or 0.0 for p in curve.points)]) or 1.0
-    across, up = (_WIDTH - _LEFT) / length_s, (_HEIGHT - _TOP - _BOTTOM) / top
-    bottom = _HEIGHT - _BOTTOM
+    means = [p.mean for p in curve.points if p.mean is not None]
+    highest = max([p.most for p in curve.points if p.most is not None] + means)
+    lowest = min([p.least for p in curve.points if p.least is not None] + means)
+    top = curve.full if curve.full is not None and highest <= curve.full else round_up(highest) if highest > 0 else 1.0
+    bottom = -round_up(-lowest) if lowest < 0 else 0.0
+    across, up = _WIDTH / length_s, _HEIGHT / (top - bottom)
 
     def place(at_s: float, value: float) -> str:
-        return f"{_LEFT + min(at_s, length_s) * across:.1f},{bottom - value * up:.1f}"
+        return f"{min(at_s, length_s) * across:.0f},{_HEIGHT - (value - bottom) * up:.0f}"
 
-    parts = []
+    across_marks = "".join(f"M{at_s * across:.0f},0v{_HEIGHT}" for at_s in time_marks(length_s))
+    parts = [f'<path class="axis" d="{across_marks}M0,0h{_WIDTH}M0,{_HEIGHT // 2}h{_WIDTH}M0,{_HEIGHT}h{_WIDTH}"/>']
     for run in _runs(curve.points):
         upper = [place(p.at_s, p.most) for p in run if p.most is not None]
         lower = [place(p.at_s, p.least) for p in reversed(run) if p.least is not None]
@@ -69,23 +74,20 @@ def _figure(curve: Curve, length_s: float) -> str:
         line = [place(p.at_s, p.mean) for p in run if p.mean is not None]
         if len(line) == 1:  # a line of one point has no length
             x, _, y = line[0].partition(",")
-            line.append(f"{float(x) + 1:.1f},{y}")
+            line.append(f"{int(x) + 4},{y}")
         parts.append(f'<polyline class="curve" points="{" ".join(line)}"/>')
-    means = [p.mean for p in curve.points if p.mean is not None]
-    most = max([p.most for p in curve.points if p.most is not None] or means)
-    mean_text, most_text = (f"{_number(value)} {curve.unit}".rstrip() for value in (sum(means) / len(means), most))
-    text = f"{curve.title}: mean {mean_text}, most {most_text}"
-    title = f"{curve.title} [{curve.unit}]" if curve.unit else curve.title
+    mean, most = (_amount(value, curve.unit) for value in (sum(means) / len(means), highest))
+    scale = ((0, top), (50, (top + bottom) / 2), (100, bottom))
+    marks = "".join(f'<span style="top:{at}%">{number(value)}</span>' for at, value in scale)
     return (
-        f'<figure><h3>{escape(title)}</h3><svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img">'
-        f"<title>{escape(text)}</title>"
-        f'<line class="axis" x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH}" y2="{bottom}"/>'
-        f'<text x="{_LEFT - 4}" y="{_TOP + 8}" text-anchor="end">{_number(top)}</text>'
-        f'<text x="{_LEFT - 4}" y="{bottom}" text-anchor="end">0</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 3}">0</text>'
-        f'<text x="{_WIDTH}" y="{_HEIGHT - 3}" text-anchor="end">{escape(duration(length_s))}</text>'
-        f"{''.join(parts)}</svg></figure>"
+        f"<figure><h3>{escape(curve.title)}<small>mean {escape(mean)}, max {escape(most)}</small></h3>"
+        f'<div class="plot" aria-hidden="true">{marks}<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'preserveAspectRatio="none">{"".join(parts)}</svg></div>{time_axis_html(length_s)}</figure>'
     )
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{number(value)} {unit}".rstrip()
 
 
 def _runs(points: Sequence[CurvePoint]) -> list[list[CurvePoint]]:
@@ -97,7 +99,3 @@ def _runs(points: Sequence[CurvePoint]) -> list[list[CurvePoint]]:
         else:
             runs[-1].append(point)
     return [run for run in runs if run]
-
-
-def _number(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

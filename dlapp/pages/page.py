@@ -7,13 +7,16 @@ from html import escape
 from typing import NamedTuple
 
 from dlapp.pages import sections
+from dlapp.pages.containers import containers, shown_containers
 from dlapp.pages.curves import Curve, figures
 from dlapp.pages.style import STYLE
 from dlapp.pages.text import local_time, rows
 from dlapp.pages.timeline import timeline
 from dlapp.report import ApplicationView
 
-REFRESH_S = 2
+REFRESH_S = 5
+STILL = "still=1"
+"""In the query of a page: it is not loaded again by itself. YARN's proxy refuses a name without a value."""
 
 
 class LogEnd(NamedTuple):
@@ -28,6 +31,18 @@ class LogEnd(NamedTuple):
     container: int
     stream: str
     text: str
+
+
+class Live(NamedTuple):
+    """Parts that only an ApplicationMaster's page has.
+
+    Args:
+        refreshes: a browser loads it again every `REFRESH_S` seconds.
+        services: names and URLs of what containers serve.
+    """
+
+    refreshes: bool = True
+    services: Sequence[tuple[str, str]] = ()
 
 
 class Extras(NamedTuple):
@@ -53,53 +68,102 @@ class Extras(NamedTuple):
 NOTHING_MORE = Extras()
 
 
-def page(view: ApplicationView, now_ms: int, extras: Extras = NOTHING_MORE, *, live: bool = False) -> str:
+def page(view: ApplicationView, now_ms: int, extras: Extras = NOTHING_MORE, live: Live | None = None) -> str:
     """Return the page as HTML.
 
     Args:
         view: of the application.
         now_ms: the time [ms since 1970].
         extras: what else is shown.
-        live: a browser loads it again every `REFRESH_S` seconds, and its links to logs lead to the nodes.
+        live: the page is an ApplicationMaster's; None: it is a report.
     """
-    refresh = f'<meta http-equiv="refresh" content="{REFRESH_S}">' if live else ""
-    gantt = timeline(view, now_ms)
+    shown = shown_containers(view)
+    with_ends = {one.container for one in extras.logs if one.text}
     body = [
+        refresh_line(live.refreshes, "", now_ms) if live is not None else "",
+        "<main>",
         sections.head(view, now_ms),
-        "".join(f'<p class="bad">{escape(one)}</p>' for one in extras.notes),
+        "".join(f'<p class="note">{escape(one)}</p>' for one in extras.notes),
+        _services(live),
         sections.cause(view),
         sections.receipt(view),
-        f"<section><h2>Timeline</h2>{gantt}</section>" if gantt else "",
+        sections.section("Timeline", timeline(view, shown, now_ms)),
         _curves(extras),
-        sections.containers(view, links=live),
+        containers(view, shown, now_ms, with_ends=with_ends, live=live is not None),
         sections.outputs(view),
-        f"<section><h2>Versions</h2>{rows(list(extras.facts))}</section>" if extras.facts else "",
-        f"<section><h2>Properties</h2><pre>{escape(extras.properties)}</pre></section>" if extras.properties else "",
-        _logs(extras.logs),
+        sections.section("Versions", rows(extras.facts)),
+        sections.section("Properties", f"<pre>{escape(extras.properties)}</pre>" if extras.properties else ""),
+        _logs(view, extras.logs),
+        "</main>",
+        f'<footer class="soft">written {escape(local_time(now_ms))}</footer>' if live is None else "",
     ]
     title = f"{view.appname} {view.application_id}".strip()
-    written = "" if live else f'<footer><p class="soft">written {escape(local_time(now_ms))}</p></footer>'
+    return document(title, "".join(body), refreshes=live is not None and live.refreshes)
+
+
+def document(title: str, body: str, *, refreshes: bool) -> str:
+    """Return a whole document.
+
+    Args:
+        title: plain text.
+        body: HTML.
+        refreshes: a browser loads it again every `REFRESH_S` seconds.
+    """
+    names = {"viewport": "width=device-width,initial-scale=1", "color-scheme": "light dark", "referrer": "no-referrer"}
+    metas = "".join(f'<meta name="{name}" content="{content}">' for name, content in names.items())
+    metas += f'<meta http-equiv="refresh" content="{REFRESH_S}">' if refreshes else ""
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{refresh}'
-        '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" '
-        f'content="light dark"><title>{escape(title)}</title><style>{STYLE}</style></head>'
-        f"<body><main>{''.join(body)}</main>{written}</body></html>\n"
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{metas}<title>{escape(title)}</title>'
+        f"<style>{STYLE}</style></head><body>{body}</body></html>\n"
     )
+
+
+def refresh_line(refreshes: bool, query: str, now_ms: int, links: str = "") -> str:
+    """Return the line above an ApplicationMaster's page that says how old it is, with the link that stops it.
+
+    Args:
+        refreshes: as of `document`.
+        query: of the page, without `STILL`.
+        now_ms: the time [ms since 1970].
+        links: HTML at its beginning.
+    """
+    if refreshes:
+        how, link, word = f"reloads every {REFRESH_S} s", "&amp;".join(filter(None, (query, STILL))), "pause"
+    else:
+        how, link, word = "paused", query, f"reload every {REFRESH_S} s"
+    return (
+        f"<nav>{links or '<span></span>'}<span>{escape(local_time(now_ms))}, {how} · "
+        f'<a href="?{link}">{word}</a></span></nav>'
+    )
+
+
+def _services(live: Live | None) -> str:
+    items = "".join(
+        f'<li>{escape(name)}: <a href="{escape(url)}">{escape(url)}</a></li>'
+        for name, url in (() if live is None else live.services)
+    )
+    return sections.section("Services", f"<ul>{items}</ul>" if items else "")
 
 
 def _curves(extras: Extras) -> str:
     shown = [(name, figures(curves, extras.length_s)) for name, curves in extras.curves.items()]
-    parts = [
-        f"<details><summary>{escape(name)}</summary>{text}</details>" if name else text for name, text in shown if text
-    ]
-    return f"<section><h2>Use of resources</h2>{''.join(parts)}</section>" if parts else ""
+    together = "".join(text for name, text in shown if not name)
+    each = [f"<details><summary>{escape(name)}</summary>{text}</details>" for name, text in shown if name and text]
+    if each:
+        together += f"<details><summary>each of {len(each)} containers</summary>{''.join(each)}</details>"
+    return sections.section("Use of resources", together)
 
 
-def _logs(logs: Sequence[LogEnd]) -> str:
-    parts = [
-        f"<details><summary>container {one.container}, {escape(one.stream)}</summary>"
-        f"<pre>{escape(one.text)}</pre></details>"
-        for one in logs
-        if one.text
-    ]
-    return f"<section><h2>Ends of the logs</h2>{''.join(parts)}</section>" if parts else ""
+def _logs(view: ApplicationView, logs: Sequence[LogEnd]) -> str:
+    parts, seen = [], set[int]()
+    failed = view.diagnosis.index if view.diagnosis is not None else None
+    for one in logs:
+        if one.text:
+            place = "" if one.container in seen else f' id="log-{one.container}"'
+            seen.add(one.container)
+            is_open = " open" if one.container == failed and one.stream == "stderr" else ""
+            parts.append(
+                f"<details{is_open}><summary>container {one.container}, {escape(one.stream)}</summary>"
+                f"<pre{place}>{escape(one.text)}</pre></details>"
+            )
+    return sections.section("Ends of the logs", f'<div class="ends">{"".join(parts)}</div>' if parts else "")

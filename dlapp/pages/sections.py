@@ -1,4 +1,4 @@
-"""Sections of a page about one application: head, cause of a failure, receipt, containers, outputs."""
+"""Sections of a page about one application: head, cause of a failure, receipt, outputs."""
 
 from __future__ import annotations
 
@@ -6,49 +6,70 @@ from collections.abc import Mapping
 from html import escape
 
 from dlapp.messages import Phase
-from dlapp.pages.text import duration, local_time, rows
-from dlapp.report import ApplicationView, Cause, ContainerView, TryView
-from dlapp.system.text import counted, human_size
+from dlapp.pages.axes import number
+from dlapp.pages.text import Fact, bar, duration, facts, local_time, memory, rows, size
+from dlapp.report import ApplicationView, Cause
+from dlapp.system.text import counted
 from dlapp.usage import Receipt
+
+
+def section(title: str, body: str, remark: str = "") -> str:
+    """Return a section with a heading; empty without a body.
+
+    Args:
+        title: plain text.
+        body: HTML.
+        remark: plain text, beside the heading.
+    """
+    small = f"<small>{escape(remark)}</small>" if remark else ""
+    return f"<section><h2>{escape(title)}{small}</h2>{body}</section>" if body else ""
 
 
 def head(view: ApplicationView, now_ms: int) -> str:
     """Return the name, the state, and who ran it when and where."""
     kind = "good" if view.cause is Cause.SUCCEEDED else "bad" if view.cause is not None else ""
-    state = view.cause.value if view.cause is not None else view.phase or view.state.value.lower()
+    state = view.cause.value if view.cause is not None else view.state.value.lower()
     end_ms = view.finished_ms or now_ms
     elapsed = duration(max(0, end_ms - view.submitted_ms) / 1000) if view.submitted_ms else ""
-    amounts = [counted(view.total_containers, "containers"), counted(view.vcores, "vcores"), f"{view.memory_mib} MiB"]
+    amounts = [counted(view.vcores, "vcores"), memory(view.memory_mib)]
     if view.gcores:
         amounts.append(counted(view.gcores, "GPUs"))
+    said = [view.phase if view.cause is None else "", view.diagnostics]
     return (
-        f"<header><h1>{escape(view.appname or str(view.application_id))}</h1>"
-        f'<p><strong class="{kind}">{escape(state)}</strong> {escape(view.diagnostics)}</p>'
-        + rows(
+        f'<header><p class="soft">{escape(str(view.application_id))}</p>'
+        f"<h1>{escape(view.appname or str(view.application_id))} "
+        f'<span class="state {kind}">{escape(state)}</span></h1>'
+        + "".join(f"<p>{escape(one)}</p>" for one in said if one)
+        + "".join(f'<p class="note">{escape(one)}</p>' for one in _notes(view))
+        + facts(
             [
-                ("application", str(view.application_id)),
-                ("waits", _waiting(view)),
-                ("idle", view.idle.message if view.idle is not None else ""),
-                ("user", view.username),
-                ("queue", view.queue),
-                ("project", view.project),
-                ("tags", ", ".join(view.tags)),
-                ("submitted", local_time(view.submitted_ms)),
-                ("started", local_time(view.started_ms)),
-                ("ended", local_time(view.finished_ms)),
-                ("elapsed", elapsed),
-                ("resources", ", ".join(amounts)),
-                ("changed by the cluster", "; ".join(view.changes)),
-                ("attempts of the ApplicationMaster", str(view.attempt) if view.attempt > 1 else ""),
+                Fact("containers", str(view.total_containers), ", ".join(amounts)),
+                Fact("elapsed", elapsed),
+                Fact("submitted", local_time(view.submitted_ms)),
+                Fact("started", local_time(view.started_ms)),
+                Fact("ended", local_time(view.finished_ms)),
+                Fact("user", view.username),
+                Fact("queue", view.queue, "" if view.priority is None else f"priority {view.priority}"),
+                Fact("project", view.project, ", ".join(view.tags)),
+                Fact("tags", "" if view.project else ", ".join(view.tags)),
+                Fact("resumed from", view.resumed_from),
+                Fact("once more", view.again_of),
+                Fact("ApplicationMaster", f"attempt {view.attempt}" if view.attempt > 1 else ""),
             ]
         )
         + "</header>"
     )
 
 
-def _waiting(view: ApplicationView) -> str:
-    one = view.waiting
-    return "" if one is None or view.state.ended else f"{one.message} ({one.code})"
+def _notes(view: ApplicationView) -> list[str]:
+    """Return what keeps it from running as it should, and what the engine changed."""
+    notes = []
+    if (waiting := view.waiting) is not None and not view.state.ended:
+        since = f", since {local_time(waiting.since_ms)}" if waiting.since_ms else ""
+        notes.append(f"waits: {waiting.message} ({waiting.code}){since}")
+        notes += [f"with this change it would start now: {waiting.change}"] if waiting.change else []
+    notes += [f"idle: {view.idle.message}"] if view.idle is not None else []
+    return notes + [f"changed by the cluster: {one}" for one in view.changes]
 
 
 def cause(view: ApplicationView) -> str:
@@ -60,12 +81,12 @@ def cause(view: ApplicationView) -> str:
     line = f"<pre>{escape(evidence.line)}</pre>" if evidence is not None else ""
     where = f"{evidence.file}, byte {evidence.offset}, of " if evidence is not None else ""
     pairs = [
+        ("what to do", found.next_step),
         ("found in", f"{where}container {view.diagnosis.index}"),
         ("fault", found.fault.value),
-        ("what to do", found.next_step),
         ("rule", found.rule),
     ]
-    return f'<section><h2>Cause</h2><p class="bad">{escape(found.cause)}</p>{line}{rows(pairs)}</section>'
+    return section("Cause", f'<p class="bad"><strong>{escape(found.cause)}</strong></p>{line}{rows(pairs)}')
 
 
 def receipt(view: ApplicationView) -> str:
@@ -73,93 +94,72 @@ def receipt(view: ApplicationView) -> str:
     one = view.receipt
     if one is None:
         return ""
-    note = f"<p><strong>{escape(one.suggestion)}</strong></p>" if one.suggestion else ""
-    return f"<section><h2>Receipt</h2>{note}{rows(_receipt_rows(one, bool(view.gcores)))}</section>"
+    note = f'<p class="note">{escape(one.suggestion)}</p>' if one.suggestion else ""
+    return section("Receipt", note + facts(_costs(one, bool(view.gcores))) + _phases(one.seconds))
 
 
-def _receipt_rows(one: Receipt, has_gpus: bool) -> list[tuple[str, str]]:
-    hours, memory, moved = one.gpu_hours, one.memory, one.bytes
-    gpus = f"{hours.granted:.2f} granted: {hours.busy:.2f} busy, {hours.idle:.2f} idle, {hours.unknown:.2f} not known"
-    peak = "" if memory.peak_mib is None else f"{memory.peak_mib} MiB of {memory.asked_mib} MiB"
-    if peak and not memory.is_exact:
-        peak += " (the largest of some samples)"
-    pairs = [
-        ("GPU hours", gpus if has_gpus else ""),
-        ("energy of the GPUs", "" if one.energy_wh is None else f"{one.energy_wh:.1f} Wh"),
-        ("CPU hours", "" if one.cpu_hours is None else f"{one.cpu_hours:.3f}"),
-        ("peak of memory, one container", peak),
-        ("input, output", f"{human_size(moved.input)}, {human_size(moved.output)}"),
-    ]
-    amounts = {"read": moved.read, "written": moved.written, "received": moved.received, "sent": moved.sent}
-    known = [f"{name} {human_size(count)}" for name, count in amounts.items() if count is not None]
-    pairs.append(("by the program", ", ".join(known)))
-    pairs += [(f"{name}, all containers", duration(one.seconds[name])) for name in _in_order(one.seconds)]
-    return pairs
-
-
-def _in_order(seconds: Mapping[str, float]) -> list[str]:
-    order = [one.value for one in Phase]
-    return sorted((name for name in seconds if seconds[name] > 0), key=lambda name: (name not in order, name))
-
-
-def containers(view: ApplicationView, *, links: bool) -> str:
-    """Return the table of containers.
-
-    Args:
-        view: of the application.
-        links: whether the URLs of logs lead anywhere from where the page is read.
-    """
-    if not view.containers:
-        return ""
-    body = "".join(_row(one, links) for one in sorted(view.containers, key=lambda one: one.index))
-    names = ("", "role", "host", "GPUs", "phase", "reported", "end")
-    titles = "".join(f'<th scope="col">{name or "container"}</th>' for name in names)
-    return (
-        '<section><h2>Containers</h2><div class="scroll" tabindex="0"><table><thead><tr>'
-        f"{titles}</tr></thead><tbody>{body}</tbody></table></div></section>"
+def _costs(one: Receipt, has_gpus: bool) -> list[Fact]:
+    hours, asked, moved = one.gpu_hours, one.memory, one.bytes
+    parts = {"busy": hours.busy, "idle": hours.idle, "unknown": hours.unknown}
+    shares = [(kind, amount / hours.granted) for kind, amount in parts.items()] if hours.granted > 0 else []
+    known = f"{hours.busy:.2f} busy, {hours.idle:.2f} idle"
+    used = f"{known}, {hours.unknown:.2f} not known" if hours.unknown > 0 else known
+    peak = (
+        [] if not asked.peak_mib or not asked.asked_mib else [("running", min(1.0, asked.peak_mib / asked.asked_mib))]
     )
-
-
-def _row(one: ContainerView, links: bool) -> str:
-    reported = [] if one.step is None else [f"step {one.step}"]
-    reported += [f"{name}={value:.4g}" for name, value in one.metrics.items()]
-    share = "" if one.progress is None else f" {one.progress:.0%}"
-    phase = f"{one.phase.value}{share} {one.detail}".strip()
-    index = f'<a href="{escape(one.log_url)}">{one.index}</a>' if links and _is_link(one.log_url) else f"{one.index}"
-    earlier = "".join(f"<br>try {each.attempt}: {_end(each)}" for each in one.earlier)
-    cells = [
-        f'<td class="n">{index}</td>',
-        f"<td>{escape(one.role)} {one.role_index}</td>",
-        f"<td>{escape(one.host)}</td>",
-        f"<td>{', '.join(map(str, one.gpus))}</td>",
-        f"<td>{escape(phase)}</td>",
-        f"<td>{escape(' '.join(reported))}</td>",
-        f"<td>{_end(one)}{earlier}</td>",
+    read, written = moved.read, moved.written
+    received, sent = moved.received, moved.sent
+    return [
+        Fact("GPU hours", f"{hours.granted:.2f}" if has_gpus else "", used, shares),
+        Fact("energy of the GPUs", "" if one.energy_wh is None else _energy(one.energy_wh)),
+        Fact("CPU hours", "" if one.cpu_hours is None else number(one.cpu_hours)),
+        Fact(
+            "peak of memory",
+            "" if asked.peak_mib is None else f"{memory(asked.peak_mib)} of {memory(asked.asked_mib)}",
+            "one container" if asked.is_exact else "one container, the largest of some samples",
+            peak,
+        ),
+        Fact("input and output", f"{size(moved.input)} in, {size(moved.output)} out"),
+        Fact("disks", _both(read, written, "read", "written")),
+        Fact("network", _both(received, sent, "received", "sent")),
     ]
-    return f"<tr>{''.join(cells)}</tr>"
 
 
-def _is_link(url: str) -> bool:
-    return url.startswith(("http://", "https://", "file:///"))
+def _energy(energy_wh: float) -> str:
+    return f"{number(energy_wh / 1000)} kWh" if energy_wh >= 1000 else f"{number(energy_wh)} Wh"
 
 
-def _end(one: ContainerView | TryView) -> str:
-    said = ""
-    if one.exit_code is not None or one.signal is not None:
-        kind = "good" if one.exit_code == 0 else "bad"
-        text = f"exit code {one.exit_code}" if one.signal is None else f"signal {one.signal}"
-        said = f'<span class="{kind}">{text}</span> '
-    named = f" ({one.diagnosis.cause})" if one.diagnosis is not None else ""
-    return f"{said}{escape(one.message + named)}"
+def _both(one: int | None, other: int | None, one_name: str, other_name: str) -> str:
+    amounts = {one_name: one, other_name: other}
+    return ", ".join(f"{size(amount)} {name}" for name, amount in amounts.items() if amount is not None)
+
+
+def _phases(seconds: Mapping[str, float]) -> str:
+    """Return how long all containers together were in each phase."""
+    order = [one.value for one in Phase]
+    shown = sorted(
+        (name for name in seconds if seconds[name] > 0),
+        key=lambda name: (order.index(name) if name in order else len(order), name),
+    )
+    total = sum(seconds[name] for name in shown)
+    shares = [(name, seconds[name] / total) for name in shown]
+    items = [
+        f'<li><i class="{escape(name)}"></i>{escape(name)} {duration(seconds[name])}, {_percent(share)}</li>'
+        for name, share in shares
+    ]
+    key = f'<ul class="key">{"".join(items)}</ul>'
+    return f'<p class="soft above">time of all containers together</p>{bar(shares)}{key}' if items else ""
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "&lt; 1%"
 
 
 def outputs(view: ApplicationView) -> str:
     """Return where the outputs are; empty if there are none."""
-    if not view.outputs:
-        return ""
     items = []
     for one in view.outputs:
         state = "committed" if one.committed else f"kept in {one.partial}" if one.partial else "not committed"
         more = [f"the former one is in {place}" for place in (one.replaced, one.previous) if place]
         items.append(f"<li>{escape(one.target)}: {escape('; '.join([state, *more]))}</li>")
-    return f"<section><h2>Output</h2><ul>{''.join(items)}</ul></section>"
+    return section("Output", f"<ul>{''.join(items)}</ul>" if items else "")

@@ -7,22 +7,33 @@ one bar.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
 from dlapp.messages import Phase
+from dlapp.pages.axes import time_axis_html, time_marks
 from dlapp.pages.text import duration, local_time
 from dlapp.report import ApplicationView, ContainerView, TryView
+from dlapp.spec import DEFAULT_ROLE
 
-_WIDTH, _LABEL, _TOP = 1000.0, 130.0, 18.0
-_ROW, _SMALL_ROW, _MANY = 18.0, 7.0, 60
-_SHORTEST = 0.6
+_WIDTH = 10_000
+"""Units of the picture from its left to its right, which a browser stretches to its place."""
+_SHORTEST = 6
 """Shortest bar [units of the picture]; shorter phases are left out."""
+_ROWS_PX = ((24, 18), (60, 14), (200, 8), (400, 4))
+"""Height of a line for at most so many containers; for more of them it is `_LEAST_ROW_PX`."""
+_LEAST_ROW_PX = 2
+_NAME_PX = 14
+"""Least distance of two names."""
+_WITH_TITLES = 200
+"""Bars of more containers say nothing when they are pointed at: the page would be several times as large."""
 FAILED, UNKNOWN = "failed", "unknown"
 """Kinds of bars that are no phases: a mark at the end of one that failed, and what nobody measured."""
-_MARK = 3.0
+_MARK = 50
 SHOWN_PHASES = tuple(one for one in Phase if one is not Phase.ENDED)
+_KINDS = (*(one.value for one in SHOWN_PHASES), UNKNOWN, FAILED)
+_WORDS = {UNKNOWN: "not known"}
 
 
 class Bar(NamedTuple):
@@ -61,63 +72,81 @@ def bars_of(one: ContainerView | TryView, now_ms: int) -> list[Bar]:
     return bars
 
 
-def timeline(view: ApplicationView, now_ms: int) -> str:
-    """Return the picture as SVG; empty if no container has started.
+def container_name(one: ContainerView) -> str:
+    """Return the name of a container in a list: ``3`` or, among roles, ``3 trainer 1``."""
+    is_alone = one.role == DEFAULT_ROLE and one.index == one.role_index
+    return str(one.index) if is_alone else f"{one.index} {one.role} {one.role_index}"
+
+
+def timeline(view: ApplicationView, containers: Sequence[ContainerView], now_ms: int) -> str:
+    """Return the picture: a line for each container; empty if none has started.
 
     Args:
         view: of the application.
+        containers: of it, in the order of the lines.
         now_ms: the time [ms since 1970].
     """
-    lines: list[tuple[ContainerView, list[ContainerView | TryView]]] = [
-        (one, [*one.earlier, one]) for one in sorted(view.containers, key=lambda one: one.index)
-    ]
-    starts = [each.started_ms for _, tries in lines for each in tries if each.started_ms]
+    tries: list[list[ContainerView | TryView]] = [[*one.earlier, one] for one in containers]
+    starts = [each.started_ms for line in tries for each in line if each.started_ms]
     if not starts:
         return ""
     begin_ms = min(starts + ([view.submitted_ms] if view.submitted_ms else []))
     end_ms = max([begin_ms + 1, view.finished_ms or now_ms])
-    row = _ROW if len(lines) <= _MANY else _SMALL_ROW
-    height = _TOP + row * len(lines) + 4
-    scale = (_WIDTH - _LABEL) / (end_ms - begin_ms)
-    parts = [*_axis(begin_ms, end_ms, scale, height)]
-    step = 1 if row is _ROW else 10
-    for number, (one, tries) in enumerate(lines):
-        y = _TOP + number * row
-        if number % step == 0:
-            name = f"{one.index} {one.role} {one.role_index}"
-            parts.append(f'<text x="0" y="{y + min(row, 12):.0f}">{escape(name)}</text>')
-        for each in tries:
-            parts += _bars(each, one.index, y, row, begin_ms, scale, now_ms)
-    title = f"Timeline of {len(lines)} containers from {local_time(begin_ms)} to {local_time(end_ms)}"
-    key = "".join(f'<li><i style="background:var(--{one.value})"></i>{one.value}</li>' for one in SHOWN_PHASES)
+    row = next((height for most, height in _ROWS_PX if len(containers) <= most), _LEAST_ROW_PX)
+    height, length_s = row * len(containers), (end_ms - begin_ms) / 1000
+    scale, has_titles = _WIDTH / (end_ms - begin_ms), len(containers) <= _WITH_TITLES
+    gap = 3 if row >= 14 else 1 if row >= 4 else 0
+    parts = [_tracks(len(containers), row, gap)] if gap == 3 else []
+    marks = "".join(f"M{at_s * 1000 * scale:.0f},0v{height}" for at_s in time_marks(length_s))
+    parts.append(f'<path class="axis" d="{marks}"/>')
+    paths, shown = dict[str, list[str]](), set[str]()
+    for number, (one, line) in enumerate(zip(containers, tries, strict=True)):
+        for each in line:
+            for x, width, bar in _placed(bars_of(each, now_ms), begin_ms, scale):
+                shown.add(bar.kind)
+                y, high = number * row, max(1, row - gap)
+                if has_titles:
+                    title = f"<title>{escape(_title(bar, one.index, each.attempt))}</title>"
+                    parts.append(
+                        f'<rect class="{bar.kind}" x="{x}" y="{y}" width="{width}" height="{high}">{title}</rect>'
+                    )
+                else:
+                    paths.setdefault(bar.kind, []).append(f"M{x},{y}h{width}v{high}h-{width}z")
+    parts += [f'<path class="{kind}" d="{"".join(found)}"/>' for kind, found in paths.items()]
+    names = _names(containers, row)
+    widest = max(map(len, names.values()), default=0)
+    marks = "".join(f'<span style="top:{top}px">{escape(name)}</span>' for top, name in names.items())
+    title = f"Timeline of {len(containers)} containers from {local_time(begin_ms)} to {local_time(end_ms)}"
+    key = "".join(f'<li><i class="{kind}"></i>{_WORDS.get(kind, kind)}</li>' for kind in _KINDS if kind in shown)
     return (
-        f'<figure><div class="scroll" tabindex="0"><svg viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img" '
-        f'style="min-width:34rem"><title>{escape(title)}</title>{"".join(parts)}</svg></div>'
-        f'<ul class="key">{key}<li><i style="background:var(--{FAILED})"></i>{FAILED}</li></ul></figure>'
+        f'<figure><div class="gantt">{time_axis_html(length_s)}'
+        f'<div class="names" style="--w:{min(widest, 24) * 0.66:.1f}em" aria-hidden="true">{marks}</div>'
+        f'<svg style="height:{height}px" viewBox="0 0 {_WIDTH} {height}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(title)}">{"".join(parts)}</svg></div><ul class="key">{key}</ul></figure>'
     )
 
 
-def _bars(
-    one: ContainerView | TryView, index: int, y: float, row: float, begin_ms: int, scale: float, now_ms: int
-) -> Iterator[str]:
-    for bar in bars_of(one, now_ms):
-        x, width = _LABEL + (bar.begin_ms - begin_ms) * scale, (bar.end_ms - bar.begin_ms) * scale
+def _tracks(count: int, row: int, gap: int) -> str:
+    lines = "".join(f"M0,{number * row}h{_WIDTH}v{row - gap}h-{_WIDTH}z" for number in range(count))
+    return f'<path class="track" d="{lines}"/>'
+
+
+def _placed(bars: Sequence[Bar], begin_ms: int, scale: float) -> Iterator[tuple[int, int, Bar]]:
+    """Yield left and width of the bars that can be seen [units of the picture]."""
+    for bar in bars:
+        x, end = round((bar.begin_ms - begin_ms) * scale), round((bar.end_ms - begin_ms) * scale)
         if bar.kind == FAILED:
-            x, width = x - _MARK, _MARK
-        if width < _SHORTEST:
-            continue
-        lasted = f" {duration((bar.end_ms - bar.begin_ms) / 1000)}" if bar.kind != FAILED else ""
-        text = f"{index} try {one.attempt}: {bar.kind}{lasted}"
-        yield (
-            f'<rect x="{x:.1f}" y="{y + 1:.0f}" width="{width:.1f}" height="{row - 2:.0f}" '
-            f'style="fill:var(--{bar.kind})"><title>{escape(text)}</title></rect>'
-        )
+            x = max(0, end - _MARK)
+        if end - x >= _SHORTEST:
+            yield x, end - x, bar
 
 
-def _axis(begin_ms: int, end_ms: int, scale: float, height: float) -> Iterator[str]:
-    for part in range(5):
-        at_ms = (end_ms - begin_ms) * part / 4
-        x = _LABEL + at_ms * scale
-        anchor = "start" if part == 0 else "end" if part == 4 else "middle"
-        yield f'<line class="axis" x1="{x:.1f}" y1="{_TOP - 4}" x2="{x:.1f}" y2="{height:.0f}"/>'
-        yield f'<text x="{x:.1f}" y="11" text-anchor="{anchor}">{escape(duration(at_ms / 1000))}</text>'
+def _title(bar: Bar, index: int, attempt: int) -> str:
+    lasted = f" {duration((bar.end_ms - bar.begin_ms) / 1000)}" if bar.kind != FAILED else ""
+    return f"{index} try {attempt}: {bar.kind}{lasted}"
+
+
+def _names(containers: Sequence[ContainerView], row: int) -> dict[int, str]:
+    """Return the names of lines, as many as have room, by the middle of the line [pixels from the top]."""
+    step = next((one for one in (1, 5, 10, 20, 50) if one * row >= _NAME_PX), 100)
+    return {number * row + row // 2: container_name(one) for number, one in enumerate(containers) if number % step == 0}

@@ -12,6 +12,8 @@ from dlapp.usage import ContainerSeries
 
 _POINTS, _LEAST_POINTS, _ALL_POINTS = 120, 12, 24_000
 """Of a curve, at most and at least, and of all curves of containers: so a page on 200 containers stays below 2 MB."""
+_MOST = 1e15
+"""A larger value cannot be drawn beside others; nor can what is no number, which a payload may report."""
 _DRAWN = 200
 """So many containers have curves of their own."""
 _GPU = re.compile(r"gpu(\d{1,3})\.(\w+)")
@@ -93,7 +95,7 @@ def _points(
 
 def _scaled(values: Sequence[Any], place: int, scale: float) -> float | None:
     value = values[place] if place < len(values) else None
-    return None if value is None else value * scale
+    return None if value is None or not abs(value) < _MOST else float(value * scale)
 
 
 def _thinned(points: list[CurvePoint], most: int) -> list[CurvePoint]:
@@ -148,6 +150,7 @@ def _known_at(
         found = []
         for one, values in columns:
             mean, place = values.get("mean", ()), int((at_ms - one.start_ms) // one.step_ms)
-            if 0 <= place < len(mean) and mean[place] is not None:
-                found.append(float(mean[place]))
+            value = _scaled(mean, place, 1.0) if place >= 0 else None
+            if value is not None:
+                found.append(value)
         yield found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import click
 
@@ -28,7 +29,8 @@ def main(application: str, output: str | None, as_json: bool) -> None:
     application_id = client.resolve(application)
     text = report_of(client, client.status(application_id), clock.now_ms())
     if output == "-":
-        say(text.removesuffix("\n"))
+        sys.stdout.buffer.write(text.encode(errors="replace"))
+        sys.stdout.buffer.flush()
         return
     path = output or f"{application_id}.html"
     try:

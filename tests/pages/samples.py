@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Diagnosis, Evidence, Fault, Phase
 from dlapp.report import ApplicationView, Cause, ContainerDiagnosis, ContainerView, FinalStatus, OutputView, State
 from dlapp.usage import GpuHours, MemoryReceipt, Receipt
+
+if TYPE_CHECKING:
+    from dlapp.pages.page import Extras
 
 APP = ApplicationId(1474893803111, 42)
 START_MS = 1474899851575
@@ -69,3 +72,19 @@ def application(*containers: ContainerView, **more: Any) -> ApplicationView:
         ),
     }
     return ApplicationView(**values | more)
+
+
+def everything() -> Extras:
+    """All that a report may have besides."""
+    from dlapp.pages.curves import Curve, CurvePoint
+    from dlapp.pages.page import Extras, LogEnd
+
+    points = [CurvePoint(10.0 * n, None if n == 3 else float(n), n - 0.5, n + 0.5) for n in range(10)]
+    return Extras(
+        curves={"": [Curve("CPU", "cores", points)], "container 1": [Curve("Memory", "GiB", points, 16.0)]},
+        length_s=100.0,
+        facts=[("dlapp", "0.1")],
+        properties="[application]\nappname=resnet\n",
+        logs=[LogEnd(1, "stdout", "the last line\n")],
+        notes=["stdout of container 0 cannot be read"],
+    )

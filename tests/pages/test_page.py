@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from dlapp.messages import Phase
+from dlapp.pages.containers import MOST_SHOWN, shown_containers
 from dlapp.pages.curves import Curve, CurvePoint, figures
-from dlapp.pages.page import Extras, LogEnd, page
+from dlapp.pages.page import Extras, Live, LogEnd, page
 from dlapp.pages.style import STYLE
 from dlapp.pages.text import duration
 from dlapp.pages.timeline import Bar, bars_of, timeline
@@ -18,7 +19,7 @@ from dlapp.report import Cause, IdleGpus, OutputView, State, TryView
 from dlapp.usage import ContainerSeries, Receipt
 from dlapp.value import replace
 from dlapp.waiting import Waiting
-from tests.pages.samples import APP, SECONDS, START_MS, application, container
+from tests.pages.samples import APP, SECONDS, START_MS, application, container, everything
 
 NOW_MS = START_MS + 200_000
 EVIL = "<script>alert(1)</script>\"'&"
@@ -56,18 +57,6 @@ class Document(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def everything() -> Extras:
-    points = [CurvePoint(10.0 * n, None if n == 3 else float(n), n - 0.5, n + 0.5) for n in range(10)]
-    return Extras(
-        curves={"": [Curve("CPU", "cores", points)], "container 1": [Curve("Memory", "GiB", points, 16.0)]},
-        length_s=100.0,
-        facts=[("dlapp", "0.1")],
-        properties="[application]\nappname=resnet\n",
-        logs=[LogEnd(1, "stderr", "the last line\n")],
-        notes=["stdout of container 0 cannot be read"],
-    )
-
-
 def test_a_report_has_all_parts() -> None:
     found = Document(page(application(container(0), container(1, exit_code=1)), NOW_MS, everything()))
     for text in (
@@ -77,8 +66,9 @@ def test_a_report_has_all_parts() -> None:
         "stderr, byte 1234, of container 1",
         "use a smaller batch",
         "memory 16 GiB, peak 9",
-        "8.00 granted: 5.00 busy, 2.00 idle, 1.00 not known",
-        "9120 MiB of 16384 MiB (the largest of some samples)",
+        "5.00 busy, 2.00 idle, 1.00 not known",
+        "8.9 GiB of 16 GiB",
+        "one container, the largest of some samples",
         "hdfs:///out: kept in hdfs:///out.partial",
         "appname=resnet",
         "the last line",
@@ -103,8 +93,9 @@ def test_what_others_wrote_is_text() -> None:
         outputs=(OutputView(name="", target=EVIL, partial=EVIL),),
     )
     extras = Extras(facts=[(EVIL, EVIL)], properties=EVIL, logs=[LogEnd(0, "stderr", EVIL)], notes=[EVIL])
-    found = Document(page(view, NOW_MS, extras, live=True))
-    assert found.of("script") == found.of("a") == []
+    found = Document(page(view, NOW_MS, extras, Live()))
+    assert found.of("script") == []
+    assert [one["href"] for one in found.of("a")] == ["?still=1", "?log=0.stdout", "?log=0.stderr"]
     assert found.text.count(EVIL) >= 11
 
 
@@ -114,9 +105,10 @@ def test_the_page_of_a_running_application_is_loaded_again_and_leads_to_logs() -
     view = application(
         running, state=State.RUNNING, cause=None, finished_ms=None, diagnosis=None, phase="running 1 of 1", idle=idle
     )
-    live = Document(page(view, NOW_MS, live=True))
-    assert {"http-equiv": "refresh", "content": "2"} in live.of("meta")
-    assert [one["href"] for one in live.of("a")] == ["http://node7:8042/logs/x"]
+    live = Document(page(view, NOW_MS, live=Live()))
+    assert {"http-equiv": "refresh", "content": "5"} in live.of("meta")
+    logs = ["?log=0.stdout", "?log=0.stderr"]
+    assert [one["href"] for one in live.of("a")] == ["?still=1", "http://node7:8042/logs/x", *logs]
     assert "running 1 of 1" in live.text
     assert idle.message in live.text
     report = Document(page(view, NOW_MS))
@@ -124,10 +116,29 @@ def test_the_page_of_a_running_application_is_loaded_again_and_leads_to_logs() -
     assert report.of("a") == []
 
 
+def test_who_reads_can_stop_that_a_page_is_loaded_again() -> None:
+    still = Document(page(application(container(0)), NOW_MS, live=Live(refreshes=False)))
+    assert all("http-equiv" not in one for one in still.of("meta"))
+    assert "?" in [one["href"] for one in still.of("a")]
+
+
+def test_services_have_links() -> None:
+    live = Live(services=[("tensorboard 0", "http://10.0.0.1:6006/")])
+    found = Document(page(application(container(0)), NOW_MS, live=live))
+    assert "http://10.0.0.1:6006/" in [one["href"] for one in found.of("a")]
+
+
+def test_of_many_containers_those_that_failed_have_a_line() -> None:
+    view = application(*map(container, range(MOST_SHOWN)), container(5000, exit_code=1))
+    shown = shown_containers(view)
+    assert (len(shown), shown[-1].index) == (MOST_SHOWN, 5000)
+    assert "1 more are not shown" in page(view, NOW_MS)
+
+
 def test_the_page_of_an_application_that_waits_names_the_reason() -> None:
     waiting = Waiting(code="gang_partial", message="1 of 2 <held>")
     running = {"state": State.RUNNING, "cause": None, "diagnosis": None, "waiting": waiting}
-    assert "1 of 2 &lt;held&gt; (gang_partial)" in page(application(container(0), **running), NOW_MS, live=True)
+    assert "1 of 2 &lt;held&gt; (gang_partial)" in page(application(container(0), **running), NOW_MS, live=Live())
     over = application(container(0), waiting=waiting, state=State.FINISHED)
     assert "gang_partial" not in page(over, NOW_MS)
 
@@ -171,7 +182,8 @@ def test_earlier_tries_are_in_the_line_of_their_index() -> None:
     former = TryView(
         container_id=one.container_id, attempt=1, started_ms=START_MS + 1000, finished_ms=START_MS + 40_000, exit_code=3
     )
-    picture = timeline(application(replace(one, earlier=(former,))), NOW_MS)
+    view = application(replace(one, earlier=(former,)))
+    picture = timeline(view, view.containers, NOW_MS)
     assert "0 try 1: failed" in picture
     assert "0 try 2: running" in picture
 
@@ -180,7 +192,7 @@ def test_curves_have_gaps_where_nothing_is_known() -> None:
     values: list[float | None] = [1.0, 2.0, None, 3.0]
     text = figures([Curve("CPU", "cores", [CurvePoint(10.0 * n, one) for n, one in enumerate(values)])], 40.0)
     assert text.count("<polyline") == 2
-    assert "CPU: mean 2 cores, most 3 cores" in text
+    assert "mean 2 cores, max 3 cores" in text
 
 
 def test_a_curve_of_which_nothing_is_known_is_left_out() -> None:

@@ -28,12 +28,13 @@ from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.ids import ContainerId
 from dlapp.locations import HdfsPlace
-from dlapp.report import ApplicationView, CommitClaim
+from dlapp.report import ApplicationView, CommitClaim, ContainerView
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.tree import explaining, remove_tree
 from dlapp.system import clock, files, log
 from dlapp.system.files import UntrustedFile
+from dlapp.usage import UsageHistory
 
 if TYPE_CHECKING:
     from dlapp.am.application_dir.interface import Notice
@@ -87,16 +88,31 @@ class LocalApplicationDir:
         os.rename(temporary, self._path("view.json"))
 
     def write_report(self, view: ApplicationView) -> None:
-        """Write the page of an application that has ended. A failure is logged: dlapp-report can make it, too."""
-        from dlapp.pages.page import page
+        """Write the report on an application that has ended, for its owner: it quotes logs.
+
+        A failure is logged: dlapp-report can make it, too.
+        """
+        from dlapp.pages.report import TAIL_BYTES, TAIL_LINES, Sources, report
+        from dlapp.system.log_files import last_lines
+
+        def log_tail(one: ContainerView, stream: str) -> bytes:
+            path = self._path(f"containers/{one.container_id}/{stream}")
+            return last_lines(path, TAIL_LINES, TAIL_BYTES) or b""
 
         temporary = self._path(f".report.{os.getpid()}")
         try:
-            with open(temporary, "w", encoding="utf-8", errors="replace") as file:
-                file.write(page(view, clock.now_ms()))
+            text = report(view, clock.now_ms(), Sources(self.submission, self._usage_history, log_tail))
+            with open(temporary, "w", encoding="utf-8", errors="replace", opener=_open_own) as file:
+                file.write(text)
             os.rename(temporary, self._path("report.html"))
-        except OSError as error:
+        except (OSError, DlappError) as error:
             log.warning(f"the report cannot be written: {error}")
+
+    def _usage_history(self) -> UsageHistory:
+        """Return the use that was written last. Raises DlappError if it cannot be read."""
+        with contextlib.suppress(NotFound):
+            return self._read("usage.json", UsageHistory)
+        return UsageHistory()
 
     def write_usage(self, data: bytes) -> None:
         """Replace the use of the containers over time, as the view."""
@@ -255,6 +271,11 @@ class LocalApplicationDir:
             raise DlappError(f"{path} cannot be read: {error.problem}") from error
         except ValueError as error:  # SpecError included: it is a ValueError
             raise DlappError(f"{path} cannot be read: {error}") from error
+
+
+def _open_own(path: str, flags: int) -> int:
+    """Open a file that only its owner may read."""
+    return os.open(path, flags, 0o600)
 
 
 class LocalJournalWriter:

@@ -42,6 +42,7 @@ from dlapp.report import Cause, FinalStatus
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import AppSpec, Resources, Submission
 from dlapp.system import clock, locks, log
+from dlapp.system.log_files import last_lines
 from dlapp.system.machine import boot_id
 from dlapp.system.processes.proc import open_process, start_time
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
@@ -248,6 +249,14 @@ class LocalAmEngine:
             returned, self._hold_fds = self._hold_fds, ()
         for fd in returned:
             os.close(fd)
+
+    def log_tail(self, container_id: ContainerId, _log_url: str, stream: str, most_bytes: int) -> bytes | None:
+        """Return the end of a log: the page has a secret path. See `AmEngine`.
+
+        Args:
+            container_id, _log_url, stream, most_bytes: see `AmEngine`.
+        """
+        return last_lines(os.path.join(self._home, "containers", str(container_id), stream), most_bytes, most_bytes)
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Write the outcome, once and for all, and let the next ones start."""

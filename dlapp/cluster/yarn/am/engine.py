@@ -81,6 +81,8 @@ comes once a second, whatever is wanted."""
 ALLOCATE_TIMEOUT_S = 30.0
 NODES_TIMEOUT_S = 30.0
 LIFETIME_TIMEOUT_S = 5.0
+LOG_TIMEOUT_S = 10.0
+"""Of a node that shows a log for the page; a browser waits for it."""
 LIFETIME_EVERY_S = 60.0
 """An operator may change the limit while the application runs."""
 
@@ -217,6 +219,21 @@ class YarnAmEngine:
             granted = self._holdings.live(container_id)
         if granted is not None:
             self._nodes.order(granted.node, LookOrder(container_id))
+
+    def log_tail(self, _container_id: ContainerId, log_url: str, stream: str, most_bytes: int) -> bytes | None:
+        """Return the end of a log, as its node shows it to everybody. See `AmEngine`.
+
+        Args:
+            _container_id, log_url, stream, most_bytes: see `AmEngine`.
+        """
+        from dlapp.cluster.yarn.logs.pages import GrowingPage
+        from dlapp.hadoop.web import Web
+
+        web = Web(LOG_TIMEOUT_S, accept="text/plain")
+        try:
+            return GrowingPage(f"{log_url}/{stream}/", None, web).tail(most_bytes)
+        finally:
+            web.close()
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Say how the application ended, until YARN has it on record. The last call.

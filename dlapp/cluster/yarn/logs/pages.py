@@ -35,6 +35,7 @@ class GrowingPage:
 
     Args:
         url: of the page that shows it (`dlapp.cluster.yarn.client.views.log_file_url`); empty: no server is asked.
+        login: as whom; None: as nobody, who is shown what everybody may see.
         web: connections, which may be shared.
         last_lines: begin with so many lines; None: with all.
         last_bytes: look for these lines in so many last bytes; None: in the last 32 MiB.
@@ -46,7 +47,7 @@ class GrowingPage:
     def __init__(
         self,
         url: str,
-        login: Login,
+        login: Login | None,
         web: Web,
         *,
         last_lines: int | None = None,
@@ -193,7 +194,7 @@ class GrowingPage:
         """Return what the server has of the file; None: there is no such file."""
         if not self._url:
             return None
-        url, query = self._url, {**self._login.query, **parameters}
+        url, query = self._url, {**({} if self._login is None else self._login.query), **parameters}
         try:
             for _ in range(_MOST_REDIRECTIONS):
                 answer = self._web.stream(url, query)

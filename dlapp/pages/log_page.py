@@ -1,0 +1,78 @@
+"""The page that shows the end of one log of a running container, and what pages of an ApplicationMaster are asked for.
+
+Everything is in the query, so that links hold wherever a proxy puts the page: ``?log=3.stderr&still=1``.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from typing import NamedTuple
+
+from dlapp.pages.page import STILL, document, refresh_line
+from dlapp.pages.report import plain_text
+from dlapp.pages.timeline import container_name
+from dlapp.report import ContainerView
+
+LOG_BYTES = 64 << 10
+"""As much of a log is shown."""
+_STREAMS = ("stdout", "stderr")
+_LOG = re.compile(rf"log=(\d{{1,7}})\.({'|'.join(_STREAMS)})", re.ASCII)
+
+
+class PageQuery(NamedTuple):
+    """Query of a page: for the application, or for a log of the container with CONTAINER_INDEX ``container``.
+
+    Args:
+        container: None: the application's page.
+        stream: of the container.
+        refreshes: a browser loads the page again by itself.
+    """
+
+    container: int | None = None
+    stream: str = ""
+    refreshes: bool = True
+
+    @classmethod
+    def of_path(cls, path: str) -> PageQuery:
+        """Read the query of a request's path. Parts that are not understood are passed over."""
+        words = path.partition("?")[2].split("&")
+        found = next(filter(None, map(_LOG.fullmatch, words)), None)
+        refreshes = STILL not in words
+        return cls(refreshes=refreshes) if found is None else cls(int(found[1]), found[2], refreshes)
+
+
+def log_page(appname: str, one: ContainerView, query: PageQuery, found: bytes | str, now_ms: int) -> str:
+    """Return the page.
+
+    Args:
+        appname: of the application.
+        one: the container.
+        query: what is asked for.
+        found: the end of the log; text: why it cannot be shown.
+        now_ms: the time [ms since 1970].
+    """
+    name = f"{query.stream} of container {container_name(one)}"
+    refreshes = query.refreshes and one.finished_ms is None
+    other = next(stream for stream in _STREAMS if stream != query.stream)
+    links = (
+        f'<span><a href="?">all of {escape(appname) or "the application"}</a> · '
+        f'<a href="?log={one.index}.{other}">{other}</a></span>'
+    )
+    if isinstance(found, str):
+        text = f'<p class="note">{escape(found)}</p>'
+    else:
+        text = (
+            f'<div class="log" tabindex="0" role="region" aria-label="{query.stream}"><pre>'
+            f"{escape(plain_text(found))}</pre></div>"
+            if found
+            else '<p class="note">nothing was printed so far</p>'
+        )
+    more = f"its last {LOG_BYTES >> 10} KiB" if len(found) >= LOG_BYTES else ""
+    return document(
+        f"{name}, {appname}",
+        f"{refresh_line(refreshes, f'log={query.container}.{query.stream}', now_ms, links)}"
+        f'<main><h1>{escape(name)}</h1><p class="soft">{escape(", ".join(filter(None, (one.host, more))))}</p>'
+        f"{text}</main>",
+        refreshes=refreshes,
+    )

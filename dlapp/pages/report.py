@@ -1,0 +1,94 @@
+"""The report on an application: its page, with all that is kept of it. There is one function for every reader, so the
+file that the ApplicationMaster leaves at the end has what dlapp-report shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dlapp.errors import DlappError
+from dlapp.pages.page import Extras, LogEnd, page
+from dlapp.pages.usage_curves import time_axis, usage_curves
+from dlapp.report import ApplicationView, ContainerView
+from dlapp.spec import Submission
+from dlapp.usage import UsageHistory
+
+TAIL_LINES, TAIL_BYTES, MOST_LOGS = 30, 4 << 10, 16
+"""Of each stream, and of how many containers: those that failed come first."""
+_STREAMS = ("stderr", "stdout")
+
+
+class Sources(NamedTuple):
+    """Sources of the parts that a view does not have. What cannot be read raises DlappError or OSError.
+
+    Args:
+        submission: what was submitted.
+        usage: the use of the containers over time.
+        log_tail: the last `TAIL_LINES` lines of a stream of a container, within `TAIL_BYTES`; empty: it has none.
+    """
+
+    submission: Callable[[], Submission]
+    usage: Callable[[], UsageHistory]
+    log_tail: Callable[[ContainerView, str], bytes]
+
+
+def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
+    """Return the page of an application with all that is kept of it. What cannot be read is named in it.
+
+    Args:
+        view: of the application.
+        now_ms: the time [ms since 1970].
+        sources: of the rest.
+    """
+    notes: list[str] = []
+    begin_ms, end_ms = time_axis(view, now_ms)
+    submission, curves = None, {}
+    try:
+        submission = sources.submission()
+    except (DlappError, OSError) as error:
+        notes.append(f"what was submitted cannot be read: {error}")
+    try:
+        curves = usage_curves(sources.usage().containers, begin_ms, end_ms)
+    except (DlappError, OSError) as error:
+        notes.append(str(error))
+    extras = Extras(
+        curves=curves,
+        length_s=(end_ms - begin_ms) / 1000,
+        facts=_facts(view, submission),
+        properties="" if submission is None else submission.properties,
+        logs=_log_ends(view, sources, notes),
+        notes=notes,
+    )
+    return page(view, now_ms, extras)
+
+
+def _log_ends(view: ApplicationView, sources: Sources, notes: list[str]) -> list[LogEnd]:
+    order = sorted(view.containers, key=lambda one: (one.exit_code == 0 and one.signal is None, one.index))
+    ends = []
+    for one in order[:MOST_LOGS]:
+        for stream in _STREAMS:
+            try:
+                data = sources.log_tail(one, stream)
+            except (DlappError, OSError) as error:
+                notes.append(f"{stream} of container {one.index} cannot be read: {error}")
+                break
+            ends.append(LogEnd(one.index, stream, plain_text(data)))
+    if (left := len(order) - MOST_LOGS) > 0:
+        notes.append(f"the logs of {left} more containers are not shown: dlapp-logs has them")
+    return ends
+
+
+def plain_text(data: bytes) -> str:
+    """Return text without control characters, which HTML does not allow and terminals obey."""
+    return "".join(one for one in data.decode(errors="replace") if one in "\n\t" or one.isprintable())
+
+
+def _facts(view: ApplicationView, submission: Submission | None) -> list[tuple[str, str]]:
+    from dlapp import __version__
+
+    images = sorted({one.image for one in view.containers if one.image})
+    facts = [("dlapp that wrote this", __version__), ("images", ", ".join(images)), ("network", view.network)]
+    if submission is not None:
+        facts += [("workspace", submission.workspace_digest), ("properties file", submission.file)]
+    return facts
