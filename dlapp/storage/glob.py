@@ -19,8 +19,10 @@ from dlapp.system.text import shown
 
 _WILD = frozenset("*?[{")
 MOST_ALTERNATIVES = 1000
-"""Each is looked for by itself."""
+"""Of a pattern with slashes in braces, each looked for by itself; of one name with braces, each compared by itself."""
 MOST_CHARACTERS = 4096
+MOST_WRITTEN_OUT = 1 << 18
+"""Characters of all names of a pattern, their braces written out; an expression is compiled at 1 us a character."""
 
 
 def split_pattern(pattern: str) -> list[list[str | re.Pattern[str]]]:
@@ -32,24 +34,59 @@ def split_pattern(pattern: str) -> list[list[str | re.Pattern[str]]]:
     """
     if len(pattern) > MOST_CHARACTERS:
         raise UsageError(f"the pattern {shown(pattern)} has {len(pattern)} characters, at most {MOST_CHARACTERS}")
-    return [_components(path) for path in _expand_slashed_braces(pattern)]
+    paths = [_components(path) for path in _expand(pattern, slashed=True)]
+    compiled: dict[str, str | re.Pattern[str]] = {}
+    written_out = 0
+    for part in itertools.chain.from_iterable(paths):
+        if part not in compiled:
+            alternatives = _expand(part)
+            written_out += sum(map(len, alternatives))
+            if written_out > MOST_WRITTEN_OUT:
+                raise UsageError(f"the pattern {shown(pattern)} has too many words in braces")
+            compiled[part] = _compile(part, alternatives)
+    return [[compiled[part] for part in parts] for parts in paths]
 
 
-def _components(path: str) -> list[str | re.Pattern[str]]:
+def _components(path: str) -> list[str]:
     found: list[str] = []
     for part in path.split("/"):
         if part == "..":
             del found[-1:]
         elif part not in ("", "."):
             found.append(part)
-    return [compile_component(part) for part in found]
+    return found
 
 
-def compile_component(part: str) -> str | re.Pattern[str]:
+def _compile(part: str, alternatives: list[str]) -> str | re.Pattern[str]:
     """One component: without wildcards its text, escapes resolved, else an expression to match fully."""
-    out: list[str] = []
+    expressions, literals, wild = [], [], alternatives != [part]
+    for one in alternatives:
+        runs, literal, stars = _runs(one)
+        literals.append(literal)
+        wild = wild or stars
+        # Once a run is found, an earlier "*" has no reason to take more: no time is lost in trying all ways. Braces
+        # are written out before, for that does not hold for a choice. Source: fnmatch.translate of Python.
+        first, *middle, last = runs if len(runs) > 1 else [*runs, None]
+        between = "".join(f"(?>.*?{run})" for run in middle)
+        expressions.append(first if last is None else f"{first}{between}.*{last}")
+    if not wild:
+        return literals[0]
+    try:
+        return re.compile("|".join(f"(?:{one})" for one in expressions), re.DOTALL)
+    except re.error as error:
+        raise UsageError(f"the pattern {part!r}: {error.msg}") from error
+
+
+def _runs(part: str) -> tuple[list[str], str, bool]:
+    """Translate a component without braces.
+
+    Returns:
+        The expressions before, between and after its stars, its text with escapes resolved, and if it has wildcards.
+    """
+    runs: list[str] = []
+    run: list[str] = []
     literal: list[str] = []
-    wild, depth, at = False, 0, 0
+    wild, at = False, 0
     while at < len(part):
         char = part[at]
         at += 1
@@ -57,36 +94,24 @@ def compile_component(part: str) -> str | re.Pattern[str]:
         if char == "\\":
             if at == len(part):
                 raise UsageError(f"the pattern {part!r} ends in a backslash")
-            literal.append(part[at])
-            out.append(re.escape(part[at]))
+            char = part[at]
             at += 1
-            continue
-        literal.append(char)
-        if char == "*":
-            out.append(".*")
+            run.append(re.escape(char))
+        elif char == "*":
+            if run or not runs:
+                runs.append("".join(run))
+            run = []
         elif char == "?":
-            out.append(".")
+            run.append(".")
         elif char == "[":
             chars, at = _character_class(part, at)
-            out.append(chars)
+            run.append(chars)
         elif char == "{":
-            depth += 1
-            out.append("(?:")
-        elif char == "}" and depth:
-            depth -= 1
-            out.append(")")
-        elif char == "," and depth:
-            out.append("|")
+            raise UsageError(f"the pattern {part!r} has a '{{' that does not close")
         else:
-            out.append(re.escape(char))
-    if depth:
-        raise UsageError(f"the pattern {part!r} has a '{{' that does not close")
-    if not wild:
-        return "".join(literal)
-    try:
-        return re.compile("".join(out), re.DOTALL)
-    except re.error as error:
-        raise UsageError(f"the pattern {part!r}: {error.msg}") from error
+            run.append(re.escape(char))
+        literal.append(char)
+    return [*runs, "".join(run)], "".join(literal), wild
 
 
 def _character_class(part: str, at: int) -> tuple[str, int]:
@@ -113,13 +138,13 @@ def _character_class(part: str, at: int) -> tuple[str, int]:
     raise UsageError(f"the pattern {part!r} has a '[' that does not close")
 
 
-def _expand_slashed_braces(pattern: str) -> list[str]:
-    """Write out the first braces that hold a slash, and so on; components can be told apart only then."""
+def _expand(pattern: str, *, slashed: bool = False) -> list[str]:
+    """Write out all braces; `slashed`: those only that hold a slash, for components can be told apart only then."""
     done: list[str] = []
     waiting = [pattern]
     while waiting:
         one = waiting.pop()
-        found = _slashed_braces(one)
+        found = _first_braces(one, slashed)
         if found is None:
             done.append(one)
         else:
@@ -132,26 +157,31 @@ def _expand_slashed_braces(pattern: str) -> list[str]:
     return done
 
 
-def _slashed_braces(pattern: str) -> tuple[int, int, list[int]] | None:
-    """Return where the first outermost braces with a slash in them open and close, and their commas; None: there are
-    none."""
-    start, depth, slashed, at = 0, 0, False, 0
+def _first_braces(pattern: str, slashed: bool) -> tuple[int, int, list[int]] | None:
+    """Return where the first outermost braces open and close, and their commas; None: there are none.
+
+    Args:
+        slashed: the first that hold a slash. What is in brackets counts, as in Hadoop, which looks for them first.
+    """
+    start, depth, slash, at = 0, 0, False, 0
     commas: list[int] = []
     while at < len(pattern):
         char = pattern[at]
         if char == "\\":
             at += 1
+        elif char == "[" and not slashed:
+            at = _character_class(pattern, at + 1)[1] - 1
         elif char == "{":
             if depth == 0:
-                start, slashed, commas = at, False, []
+                start, slash, commas = at, False, []
             depth += 1
         elif char == "}" and depth:
             depth -= 1
-            if depth == 0 and slashed:
+            if depth == 0 and (slash or not slashed):
                 return start, at, commas
         elif char == "," and depth == 1:
             commas.append(at)
         elif char == "/" and depth:
-            slashed = True
+            slash = True
         at += 1
     return None

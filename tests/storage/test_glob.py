@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.errors import UsageError
-from dlapp.storage.glob import compile_component
+from dlapp.storage.glob import split_pattern
 from dlapp.storage.local import LocalFiles
+
+
+def component(pattern: str) -> str | re.Pattern[str]:
+    """A pattern that is a single component."""
+    (parts,) = split_pattern(f"/{pattern}")
+    (only,) = parts
+    return only
 
 
 @pytest.mark.parametrize(
@@ -33,12 +40,17 @@ from dlapp.storage.local import LocalFiles
         ("{a,b{c,d}}", ["a", "bc", "bd"], ["b", "c"]),
         ("{,.gz}x", ["x", ".gzx"], ["gzx"]),
         ("a,b}?", ["a,b}c"], ["ab}c"]),
+        ("a*b*ab", ["abab", "axbyab", "abbab"], ["ab", "aab", "abba"]),
+        ("*a*", ["a", "ba", "bab"], ["b", ""]),
+        ("*{a,ab}c", ["ac", "abc", "xabc", "abac"], ["ab", "bc"]),
+        ("{a*,*b}{,c}", ["a", "ac", "b", "xbc", "abc"], ["c", "bx"]),
+        ("[{]{a,[,]}", ["{a", "{,"], ["{", "{b"]),
         ("\\**", ["*", "*a"], ["a"]),
         ("^$.+()|*", ["^$.+()|", "^$.+()|x"], ["x"]),
     ],
 )
 def test_a_component_matches_as_hadoop_does(pattern: str, yes: list[str], no: list[str]) -> None:
-    expression = compile_component(pattern)
+    expression = component(pattern)
     assert isinstance(expression, re.Pattern)
     assert [name for name in yes + no if expression.fullmatch(name)] == yes
 
@@ -48,20 +60,33 @@ def test_a_component_matches_as_hadoop_does(pattern: str, yes: list[str], no: li
     [("plain", "plain"), ("\\*\\[x\\]", "*[x]"), ("a,b}", "a,b}"), ("a\\\\b", "a\\b"), ("]^!", "]^!")],
 )
 def test_a_component_without_wildcards_is_its_text(pattern: str, text: str) -> None:
-    assert compile_component(pattern) == text
+    assert component(pattern) == text
 
 
 @pytest.mark.parametrize("pattern", ["[a", "[]", "{a,b", "a{b{c}", "x\\", "[z-a]"])
 def test_a_pattern_that_does_not_close_is_refused(pattern: str) -> None:
     with pytest.raises(UsageError, match="the pattern"):
-        compile_component(pattern)
+        component(pattern)
 
 
-@given(st.text(max_size=20))
+@pytest.mark.parametrize("pattern", ["*a" * 120, "?*" * 120, "{*a,a*,aa}" * 6 + "b", "{a,aa}" * 9 + "*a" * 50 + "b"])
+def test_no_pattern_takes_time_that_doubles_with_each_wildcard(pattern: str) -> None:
+    expression = component(pattern)
+    assert isinstance(expression, re.Pattern)
+    assert not expression.fullmatch("a" * 100 + "c")
+
+
+def test_braces_that_stand_for_too_many_words_are_refused() -> None:
+    for pattern in ("{a,b}" * 10, "/x/" + "/".join(f"{n}" + "{a,bc}" * 9 + "y" * 40 for n in range(40))):
+        with pytest.raises(UsageError, match=r"more than 1000 others|too many words"):
+            split_pattern(pattern)
+
+
+@given(st.text(min_size=1, max_size=20).filter(lambda text: "/" not in text))
 def test_an_escaped_name_matches_itself_and_a_pattern_never_breaks(text: str) -> None:
-    assert compile_component("".join("\\" + char for char in text)) == text
+    assert component("".join("\\" + char for char in text)) == text
     with contextlib.suppress(UsageError):
-        compile_component(text)
+        split_pattern(f"/{text}")
 
 
 @pytest.fixture
