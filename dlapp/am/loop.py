@@ -25,8 +25,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.interface import ApplicationDir, Superseded
-from dlapp.am.decisions import usage_history
 from dlapp.am.decisions.master import Master
+from dlapp.am.decisions.usage import usage_history
 from dlapp.am.model import events
 from dlapp.am.model.journal import line, records, replay
 from dlapp.am.model.roster import roster_of

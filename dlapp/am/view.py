@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 
-from dlapp.am.decisions import receipts
 from dlapp.am.decisions.dependencies import is_met
 from dlapp.am.decisions.gangs import gang_window
+from dlapp.am.decisions.usage import receipts
 from dlapp.am.decisions.verdict import PREEMPTED, diagnosis_of_end, diagnosis_of_status, of_end, of_result, ranges
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage

@@ -40,7 +40,7 @@ def matching(incomplete: str, *, unfinished: bool) -> list[KnownApplication]:
     found: list[KnownApplication] = []
     # A shell has no place for an error.
     with contextlib.suppress(DlappError, OSError, sqlite3.Error):
-        from dlapp.cluster.yarn.client import tools_tokens
+        from dlapp.cluster.yarn.client.local_files import tools_tokens
         from dlapp.config import load_config
 
         found = on_this_machine(load_config().local, unfinished=unfinished)

@@ -54,7 +54,7 @@ class Engines:
         if not self._other_is_used():
             return None
         if self._other == YARN:
-            from dlapp.cluster.yarn.client.last_application import last_application
+            from dlapp.cluster.yarn.client.local_files.last_application import last_application
 
             return last_application()
         engine = self._named(LOCAL)
@@ -92,7 +92,7 @@ class Engines:
             return False
         if self._other == LOCAL:
             return True
-        from dlapp.cluster.yarn.client.last_application import last_application
+        from dlapp.cluster.yarn.client.local_files.last_application import last_application
 
         return last_application() is not None
 

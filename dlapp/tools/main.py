@@ -17,33 +17,38 @@ from dlapp.tools.common import Command, command
 
 
 class CommandEntry(NamedTuple):
-    """A command: its module in `dlapp.tools`, which has it as ``main``, and its purpose."""
+    """A command: its module, below `dlapp.tools`, which has it as ``main``, and its purpose."""
 
     module: str
     summary: str
 
     @property
+    def name(self) -> str:
+        """The name of its module."""
+        return self.module.rpartition(".")[2]
+
+    @property
     def program(self) -> str:
         """The program that it is by itself."""
-        return f"dlapp-{self.module}"
+        return f"dlapp-{self.name}"
 
 
 COMMANDS = {
-    "submit": CommandEntry("launcher", "Check, pack and submit an application."),
-    "status": CommandEntry("status", "Show how an application is or ended, and why."),
-    "why": CommandEntry("why", "Show why an application waits, and when it may start."),
-    "list": CommandEntry("list", "List applications."),
-    "logs": CommandEntry("logs", "Show what an application's containers print."),
-    "sweep": CommandEntry("sweep", "Show the trials of a sweep, the best first."),
-    "report": CommandEntry("report", "Write a page on what an application did."),
-    "softkill": CommandEntry("softkill", "End applications early, with their output."),
-    "kill": CommandEntry("kill", "Kill applications at once, without output."),
-    "rm": CommandEntry("rm", "Remove ended applications from the history."),
-    "shell": CommandEntry("shell", "Open a shell in a program's environment."),
-    "run": CommandEntry("run", "Inside dlapp-shell: submit its application."),
-    "gpu": CommandEntry("gpu", "Show and change which GPU belongs to whom."),
-    "cache": CommandEntry("cache", "Show and change the cached input."),
-    "doctor": CommandEntry("doctor", "Check what dlapp needs here."),
+    "submit": CommandEntry("applications.launcher", "Check, pack and submit an application."),
+    "status": CommandEntry("applications.status", "Show how an application is or ended, and why."),
+    "why": CommandEntry("applications.why", "Show why an application waits, and when it may start."),
+    "list": CommandEntry("applications.list", "List applications."),
+    "logs": CommandEntry("applications.logs", "Show what an application's containers print."),
+    "sweep": CommandEntry("applications.sweep", "Show the trials of a sweep, the best first."),
+    "report": CommandEntry("applications.report", "Write a page on what an application did."),
+    "softkill": CommandEntry("applications.softkill", "End applications early, with their output."),
+    "kill": CommandEntry("applications.kill", "Kill applications at once, without output."),
+    "rm": CommandEntry("applications.rm", "Remove ended applications from the history."),
+    "shell": CommandEntry("machine.shell", "Open a shell in a program's environment."),
+    "run": CommandEntry("machine.run", "Inside dlapp-shell: submit its application."),
+    "gpu": CommandEntry("machine.gpu", "Show and change which GPU belongs to whom."),
+    "cache": CommandEntry("machine.cache", "Show and change the cached input."),
+    "doctor": CommandEntry("machine.doctor", "Check what dlapp needs here."),
 }
 """All commands, by their word, in the order of the help."""
 

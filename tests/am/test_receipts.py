@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dlapp.am.decisions import usage_history
-from dlapp.am.decisions.receipts import suggestion_of
+from dlapp.am.decisions.usage import usage_history
+from dlapp.am.decisions.usage.receipts import suggestion_of
 from dlapp.am.model import events, journal
 from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.am.model.usage_series import UsageSeries

@@ -14,7 +14,7 @@ from dlapp.errors import Denied, NotFound, TimedOut, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.serialization import to_json
-from dlapp.tools.kill_target import targets
+from dlapp.tools.applications.kill_target import targets
 from dlapp.value import replace
 
 

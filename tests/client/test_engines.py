@@ -12,7 +12,7 @@ import pytest
 from dlapp.client import Client, engines
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.state import open_state
-from dlapp.cluster.yarn.client.last_application import last_application, remember
+from dlapp.cluster.yarn.client.local_files.last_application import last_application, remember
 from dlapp.config import load_config
 from dlapp.errors import NotFound, Unreachable, UsageError
 
@@ -136,7 +136,7 @@ def test_a_machine_that_has_no_queue_gets_none_by_looking(cluster: Cluster, stat
 
 
 def test_what_was_remembered_badly_is_nothing() -> None:
-    from dlapp.cluster.yarn.client.last_application import local_cache
+    from dlapp.cluster.yarn.client.local_files.last_application import local_cache
 
     assert last_application() is None
     remember(ON_YARN, 5)

@@ -12,7 +12,7 @@ import pytest
 
 from dlapp.client.completion import matching
 from dlapp.cluster.local.client.ownership import database_of
-from dlapp.cluster.yarn.client import tools_tokens
+from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.config import load_config
 from dlapp.ids import ApplicationId
 from tests.applications import BIN, ended, launch, properties

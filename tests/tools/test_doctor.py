@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dlapp.doctor.findings import failed, passed
-from dlapp.tools.doctor import line_of, node_table
+from dlapp.tools.machine.doctor import line_of, node_table
 from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
 
 

@@ -16,19 +16,19 @@ from dlapp.tools.common import EXIT_BROKEN_PIPE
 from dlapp.tools.main import COMMANDS
 from dlapp.value import Value, fields
 
-NAMES = [entry.module for entry in COMMANDS.values()]
+ENTRIES = {entry.name: entry for entry in COMMANDS.values()}
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "commands.md").read_text()
 EVERYWHERE = ("--json", "--debug", "--version", "--help")
 
 
 def declared(name: str) -> click.Command:
-    module = importlib.import_module(f"dlapp.tools.{name}")
+    module = importlib.import_module(f"dlapp.tools.{ENTRIES[name].module}")
     (found,) = [one for one in vars(module).values() if isinstance(one, click.Command)]
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ENTRIES)
 def test_each_command_has_a_section_that_names_its_options(name: str) -> None:
     sections = [part for part in TEXT.split("\n## ") if f"dlapp-{name}" in part.partition("\n")[0]]
     assert len(sections) == 1
@@ -50,7 +50,7 @@ def test_the_exit_codes_are_those_of_the_errors() -> None:
 
 def test_the_readme_names_every_command() -> None:
     readme = (ROOT / "README.md").read_text()
-    assert all(f"dlapp-{name}" in readme for name in NAMES)
+    assert all(f"dlapp-{name}" in readme for name in ENTRIES)
 
 
 @pytest.mark.parametrize("value", [ApplicationView, ContainerView, TryView, OutputView, LogFiles])

@@ -25,8 +25,8 @@ def test_the_programs_are_those_of_the_table() -> None:
 
 def loaded(module: str, *words: str) -> set[str]:
     check = (
-        f"import sys; sys.argv = {['x', *words]}\n"
-        f"from dlapp.tools import {module} as it\n"
+        f"import importlib, sys; sys.argv = {['x', *words]}\n"
+        f"it = importlib.import_module('dlapp.tools.{module}')\n"
         "try: it.main()\n"
         "except SystemExit: pass\n"
         "print(*sys.modules, file=sys.stderr)"
@@ -38,8 +38,8 @@ def loaded(module: str, *words: str) -> set[str]:
 @pytest.mark.parametrize("words", [(), ("--help",)])
 def test_a_word_of_dlapp_loads_what_its_program_loads_and_the_table(words: tuple[str, ...], tmp_path: Path) -> None:
     assert run("dlapp-launcher", "--wait", properties(tmp_path, "true")).code == 0
-    alone = loaded("status", *words)
-    assert "dlapp.tools.status" in alone
+    alone = loaded("applications.status", *words)
+    assert "dlapp.tools.applications.status" in alone
     assert loaded("main", "status", *words) - alone == {"dlapp.tools.main"}
 
 
@@ -56,7 +56,7 @@ def test_the_help_names_every_command_and_loads_none() -> None:
 @pytest.mark.parametrize("word", COMMANDS)
 def test_the_help_of_a_word_is_that_of_its_program(word: str) -> None:
     alone = run(COMMANDS[word].program, "--help").out
-    for words in ((word, "--help"), ("help", word), ("help", COMMANDS[word].program), ("help", COMMANDS[word].module)):
+    for words in ((word, "--help"), ("help", word), ("help", COMMANDS[word].program), ("help", COMMANDS[word].name)):
         found = run("dlapp", *words)
         assert found.code == 0
         assert found.out.partition("\n\n")[2] == alone.partition("\n\n")[2]

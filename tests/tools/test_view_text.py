@@ -16,6 +16,7 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Fault, Phase, TaskResult
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, IdleGpus, OutputView, State
 from dlapp.serialization import to_json
+from dlapp.tools.applications.list import STATES
 from dlapp.tools.display.progress import PlainLines, picture_lines
 from dlapp.tools.display.receipt import cost_text, receipt_lines, usage_text
 from dlapp.tools.display.status import ErrorTail, answer_lines, kept_lines, status_lines
@@ -31,7 +32,6 @@ from dlapp.tools.display.view import (
     state_word,
     width,
 )
-from dlapp.tools.list import STATES
 from dlapp.usage import ByteCounts, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
 from dlapp.value import replace
 

@@ -17,7 +17,8 @@ So what runs is on record, and B waits for it. On one machine the engine lists e
 from __future__ import annotations
 
 from dlapp import frameworks
-from dlapp.am.decisions import containers, receipts, usage_history
+from dlapp.am.decisions import containers
+from dlapp.am.decisions.usage import receipts, usage_history
 from dlapp.am.model.demand import Role
 from dlapp.am.model.events import Assign, Refuse, SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, idle_guard, recovery, services, usage_history
+from dlapp.am.decisions import assignment, blockers, containers, failures, idle_guard, recovery, services
 from dlapp.am.decisions.gangs import checkpoints, gang, hangs, launches, roster
+from dlapp.am.decisions.usage import usage_history
 from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.roster import take_place

@@ -21,11 +21,11 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.cluster.yarn.am_plan import AmPlan
-from dlapp.cluster.yarn.client import tools_tokens
 from dlapp.cluster.yarn.client.am_client import AmClients
+from dlapp.cluster.yarn.client.local_files import tools_tokens
+from dlapp.cluster.yarn.client.local_files.tools_tokens import KeptToken
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.cluster.yarn.client.status import ApplicationReader
-from dlapp.cluster.yarn.client.tools_tokens import KeptToken
 from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound
 from dlapp.hadoop.configuration import read_configuration

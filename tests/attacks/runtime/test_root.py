@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.cluster.yarn.client import last_application, tools_tokens
+from dlapp.cluster.yarn.client.local_files import last_application, tools_tokens
 from dlapp.errors import Denied, TimedOut
 from dlapp.ids import ApplicationId
 from dlapp.runtime import images

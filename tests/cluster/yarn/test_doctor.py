@@ -22,7 +22,7 @@ from dlapp.hadoop.configuration import HadoopConfiguration
 from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
-from dlapp.tools.doctor import node_table
+from dlapp.tools.machine.doctor import node_table
 from tests.services.hadoop import NODES, VERSION, Hadoop
 from tests.services.http_server import Answer, http_server
 

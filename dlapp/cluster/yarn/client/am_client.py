@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dlapp.cluster.yarn.client import tools_tokens
+from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import AppReport
 from dlapp.errors import Unreachable
 from dlapp.ids import ApplicationId

@@ -15,7 +15,7 @@ from dlapp.cluster.engine import EngineInfo, PlanFacts
 from dlapp.cluster.yarn.client import preflight
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
-from dlapp.cluster.yarn.client.last_application import local_cache
+from dlapp.cluster.yarn.client.local_files.last_application import local_cache
 from dlapp.cluster.yarn.client.rest import NodeInfo, version_of
 from dlapp.cluster.yarn.client.session import ClusterSession, FilesOf
 from dlapp.cluster.yarn.client.status import ApplicationReader

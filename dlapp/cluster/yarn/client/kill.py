@@ -6,9 +6,9 @@ import contextlib
 import json
 import time
 
-from dlapp.cluster.yarn.client import tools_tokens
 from dlapp.cluster.yarn.client.am_client import ASK_S, AmClients
 from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, EndedApplication, settle
+from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import KILL_END_S, AppReport
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.status import ApplicationReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from dlapp.cluster.yarn.client import node_cache
+from dlapp.cluster.yarn.client.local_files import node_cache
 from dlapp.cluster.yarn.client.rest import NewApplication, NodeInfo, YarnRest
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, Dialect, choose_dialect
 from dlapp.cluster.yarn.staging import StagingFiles

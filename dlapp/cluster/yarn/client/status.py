@@ -19,10 +19,10 @@ from typing import Any
 
 from dlapp.cluster import LOG_NAMES
 from dlapp.cluster.engine import LogFiles
-from dlapp.cluster.yarn.client import tools_tokens
 from dlapp.cluster.yarn.client import views as client_views
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, EndedApplication, ended_applications, settle, settle_all
+from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import AmState

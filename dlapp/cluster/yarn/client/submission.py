@@ -17,11 +17,12 @@ from typing import Any
 
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, environment_of, python_command
-from dlapp.cluster.yarn.client import preflight, tools_tokens, views
+from dlapp.cluster.yarn.client import preflight, views
 from dlapp.cluster.yarn.client.cleanup import ended_applications, mark_use, sweep, sweep_cache
 from dlapp.cluster.yarn.client.interpreter import DIRECTORY as PYTHON_DIRECTORY
 from dlapp.cluster.yarn.client.interpreter import archive_resource, check_archive, interpreter
-from dlapp.cluster.yarn.client.last_application import local_cache, remember
+from dlapp.cluster.yarn.client.local_files import tools_tokens
+from dlapp.cluster.yarn.client.local_files.last_application import local_cache, remember
 from dlapp.cluster.yarn.client.rest import KILL_END_S, KIND, AppSubmission, YarnRest
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.dialect import Dialect

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from dlapp.cluster.yarn.client import node_cache, rest
+from dlapp.cluster.yarn.client import rest
 from dlapp.cluster.yarn.client.engine import YarnEngine
+from dlapp.cluster.yarn.client.local_files import node_cache
 from dlapp.cluster.yarn.client.rest import NodeInfo, YarnRest
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.status import ApplicationReader

@@ -19,7 +19,7 @@ import pytest
 from dlapp.client import Client
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.client import submission
-from dlapp.cluster.yarn.client.last_application import last_application
+from dlapp.cluster.yarn.client.local_files.last_application import last_application
 from dlapp.cluster.yarn.client.rest import AppSubmission, YarnRest
 from dlapp.config import load_config
 from dlapp.errors import AskTooLarge, FileRefused, NotFound, Unreachable

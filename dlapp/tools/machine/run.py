@@ -46,7 +46,7 @@ def main(
     if path := os.environ.get(START_VARIABLE):
         from dlapp.client import Client
         from dlapp.client.shell.start import read_start
-        from dlapp.tools.launcher import launch
+        from dlapp.tools.applications.launcher import launch
 
         snapshot, config = read_start(path, cluster=cluster)
         overrides = _overrides(settings, variables, program_args)

@@ -18,7 +18,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from dlapp.cluster.yarn.client.last_application import local_state
+from dlapp.cluster.yarn.client.local_files.last_application import local_state
 from dlapp.cluster.yarn.client.rest import NodeInfo
 from dlapp.system import clock, files
 from dlapp.system.owners import refuse_place_of_others

@@ -16,7 +16,7 @@ import os
 import re
 import time
 
-from dlapp.cluster.yarn.client.last_application import local_state
+from dlapp.cluster.yarn.client.local_files.last_application import local_state
 from dlapp.id_text import APPLICATION_ID
 from dlapp.ids import ApplicationId
 from dlapp.system import files

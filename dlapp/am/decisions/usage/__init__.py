@@ -1,0 +1,1 @@
+"""Use of containers: its course over time, and the receipts at the end."""

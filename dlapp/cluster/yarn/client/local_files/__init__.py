@@ -1,0 +1,1 @@
+"""The files that a client of YARN keeps on its own machine."""

@@ -1,0 +1,1 @@
+"""The commands on applications: submit, look at, end, remove."""

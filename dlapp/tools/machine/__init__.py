@@ -1,0 +1,1 @@
+"""The commands on this machine: its GPUs, its cache, shells, checks."""
