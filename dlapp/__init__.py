@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         RoleSpec,
         Until,
     )
+    from dlapp.start_conditions import After, RequiredEnd
     from dlapp.sweep.results import SweepResults, TrialState, TrialView
     from dlapp.sweep.spec import (
         AshaSpec,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "After",
     "AppSpec",
     "Application",
     "ApplicationId",
@@ -68,6 +70,7 @@ __all__ = [
     "OutputSpec",
     "PayloadCache",
     "Placement",
+    "RequiredEnd",
     "Resources",
     "RoleFailure",
     "RoleSpec",
@@ -85,6 +88,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "After": "start_conditions",
     "Application": "client.application",
     "ApplicationId": "ids",
     "ApplicationView": "report",
@@ -99,6 +103,7 @@ _HOME = {
     "GridParameter": "sweep.spec",
     "LogPiece": "client.logs",
     "Sampler": "sweep.spec",
+    "RequiredEnd": "start_conditions",
     "State": "report",
     "SweepCommit": "sweep.spec",
     "SweepResults": "sweep.results",

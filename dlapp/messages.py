@@ -5,7 +5,7 @@
     task   POST /v1/tasks/<container id>/report    Report -> Orders      (held back up to ``wait_s`` for news)
     task   GET  /v1/tasks/<container id>/roster    -> Roster             (if its orders name one)
     tool   GET  /v1/view                           -> ApplicationView
-    tool   POST /v1/softkill, /v1/kill             StopRequest -> StopAnswer
+    tool   POST /v1/softkill, /v1/kill, /v1/release StopRequest -> StopAnswer
     anyone GET  /                                  -> a page, read-only
     anyone GET  /v1/view                           -> ApplicationView    (on a cluster, whose own pages show as much)
 
@@ -501,17 +501,17 @@ class Orders(Value, kw_only=True):
 
 
 class StopRequest(Value, kw_only=True):
-    """A tool asks for a soft-kill or a kill."""
+    """A tool asks for a soft-kill, a kill or a release."""
 
     user: str
     unknown: dict[str, object] = field(default_factory=dict)
 
 
 class StopAnswer(Value, kw_only=True):
-    """Answer to a stop.
+    """Answer to a stop, or to a release.
 
     Args:
-        state: ``stopping``, ``already`` or ``ended``.
+        state: ``stopping``, ``already`` or ``ended``; ``released``.
         left_s: the grace time that is left [s].
         message: all that there is to say; empty: `line` says it.
         commits: there is output, and it is committed at the end.

@@ -14,6 +14,7 @@ from enum import Enum
 from dlapp.errors import SpecError
 from dlapp.idle_guard import IdleGuard
 from dlapp.notification import NotificationSettings
+from dlapp.start_conditions import After, check_after
 from dlapp.sweep.spec import RESERVED_PARAMETERS, SweepSpec
 from dlapp.value import Value, field
 
@@ -401,6 +402,9 @@ class AppSpec(Value, kw_only=True):
         failure_settle_s: how long the others of a gang may take to end before the failure of one of them ends the
             application; a lost node may be the reason, which is known later.
         notify: the events that its user is told of (`dlapp.notification.EVENTS`); None: as the configuration says.
+        after: applications that it waits for before it starts.
+        hold: it does not start before somebody releases it.
+        requeue: on one machine, it begins again if the machine was restarted while it ran.
         hang_timeout_s: how long the payloads of a gang, or one payload outside of gangs, may report nothing after their
             first report; then their stacks are dumped, and they have failed. None: for ever.
         hang_idle: those that never report are taken to hang if they use neither CPU nor GPU for ``hang_timeout_s``.
@@ -451,6 +455,9 @@ class AppSpec(Value, kw_only=True):
     collect_gpus: bool = False
     check_node: bool = False
     notify: tuple[str, ...] | None = None
+    after: tuple[After, ...] = ()
+    hold: bool = False
+    requeue: bool = False
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -484,6 +491,10 @@ class AppSpec(Value, kw_only=True):
         ):
             if seconds < 0:
                 raise SpecError(f"application.{key}", f"is {seconds:g} s, the minimum is 0")
+        try:
+            check_after(self.after)
+        except ValueError as refused:
+            raise SpecError("application.after", str(refused)) from None
         if not self.roles:
             raise SpecError("roles", "is empty")
         if self.idle_guard is not None:

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from dlapp.am.device_counts import DeviceCountReader
     from dlapp.am.discovery import MetricsTarget
     from dlapp.am.log_pages import LogPages
+    from dlapp.am.model.start_gate import StartGate
+    from dlapp.am.other_applications import EndWatcher
     from dlapp.launch_spec import LedgerSettings
     from dlapp.notifications.sender import Sender
 
@@ -79,6 +81,12 @@ MOST_WRITTEN = 1000
 """Of more containers the use over time is written at the end only: it takes a second."""
 WAKE = None
 T = TypeVar("T")
+_REQUESTS: dict[RequestKind, Callable[[str], events.SoftKill | events.Kill | events.Release]]
+_REQUESTS = {
+    RequestKind.SOFT_KILL: events.SoftKill,
+    RequestKind.KILL: events.Kill,
+    RequestKind.RELEASE: events.Release,
+}
 
 Item = (
     ControlRequest
@@ -88,6 +96,8 @@ Item = (
     | events.OutputsSettled
     | events.SettlementWaits
     | events.DeviceCountsRead
+    | events.OthersEnded
+    | events.Release
     | events.Published
     | None
 )
@@ -106,6 +116,8 @@ class Loop:
         open_page: whether the page needs no secret path (`dlapp.am.server.ControlEndpoint`).
         sender: of notifications; None: nobody is to be told of anything.
         tells_end: the end is told by this process, too; on one machine another one does that.
+        start_gate: what it waits for before it asks for containers; None: nothing.
+        watcher: of the other applications that it waits for; None: it waits for none.
     """
 
     def __init__(
@@ -124,11 +136,14 @@ class Loop:
         ledger: LedgerSettings | None = None,
         sender: Sender | None = None,
         tells_end: bool = False,
+        start_gate: StartGate | None = None,
+        watcher: EndWatcher | None = None,
     ) -> None:
         self._app_dir, self._submission, self._secrets = app_dir, submission, secrets
         self._application_id, self._attempt = application_id, attempt
         self._engine, self._queue, self._clock = engine, wakes, clock
         self._sender, self._tells_end = sender, tells_end
+        self._watcher = watcher
         outputs = submission.spec.outputs
         self._devices: DeviceCountReader | None = None
         self._has_devices = any(role.resources.gcores for role in submission.spec.roles)
@@ -147,6 +162,7 @@ class Loop:
             parts_of=lambda one: tuple(part_location(output.target, application_id, one) for output in outputs),
             devices_wait_ms=devices_wait_ms,
             waiting_after_ms=None if secrets.notify is None else int(secrets.notify.waiting_after_s * 1000),
+            start_gate=start_gate,
         )
         self._master = Master(self._state)
         self._control = ControlEndpoint(secrets.control_secret, wakes.put, *listen, open_page=open_page)
@@ -188,6 +204,8 @@ class Loop:
                 self._recall()
             if registered is not None and not self._over():
                 self._handle(registered)
+            if self._watcher is not None and not self._over():
+                self._watcher.start(one.application_id for one in self._state.start_gate.pending)
             heartbeat_at = 0.0
             while not self._over():
                 now = time.monotonic()
@@ -209,6 +227,8 @@ class Loop:
                 self._answer_recorded()
                 if self._state.unrecorded:
                     self._handle(events.JournalWritten(self._journal.written))
+            if self._watcher is not None:
+                self._watcher.close()
             self._end()
             if target is not None:
                 target.remove()
@@ -335,9 +355,9 @@ class Loop:
                 self._handle(hello)
             case RequestKind.REPORT, Report() as report:
                 self._on_report(call, report)
-            case ((RequestKind.SOFT_KILL | RequestKind.KILL), StopRequest() as stop):
+            case ((RequestKind.SOFT_KILL | RequestKind.KILL | RequestKind.RELEASE), StopRequest() as stop):
                 self._stop_calls.append(call)
-                self._handle(events.Kill(stop.user) if call.kind is RequestKind.KILL else events.SoftKill(stop.user))
+                self._handle(_REQUESTS[call.kind](stop.user))
             case RequestKind.ROSTER, ContainerId() as container_id:
                 if (roster := self._roster_for(container_id)) is not None:
                     call.answer_bytes(roster)

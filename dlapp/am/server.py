@@ -34,6 +34,7 @@ class RequestKind(Enum):
     """The view, for somebody without a token."""
     SOFT_KILL = "softkill"
     KILL = "kill"
+    RELEASE = "release"
     PAGE = "page"
     METRICS = "metrics"
 
@@ -119,7 +120,7 @@ class ControlEndpoint:
                 if token_is_right(self._secret, task, token):
                     return Admission(authenticated=True)
                 return Refusal(401, "the token is missing or not this task's")
-            case ("GET", ["v1", "view"]) | ("POST", ["v1", ("softkill" | "kill")]):
+            case ("GET", ["v1", "view"]) | ("POST", ["v1", ("softkill" | "kill" | "release")]):
                 if token_is_right(self._secret, TOOLS, token):
                     return Admission(MAX_MESSAGE_BYTES, authenticated=True)
                 return Refusal(401, "the token is missing or not this application's")

@@ -10,6 +10,7 @@ import time
 
 from dlapp.am.decisions.dependencies import is_met
 from dlapp.am.decisions.gangs import gang_window
+from dlapp.am.decisions.start_gate import closed_text
 from dlapp.am.decisions.usage import receipts
 from dlapp.am.decisions.verdict import PREEMPTED, diagnosis_of_end, diagnosis_of_status, of_end, of_result, ranges
 from dlapp.am.model.gate import Gate
@@ -18,9 +19,10 @@ from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Diagnosis, Fault, Phase
 from dlapp.report import ApplicationView, Cause, ContainerDiagnosis, ContainerView, FinalStatus, IdleGpus, State
 from dlapp.spec import Until
+from dlapp.start_conditions import release_text
 from dlapp.system.waits import SHOWN_AFTER_S
 from dlapp.value import replace
-from dlapp.waiting import DEPENDENCY, GANG_PARTIAL, SERVICE_AWAY, STARTING, ContainerAsk, Waiting, first_of
+from dlapp.waiting import DEPENDENCY, GANG_PARTIAL, HELD, SERVICE_AWAY, STARTING, ContainerAsk, Waiting, first_of
 
 _UNTIL = {Until.STARTED: "", Until.READY: " (ready)", Until.DONE: " (done)"}
 SHOWN_MS = int(SHOWN_AFTER_S * 1000)
@@ -151,6 +153,8 @@ def _phase_of(state: ApplicationState) -> str:
             return f"{what}: {state.lack}" if state.lack else what
         case _:
             pass
+    if state.stage is Stage.ACTIVE and (text := closed_text(state)):
+        return text
     if state.stage is Stage.ACTIVE and state.open and all(one.unvouched for one in state.open.values()):
         return "restarting"
     counts, obstacles = _counts(state), _obstacles(state)
@@ -202,7 +206,9 @@ def _phase_of(state: ApplicationState) -> str:
 
 def lacking(state: ApplicationState) -> tuple[ContainerAsk, ...]:
     """Return the containers that are asked for and not there, by role. Why the engine gives none only it can tell."""
-    if state.stage is not Stage.ACTIVE or all(role.missing <= 0 for role in state.roles):
+    if state.stage is not Stage.ACTIVE or not state.start_gate.is_open:
+        return ()
+    if all(role.missing <= 0 for role in state.roles):
         return ()
     found, since_ms = [], _unallocated_since_ms(state)
     for role in state.roles:
@@ -238,6 +244,9 @@ def waiting_of(state: ApplicationState, wait: str = "") -> Waiting | None:
         return Waiting(code=SERVICE_AWAY, message=text, since_ms=state.started_ms) if text else None
     if state.stage is not Stage.ACTIVE:
         return None
+    if text := closed_text(state):
+        code, change = (DEPENDENCY, "") if state.start_gate.pending else (HELD, release_text(str(state.application_id)))
+        return Waiting(code=code, message=text, since_ms=state.submission.submitted_ms, change=change)
     found = [one for gate in state.gates if (one := _gang_wait(state, gate)) is not None]
     for service, text in _service_waits(state).items():
         found.append(Waiting(code=SERVICE_AWAY, message=text, resource=service))

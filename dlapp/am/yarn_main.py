@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.am.application_dir.hdfs import HdfsApplicationDir
 from dlapp.am.loop import Item, Loop
+from dlapp.am.model.start_gate import StartGate
 from dlapp.cluster.yarn.am.engine import YarnAmEngine
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan
 from dlapp.errors import DlappError
@@ -20,6 +21,7 @@ from dlapp.system import log
 from dlapp.value import replace
 
 if TYPE_CHECKING:
+    from dlapp.am.other_applications import EndWatcher
     from dlapp.notifications.sender import Sender
 
 
@@ -74,8 +76,20 @@ def _run() -> None:
         ledger=plan.ledger,
         sender=_sender(plan, own.application),
         tells_end=True,
+        start_gate=StartGate(plan.submission.spec.after, is_held=plan.submission.spec.hold),
+        watcher=_watcher(plan, own.application, wakes),
     )
     loop.run()
+
+
+def _watcher(plan: AmPlan, application_id: ApplicationId, wakes: SimpleQueue[Item]) -> EndWatcher | None:
+    if not plan.submission.spec.after:
+        return None
+    from dlapp.am.other_applications import EndWatcher
+    from dlapp.cluster.yarn.am.other_applications import EndReader
+
+    cluster, files = plan.cluster, HdfsStagingFiles(plan.hdfs)
+    return EndWatcher(EndReader(cluster.web, cluster.login, files, application_id).read, wakes.put)
 
 
 def _sender(plan: AmPlan, application_id: ApplicationId) -> Sender | None:

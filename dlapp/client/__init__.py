@@ -240,6 +240,28 @@ class Client(Closeable):
         self._tend(engine)
         return engine.view_in_full_json(application_id)
 
+    def queue_json(self, *, unanswered: Callable[[Unreachable], None] | None = None) -> dict[str, Any]:
+        """Return what everybody runs and waits for on all engines that the caller uses; docs/json.md has the fields.
+
+        Args:
+            unanswered: told of an engine that is not the configured one and does not answer; None: it raises.
+        """
+        from dlapp.client.queue import queue_of
+
+        applications, shares = list[dict[str, Any]](), list[dict[str, Any]]()
+        for place, engine in enumerate((self.engine, *self._engines.used()[1:])):
+            try:
+                self._tend(engine)
+                found = queue_of(engine)
+            except Unreachable as error:
+                if place == 0 or unanswered is None:
+                    raise
+                unanswered(error)
+                continue
+            applications += found["applications"]
+            shares += found["shares"]
+        return {"applications": applications, "shares": shares}
+
     def usage(self, application_id: AnyApplication) -> UsageHistory:
         """Return the use of an application's containers over time, while it runs as of some minutes ago.
 
@@ -787,6 +809,16 @@ class Client(Closeable):
         application_id = self._id(application_id)
         self._check_before_the_end(application_id, user)
         return self._on(application_id).kill(application_id, caller())
+
+    def release(self, application_id: AnyApplication) -> str:
+        """Let an application that is held start; a line on what comes of it.
+
+        Raises:
+            NotFound: there is no such application.
+            Denied: it is another user's.
+        """
+        application_id = self._id(application_id)
+        return self._on(application_id).release(application_id, caller())
 
     def remove(self, applications: AnyApplication | Iterable[AnyApplication]) -> None:
         """Remove applications that have ended from this machine's history, with their logs: one, or several.

@@ -129,6 +129,10 @@ class Application:
             raise NotFound(f"{self.id} has {len(found) or 'no'} committed output{'s' if found else ''}, not one")
         return next(iter(found.values()))
 
+    def release(self) -> str:
+        """Let it start, if it is held; a line on what comes of it. Raises Denied."""
+        return self._client.release(self.application_id)
+
     def softkill(self) -> str:
         """Ask for a soft-kill: SIGTERM, the grace time, output committed. Return a line on what comes of it."""
         return self._client.softkill(self.application_id)

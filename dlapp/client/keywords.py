@@ -26,6 +26,7 @@ from dlapp.spec import (
     Resources,
     RoleSpec,
 )
+from dlapp.start_conditions import read_after
 from dlapp.system.text import nearest, read_duration_s
 
 Path = str | os.PathLike[str]
@@ -48,7 +49,8 @@ class ApplicationFields(TypedDict, total=False):
     ``workspace`` and ``script`` are required, or ``command``: its words, or text as in a file. ``appname`` is the
     program's name if not given. Amounts and durations are
     numbers (MiB, seconds) or text as in a file; ``gcores`` None is auto. ``inputs`` has input_path -> source or
-    sources, ``outputs`` has output_path -> target; ``overwrite`` is for all of them. With several inputs or outputs
+    sources, ``outputs`` has output_path -> target; ``overwrite`` is for all of them. ``after`` has ids, each with
+    ``:any`` or ``:failed`` behind it where not ``:ok`` is meant. With several inputs or outputs
     each gets its path as name, with ``_`` for what a name cannot have. Sequences of `InputSpec` and `OutputSpec` are
     used as they are. ``caches`` has name -> path.
     """
@@ -85,6 +87,9 @@ class ApplicationFields(TypedDict, total=False):
     priority: int | str
     project: str
     tags: str | Sequence[str]
+    after: str | Sequence[str]
+    hold: bool
+    requeue: bool
 
 
 def spec_of(
@@ -143,6 +148,9 @@ def spec_of(
         priority=_amount(given, "priority", None, "application"),
         project=_text(given, "project"),
         tags=_paths("tags", given.get("tags", ())),
+        after=_read("after", read_after, ",".join(_paths("after", given.get("after", ())))),
+        hold=_flag(given, "hold", default=False),
+        requeue=_flag(given, "requeue", default=False),
         max_runtime_s=_seconds(given, "max_runtime", None),
         kill_grace_s=_seconds(given, "kill_grace", DEFAULT_KILL_GRACE_S),
         output_patience_s=_seconds(given, "output_patience", DEFAULT_OUTPUT_PATIENCE_S),

@@ -55,6 +55,34 @@ class PlanFacts(Value, kw_only=True):
     nodes: Mapping[str, tuple[str, ...]]
 
 
+class UserShare(Value, kw_only=True):
+    """Part of what a queue has that a user uses, or has used.
+
+    Args:
+        share: 0 to 1.
+        meaning: what it is a share of, for users.
+    """
+
+    user: str
+    queue: str
+    share: float
+    meaning: str
+
+
+class QueueFacts(Value, kw_only=True):
+    """Knowledge of an engine about all that wait.
+
+    Args:
+        order: ids of those that wait for their turn, the first first.
+        estimates: id -> when it is expected to start, for those of which that can be told.
+        shares: of users; none: there is one user, or none is known.
+    """
+
+    order: tuple[str, ...] = ()
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    shares: tuple[UserShare, ...] = ()
+
+
 class LogFiles(Value, kw_only=True):
     """Logs of one container: ``files`` maps ``stdout``, ``stderr``, ``dlapp.log`` to a URL each.
 
@@ -138,6 +166,9 @@ class Engine(Protocol):
         """Return what is known here about an application that might be submitted now. Raises as `check`, for what can
         never run."""
 
+    def queue_facts(self) -> QueueFacts:
+        """Return in which order the applications that wait are to start, and when."""
+
     def ids(self, *, everybody: bool = False) -> list[str]:
         """All ids as text, oldest first: the caller's own, or everybody's."""
 
@@ -177,6 +208,9 @@ class Engine(Protocol):
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
         """Kill; returns when nothing of it is left, with a line that says so. Raises NotFound, Denied."""
+
+    def release(self, application_id: ApplicationId, by: str) -> str:
+        """Let an application that is held start; a line that says what comes of it. Raises NotFound, Denied."""
 
     def check_removal(self, application_id: ApplicationId) -> None:
         """Refuse what `remove` would refuse.
@@ -238,12 +272,14 @@ class Registered(Value, kw_only=True):
         live: the containers that an earlier attempt left running.
         is_complete: ``live`` has all of them: what it does not name is gone.
         single_node: all containers run on this machine.
+        boot_id: of this machine as it runs now, where no container outlives its restart; empty: some do.
     """
 
     limits: ResourceLimits
     live: tuple[Grant, ...] = ()
     is_complete: bool = False
     single_node: bool = False
+    boot_id: str = ""
 
 
 class ContainerRequest(Value, kw_only=True):

@@ -531,6 +531,9 @@ class _Maker:
                 hang_idle=get("hang_idle", False),
                 idle_guard=self._idle_guard(roles),
                 notify=get("notify"),
+                after=get("after", ()),
+                hold=get("hold", False),
+                requeue=get("requeue", False),
                 framework=framework,
                 success=success,
             )

@@ -25,6 +25,7 @@ from dlapp.spec import (
     check_env_name,
     check_role_name,
 )
+from dlapp.start_conditions import read_after
 from dlapp.sweep.spec import (
     MAX_SEED,
     MAX_TRIAL_RETRIES,
@@ -355,6 +356,9 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "hang_idle": PropertyKey(read_boolean),
         "idle_guard": PropertyKey(read_idle_guard),
         "notify": PropertyKey(read_events, lines=True),
+        "after": PropertyKey(read_after, lines=True, may_be_empty=True),
+        "hold": PropertyKey(read_boolean),
+        "requeue": PropertyKey(read_boolean),
     },
     "resources": {
         "containers": PropertyKey(_containers),
@@ -447,12 +451,14 @@ SYNONYMS = {
         ("application.env.NAME", "env environment envvars variables"),
         ("application.cache.NAME", "cache caches cachedir volume volumes"),
         ("application.tags", "labels tag"),
+        ("application.after", "dependency dependson depends waitfor"),
+        ("application.hold", "held begin"),
         ("application.username", "user owner"),
         ("resources.containers", "instances replicas workers tasks ntasks numcontainers count parallelism"),
         ("resources.memory", "mem ram memorymb memorymib memorylimit"),
         ("resources.vcores", "cpu cpus cores vcpus vcpu ncpus numcpus threads"),
         ("resources.gcores", "gpu gpus ngpus numgpus gres devices"),
-        ("resources.retries", "retry maxretries attempts maxattempts restarts maxrestarts backofflimit requeue"),
+        ("resources.retries", "retry maxretries attempts maxattempts restarts maxrestarts backofflimit"),
         ("resources.exclude_nodes", "excludehosts excludednodes"),
         ("resources.nodes", "node hosts host nodelist"),
         ("from_hdfs.hdfs", "source sources src from"),

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from dlapp.am.decisions.master import Master
 from dlapp.am.model import events, journal
+from dlapp.am.model.start_gate import StartGate
 from dlapp.am.model.state import ApplicationState, Timing
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
@@ -53,19 +54,25 @@ class Driver:
         single_node: bool = False,
         is_complete: bool = False,
         journal_is_slow: bool = False,
+        start_gate: StartGate | None = None,
+        boot_id: str = "",
         **fields: Any,
     ) -> None:
         wanted = submission(*(roles or (RoleSpec(),)), **fields)
         self.now_ms = START_MS
         self.attempt = attempt
-        self.state = ApplicationState(wanted, APPLICATION, attempt, former=former, timing=timing)
+        self.state = ApplicationState(wanted, APPLICATION, attempt, former=former, timing=timing, start_gate=start_gate)
         self.master = Master(self.state)
         self.journal_is_slow = journal_is_slow
         self.all: list[events.Action] = []
         self.last: list[events.Action] = []
         self._numbers: dict[int, int] = {}
         if registered:
-            self.do(Registered(limits=ResourceLimits(), live=live, is_complete=is_complete, single_node=single_node))
+            limits = ResourceLimits()
+            taken = Registered(
+                limits=limits, live=live, is_complete=is_complete, single_node=single_node, boot_id=boot_id
+            )
+            self.do(taken)
         if published:
             assert self.master.handle(events.Published(), self.now_ms) == []
 

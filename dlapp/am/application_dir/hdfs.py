@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, read_lines
 from dlapp.am.application_dir.interface import Superseded
-from dlapp.am.model.events import Kill, Published, SoftKill
+from dlapp.am.model.events import Kill, Published, Release, SoftKill
 from dlapp.cluster import Heartbeat
 from dlapp.cluster.yarn.staging import (
     ADDRESSES,
@@ -33,6 +33,7 @@ from dlapp.cluster.yarn.staging import (
     MAX_REQUEST_BYTES,
     OWN_FILE_MODE,
     OWN_MODE,
+    RELEASE,
     SOFT_KILL,
     SUBMISSION,
     TRIALS,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from dlapp.am.application_dir.interface import Notice
 
 T = TypeVar("T")
+_REQUESTS: Mapping[str, Callable[[str], SoftKill | Kill | Release]]
+_REQUESTS = {SOFT_KILL: SoftKill, KILL: Kill, RELEASE: Release}
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 
 VIEW_EVERY_S, VIEW_SOON_S = 20.0, 3.0
@@ -311,9 +314,10 @@ class HdfsApplicationDir:
                 self._again(lambda trials=trials: self._files.write(self._place(TRIALS), trials, OWN_FILE_MODE))
 
     def _look_for_requests(self) -> None:
-        """Look for requests of who cannot reach the control address: to end the application, and for views."""
+        """Look for requests of who cannot reach the control address: to end or release the application, and for
+        views."""
         changed_ms = {name: mtime_ms for name, _, mtime_ms in self._files.entries(self.directory)}
-        for name in (SOFT_KILL, KILL):
+        for name in _REQUESTS:
             if name in changed_ms:
                 self._again(lambda name=name: self._look_for_mark(name))
         asked_ms, self._asked_ms = self._asked_ms, changed_ms.get(SUBMISSION)
@@ -330,7 +334,7 @@ class HdfsApplicationDir:
             log.warning(f"the staging directory: {error}")
             by = "an unknown user"
         self._marks_seen.add(name)
-        self._put(Kill(by) if name == KILL else SoftKill(by))
+        self._put(_REQUESTS[name](by))
 
     def _is_request(self, name: str) -> bool:
         """Return whether a small file of that name exists and belongs to the application's user."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dlapp.errors import DlappError
 
 if TYPE_CHECKING:
-    from dlapp.am.model.events import Kill, Published, SoftKill
+    from dlapp.am.model.events import Kill, Published, Release, SoftKill
     from dlapp.cluster import Heartbeat
     from dlapp.ids import ContainerId
     from dlapp.locations import HdfsPlace
     from dlapp.report import ApplicationView, CommitClaim
 
-    Notice = Published | Kill | SoftKill | Heartbeat
-    """News from the directory: tasks of an earlier attempt can find this one; a request to end the application; another
-    attempt has taken over (``Heartbeat.shut_down``)."""
+    Notice = Published | Kill | SoftKill | Release | Heartbeat
+    """News from the directory: tasks of an earlier attempt can find this one; a request to end the application, or
+    to release it; another attempt has taken over (``Heartbeat.shut_down``)."""
 
 MAX_JOURNAL_BYTES = 256 << 20
 """The largest journal that is read. A run of a container has some 1,000 bytes, and lines that are not needed any more

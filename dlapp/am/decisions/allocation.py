@@ -19,9 +19,12 @@ def take_registered(state: ApplicationState, registered: Registered) -> None:
     state.stage = Stage.ACTIVE
     state.single_node, state.engine_lists_all = registered.single_node, registered.is_complete
     former = state.former
+    if former is not None:
+        former.pass_boot(registered.boot_id)
     state.started_ms = state.now_ms if former is None or former.started_ms is None else former.started_ms
     state.runtime_from_ms = state.awake_ms - max(0, state.now_ms - state.started_ms)
-    state.note("begin", attempt=state.attempt, started_ms=state.started_ms, version=journal.VERSION)
+    boot, version = registered.boot_id, journal.VERSION
+    state.note("begin", attempt=state.attempt, started_ms=state.started_ms, version=version, boot=boot)
     if state.attempt > 1 or registered.live:
         state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
         recovery.recover(state, former or journal.RecoveredState(), registered.live)

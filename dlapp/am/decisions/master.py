@@ -25,6 +25,7 @@ from dlapp.am.decisions import (
     notices,
     recovery,
     shutdown,
+    start_gate,
     tasks,
 )
 from dlapp.am.decisions.gangs import gang, gang_window, hangs, roster
@@ -35,9 +36,11 @@ from dlapp.am.model.events import (
     Event,
     JournalWritten,
     Kill,
+    OthersEnded,
     OutputsSettled,
     Published,
     Refuse,
+    Release,
     SettlementWaits,
     SoftKill,
     Tick,
@@ -83,6 +86,10 @@ class Master:
                 state.lack = lack
             case DeviceCountsRead(usable):
                 state.devices.take(usable)
+            case OthersEnded():
+                start_gate.take_ends(state, event)
+            case Release():
+                start_gate.take_release(state, event)
             case Published():
                 recovery.take_published(state)
             case JournalWritten(lines):
@@ -112,6 +119,8 @@ class Master:
                 tasks.end_stranger(self.state, event)
             case SoftKill() | Kill():
                 shutdown.take_stop(self.state, event)
+            case Release():
+                start_gate.take_release(self.state, event)
 
     def asks(self) -> tuple[ContainerRequest, ...]:
         """Return the container requests to the engine now, one for each role; every heartbeat carries them."""
@@ -122,7 +131,7 @@ class Master:
             state.avoided.names(state.awake_ms),
             state.devices,
             now_ms=state.awake_ms,
-            wanted=state.stage is Stage.ACTIVE,
+            wanted=state.stage is Stage.ACTIVE and state.start_gate.is_open,
         )
 
     def releases(self) -> tuple[ContainerId, ...]:

@@ -37,6 +37,9 @@ def _check_waiting(state: ApplicationState) -> None:
     if state.waiting_after_ms is None:
         return
     notices = state.notices
+    if not state.start_gate.is_open:
+        notices.waits_since_ms = None  # it does not wait for containers yet
+        return
     lacking = sum(one.waiting - len(one.paused) - len(one.unbound) for one in state.roles if one.is_wanted)
     if lacking <= 0:
         notices.waits_since_ms, notices.waiting_told = None, False

@@ -11,7 +11,7 @@ tasks of the earlier attempt compute on meanwhile, so the deadline begins when t
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, services, shutdown, verdict
+from dlapp.am.decisions import assignment, blockers, containers, failures, services, shutdown, start_gate, verdict
 from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.events import StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
@@ -27,6 +27,7 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
     Args:
         live: the containers that the engine says live on.
     """
+    start_gate.recover(state, former)
     state.gone |= former.gone
     by_id = {grant.container_id: grant for grant in live if grant.container_id not in former.gone}
     for role in state.roles:

@@ -182,7 +182,7 @@ def conclude(
 def advance(state: ApplicationState) -> None:
     """Begin an end that nobody asks for, and the next stage of an end where this one is complete."""
     if state.stage is Stage.ACTIVE:
-        limit_s = state.spec.max_runtime_s
+        limit_s = state.spec.max_runtime_s if state.start_gate.is_open else None
         if not state.undecided:
             _conclude_decided(state)
         elif limit_s is not None and state.awake_ms - state.runtime_from_ms >= limit_s * 1000:

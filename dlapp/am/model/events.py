@@ -11,6 +11,8 @@ Events are the values that arrive anyway, and a few of ours; each goes to `Maste
     SettlementWaits        the commit waits for space
     OutputsSettled         the answer to `SettleOutputs`
     DeviceCountsRead       hosts that are short of healthy GPUs
+    OthersEnded            other applications that this one waits for have ended
+    Release                somebody lets it start; answered by `AnswerStop`
     Published              tasks of an earlier attempt can find this one from now on
     JournalWritten         a next attempt would read these lines
 
@@ -67,6 +69,24 @@ class DeviceCountsRead(Value):
     usable: Mapping[str, int]
 
 
+class OthersEnded(Value):
+    """Ends of other applications were looked for.
+
+    Args:
+        ends: application -> how it ended (`dlapp.start_conditions`), for those that have.
+        unread: why the ends of the others cannot be read now; empty: they were.
+    """
+
+    ends: Mapping[str, str]
+    unread: str = ""
+
+
+class Release(Value):
+    """Let the application start, if it is held."""
+
+    by: str
+
+
 class Published(Value):
     """Publication of the address of this attempt, for the tasks of an earlier one."""
 
@@ -112,6 +132,8 @@ Event = (
     | SettlementWaits
     | OutputsSettled
     | DeviceCountsRead
+    | OthersEnded
+    | Release
     | Published
     | JournalWritten
 )

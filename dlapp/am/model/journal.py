@@ -4,7 +4,9 @@ Every record has ``kind`` and ``t`` (ms since 1970). A reader passes over kinds 
 over lines that are not a JSON object: a death may cut one short. Counts are absolute, so a record that is read twice
 does no harm.
 
-    begin    attempt, started_ms, version      an attempt registered
+    begin    attempt, started_ms, version,     an attempt registered, in this boot of the machine (empty: containers
+             boot                                  outlive it)
+    start    after, held                       what is still waited for before containers are asked for
     grant    container, request_id, node, log_url
     assign   container, index, tries, host,    an index was bound to a container; on record before its payload starts
              generation, spent                     (what the containers before have cost)
@@ -25,9 +27,9 @@ does no harm.
     gone     containers                        these have ended; what else was known of them was left out
                                                (`dlapp.am.model.journal_compaction`)
 
-Of these only ``gate``, ``soft`` and ``ending`` must be on the disk before what follows from them, and ``assign`` where
-the engine may not know a container that lives. The rest fills in what cannot be lost: the engine's list of live
-containers, and the tasks that say what they run.
+Of these only ``start``, ``gate``, ``soft`` and ``ending`` must be on the disk before what follows from them, and
+``assign`` where the engine may not know a container that lives. The rest fills in what cannot be lost: the engine's
+list of live containers, and the tasks that say what they run.
 """
 
 from __future__ import annotations
@@ -45,9 +47,12 @@ from dlapp.messages import Fault, TaskResult
 from dlapp.report import Cause, FinalStatus, OutputView
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Resources
+from dlapp.start_conditions import After, read_after
 from dlapp.usage import Receipt
 
 VERSION = 1
+_LOST = -100
+"""YARN's exit status of a container that was lost with its node (ContainerExitStatus.ABORTED)."""
 
 
 def line(record: dict[str, Any]) -> str:
@@ -120,10 +125,13 @@ class RecoveredState:
         spent: index -> what its containers before the last one have cost.
         gates: first role of a gang -> its gate.
         changes: role -> what its containers got otherwise than was asked for.
+        start: what was still waited for before containers were asked for: ends of other applications, a release; and
+            since when no more than that [ms since 1970]; None: nothing of it had come true.
         soft: who asked for a soft stop, with which cause, and when its grace is over [ms since 1970].
         ending: how it ends, where that was decided; the outputs may be half settled.
         outputs: where they were settled: what became of them.
         gone: containers that have ended, and of which nothing else is known.
+        boot: of the machine of the last attempt.
     """
 
     def __init__(self) -> None:
@@ -138,11 +146,37 @@ class RecoveredState:
         self.spent: dict[int, Receipt] = {}
         self.gates: dict[str, RecoveredGate] = {}
         self.changes: dict[str, str] = {}
+        self.start: tuple[tuple[After, ...], bool, int] | None = None
         self.soft: tuple[str, Cause, int] | None = None
         self.ending: tuple[ApplicationEnd, Settlement] | None = None
         self.outputs: tuple[OutputView, ...] | None = None
         self.finished = False
         self.gone: set[ContainerId] = set()
+        self.boot = ""
+
+    def pass_boot(self, boot: str) -> None:
+        """Go on in another boot of the machine: whatever ran is lost with it, and so may be what was stored last, so
+        all begins again. An end that was decided otherwise than as a success stays.
+
+        Args:
+            boot: of the machine as it runs now; empty: its containers outlive it.
+        """
+        if self.boot and boot and boot != self.boot:
+            for one in self.containers.values():
+                one.result, one.end = (
+                    None,
+                    ContainerEnd(
+                        container_id=one.grant.container_id,
+                        exit_status=_LOST,
+                        diagnostics="the machine was restarted",
+                        node_fault=True,
+                    ),
+                )
+            self.given_up.clear()
+            self.waits.clear()
+            if self.ending is not None and self.ending[0].final_status is FinalStatus.SUCCEEDED:
+                self.ending = self.outputs = None
+        self.boot = boot
 
 
 def replay(found: Iterable[dict[str, Any]]) -> RecoveredState:
@@ -163,8 +197,11 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
     t = int(record["t"])
     match record["kind"]:
         case "begin":
+            former.pass_boot(str(record.get("boot", "")))
             if former.started_ms is None:
                 former.started_ms = int(record["started_ms"])
+        case "start":
+            former.start = read_after(", ".join(map(str, record["after"]))), bool(record["held"]), t
         case "grant":
             container_id = ContainerId.from_text(record["container"])
             grant = Grant(

@@ -29,6 +29,7 @@ from dlapp.am.model.events import (
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.roster import RosterState
+from dlapp.am.model.start_gate import StartGate
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import LaunchState, MpiLaunch
@@ -130,6 +131,7 @@ class ApplicationState:
         devices_wait_ms: how long asks for GPUs wait for the first `DeviceCountsRead`; 0: none comes.
         waiting_after_ms: how long it lacks containers before its user is told; None: that is no event.
         chance: for what has to differ between applications; None: a generator of its own.
+        start_gate: what it waits for before it asks for containers; None: nothing.
 
     Attributes:
         stage: see `dlapp.am.decisions.master`.
@@ -182,12 +184,14 @@ class ApplicationState:
         devices_wait_ms: int = 0,
         waiting_after_ms: int | None = None,
         chance: random.Random | None = None,
+        start_gate: StartGate | None = None,
     ) -> None:
         self.submission, self.spec = submission, submission.spec
         self.application_id, self.attempt = application_id, attempt
         self.timing, self.parts_of = timing, parts_of
         self.waiting_after_ms = waiting_after_ms
         self.chance = chance or random.Random()
+        self.start_gate = start_gate or StartGate()
         self.stage = Stage.STARTING
         self.instances: list[Instance] = []
         self.roles: list[demand.Role] = []

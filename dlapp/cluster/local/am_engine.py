@@ -167,7 +167,9 @@ class LocalAmEngine:
         write_whole(os.path.join(self._home, AM_FILE), json.dumps(value))
         memory_mib, vcores, gcores = self._total
         largest = Resources(memory_mib=memory_mib, vcores=vcores, gcores=gcores)
-        return Registered(limits=ResourceLimits(largest=largest), live=live, is_complete=True, single_node=True)
+        return Registered(
+            limits=ResourceLimits(largest=largest), live=live, is_complete=True, single_node=True, boot_id=boot_id()
+        )
 
     def heartbeat(
         self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float

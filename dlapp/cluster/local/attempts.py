@@ -4,17 +4,19 @@ Every process of an application inherits the lock of the attempt that started it
 of these locks is held. An attempt is counted when it has registered (``am.json``). The next one is started when its
 process is dead, and takes its lock first: so no two of them run at once, whoever starts them. Its tasks may live on.
 
-A restart of the machine leaves no process, and no attempt follows it.
+A restart of the machine leaves no process, and no attempt follows it, unless the application is to be queued again
+(``requeue``): then the next attempt begins it again when it is its turn.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.local.outcome import has_outcome, kill_request
-from dlapp.cluster.local.state import is_locked, read_json
+from dlapp.cluster.local.state import is_locked, read_bytes, read_json, write_whole
 from dlapp.errors import DlappError
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ MOST = 100
 """The largest value of ``local.am_attempts``."""
 DEVICES_RETURNED = "devices-returned"
 """A file in the application directory: its payloads are over, and its devices are nobody's or others'."""
+REQUEUED = "requeued"
+"""A file in the application directory: the number of the last attempt before the machine was restarted."""
 MAX_STARTS = 3
 """How often an ApplicationMaster that does not register is started."""
 
@@ -89,9 +93,61 @@ def next_attempt(row: ApplicationRow, home: str, boot_id: str) -> int | None:
         return None  # its last processes are just ending
     if row.aftermaths or row.boot_id != boot_id or (last := registration(home)) is None:
         return None
-    if last.attempt >= _most_attempts(home) or row.starts >= last.attempt + MAX_STARTS:
+    if last.attempt - _attempts_before(home) >= _most_attempts(home) or row.starts >= last.attempt + MAX_STARTS:
         return None
     return last.attempt + 1 if kill_request(home) is None else None
+
+
+def begins_again(row: ApplicationRow, home: str, boot_id: str) -> bool:
+    """Return whether a running row whose machine was restarted is to be queued again: its file says so, nobody asked
+    for a kill, and it had not begun to commit its output.
+
+    Args:
+        row, home, boot_id: as of `next_attempt`.
+    """
+    if row.boot_id == boot_id or row.aftermaths or has_outcome(home) or kill_request(home) is not None:
+        return False
+    try:
+        spec = (read_json(os.path.join(home, "submission.json")) or {}).get("spec")
+    except (DlappError, OSError):
+        return False
+    is_asked = isinstance(spec, dict) and spec.get("requeue") is True
+    return is_asked and not os.path.lexists(os.path.join(home, "commit.json"))
+
+
+def first_attempt(home: str) -> int:
+    """Return the number of the attempt that starts an application from the queue: 1, or the next after a restart of the
+    machine."""
+    last = registration(home)
+    return max(0 if last is None else last.attempt, _attempts_before(home)) + 1
+
+
+def note_requeue(home: str) -> None:
+    """Write down that an application is queued again; the attempts that it may have are counted anew.
+
+    A power cut may leave out any file that was not forced to the disk. Journals are read in order up to the first that
+    is missing, so each attempt gets one.
+    """
+    last = registration(home)
+    before = max(0 if last is None else last.attempt, _attempts_before(home))
+    while os.path.lexists(_journal(home, before + 1)):
+        before += 1
+    for attempt in range(1, before + 1):
+        os.close(os.open(_journal(home, attempt), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640))
+    write_whole(os.path.join(home, REQUEUED), str(before), sync=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(home, DEVICES_RETURNED))
+
+
+def _journal(home: str, attempt: int) -> str:
+    return os.path.join(home, f"journal-{attempt}.jsonl")
+
+
+def _attempts_before(home: str) -> int:
+    """Return how many attempts an application had before the machine was restarted."""
+    with contextlib.suppress(OSError, ValueError):
+        return max(0, int(read_bytes(os.path.join(home, REQUEUED), 20)))
+    return 0
 
 
 def _most_attempts(home: str) -> int:

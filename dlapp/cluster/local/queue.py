@@ -32,11 +32,16 @@ COPY_S, COPY_TRIES = 0.5, 10
 """How long a copy for reading waits for another one, and how often it is tried to get one or the database itself."""
 _WITHOUT_SPACE = sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN
 WAITING, RUNNING, DONE = "waiting", "running", "done"
+DEPENDENT, HELD = "dependent", "held"
+"""States before `WAITING`, in which an application has no place in the queue: it waits for the end of others
+(``after``), or for a release."""
+UNSTARTED = (DEPENDENT, HELD, WAITING)
 
 _LATER = (
     "queue TEXT NOT NULL DEFAULT 'default', priority INTEGER, "
     "project TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT '', waiting TEXT NOT NULL DEFAULT '', "
-    "resumed_from TEXT NOT NULL DEFAULT '', again_of TEXT NOT NULL DEFAULT ''"
+    "resumed_from TEXT NOT NULL DEFAULT '', again_of TEXT NOT NULL DEFAULT '', "
+    "after TEXT NOT NULL DEFAULT '', hold INTEGER NOT NULL DEFAULT 0"
 )
 """Columns that a database of an earlier version lacks until something is submitted, or has to wait."""
 
@@ -76,6 +81,7 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 # archive: path of the packed workspace, so that the cache keeps what somebody still needs.
 # starts, aftermaths: how often an ApplicationMaster was started for it, and a cleaner after one that died.
 # reason: what the first that waits is waiting for, as its runner knows.
+# after: of what it waits for, as in its file, that which is not known yet. hold: it is not released yet.
 # tags: a line each. waiting: JSON of `dlapp.waiting.Waiting`, of which `reason` is the message.
 # outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists.
 
@@ -116,6 +122,8 @@ class ApplicationRow:
     waiting: str = ""
     resumed_from: str = ""
     again_of: str = ""
+    after: str = ""
+    hold: int = 0
     order: tuple[int, int, str]
     """Place in the queue that a shared state directory has; of another user's only."""
 
@@ -212,6 +220,8 @@ class Queue(Closeable):
                 os.chmod(path, 0o640)
                 if row.state == DONE:
                     spool.remove(self._state, [row.id])
+                elif row.state in (DEPENDENT, HELD):
+                    spool.mark(self._state, row.id, spool.BLOCKED)
                 elif row.state == WAITING:
                     spool.mark(self._state, row.id, spool.WAITING)
                     spool.announce(self._state, row.id, row.memory_mib, row.vcores, row.gcores)
@@ -232,12 +242,14 @@ class Queue(Closeable):
         return found[0] if found else None
 
     def unsettled(self) -> list[ApplicationRow]:
-        """Return the rows that wait or run, oldest first."""
+        """Return the rows that have not ended, oldest first."""
         return self.rows("state != 'done'")
 
     def count_unsettled(self, uid: int) -> int:
-        """Return the number of applications of a user that wait or run."""
-        cursor = self._execute("SELECT count(*) FROM applications WHERE state != 'done' AND uid = ?", (uid,))
+        """Return the number of applications of a user for which a runner has something to do: a held one waits for its
+        user alone."""
+        unsettled = "SELECT count(*) FROM applications WHERE state NOT IN ('done', 'held') AND uid = ?"
+        cursor = self._execute(unsettled, (uid,))
         return int(cursor.fetchone()[0])
 
     def ids(self, uid: int | None = None) -> list[str]:
@@ -252,7 +264,7 @@ class Queue(Closeable):
     # ---- changing; within `change` ----
 
     def insert(self, **columns: object) -> str:
-        """Add a waiting application; the answer is its id."""
+        """Add an application; the answer is its id."""
         self.add_columns()
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         cursor = self._execute(f"INSERT INTO applications ({names}) VALUES ({marks})", tuple(columns.values()))

@@ -5,6 +5,7 @@ Each user writes only the own spool, and reads those of the others. It has empty
     application_1700000000000_0001.4096.2.1     it has not ended, and asks for so much memory [MiB], vcores and gcores
     application_1700000000000_0001.starting     its runner is about to start it, or has started it
     application_1700000000000_0001.running      its runner has started it
+    application_1700000000000_0001.blocked      it has not ended, and has no place in the order yet
 
 The order in the queue is the time at which the kernel made the first of these (``st_ctime_ns``), then uid and id. It is
 a directory because nobody else can change that time: a hard link to a file would. A user can only lose the place.
@@ -34,7 +35,7 @@ from dlapp.cluster.local.state import StateDir, is_locked
 from dlapp.id_text import is_application_id
 from dlapp.system import files
 
-WAITING, STARTING, RUNNING = "waiting", "starting", "running"
+WAITING, STARTING, RUNNING, BLOCKED = "waiting", "starting", "running", "blocked"
 MAX_NAMES = 10_000
 """How many names of one user's spool are looked at."""
 _MAX_DIGITS = 12
@@ -66,11 +67,12 @@ def announce(state: StateDir, application_id: str, memory_mib: int, vcores: int,
 
 
 def mark(state: StateDir, application_id: str, phase: str) -> None:
-    """Write that an application of this user waits again, starts or runs. May be repeated."""
+    """Write that an application of this user waits (again), is not to be started yet, starts or runs. May be
+    repeated."""
     if phase != WAITING:
         _make(state, f"{application_id}.{phase}")
         return
-    for name in (STARTING, RUNNING):
+    for name in (STARTING, RUNNING, BLOCKED):
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(os.path.join(state.spool, f"{application_id}.{name}"))
 
@@ -121,6 +123,13 @@ def entries_of(state: StateDir) -> list[SpoolEntry]:
         finally:
             os.close(fd)
     return sorted(found)
+
+
+def blocked_ids(state: StateDir) -> set[str]:
+    """Return the applications of a user that have no place in the order yet. Raises OSError as `entries_of`."""
+    with state.opened("spool") as place, files.closing_fd(files.open_directory(f"{place}/.")) as fd:
+        names = (name.split(".") for name in files.list_names(fd, limit=MAX_NAMES))
+        return {name[0] for name in names if name[1:] == [BLOCKED] and is_application_id(name[0])}
 
 
 def entries_of_others(state: StateDir) -> list[SpoolEntry]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import state
-from dlapp.cluster.local.attempts import next_attempt
+from dlapp.cluster.local.attempts import begins_again, next_attempt
 from dlapp.cluster.local.outcome import Outcome
-from dlapp.cluster.local.queue import DONE, WAITING, ApplicationRow
+from dlapp.cluster.local.queue import DEPENDENT, DONE, HELD, UNSTARTED, ApplicationRow
 from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.errors import DlappError
 from dlapp.scheduler.amounts import Amounts
@@ -49,7 +49,7 @@ def view_of(
         short: of one that has ended, only what its row has: the containers but one are left out.
         own: False: another user wrote the row and all files in ``home``, and what is not a view there is ignored.
     """
-    if row.state == WAITING:
+    if row.state in UNSTARTED:
         reason = waiting_of(row, waiting, own=own)
         return _of_row(row) | {
             "state": "ACCEPTED",
@@ -79,6 +79,13 @@ def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) ->
         waiting: all that wait.
         own: another user did not write the row.
     """
+    if row.state == HELD:
+        from dlapp.start_conditions import held_text, release_text
+
+        text, change = held_text(row.id), release_text(row.id)
+        return {"code": "held", "message": text, "since_ms": row.submitted_ms, "change": change}
+    if row.state == DEPENDENT:
+        return {"code": "dependency", "message": pending_text(row), "since_ms": row.submitted_ms}
     found = _json_of(row.waiting)
     if found and not own:
         from dlapp.serialization import from_json, to_json
@@ -95,6 +102,16 @@ def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) ->
     text = row.reason or (f"waiting: {len(before)} ahead" if before else "waiting: next to start")
     code = "nodes_full" if before or row.reason else "starting"
     return {"code": code, "message": text, "since_ms": row.submitted_ms, "ahead": ahead}
+
+
+def pending_text(row: ApplicationRow) -> str:
+    """Return the ends that an application waits for, for users."""
+    from dlapp.start_conditions import read_after, waiting_text
+
+    try:
+        return waiting_text(read_after(row.after))
+    except ValueError:  # as another user wrote it
+        return "waits for the end of other applications"
 
 
 def amounts_json(amounts: Amounts) -> dict[str, int]:
@@ -118,6 +135,9 @@ def _running(row: ApplicationRow, home: str, boot_id: str, *, alive: bool, tende
         why = outcomes.why_it_died(home, row.boot_id, boot_id)
         return _not_ended(view) | {"phase": "restarting", "diagnostics": f"{why}; {row.reason or 'another one starts'}"}
     if not alive and has_died:
+        if begins_again(row, home, boot_id):
+            text = "the machine was restarted while it ran; it begins again"
+            return _of_row(row) | {"state": "ACCEPTED", "phase": "waiting", "diagnostics": text}
         if (derived := outcomes.derive(home, row.boot_id, boot_id)) is not None:
             return _ended(view, derived if own else _checked_outcome(derived))
         return view | {

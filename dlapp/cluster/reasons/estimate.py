@@ -53,31 +53,49 @@ class _Sample(NamedTuple):
         return max(self.waited_s, _FLOOR_S) / max(self.predicted_s, _FLOOR_S)
 
 
+class StartEstimator:
+    """Estimates of starts that are all learnt from the same history.
+
+    Args:
+        jobs: all that are known, in any order, also those that wait.
+        now_ms: the time [ms since 1970].
+    """
+
+    def __init__(self, jobs: Sequence[Job], now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._jobs = sorted(jobs, key=lambda one: (one.submitted_ms, one.started_ms or now_ms))[-MOST_JOBS:]
+        self._samples = _samples(self._jobs)
+        self._coverage, self._tested = _held(self._samples)
+        self._runtimes = sorted(
+            (one.ended_ms - one.started_ms) / 1000 for one in self._jobs if one.started_ms and one.ended_ms
+        )
+
+    def estimate(self, job: Job) -> Estimate:
+        """Return when a waiting job, one of those that are known or another, is expected to start."""
+        if len(self._samples) < LEAST_SAMPLES:
+            return Estimate(samples=len(self._samples))
+        predicted_s = _predicted_s(job, self._jobs, self._now_ms, self._runtimes)
+        least_s, most_s = _range_s(predicted_s, self._samples)
+        return Estimate(
+            earliest_ms=self._now_ms + int(least_s * 1000),
+            latest_ms=self._now_ms + int(most_s * 1000),
+            coverage=self._coverage,
+            samples=self._tested,
+        )
+
+
 def estimate(job: Job, others: Sequence[Job], now_ms: int) -> Estimate:
     """Return when a waiting job is expected to start.
 
     Args:
         job: the one that waits.
-        others: all that are known, in any order.
+        others: all others that are known, in any order.
         now_ms: the time [ms since 1970].
     """
-    latest = sorted(others, key=lambda one: (one.submitted_ms, one.started_ms or now_ms))[-MOST_JOBS:]
-    samples = _samples(latest, now_ms)
-    coverage, tested = _held(samples)
-    if len(samples) < LEAST_SAMPLES:
-        return Estimate(samples=len(samples))
-    runtimes = sorted((one.ended_ms - one.started_ms) / 1000 for one in latest if one.started_ms and one.ended_ms)
-    predicted_s = _predicted_s(job, latest, now_ms, runtimes)
-    least_s, most_s = _range_s(predicted_s, samples)
-    return Estimate(
-        earliest_ms=now_ms + int(least_s * 1000),
-        latest_ms=now_ms + int(most_s * 1000),
-        coverage=coverage,
-        samples=tested,
-    )
+    return StartEstimator(others, now_ms).estimate(job)
 
 
-def _samples(jobs: Sequence[Job], now_ms: int) -> list[_Sample]:
+def _samples(jobs: Sequence[Job]) -> list[_Sample]:
     """Return for each job that has started what was predicted when it was submitted, and how long it waited."""
     ends = sorted((one.ended_ms, one.started_ms) for one in jobs if one.ended_ms is not None and one.started_ms)
     runtimes: list[float] = []

@@ -25,13 +25,13 @@ CACHE_MODE, OWN_MODE, OWN_FILE_MODE = 0o711, 0o700, 0o600
 VIEW, SUBMISSION, AM = "view.json", "submission.json", "am.json"
 ADDRESSES = "addresses"
 """Directory of an application with the address of each attempt, as a name (`dlapp.messages.address_name`)."""
-KILL, SOFT_KILL = "kill.json", "softkill.json"
+KILL, SOFT_KILL, RELEASE = "kill.json", "softkill.json", "release.json"
 COMMIT = "commit.json"
 USAGE = "usage.json"
 TRIALS = "trials.jsonl"
 HISTORY_SUFFIX, USAGE_SUFFIX, TRIALS_SUFFIX = ".json", ".usage", ".trials"
 MAX_REQUEST_BYTES = 4096
-"""Of a file that asks for a soft-kill or a kill, and of that with the ApplicationMaster's address: two short fields."""
+"""Of a file that asks for an end or a release, and of that with the ApplicationMaster's address: two short fields."""
 MAX_SUBMISSION_BYTES = 16 << 20
 """Of what was submitted: a properties file and an env_file have 1 MiB each, and JSON writes a byte in six at most."""
 MAX_VIEW_BYTES = 32 << 20

@@ -51,6 +51,7 @@ ID_LINE = "DL App ID = "
     shell_complete=complete_id(),
     help="Submit an application once more, from its beginning; without FILE with its own workspace.",
 )
+@click.option("--hold", is_flag=True, help="Do not start it before dlapp-release.")
 @click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
 @override_options("a key")
 @json_option("Print the result as JSON; the lines for people go to stderr.")
@@ -62,6 +63,7 @@ def main(
     init: bool,
     resume: str | None,
     again: str | None,
+    hold: bool,
     cluster: str | None,
     settings: Sequence[str],
     variables: Sequence[str],
@@ -77,15 +79,16 @@ def main(
         raise UsageError("FILE is missing")
     if init:
         assert file is not None
-        others = wait or print_spec or plan or as_json or settings or variables or program_args or resume or again
-        _init(file, alone=not others)
+        flags = wait or print_spec or plan or as_json or hold
+        _init(file, alone=not (flags or settings or variables or program_args or resume or again))
         return 0
     if resume is not None or again is not None:
         _check_once_more(resume, again, cluster, submits_nothing=print_spec or plan)
     from dlapp.client import Client
     from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
 
-    overrides = Overrides(read_set_options(settings), read_env_options(variables, os.environ), program_args)
+    given = read_set_options(settings) | ({"application.hold": "true"} if hold else {})
+    overrides = Overrides(given, read_env_options(variables, os.environ), program_args)
     client = Client(cluster=cluster, note=note)
     if resume is not None or again is not None:
         submit = partial(client.again, again, file) if again is not None else partial(client.resume, resume or "", file)

@@ -85,7 +85,7 @@ def main(
         raise UsageError("-a lists everybody's applications, USER one user's: give one of them")
     now_ms = clock.now_ms()
     since_ms = None if since is None else read_since_ms(since, now_ms)
-    wanted = _filter(states, name, since_ms, queue=queue, project=project, tags=tags)
+    wanted = view_filter(states, name, since_ms, queue=queue, project=project, tags=tags)
     silent: list[Unreachable] = []
     # One more than is shown tells if there are more.
     client = Client(note=note)
@@ -151,7 +151,7 @@ def _check_user(name: str, has_applications: Callable[[], bool]) -> None:
             raise NotFound(f"there is no user {name} on this machine, and no application of {name}{hint}") from None
 
 
-def _filter(
+def view_filter(
     states: tuple[str, ...],
     name: str | None,
     since_ms: int | None,
@@ -160,7 +160,15 @@ def _filter(
     project: str | None = None,
     tags: tuple[str, ...] = (),
 ) -> Callable[[Mapping[str, Any]], bool] | None:
-    """Return what the options select; None: all."""
+    """Return what the options of a list select; None: all.
+
+    Args:
+        states: of `STATES`, any of them.
+        name: is in that of the application.
+        since_ms: it was submitted after [ms since 1970].
+        queue, project: its own.
+        tags: it has all of them.
+    """
     from dlapp.tools.display.view import ended, state_word
 
     if not states and not tags and all(one is None for one in (name, since_ms, queue, project)):

@@ -9,12 +9,18 @@ from dlapp.errors import UsageError
 from dlapp.system.text import nearest, shown
 from dlapp.tools.display.view import NOTHING, View, list_cells, table
 
+Column = Callable[[View, int], str]
+"""Text of a column: of a view, at a time [ms since 1970]."""
 FORMS = ("wide", "json", "id")
 _NAMED = "name="
 
 
-def read_columns(form: str) -> tuple[str, ...]:
+def read_columns(form: str, known: Mapping[str, Column] | None = None) -> tuple[str, ...]:
     """Return the columns of ``-o name=COLUMN,...``, in upper case; none for another form.
+
+    Args:
+        form: the value of the option.
+        known: the columns that there are; None: `COLUMNS`.
 
     Raises:
         UsageError: there is no such form or column.
@@ -23,18 +29,22 @@ def read_columns(form: str) -> tuple[str, ...]:
         return ()
     if not form.startswith(_NAMED):
         raise UsageError(f"-o: {shown(form)} is none of {', '.join(FORMS)} and {_NAMED}COLUMN,...")
-    return tuple(map(_column, form.removeprefix(_NAMED).split(",")))
+    return tuple(_column(name, known or COLUMNS) for name in form.removeprefix(_NAMED).split(","))
 
 
-def named_lines(views: Sequence[View], columns: Sequence[str], now_ms: int) -> list[str]:
+def named_lines(
+    views: Sequence[View], columns: Sequence[str], now_ms: int, known: Mapping[str, Column] | None = None
+) -> list[str]:
     """Return a table of these columns.
 
     Args:
         views: the applications, in order.
-        columns: of `COLUMNS`.
+        columns: their names.
         now_ms: the time [ms since 1970].
+        known: as of `read_columns`.
     """
-    return table(columns, [[COLUMNS[name](view, now_ms) or NOTHING for name in columns] for view in views])
+    texts = [(known or COLUMNS)[name] for name in columns]
+    return table(columns, [[text(view, now_ms) or NOTHING for text in texts] for view in views])
 
 
 def sorted_views(views: Sequence[View], by: str, now_ms: int) -> list[View]:
@@ -48,7 +58,7 @@ def sorted_views(views: Sequence[View], by: str, now_ms: int) -> list[View]:
     Raises:
         UsageError: there is no such column.
     """
-    name = _column(by.removeprefix("-"))
+    name = _column(by.removeprefix("-"), COLUMNS)
     text, number = COLUMNS[name], _NUMBERS.get(name)
 
     def key(view: View) -> tuple[float, str]:
@@ -57,10 +67,10 @@ def sorted_views(views: Sequence[View], by: str, now_ms: int) -> list[View]:
     return sorted(views, key=key, reverse=by.startswith("-"))
 
 
-def _column(name: str) -> str:
+def _column(name: str, known: Mapping[str, Column]) -> str:
     found = name.strip().upper()
-    if found not in COLUMNS:
-        hint = nearest(name.strip().lower(), [one.lower() for one in COLUMNS])
+    if found not in known:
+        hint = nearest(name.strip().lower(), [one.lower() for one in known])
         raise UsageError(f"{shown(name)} is no column of a list: {hint}")
     return found
 
@@ -78,7 +88,7 @@ def _amount(name: str) -> Callable[[View, int], str]:
 
 
 _OF_TABLE = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PRIORITY", "PROJECT", "TAGS")
-COLUMNS: Mapping[str, Callable[[View, int], str]] = {
+COLUMNS: Mapping[str, Column] = {
     **{name: _of_table(name) for name in (*_OF_TABLE, "STARTED", "AGE", "COST")},
     "WHY": _of_waiting("code"),
     "CONTAINERS": _amount("total_containers"),

@@ -134,7 +134,7 @@ def list_lines(views: Iterable[View], now_ms: int) -> list[str]:
 def list_cells(view: View, now_ms: int) -> dict[str, str]:
     """Return the cells of an application by the columns that ``dlapp-list`` prints for programs."""
     started = _start_text(view["started_ms"], "%Y-%m-%dT%H:%M:%S")
-    age, cost = _age_text(now_ms - view["submitted_ms"]), cost_text(view.get("receipt")) or NOTHING
+    age, cost = age_text(now_ms - view["submitted_ms"]), cost_text(view.get("receipt")) or NOTHING
     return {**_cells(view, now_ms), "STARTED": started, "AGE": age, "COST": cost}
 
 
@@ -153,23 +153,44 @@ def fitted_list_lines(views: Sequence[View], now_ms: int, columns: int, *, users
         age_ms, started_ms = now_ms - view["submitted_ms"], view["started_ms"]
         form = "%m-%d %H:%M" if age_ms < _YEAR_MS else "%Y-%m-%d"
         cost = cost_text(view.get("receipt")) or NOTHING
-        more = {"ID": short, "STARTED": _start_text(started_ms, form), "AGE": _age_text(age_ms), "COST": cost}
+        more = {"ID": short, "STARTED": _start_text(started_ms, form), "AGE": age_text(age_ms), "COST": cost}
         rows.append({name: one_line(text) for name, text in {**_cells(view, now_ms), **more}.items()})
-    natural = {name: max(width(name), *(width(row[name]) for row in rows), 0) for name in _ON_TERMINAL}
-    least = {name: min(natural[name], _LEAST.get(name, natural[name])) for name in _ON_TERMINAL}
     plain = {name for name in _DROPPED[:5] if {row[name] for row in rows} <= {NOTHING, "default"}}
-    shown = [name for name in _ON_TERMINAL if name not in plain and (users or name != "USER")]
+    names = [name for name in _ON_TERMINAL if name not in plain and (users or name != "USER")]
+    return fitted_table(names, rows, columns, dropped=_DROPPED, least=_LEAST)
+
+
+def fitted_table(
+    names: Sequence[str],
+    rows: Sequence[Mapping[str, str]],
+    columns: int,
+    *,
+    dropped: Sequence[str],
+    least: Mapping[str, int],
+) -> list[str]:
+    """Return a table that fits into a terminal.
+
+    Args:
+        names: of its columns.
+        rows: the cells of each line, by column.
+        columns: of the terminal.
+        dropped: columns that a narrow terminal lacks, in the order in which they go.
+        least: columns whose cells may be cut, and their least width; the first ones get what is left first.
+    """
+    natural = {name: max(width(name), *(width(row[name]) for row in rows), 0) for name in names}
+    widths = {name: min(natural[name], least.get(name, natural[name])) for name in names}
+    shown = list(names)
 
     def spare() -> int:
-        return columns - sum(least[name] for name in shown) - 2 * (len(shown) - 1)
+        return columns - sum(widths[name] for name in shown) - 2 * (len(shown) - 1)
 
-    for name in _DROPPED:
+    for name in dropped:
         if spare() < _ROOM.get(name, 0) and name in shown:
             shown.remove(name)
-    for name in _LEAST:
+    for name in least:
         if name in shown:
-            least[name] += min(natural[name] - least[name], max(0, spare()))
-    return table(shown, [[cut(row[name], least[name]) for name in shown] for row in rows])
+            widths[name] += min(natural[name] - widths[name], max(0, spare()))
+    return table(shown, [[cut(row[name], widths[name]) for name in shown] for row in rows])
 
 
 def short_enough(lines: Sequence[str], rows: int) -> bool:
@@ -206,7 +227,7 @@ def _start_text(started_ms: int | None, form: str) -> str:
     return NOTHING if started_ms is None else time.strftime(form, time.localtime(started_ms // 1000))
 
 
-def _age_text(age_ms: int) -> str:
+def age_text(age_ms: int) -> str:
     """Return the time since a submission in its largest unit: ``45s``, ``5m``, ``3h``, ``12d``."""
     seconds = max(0, age_ms) // 1000
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):

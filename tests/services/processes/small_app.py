@@ -31,8 +31,10 @@ def engine_at(state_dir: str, options: Mapping[str, str] | None = None) -> Local
     return LocalEngine(load_config(texts, environ={}), program=(sys.executable, "-I", SMALL_AM))
 
 
-def spec_of(*words: str, memory_mib: int = 1, gcores: int = 0, containers: int = 1, spread: bool = False) -> AppSpec:
-    """A spec whose arguments say what the ApplicationMaster does."""
+def spec_of(
+    *words: str, memory_mib: int = 1, gcores: int = 0, containers: int = 1, spread: bool = False, **fields: Any
+) -> AppSpec:
+    """A spec whose arguments say what the ApplicationMaster does; ``fields`` are of `AppSpec`."""
     resources = Resources(memory_mib=memory_mib, gcores=gcores)
     return AppSpec(
         username="tony",
@@ -42,6 +44,7 @@ def spec_of(*words: str, memory_mib: int = 1, gcores: int = 0, containers: int =
         args=words,
         placement=Placement(spread=spread),
         roles=(RoleSpec(instances=containers, resources=resources),),
+        **fields,
     )
 
 

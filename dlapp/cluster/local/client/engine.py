@@ -20,7 +20,16 @@ from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, views
 from dlapp.cluster.local.attempts import is_alive
 from dlapp.cluster.local.notices import NOTIFY, mark_end, tend_notices
-from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
+from dlapp.cluster.local.queue import (
+    DEPENDENT,
+    DONE,
+    HELD,
+    RUNNING,
+    UNSTARTED,
+    WAITING,
+    ApplicationRow,
+    Queue,
+)
 from dlapp.cluster.local.runner.election import ensure_runner, runner_lives, wake_runner
 from dlapp.cluster.local.schedule import QueuedApplication, QueueOrder
 from dlapp.cluster.local.settings import RunnerSettings, settings_of
@@ -59,7 +68,7 @@ from dlapp.value import Closeable
 
 if TYPE_CHECKING:
     from dlapp.cluster import EngineInfo, LogFiles
-    from dlapp.cluster.engine import PlanFacts
+    from dlapp.cluster.engine import PlanFacts, QueueFacts
     from dlapp.cluster.local.client.waits import MachineWaits
     from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.config import Config
@@ -138,7 +147,7 @@ class LocalEngine(Closeable):
         from dlapp.net import control_client  # noqa: F401
         from dlapp.system.processes import as_user
 
-        is_change = what in ("kill", "soft_kill")
+        is_change = what in ("kill", "soft_kill", "release")
 
         def work() -> Any:
             with LocalEngine(self._config, program=self._program, acting_in=state) as engine:
@@ -226,11 +235,33 @@ class LocalEngine(Closeable):
         if (never := schedule.too_large(Amounts(*spec.total()), capacity)) is not None:
             problem = f"{spec.containers} containers {never.problem}, and they run at the same time ({never.hint})"
             raise AskTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role")
+        if spec.after:
+            self._check_after(spec)
         if spec.uses_docker:
             self._check_docker(gcores=spec.total()[2])
         if spec.total()[2] > 0:
             self._check_ledger()
         return [f"{key} has no effect on one machine" for key in _keys_for_clusters(spec)]
+
+    def _check_after(self, spec: AppSpec) -> None:
+        """Refuse to wait for what is not there, is another user's, or did not end as it should. Raises SpecError."""
+        from dlapp.cluster.local.runner.dependencies import ends_of
+        from dlapp.start_conditions import judge
+
+        for one in spec.after:
+            if self._queue().row(one.application_id) is None:
+                raise SpecError("application.after", self._no_such(one.application_id))
+        if failure := judge(spec.after, ends_of(self._queue(), spec.after)).failure:
+            raise SpecError("application.after", failure)
+
+    def _no_such(self, application_id: str) -> str:
+        """Return why an application is not one of the caller's."""
+        if self._state.shared:
+            from dlapp.cluster.local.client import other_users
+
+            if owners := other_users.owners_of(self._state, application_id):
+                return f"{application_id} is {user_name(owners[0].uid)}'s; it can wait for your own applications only"
+        return f"{application_id} is not known on this machine (dlapp-list shows what is)"
 
     def _check_ledger(self) -> None:
         from dlapp.system.files import UntrustedFile
@@ -335,6 +366,9 @@ class LocalEngine(Closeable):
                     tags="\n".join(spec.tags),
                     resumed_from=submission.resumed_from,
                     again_of=submission.again_of,
+                    state=DEPENDENT if spec.after else HELD if spec.hold else WAITING,
+                    after=", ".join(map(str, spec.after)),
+                    hold=int(spec.hold),
                 )
                 self._give_name(staging, self._state.application(text))
         except BaseException:
@@ -502,6 +536,15 @@ class LocalEngine(Closeable):
     def plan(self, spec: AppSpec) -> PlanFacts:
         """Return what is known here about an application that might be submitted now."""
         return self._waits().plan(spec, self._waiting().all())
+
+    def queue_facts(self) -> QueueFacts:
+        """Return in which order the applications that wait are to start, and, of the caller's own, when."""
+        from dlapp.cluster.engine import QueueFacts
+
+        if self._is_others:
+            return QueueFacts()
+        order = tuple(one.id for one in self._waiting().all())
+        return QueueFacts(order=order, estimates=self._waits().estimates())
 
     def _waits(self) -> MachineWaits:
         from dlapp.cluster.local.client.waits import MachineWaits
@@ -704,7 +747,7 @@ class LocalEngine(Closeable):
         deadline = time.monotonic() + wait_s
         while (url := self._control_url(home)) is None and time.monotonic() < deadline:
             row = self._row(str(application_id))
-            if row.state == DONE or (row.state == WAITING and self._is_held_up(row)):
+            if row.state in (DONE, DEPENDENT, HELD) or (row.state == WAITING and self._is_held_up(row)):
                 break
             time.sleep(0.01)
         path = self._page_path(home) if url else ""
@@ -821,6 +864,27 @@ class LocalEngine(Closeable):
             return f"{row.id} was ended as {now['state']}, because the kill could not be recorded: {full}"
         return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
 
+    # ---- releasing ----
+
+    def release(self, application_id: ApplicationId, by: str) -> str:
+        """Let an application that is held start; a line that says what comes of it.
+
+        Raises:
+            NotFound, Denied: it is not there, or another user's.
+        """
+        if (owner := self._other_owner(application_id, ends=False)) is not None:
+            return str(self._as(owner, "release", str(application_id), by))
+        row = self._row(str(application_id))
+        if row.state == DONE:
+            return _over(row)
+        with self._queue().change() as queue:
+            row = self._row(row.id)
+            if not row.hold:
+                return f"{row.id} is not held"
+            queue.update(row.number, hold=0, **({"state": WAITING} if row.state == HELD else {}))
+        self._nudge_runner()
+        return f"{row.id} is released" + (f", and {views.pending_text(row)}" if row.state == DEPENDENT else "")
+
     # ---- removing ----
 
     def unstored(self, view: Mapping[str, Any]) -> list[str]:
@@ -885,6 +949,9 @@ class LocalEngine(Closeable):
             row = self._row(application_id)
         if kept := self._kept_in_workspaces(application_id):
             raise UsageError(f"{application_id} has output that could not be stored: move {kept[0]} first")
+        for other in self._queue().rows("state = 'dependent'"):
+            if f"{application_id}:" in other.after:
+                raise UsageError(f"{other.id} waits for its end, and its runner has not seen that yet: try again")
         return row
 
     def _is_gone(self, row: ApplicationRow, home: str, left: OrphanReaper) -> bool:
@@ -912,8 +979,12 @@ class LocalEngine(Closeable):
             else:
                 ensure_runner(self._state, self._settings)
 
-    def _other_owner(self, application_id: ApplicationId) -> StateDir | None:
+    def _other_owner(self, application_id: ApplicationId, *, ends: bool = True) -> StateDir | None:
         """Return the state directory of the application's owner if that is another user; None if it is the caller.
+
+        Args:
+            application_id: the application.
+            ends: the caller wants to end it, else to release it.
 
         Raises:
             NotFound: it is nobody's.
@@ -926,6 +997,8 @@ class LocalEngine(Closeable):
         from dlapp.cluster.local.client import other_users
 
         owner = other_users.owner_of(self._state, str(application_id))
+        if self._uid != 0 and not ends:
+            raise Denied(f"{application_id} belongs to {user_name(owner.uid)}; only they or root may release it")
         if self._uid != 0:
             raise Denied(f"{application_id} belongs to {user_name(owner.uid)}; only they or root may end it")
         return owner
@@ -940,7 +1013,7 @@ class LocalEngine(Closeable):
         outcome = outcomes.killed(by, clock.now_ms(), begun=False)
         with self._queue().change() as queue:
             row = queue.row(application_id)
-            if row is None or row.state != WAITING:
+            if row is None or row.state not in UNSTARTED:
                 return False
             mark_end(self._state, application_id, outcome)
             queue.update(

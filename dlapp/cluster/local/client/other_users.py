@@ -12,7 +12,7 @@ from typing import Any
 
 from dlapp.cluster.local import spool, views
 from dlapp.cluster.local.attempts import is_alive
-from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow
+from dlapp.cluster.local.queue import DONE, RUNNING, UNSTARTED, ApplicationRow
 from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.cluster.local.state import StateDir, file_url, read_json
 from dlapp.errors import DlappError, NotFound
@@ -22,11 +22,11 @@ from dlapp.system.owners import user_name
 
 MAX_APPLICATIONS = 100_000
 """How many names among one user's applications are looked at."""
-_INTEGERS = ("number", "memory_mib", "vcores", "gcores", "containers", "submitted_ms", "starts", "aftermaths")
+_INTEGERS = ("number", "memory_mib", "vcores", "gcores", "containers", "submitted_ms", "starts", "aftermaths", "hold")
 _NUMBERS_OR_NONE = ("started_ms", "finished_ms", "priority")
 _TEXTS = (
     *("id", "state", "username", "appname", "boot_id", "outcome", "reason", "summary", "queue", "project", "tags"),
-    *("waiting", "resumed_from", "again_of"),
+    *("waiting", "resumed_from", "again_of", "after"),
 )
 _SINCE = {
     "queue": "default",
@@ -36,6 +36,8 @@ _SINCE = {
     "waiting": "",
     "resumed_from": "",
     "again_of": "",
+    "after": "",
+    "hold": 0,
 }
 """What the rows of an earlier version lack."""
 
@@ -115,7 +117,7 @@ def views_of(owner: StateDir, boot_id: str, waiting: QueueOrder, *, limit: int |
     """
     unsettled: set[str] = set()
     with contextlib.suppress(OSError):
-        unsettled = {one.id for one in spool.entries_of(owner)}
+        unsettled = {one.id for one in spool.entries_of(owner)} | spool.blocked_ids(owner)
     found, ended = [], 0
     for application_id in reversed(ids_of(owner)):
         if application_id not in unsettled:
@@ -132,7 +134,7 @@ def _read_row(owner: StateDir, application_id: str, home: str) -> ApplicationRow
     shown: dict[str, Any] = _SINCE | dict(read_json(os.path.join(home, "row.json")) or {})
     fine = (
         shown.get("id") == application_id
-        and shown.get("state") in (WAITING, RUNNING, DONE)
+        and shown.get("state") in (*UNSTARTED, RUNNING, DONE)
         and all(isinstance(shown.get(name), str) for name in _TEXTS)
         and all(views.is_time(shown.get(name)) for name in _INTEGERS)
         and all(shown.get(name) is None or views.is_time(shown[name]) for name in _NUMBERS_OR_NONE)

@@ -8,13 +8,13 @@ from typing import Any
 
 from dlapp.cluster.engine import PlanFacts
 from dlapp.cluster.local import spool
-from dlapp.cluster.local.queue import DONE, RUNNING, ApplicationRow, Queue
+from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
 from dlapp.cluster.local.reasons import THIS_MACHINE, facts_of
-from dlapp.cluster.local.schedule import QueuedApplication
+from dlapp.cluster.local.schedule import QueuedApplication, amounts_of
 from dlapp.cluster.local.state import StateDir
 from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.change import smallest_change
-from dlapp.cluster.reasons.estimate import MOST_JOBS, Job, estimate
+from dlapp.cluster.reasons.estimate import MOST_JOBS, Job, StartEstimator, estimate
 from dlapp.cluster.reasons.facts import WaitFacts, asks_of
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes
 from dlapp.errors import DlappError
@@ -90,22 +90,28 @@ class MachineWaits:
         ahead = tuple(Ahead(id=one.id, user=one.user, amounts=amounts_json(one.amounts)) for one in before)
         return replace(facts, before=ahead)
 
+    def estimates(self) -> dict[str, Estimate]:
+        """Return when the user's applications that wait for their turn are expected to start."""
+        jobs = self._jobs()
+        estimator = StartEstimator([job for _, job in jobs], clock.now_ms())
+        return {row.id: estimator.estimate(job) for row, job in jobs if row.state == WAITING}
+
     def _estimate(self, spec: AppSpec, row: ApplicationRow | None) -> Estimate:
         now_ms = clock.now_ms()
-        columns = "number, state, submitted_ms, started_ms, finished_ms, memory_mib, vcores, gcores"
-        rows = self._queue.rows(f"TRUE ORDER BY number DESC LIMIT {MOST_JOBS}", columns=columns)
-        jobs = [
-            Job(
-                one.submitted_ms,
-                one.started_ms,
-                one.finished_ms if one.state == DONE else None,
-                self._share(Amounts(one.memory_mib, one.vcores, one.gcores)),
-            )
-            for one in rows
-            if (row is None or one.number != row.number) and not (one.state == DONE and one.started_ms is None)
-        ]
+        others = [job for one, job in self._jobs() if row is None or one.number != row.number]
         submitted_ms = now_ms if row is None else row.submitted_ms
-        return estimate(Job(submitted_ms, None, None, self._share(Amounts(*spec.total()))), jobs, now_ms)
+        return estimate(Job(submitted_ms, None, None, self._share(Amounts(*spec.total()))), others, now_ms)
+
+    def _jobs(self) -> list[tuple[ApplicationRow, Job]]:
+        """Return the user's latest applications, but for those that never started or have no place in the queue yet."""
+        columns = "number, id, state, submitted_ms, started_ms, finished_ms, memory_mib, vcores, gcores"
+        rows = self._queue.rows(f"TRUE ORDER BY number DESC LIMIT {MOST_JOBS}", columns=columns)
+        jobs = []
+        for one in rows:
+            ended_ms = one.finished_ms if one.state == DONE else None
+            if one.state == WAITING or one.started_ms is not None:
+                jobs.append((one, Job(one.submitted_ms, one.started_ms, ended_ms, self._share(amounts_of(one)))))
+        return jobs
 
     def _share(self, amounts: Amounts) -> float:
         shares = (amount / there for amount, there in zip(amounts, self._capacity, strict=True) if there)

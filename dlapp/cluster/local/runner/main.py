@@ -23,9 +23,13 @@ from dlapp.cluster.local import schedule, spool
 from dlapp.cluster.local.attempts import (
     DEVICES_RETURNED,
     MAX_STARTS,
+    MOST,
     alive_lock,
+    begins_again,
+    first_attempt,
     is_alive,
     next_attempt,
+    note_requeue,
     registration,
 )
 from dlapp.cluster.local.capacity import memory_mib, vcores
@@ -44,7 +48,7 @@ from dlapp.cluster.local.outcome import (
     why_it_died,
     write_outcome,
 )
-from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue, SchemaMismatch
+from dlapp.cluster.local.queue import DONE, RUNNING, UNSTARTED, WAITING, ApplicationRow, Queue, SchemaMismatch
 from dlapp.cluster.local.runner.election import open_fifo
 from dlapp.cluster.local.schedule import Obstacle, StartDecision
 from dlapp.cluster.local.settings import RunnerSettings
@@ -212,7 +216,18 @@ class Runner:
             if row.number not in self._pidfds:
                 with self._bearing():
                     self._check(row)
+        self._settle_dependents()
         self._start_what_fits()
+
+    def _settle_dependents(self) -> None:
+        """Look at the applications that wait for the end of others; these come first, as their ids are older."""
+        if not (dependents := self._queue.rows("state = 'dependent' AND uid = ?", (self._uid,))):
+            return
+        from dlapp.cluster.local.runner.dependencies import settle_dependent
+
+        for row in dependents:
+            if failure := settle_dependent(self._queue, row):
+                self._end_unstarted(row, failed(failure, clock.now_ms()))
 
     def _check(self, row: ApplicationRow) -> None:
         """See what has become of a running row that no process is watched for."""
@@ -232,6 +247,8 @@ class Runner:
             self._settle(row, outcome)
         elif not began(home, row.boot_id, self._boot_id):
             self._begin_again(row, home)
+        elif begins_again(row, home, self._boot_id) and first_attempt(home) <= MOST:
+            self._requeue(row, home)
         elif row.number in self._died and (attempt := next_attempt(row, home, self._boot_id)) is not None:
             self._start_again(row, home, attempt)
         elif row.aftermaths >= MAX_AFTERMATHS:
@@ -486,7 +503,8 @@ class Runner:
                 holds = reservation.fds
             try:
                 check_own_directory(home, self._uid)
-                alive = take_lock(os.path.join(home, "alive"), 0o640)
+                attempt = first_attempt(home)
+                alive = take_lock(alive_lock(home, attempt), 0o640)
             except OSError as error:
                 why = str(error) if isinstance(error, DlappError) else f"{home}: {error.strerror}"
                 self._end_unstarted(row, failed(why, clock.now_ms()))
@@ -498,7 +516,7 @@ class Runner:
             if not self._mark_started(row, capacity):
                 self._pause_s = 0.0
                 return Obstacle("others came first", NODES_FULL, is_known=True)
-            self._spawn(row, home, 1, alive, holds)
+            self._spawn(row, home, attempt, alive, holds)
         return None
 
     def _mark_started(self, row: ApplicationRow, capacity: Amounts) -> bool:
@@ -555,6 +573,13 @@ class Runner:
             self._died.pop(row.number, None)
             with self._queue.change():
                 self._queue.update(row.number, state=WAITING, started_ms=None)
+
+    def _requeue(self, row: ApplicationRow, home: str) -> None:
+        """Put a row that ran when the machine was restarted back to waiting: its next attempt begins it again."""
+        note_requeue(home)
+        log.warning(f"{row.id}: the machine was restarted while it ran; it waits to begin again")
+        with self._queue.change():
+            self._queue.update(row.number, state=WAITING, started_ms=None, starts=first_attempt(home) - 1)
 
     def _start_again(self, row: ApplicationRow, home: str, attempt: int) -> None:
         """Start the next ApplicationMaster of a row whose last one is dead; its tasks may run on."""
@@ -697,10 +722,11 @@ class Runner:
     def _end_unstarted(self, row: ApplicationRow, outcome: Outcome) -> None:
         with self._queue.change():
             now = self._queue.row(row.id)
-            if now is None or now.state != WAITING:
+            if now is None or now.state not in UNSTARTED:
                 return
             is_marked = mark_end(self._state, row.id, outcome)
             self._finish_row(row, outcome, "", 0)
+        remove_secrets(self._state.application(row.id))
         if is_marked:
             self._start_sender(row)
         log.info(f"{row.id}: {outcome['state']}: {outcome['diagnostics']}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import NOT_ENDED
-from dlapp.cluster.engine import EngineInfo, PlanFacts
+from dlapp.cluster.engine import EngineInfo, PlanFacts, QueueFacts
 from dlapp.cluster.yarn.client import preflight
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
@@ -21,16 +21,18 @@ from dlapp.cluster.yarn.client.session import ClusterSession, FilesOf
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
 from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT
-from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits
+from dlapp.cluster.yarn.client.waits import WAITING_STATES, ClusterFacts, check_limits
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.staging import TRIALS, USAGE, StagingPaths
 from dlapp.config import Config
-from dlapp.errors import AskTooLarge, ConfigError, NotFound, Unreachable, UsageError
+from dlapp.errors import AskTooLarge, ConfigError, NotFound, SpecError, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
+from dlapp.report import State
 from dlapp.serialization import parse_json, to_json
 from dlapp.spec import AppSpec
+from dlapp.start_conditions import KILLED, how_ended, judge
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock
 from dlapp.usage import MAX_USAGE_BYTES
@@ -69,7 +71,7 @@ class YarnEngine(Closeable):
         self.find_archive = submitter.find_archive
         self.ids, self.view, self.views, self.submission = reader.ids, reader.view, reader.views, reader.submission
         self.logs, self.aggregated_log, self.dashboard_urls = reader.logs, reader.aggregated_log, reader.dashboard_urls
-        self.soft_kill, self.kill = killer.soft_kill, killer.kill
+        self.soft_kill, self.kill, self.release = killer.soft_kill, killer.kill, killer.release
 
     def close(self) -> None:
         """Close the connections."""
@@ -104,7 +106,7 @@ class YarnEngine(Closeable):
         Raises:
             AskTooLarge: a container above the cluster's maximum, or GPUs where none are counted.
             ConfigError: GPUs, and no ledger of them.
-            SpecError: the queue, or a label of nodes where there are none.
+            SpecError: the queue, a label of nodes where there are none, or an application that it is to wait for.
             NotFound, Denied, Unreachable: the user's home directory takes no files, or their queue no application.
         """
         rest = self._session.rest()
@@ -122,10 +124,14 @@ class YarnEngine(Closeable):
                 self._session.check_credentials()
             found += preflight.check_memory(role.resources, rest.configuration)
             lines += [f"{of_role}{line}" for line in found]
+        if spec.after:
+            self._check_after(spec)
         for key, _ in spec.placement_keys():
             if key.endswith("node_label"):
                 preflight.check_label(key, rest.configuration)
         lines += self._node_lines(spec)
+        if spec.requeue:
+            lines.append("application.requeue has no effect on a cluster: YARN restarts what is lost with a node")
         queues = rest.queues()
         preflight.check_queue(queues, spec.queue or "default")
         check_limits(spec, queues, self._session.nodes(), dialect, self._session.config.yarn.am_memory_mib)
@@ -135,6 +141,24 @@ class YarnEngine(Closeable):
             if spec.priority > most:
                 lines.append(f"priority {spec.priority} is lowered to {most} ({PRIORITY_LIMIT})")
         return lines
+
+    def _check_after(self, spec: AppSpec) -> None:
+        """Refuse to wait for what is not there, is another user's, or did not end as it should. Raises SpecError."""
+        ends = {}
+        for one in spec.after:
+            try:
+                report = self._reader.report(ApplicationId.from_text(one.application_id))
+            except NotFound as error:
+                raise SpecError("application.after", str(error)) from error
+            if report.user != spec.username:
+                problem = f"{one.application_id} is {report.user}'s; it can wait for {spec.username}'s own only"
+                raise SpecError("application.after", problem)
+            if report.state is State.KILLED:
+                ends[one.application_id] = KILLED
+            elif report.state.ended:
+                ends[one.application_id] = how_ended(report.final_status.value)
+        if failure := judge(spec.after, ends).failure:
+            raise SpecError("application.after", failure)
 
     def _node_lines(self, spec: AppSpec) -> list[str]:
         """Return what the user is told of the nodes of now; an old list serves where there is nothing to tell."""
@@ -186,6 +210,11 @@ class YarnEngine(Closeable):
         """Return what is known here about an application that might be submitted now. Raises AskTooLarge,
         Unreachable."""
         return ClusterFacts(self._session).plan(spec, clock.now_ms())
+
+    def queue_facts(self) -> QueueFacts:
+        """Return in which order the applications that wait are to start, by queue, and when. Raises Unreachable."""
+        waiting = [one for one in self._session.rest().reports(user=None) if one.state in WAITING_STATES]
+        return ClusterFacts(self._session).of_queues(waiting, clock.now_ms())
 
     def views_json(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None

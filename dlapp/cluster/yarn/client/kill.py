@@ -1,4 +1,4 @@
-"""Ending applications: dlapp-softkill and dlapp-kill."""
+"""Ending applications, and releasing held ones: dlapp-softkill, dlapp-kill and dlapp-release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import KILL_END_S, AppReport
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.status import ApplicationReader
-from dlapp.cluster.yarn.staging import KILL, OWN_MODE, SOFT_KILL, StagingPaths
+from dlapp.cluster.yarn.staging import KILL, OWN_MODE, RELEASE, SOFT_KILL, StagingPaths
 from dlapp.errors import Denied, DlappError, Unreachable
 from dlapp.hadoop.errors import NotAllowed
 from dlapp.ids import ApplicationId
@@ -27,7 +27,7 @@ KILL_ASK_S = 2.0
 
 
 class ApplicationKiller:
-    """Ends applications, by way of their ApplicationMasters where those answer."""
+    """Ends applications, and releases held ones, by way of their ApplicationMasters where those answer."""
 
     def __init__(self, there: ClusterSession, masters: AmClients, looker: ApplicationReader) -> None:
         self._session, self._masters, self._looker = there, masters, looker
@@ -53,6 +53,24 @@ class ApplicationKiller:
             self._mark(report, SOFT_KILL, by)
             return f"{application_id} cannot be asked from here; it stops when it finds the request on HDFS, in seconds"
         return answer.line(str(application_id))
+
+    def release(self, application_id: ApplicationId, by: str) -> str:
+        """Let an application that is held start: by its ApplicationMaster, or by a request file that it finds.
+
+        Raises:
+            NotFound, Denied: it is not there, or another user's.
+        """
+        report = self._looker.report(application_id)
+        if report.state.ended:
+            return _over(report)
+        if not self._is_own(report):
+            raise Denied(f"{application_id} belongs to {report.user}; only they may release it")
+        try:
+            told = self._masters.ask(report, "release", to_json(StopRequest(user=by)), timeout_s=ASK_S)
+            return from_json(StopAnswer, told).line(str(application_id))
+        except Unreachable:
+            self._mark(report, RELEASE, by)
+            return f"{application_id} cannot be asked now; if it is held, it starts when it finds the request on HDFS"
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
         """Kill: ask its ApplicationMaster, then YARN, and remove what it left; where YARN fails, leave a mark.

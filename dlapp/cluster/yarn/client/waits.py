@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dlapp.cluster.engine import PlanFacts
+from dlapp.cluster.engine import PlanFacts, QueueFacts, UserShare
 from dlapp.cluster.reasons.change import smallest_change
-from dlapp.cluster.reasons.estimate import Job, estimate
+from dlapp.cluster.reasons.estimate import Job, StartEstimator, estimate
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, NAMES, VCORES, LimitFacts, NodeFacts, WaitFacts, asks_of, each
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes, never_fits
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo, amounts
@@ -20,6 +20,7 @@ from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import first_line, waiting_line
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.errors import AskTooLarge, DlappError
+from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, State
 from dlapp.spec import AppSpec
 from dlapp.system.text import shown
@@ -36,6 +37,8 @@ _AM_LIMIT = "AM resource limit exceeded"
 """Source: CSAMContainerLaunchDiagnosticsConstants, 2.8 to 3.5."""
 _ON_THE_WAY = "AM container is launched", "Scheduler has assigned a container for AM"
 """Source: SchedulerApplicationAttempt.AMState, 2.8 to 3.5."""
+WAITING_STATES = (State.NEW, State.NEW_SAVING, State.SUBMITTED, State.ACCEPTED)
+OF_CLUSTER = "of the cluster, now"
 NO_ASK = ContainerAsk(role="", count=0, memory_mib=0, vcores=0)
 
 
@@ -172,17 +175,65 @@ class ClusterFacts:
             now_ms: the time [ms since 1970].
             exclude: its own report; None: it is not submitted.
         """
-        name, rest = queue.rpartition(".")[2], self._session.rest()
+        own = None if exclude is None else exclude.application_id
         try:
-            known = [*rest.in_queue(name, ended_since_ms=now_ms - HISTORY_MS), *rest.in_queue(name)]
+            others = [known for one, known in self._jobs(queue, now_ms).items() if one != own]
         except DlappError:
             return Estimate()
-        jobs = []
+        return estimate(job, others, now_ms)
+
+    def of_queues(self, waiting: Sequence[AppReport], now_ms: int) -> QueueFacts:
+        """Return what is known about all applications that wait for their ApplicationMaster, queue by queue.
+
+        Args:
+            waiting: those of which YARN says so.
+            now_ms: the time [ms since 1970].
+        """
+        self._look()
+        order = sorted(waiting, key=lambda one: (one.queue, -(one.priority or 0), one.application_id))
+        estimates: dict[str, Estimate] = {}
+        share = self._share(each(master_ask(self._session.config.yarn.am_memory_mib)))
+        for queue in dict.fromkeys(one.queue for one in order):
+            try:
+                jobs = self._jobs(queue, now_ms)
+            except DlappError:
+                continue  # when they start is not known
+            own = {one.application_id: Job(one.started_ms, None, None, share) for one in order if one.queue == queue}
+            estimator = StartEstimator([*(jobs | own).values()], now_ms)
+            estimates |= {str(one): estimator.estimate(job) for one, job in own.items()}
+        return QueueFacts(
+            order=tuple(str(one.application_id) for one in order), estimates=estimates, shares=self._shares()
+        )
+
+    def _jobs(self, queue: str, now_ms: int) -> dict[ApplicationId, Job]:
+        """Return the latest applications of a queue. Raises DlappError."""
+        name, rest = queue.rpartition(".")[2], self._session.rest()
+        known = [*rest.in_queue(name, ended_since_ms=now_ms - HISTORY_MS), *rest.in_queue(name)]
+        jobs = {}
         for one in known:
             launched_ms = _count(one.raw.get("launchTime")) or None
-            if exclude is None or one.application_id != exclude.application_id:
-                jobs.append(Job(one.started_ms, launched_ms, one.finished_ms or None, self._share(_given(one))))
-        return estimate(job, jobs, now_ms)
+            jobs[one.application_id] = Job(
+                one.started_ms, launched_ms, one.finished_ms or None, self._share(_given(one))
+            )
+        return jobs
+
+    def _shares(self) -> tuple[UserShare, ...]:
+        """Return what each user of a queue uses of the cluster now."""
+        whole, found = _whole(self._nodes), []
+        for queue in self._queues:
+            for one in _users(queue.raw) if queue.leaf and whole else ():
+                used = _ours(amounts(_object(one.get("resourcesUsed"))))
+                share = max((used.get(name, 0) / there for name, there in whole.items() if there), default=0.0)
+                if share > 0:
+                    found.append(
+                        UserShare(
+                            user=str(one.get("username"))[:100],
+                            queue=queue.name,
+                            share=min(1.0, share),
+                            meaning=OF_CLUSTER,
+                        )
+                    )
+        return tuple(sorted(found, key=lambda one: (one.queue, -one.share, one.user)))
 
     def _share(self, given: Mapping[str, int]) -> float:
         """Return the largest share of the cluster among amounts."""

@@ -1,0 +1,24 @@
+"""Gate before an application's first request for containers: ends of other applications, or a release."""
+
+from __future__ import annotations
+
+from dlapp.start_conditions import After
+
+
+class StartGate:
+    """State of the wait of an application before it asks for containers; on one machine that is the runner's.
+
+    Attributes:
+        pending: the ends of other applications that are not known yet.
+        is_held: nobody has released it.
+        unread: why the ends cannot be read now; empty: they can.
+    """
+
+    def __init__(self, pending: tuple[After, ...] = (), *, is_held: bool = False) -> None:
+        self.pending, self.is_held = pending, is_held
+        self.unread = ""
+
+    @property
+    def is_open(self) -> bool:
+        """True if nothing is waited for any more."""
+        return not self.pending and not self.is_held

@@ -1,0 +1,59 @@
+"""Ends of other applications that this one waits for, read in a thread of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from dlapp.am.model.events import OthersEnded
+from dlapp.errors import DlappError
+from dlapp.system.clock import backoff_s
+
+FIRST_S, EVERY_S = 2.0, 30.0
+"""The longest pauses between two looks, at the beginning and later."""
+MOST_SHOWN = 200
+
+
+class EndWatcher:
+    """Looks whether applications have ended, until all have.
+
+    Args:
+        read: returns how an application ended; None: it has not. Raises DlappError where that cannot be read now.
+        put: takes what is new, from a thread of ours.
+    """
+
+    def __init__(self, read: Callable[[str], str | None], put: Callable[[OthersEnded], None]) -> None:
+        self._read, self._put = read, put
+        self._closed = threading.Event()
+        self._unread = ""
+
+    def start(self, applications: Iterable[str]) -> None:
+        """Begin to look at applications."""
+        ids = tuple(applications)
+        threading.Thread(target=self._run, args=(ids,), name="am-after", daemon=True).start()
+
+    def close(self) -> None:
+        """End. A call under way is left alone."""
+        self._closed.set()
+
+    def _run(self, pending: tuple[str, ...]) -> None:
+        pauses_s = backoff_s(FIRST_S, EVERY_S)
+        while pending and not self._closed.is_set():
+            ends = self._look(pending)
+            pending = tuple(one for one in pending if one not in ends)
+            self._closed.wait(next(pauses_s))
+
+    def _look(self, pending: tuple[str, ...]) -> dict[str, str]:
+        ends, unread = dict[str, str](), ""
+        for one in pending:
+            try:
+                how = self._read(one)
+            except DlappError as error:
+                unread = str(error)[:MOST_SHOWN]
+                break  # what does not answer for one does not answer for the next
+            if how is not None:
+                ends[one] = how
+        if ends or unread != self._unread:
+            self._put(OthersEnded(ends, unread))
+        self._unread = unread
+        return ends

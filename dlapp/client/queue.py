@@ -1,0 +1,38 @@
+"""The queue of an engine: what runs, then what waits in the order in which it is to start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlapp.cluster.engine import Engine
+from dlapp.serialization import to_json
+
+_WITHOUT_PLACE = ("dependency", "held")
+
+
+def queue_of(engine: Engine) -> dict[str, Any]:
+    """Return all applications of an engine that have not ended, as views with their place and their expected start.
+
+    Those that run come first, then those that wait for their turn, then those that have no place in the queue yet.
+    """
+    facts = engine.queue_facts()
+    places = {application_id: place for place, application_id in enumerate(facts.order, start=1)}
+    found = []
+    for view in engine.views_json(everybody=True, limit=0):
+        waits = view["state"] != "RUNNING" or code_of(view) in _WITHOUT_PLACE
+        place = places.get(view["application_id"]) if waits else None
+        estimate = facts.estimates.get(view["application_id"]) if place is not None else None
+        found.append({**view, "place": place, "start": None if estimate is None else to_json(estimate)})
+    return {"applications": sorted(found, key=_rank), "shares": [to_json(one) for one in facts.shares]}
+
+
+def code_of(view: Any) -> str:
+    """Return the reason for which an application of a view waits; empty: none."""
+    return str((view.get("waiting") or {}).get("code", ""))
+
+
+def _rank(view: dict[str, Any]) -> tuple[int, int, int]:
+    if view["place"] is not None:
+        return 1, view["place"], 0
+    is_last = code_of(view) in _WITHOUT_PLACE or view["state"] != "RUNNING"
+    return 2 if is_last else 0, int(view["started_ms"] or 0), int(view["submitted_ms"])

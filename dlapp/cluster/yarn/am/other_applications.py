@@ -1,0 +1,96 @@
+"""Ends of other applications, for one that waits for them: of the ResourceManager, or of the user's history on HDFS.
+
+A ResourceManager forgets applications (yarn.resourcemanager.max-completed-applications). That it does not know one is
+believed only if it knows this one: then the other one has ended, and how may be in the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dlapp.cluster.yarn.staging import MAX_HISTORY_BYTES, StagingFiles, StagingPaths
+from dlapp.errors import NotFound, Unreachable
+from dlapp.hadoop.web import Web
+from dlapp.ids import ApplicationId
+from dlapp.login import Login
+from dlapp.serialization import parse_json
+from dlapp.start_conditions import KILLED, UNKNOWN, how_ended
+
+_TIMEOUT_S = 10.0
+_UNREAD = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression,resourceInfo"
+_RUNS = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINAL_SAVING", "FINISHING", "KILLING")
+_ENDED = ("FINISHED", "FAILED", "KILLED")
+
+
+class EndReader:
+    """Reads how applications have ended.
+
+    Args:
+        urls: web addresses of the ResourceManagers.
+        login: as whom they are asked.
+        files: the file system with the user's history.
+        own: this application.
+    """
+
+    def __init__(self, urls: Sequence[str], login: Login, files: StagingFiles, own: ApplicationId) -> None:
+        self._urls, self._login, self._files, self._own = urls, login, files, own
+
+    def read(self, application_id: str) -> str | None:
+        """Return how an application ended, as `dlapp.start_conditions` has it; None: it has not.
+
+        Raises:
+            Unreachable: no ResourceManager answers, or not in a form that is known.
+            DlappError: the history cannot be read now.
+        """
+        why = "no ResourceManager is configured"
+        for url in self._urls:
+            try:
+                with Web(_TIMEOUT_S) as web:
+                    status, answer = self._ask(web, url, application_id)
+                    if status == 404 and self._ask(web, url, str(self._own))[0] == 200:
+                        return self._from_history(application_id)
+            except (Unreachable, ValueError) as error:
+                why = f"{url}: {error}"
+                continue
+            if status == 200:
+                try:
+                    return read_end(answer, application_id)
+                except ValueError as error:
+                    raise Unreachable(f"{url}: {error}") from error
+            why = f"{url}: status {status}"  # one on standby redirects to the active one, which is asked itself
+        raise Unreachable(f"whether {application_id} has ended cannot be read: {why}")
+
+    def _ask(self, web: Web, url: str, application_id: str) -> tuple[int, Any]:
+        query = {"deSelects": _UNREAD, **self._login.query}
+        answer = web.call("GET", f"{url}/ws/v1/cluster/apps/{application_id}", query)
+        return answer.status, parse_json(answer.body) if answer.status == 200 else None
+
+    def _from_history(self, application_id: str) -> str:
+        place = StagingPaths(self._files.home).history(ApplicationId.from_text(application_id))
+        try:
+            found = parse_json(self._files.read(place, max_bytes=MAX_HISTORY_BYTES))
+            view, state = found.get("view") or {}, found.get("state")
+            ended = view.get("final_status") if view.get("state") in _ENDED else state
+        except (NotFound, ValueError, AttributeError):
+            return UNKNOWN
+        return how_ended(str(ended))
+
+
+def read_end(answer: Any, application_id: str) -> str | None:
+    """Return how an application ended by the answer of a ResourceManager; None: it has not.
+
+    Raises:
+        ValueError: it is no answer on this application.
+
+    Source: RMWebServices.getApp, AppInfo (``id``, ``state``, ``finalStatus``).
+    """
+    app = answer.get("app") if isinstance(answer, dict) else None
+    if not isinstance(app, dict) or app.get("id") != application_id:
+        raise ValueError(f"it does not answer for {application_id}")
+    state, final = app.get("state"), app.get("finalStatus")
+    if state in _RUNS:
+        return None
+    if state not in _ENDED or not isinstance(final, str):
+        raise ValueError(f"it answers for {application_id} with state {state!r:.40}")
+    return KILLED if state == "KILLED" else how_ended(final)

@@ -1,0 +1,134 @@
+"""Conditions for the start of an application: ends of other applications that it waits for (``after``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from dlapp.errors import SpecError
+from dlapp.id_text import is_application_id
+from dlapp.system.text import shown
+from dlapp.value import Value
+
+MOST = 100
+"""So many applications one can wait for."""
+_NAMED = 3
+SUCCEEDED, FAILED, KILLED, UNKNOWN = "SUCCEEDED", "FAILED", "KILLED", "UNKNOWN"
+"""How an application ended: a final status of `dlapp.report`, or that it ended and nobody knows how any more."""
+_HOW = {SUCCEEDED: "succeeded", FAILED: "failed", KILLED: "was killed", UNKNOWN: "ended, and how is not known any more"}
+
+
+class RequiredEnd(Enum):
+    """End of an application that another one waits for."""
+
+    OK = "ok"
+    """It succeeded."""
+    ANY = "any"
+    """It ended."""
+    FAILED = "failed"
+    """It ended without success: it failed, timed out or was killed."""
+
+
+class After(Value):
+    """An application that another one waits for."""
+
+    application_id: str
+    end: RequiredEnd = RequiredEnd.OK
+
+    def __post_init__(self) -> None:
+        if not is_application_id(self.application_id):
+            raise SpecError("application.after", f"{shown(self.application_id)} is not an application's id")
+
+    def __str__(self) -> str:
+        """Return it as a properties file has it."""
+        return f"{self.application_id}:{self.end.value}"
+
+
+class Conditions(NamedTuple):
+    """Rest of the conditions of an application.
+
+    Args:
+        pending: those of which it is not known yet whether they hold.
+        failure: why one can never hold, for users; empty: none is known to be so.
+    """
+
+    pending: tuple[After, ...]
+    failure: str = ""
+
+
+def read_after(text: str) -> tuple[After, ...]:
+    """Return the applications that a text names: ``ID[:ok|any|failed], ...``.
+
+    Raises:
+        ValueError: it names none, or one twice.
+    """
+    found = []
+    for one in filter(None, (part.strip() for part in re.split(r"[,\n]", text))):
+        application_id, colon, end = one.partition(":")
+        if not is_application_id(application_id):
+            raise ValueError(f"{shown(one)} is not ID, ID:ok, ID:any or ID:failed, with the whole id of an application")
+        try:
+            found.append(After(application_id, RequiredEnd(end) if colon else RequiredEnd.OK))
+        except ValueError:
+            raise ValueError(f"{shown(one)}: {shown(end)} is neither ok nor any nor failed") from None
+    check_after(found)
+    return tuple(found)
+
+
+def check_after(conditions: Iterable[After]) -> None:
+    """Refuse conditions that cannot stand together. Raises ValueError."""
+    ids = [one.application_id for one in conditions]
+    if len(ids) > MOST:
+        raise ValueError(f"has {len(ids)} applications, the maximum is {MOST}")
+    if twice := next((one for one in ids if ids.count(one) > 1), None):
+        raise ValueError(f"{twice} appears twice")
+
+
+def judge(conditions: Iterable[After], ends: Mapping[str, str]) -> Conditions:
+    """Return what is left of conditions.
+
+    Args:
+        conditions: those that are not met as far as is known.
+        ends: application -> how it ended, for those that have.
+    """
+    pending = []
+    for one in conditions:
+        if (how := ends.get(one.application_id)) is None:
+            pending.append(one)
+        elif not _is_met(one.end, how):
+            return Conditions((), f"{one.application_id} {_HOW[how]}, so after={one} can never hold")
+    return Conditions(tuple(pending))
+
+
+def _is_met(end: RequiredEnd, how: str) -> bool:
+    match end:
+        case RequiredEnd.ANY:
+            return True
+        case RequiredEnd.OK:
+            return how == SUCCEEDED
+        case RequiredEnd.FAILED:
+            return how in (FAILED, KILLED)
+
+
+def waiting_text(pending: Iterable[After]) -> str:
+    """Return what is waited for, for users: ``waits for the end of application_1_0001 (ok)``."""
+    names = [f"{one.application_id} ({one.end.value})" for one in pending]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"waits for the end of {', '.join(names[:_NAMED])}{more}"
+
+
+def held_text(application_id: str) -> str:
+    """Return that an application is held, for users."""
+    return f"it is held until it is released ({release_text(application_id)})"
+
+
+def release_text(application_id: str) -> str:
+    """Return the command that releases an application."""
+    return f"dlapp-release {application_id}"
+
+
+def how_ended(final_status: str) -> str:
+    """Return how an application ended, by the final status that an engine has; anything odd counts as a failure."""
+    return final_status if final_status in (SUCCEEDED, KILLED) else FAILED

@@ -1,0 +1,87 @@
+"""The answer of ``dlapp-queue`` as lines of text: pure, so that every line can be tested to the character."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dlapp.tools.common import one_line
+from dlapp.tools.display.columns import COLUMNS, Column
+from dlapp.tools.display.view import NOTHING, View, age_text, fitted_table, short_ids, table
+
+_HEAD = ("#", "ID", "USER", "NAME", "STATE", "GPUS", "TIME", "START", "QUEUE", "PRIORITY", "WHY")
+_DROPPED = ("QUEUE", "PRIORITY", "NAME", "TIME", "USER")
+"""Columns that a narrow terminal lacks, in the order in which they go; the first two also where they tell nothing."""
+_LEAST = {"WHY": 12, "USER": 6, "NAME": 8}
+
+
+def state_of(view: View) -> str:
+    """Return one word for where an application is in the queue, as ``dlapp-queue --state`` has it."""
+    code = str((view.get("waiting") or {}).get("code", ""))
+    if code in ("held", "dependency"):
+        return code
+    return "running" if view["state"] == "RUNNING" else "waiting"
+
+
+def queue_lines(views: Sequence[View], now_ms: int) -> list[str]:
+    """Return the queue for programs: all columns, uncut, one application a line."""
+    return table(_HEAD, [tuple(_cells(view, now_ms).values()) for view in views])
+
+
+def fitted_queue_lines(views: Sequence[View], now_ms: int, columns: int) -> list[str]:
+    """Return the queue for a terminal of so many columns, with short ids."""
+    ids = short_ids([str(view["application_id"]) for view in views])
+    rows = [
+        {name: one_line(text) for name, text in (_cells(view, now_ms) | {"ID": short}).items()}
+        for view, short in zip(views, ids, strict=True)
+    ]
+    plain = {name for name in _DROPPED[:2] if {row[name] for row in rows} <= {NOTHING, "default"}}
+    names = [name for name in _HEAD if name not in plain]
+    return fitted_table(names, rows, columns, dropped=_DROPPED, least=_LEAST)
+
+
+def share_lines(shares: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what each user has of a queue; none where that is not known."""
+    if not shares:
+        return []
+    rows = [(one["user"], one["queue"], f"{one['share']:.1%}", one["meaning"]) for one in shares]
+    return table(("USER", "QUEUE", "SHARE", ""), rows)
+
+
+def start_text(start: Mapping[str, Any] | None, now_ms: int) -> str:
+    """Return when an application is expected to start, from now: ``now``, ``4m to 31m``; empty: not known."""
+    earliest_ms, latest_ms = (start or {}).get("earliest_ms"), (start or {}).get("latest_ms")
+    if earliest_ms is None or latest_ms is None:
+        return ""
+    early, late = (age_text(at_ms - now_ms) for at_ms in (earliest_ms, latest_ms))
+    if latest_ms - now_ms < 1000:
+        return "now"
+    return late if early == late else f"{'now' if earliest_ms - now_ms < 1000 else early} to {late}"
+
+
+def _cells(view: View, now_ms: int) -> dict[str, str]:
+    return {name: QUEUE_COLUMNS[name](view, now_ms) or NOTHING for name in _HEAD}
+
+
+def _why(view: View, _now_ms: int) -> str:
+    waiting = view.get("waiting") or {}
+    return f"{waiting['code']}: {waiting['message']}" if waiting else ""
+
+
+def _time(view: View, now_ms: int) -> str:
+    """Return for how long it runs, or else waits."""
+    runs = state_of(view) == "running" and view["started_ms"] is not None
+    return age_text(now_ms - (view["started_ms"] if runs else view["submitted_ms"]))
+
+
+QUEUE_COLUMNS: Mapping[str, Column] = {
+    **COLUMNS,
+    "#": lambda view, _: "" if view["place"] is None else str(view["place"]),
+    "PLACE": lambda view, _: "" if view["place"] is None else str(view["place"]),
+    "STATE": lambda view, _: state_of(view),
+    "TIME": _time,
+    "START": lambda view, now_ms: start_text(view["start"], now_ms),
+    "CODE": COLUMNS["WHY"],
+    "WHY": _why,
+}
+"""All columns of a queue by their names."""

@@ -1,0 +1,239 @@
+"""Test applications that wait for others, are held, or begin again after a restart of the machine, with real runners
+and a small program in the ApplicationMaster's place.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.cluster.local.client.engine import LocalEngine
+from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.runner.election import runner_lives
+from dlapp.errors import SpecError, UsageError
+from dlapp.ids import ApplicationId
+from dlapp.report import FinalStatus, State
+from dlapp.start_conditions import After, RequiredEnd
+from dlapp.system.processes.proc import start_time
+from tests.applications import wait_for
+from tests.services.processes.small_app import engine_at, spec_of, submit
+
+END_S = 120.0
+UID = os.geteuid()
+
+
+@pytest.fixture
+def engine(state_dir: Path) -> Iterator[LocalEngine]:
+    """An engine that has 1000 MiB to give; at the end nothing of it runs."""
+    options = {"local.memory": "1000", "local.vcores": "1000", "gpuid.lock_dir": f"{state_dir}-gpus"}
+    with engine_at(str(state_dir), options) as one:
+        yield one
+        for view in one.views():
+            if not view.state.ended:
+                one.kill(view.application_id, "the test")
+        one.tend()
+        wait_for("the runner's end", lambda: not runner_lives(one.state, UID), END_S)
+
+
+def row(engine: LocalEngine, one: ApplicationId) -> tuple[str, str]:
+    with Queue(engine.state) as queue:
+        found = queue.row(str(one))
+        assert found is not None
+        return found.state, found.after
+
+
+def reason(engine: LocalEngine, one: ApplicationId) -> tuple[str, str]:
+    waiting = engine.view(one).waiting
+    return ("", "") if waiting is None else (waiting.code, waiting.message)
+
+
+def until_over(engine: LocalEngine, *applications: ApplicationId) -> None:
+    for one in applications:
+        wait_for(f"the end of {one}", lambda one=one: row(engine, one)[0] == "done", END_S)  # type: ignore[misc]
+
+
+def until_running(engine: LocalEngine, one: ApplicationId) -> None:
+    wait_for(f"{one} runs", lambda: engine.view(one).state is State.RUNNING, END_S)
+
+
+def kill_runner(engine: LocalEngine) -> None:
+    """Kill the runner, and wait until its lock is free."""
+
+    def kill() -> bool:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes()
+            except OSError:
+                continue
+            if b"runner" in words.split(b"\0") and str(engine.state.path).encode() in words:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+        return not runner_lives(engine.state, UID)
+
+    wait_for("the runner is dead", kill, END_S)
+
+
+def test_one_waits_for_the_end_of_others_and_starts_or_ends_by_how_they_end(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    first = submit(engine, "wait", str(tmp_path / "go"))
+    good = submit(engine, "quick", after=(After(str(first)),))
+    bad = submit(engine, "quick", after=(After(str(first), RequiredEnd.FAILED),))
+    behind = submit(engine, "quick", after=(After(str(bad)),))
+    whatever = submit(engine, "quick", after=(After(str(bad), RequiredEnd.ANY), After(str(first))))
+    until_running(engine, first)
+    assert reason(engine, good) == ("dependency", f"waits for the end of {first} (ok)")
+    view = engine.view(behind)
+    assert (view.state, view.phase) == (State.ACCEPTED, "waiting")
+    assert view.diagnostics == f"waits for the end of {bad} (ok)"
+    full = engine.view_in_full_json(str(whatever))["waiting"]
+    assert (full["code"], full["message"]) == ("dependency", f"waits for the end of {bad} (any), {first} (ok)")
+    kill_runner(engine)  # what was waited for is in the rows
+    engine.tend()
+    (tmp_path / "go").touch()
+    until_over(engine, first, good, bad, behind, whatever)
+    assert engine.view(good).final_status is engine.view(whatever).final_status is FinalStatus.SUCCEEDED
+    ends = [(one.state, one.final_status, one.diagnostics) for one in map(engine.view, (bad, behind))]
+    assert ends == [
+        (State.FAILED, FinalStatus.FAILED, f"{first} succeeded, so after={first}:failed can never hold"),
+        (State.FAILED, FinalStatus.FAILED, f"{bad} failed, so after={bad}:ok can never hold"),
+    ]
+    assert engine.view(bad).started_ms is None
+
+
+def test_what_waits_for_others_holds_up_nobody(engine: LocalEngine, tmp_path: Path) -> None:
+    first = submit(engine, "wait", str(tmp_path / "go"))
+    submit(engine, "quick", memory_mib=1000, after=(After(str(first)),))
+    submit(engine, "quick", memory_mib=1000, hold=True)
+    until_over(engine, submit(engine, "quick", memory_mib=900))
+    (tmp_path / "go").touch()
+
+
+def test_a_condition_that_is_met_is_not_asked_for_again(engine: LocalEngine, tmp_path: Path) -> None:
+    """The application that it names may be removed meanwhile."""
+    done, first = submit(engine, "quick"), submit(engine, "wait", str(tmp_path / "go"))
+    last = submit(engine, "quick", after=(After(str(done)), After(str(first))))
+    until_over(engine, done)
+    wait_for("one condition is left", lambda: row(engine, last)[1] == f"{first}:ok", END_S)
+    engine.remove(done)
+    (tmp_path / "go").touch()
+    until_over(engine, last)
+    assert engine.view(last).final_status is FinalStatus.SUCCEEDED
+
+
+def test_an_id_that_is_not_there_or_has_ended_otherwise_is_refused(engine: LocalEngine) -> None:
+    done = submit(engine, "quick")
+    until_over(engine, done)
+    engine.check(spec_of("quick", after=(After(str(done)),)))
+    with pytest.raises(SpecError, match=r"application\.after: .*_99999999 is not known on this machine"):
+        engine.check(spec_of("quick", after=(After(f"{str(done).rpartition('_')[0]}_99999999"),)))
+    with pytest.raises(SpecError, match=f"{done} succeeded, so after={done}:failed can never hold"):
+        engine.check(spec_of("quick", after=(After(str(done), RequiredEnd.FAILED),)))
+
+
+def test_one_that_was_removed_before_its_end_was_seen_cannot_be_said_to_have_succeeded(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = submit(engine, "quick")
+    until_over(engine, done)
+    wait_for("the runner's end", lambda: not runner_lives(engine.state, UID), END_S)
+    monkeypatch.setattr("dlapp.cluster.local.client.engine.ensure_runner", lambda *args, **named: None)
+    one = submit(engine, "quick", after=(After(str(done)),))
+    other = submit(engine, "quick", after=(After(str(done), RequiredEnd.ANY),))
+    with pytest.raises(UsageError, match=f"{one} waits for its end"):
+        engine.remove(done)
+    with Queue(engine.state) as queue, queue.change():
+        queue.delete(done.number)
+    monkeypatch.undo()
+    engine.tend()
+    until_over(engine, one, other)
+    assert "and how is not known any more" in engine.view(one).diagnostics
+    assert engine.view(other).final_status is FinalStatus.SUCCEEDED
+
+
+def test_a_held_one_starts_when_it_is_released_and_needs_no_runner_before(engine: LocalEngine) -> None:
+    held = submit(engine, "quick", hold=True)
+    text = f"it is held until it is released (dlapp-release {held})"
+    assert reason(engine, held) == ("held", text)
+    assert engine.views()[-1].diagnostics == text
+    wait_for("the runner's end", lambda: not runner_lives(engine.state, UID), END_S)
+    engine.tend()
+    assert not runner_lives(engine.state, UID)
+    assert engine.release(held, "tony") == f"{held} is released"
+    until_over(engine, held)
+    assert engine.view(held).final_status is FinalStatus.SUCCEEDED
+    assert engine.release(held, "tony") == f"{held} had already ended: succeeded"
+    killed = submit(engine, "quick", hold=True)
+    assert engine.kill(killed, "tony") == f"{killed} was killed before it started"
+
+
+def test_a_held_one_that_waits_for_others_is_first_shown_as_that(engine: LocalEngine, tmp_path: Path) -> None:
+    first = submit(engine, "wait", str(tmp_path / "go"))
+    both = submit(engine, "quick", after=(After(str(first)),), hold=True)
+    other = submit(engine, "quick", after=(After(str(first)),), hold=True)
+    assert reason(engine, both)[0] == "dependency"
+    assert engine.release(other, "tony") == f"{other} is released, and waits for the end of {first} (ok)"
+    assert engine.release(other, "tony") == f"{other} is not held"
+    (tmp_path / "go").touch()
+    until_over(engine, other)
+    assert reason(engine, both)[0] == "held"
+    engine.release(both, "tony")
+    until_over(engine, both)
+
+
+@pytest.mark.parametrize("lost", [(), ("am.json",), ("am.json", "journal-1.jsonl")])
+def test_after_a_restart_of_the_machine_one_that_asks_for_it_is_queued_again(
+    engine: LocalEngine, tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    asks = submit(engine, "wait", str(tmp_path / "go"), memory_mib=600, requeue=True)
+    until_running(engine, asks)
+    home = Path(engine.state.application(str(asks)))
+    (home / "journal-1.jsonl").touch()  # as an ApplicationMaster writes it
+    waits = submit(engine, "quick", memory_mib=600)
+    restart(engine, asks)
+    for name in lost:
+        (home / name).unlink()
+    view = engine.view(asks)
+    assert (view.state, view.diagnostics) == (State.ACCEPTED, "the machine was restarted while it ran; it begins again")
+    engine.tend()
+    wait_for("it runs again", lambda: (home / "witness").read_text().count(" start ") == 2, END_S)
+    (tmp_path / "go").touch()
+    until_over(engine, asks, waits)
+    assert engine.view(asks).final_status is FinalStatus.SUCCEEDED
+    started = [engine.view(one).started_ms or 0 for one in (asks, waits)]
+    assert started == sorted(started)  # it has kept its place
+
+
+@pytest.mark.parametrize("name", ["commit.json", "kill.json", "outcome.json"])
+def test_what_was_about_to_end_does_not_begin_again(engine: LocalEngine, name: str) -> None:
+    one = submit(engine, "sleep", requeue=True)
+    until_running(engine, one)
+    restart(engine, one)
+    home = Path(engine.state.application(str(one)))
+    ended = (
+        '{"state": "FINISHED", "final_status": "SUCCEEDED", "cause": "succeeded", "diagnostics": "", "finished_ms": 1}'
+    )
+    (home / name).write_text(ended if name == "outcome.json" else "{}")
+    engine.tend()
+    until_over(engine, one)
+    expected = FinalStatus.KILLED if name == "kill.json" else FinalStatus.SUCCEEDED
+    assert engine.view(one).final_status is expected
+
+
+def restart(engine: LocalEngine, one: ApplicationId) -> None:
+    """Leave what a restart of the machine leaves: no process, and rows of another boot."""
+    kill_runner(engine)
+    named = Path(engine.state.application(str(one)), "am.pid")
+    pid, started = map(int, named.read_text().split())
+    if start_time(pid) == started:
+        os.kill(pid, signal.SIGKILL)
+    wait_for("its ApplicationMaster is dead", lambda: start_time(pid) != started or not _runs(pid), END_S)
+    with Queue(engine.state) as queue, queue.change():
+        queue.update(one.number, boot_id="another")
+
+
+def _runs(pid: int) -> bool:
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path(f"/proc/{pid}").exists() else False
