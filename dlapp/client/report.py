@@ -28,5 +28,6 @@ def report_of(client: Client, view: ApplicationView, now_ms: int) -> str:
         submission=lambda: client.submission(application_id),
         usage=lambda: client.usage(application_id),
         log_tail=log_tail,
+        sweep=lambda: client.sweep(application_id).results(),
     )
     return report(view, now_ms, sources)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.pages import sections
 from dlapp.pages.containers import containers, shown_containers
@@ -13,6 +13,9 @@ from dlapp.pages.style import STYLE
 from dlapp.pages.text import local_time, rows
 from dlapp.pages.timeline import timeline
 from dlapp.report import ApplicationView
+
+if TYPE_CHECKING:
+    from dlapp.sweep.results import SweepResults
 
 REFRESH_S = 5
 STILL = "still=1"
@@ -55,6 +58,7 @@ class Extras(NamedTuple):
         properties: the resolved properties file.
         logs: ends of logs.
         notes: what could not be read, a line each.
+        sweep: the trials of a sweep; None: it is none.
     """
 
     curves: Mapping[str, Sequence[Curve]] = {}
@@ -63,6 +67,7 @@ class Extras(NamedTuple):
     properties: str = ""
     logs: Sequence[LogEnd] = ()
     notes: Sequence[str] = ()
+    sweep: SweepResults | None = None
 
 
 NOTHING_MORE = Extras()
@@ -87,6 +92,7 @@ def page(view: ApplicationView, now_ms: int, extras: Extras = NOTHING_MORE, live
         _services(live),
         sections.cause(view),
         sections.receipt(view),
+        _sweep(extras),
         sections.section("Timeline", timeline(view, shown, now_ms)),
         _curves(extras),
         containers(view, shown, now_ms, with_ends=with_ends, live=live is not None),
@@ -143,6 +149,14 @@ def _services(live: Live | None) -> str:
         for name, url in (() if live is None else live.services)
     )
     return sections.section("Services", f"<ul>{items}</ul>" if items else "")
+
+
+def _sweep(extras: Extras) -> str:
+    if extras.sweep is None:
+        return ""
+    from dlapp.pages.sweep import sweep_section  # few applications need it
+
+    return sweep_section(extras.sweep)
 
 
 def _curves(extras: Extras) -> str:

@@ -5,7 +5,7 @@ file that the ApplicationMaster leaves at the end has what dlapp-report shows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.errors import DlappError
 from dlapp.pages.page import Extras, LogEnd, page
@@ -13,6 +13,9 @@ from dlapp.pages.usage_curves import time_axis, usage_curves
 from dlapp.report import ApplicationView, ContainerView
 from dlapp.spec import Submission
 from dlapp.usage import UsageHistory
+
+if TYPE_CHECKING:
+    from dlapp.sweep.results import SweepResults
 
 TAIL_LINES, TAIL_BYTES, MOST_LOGS = 30, 4 << 10, 16
 """Of each stream, and of how many containers: those that failed come first."""
@@ -25,12 +28,14 @@ class Sources(NamedTuple):
     Args:
         submission: what was submitted.
         usage: the use of the containers over time.
+        sweep: the trials of a sweep; not asked for another application.
         log_tail: the last `TAIL_LINES` lines of a stream of a container, within `TAIL_BYTES`; empty: it has none.
     """
 
     submission: Callable[[], Submission]
     usage: Callable[[], UsageHistory]
     log_tail: Callable[[ContainerView, str], bytes]
+    sweep: Callable[[], SweepResults]
 
 
 def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
@@ -52,6 +57,12 @@ def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
         curves = usage_curves(sources.usage().containers, begin_ms, end_ms)
     except (DlappError, OSError) as error:
         notes.append(str(error))
+    results = None
+    if submission is not None and submission.spec.sweep is not None:
+        try:
+            results = sources.sweep()
+        except (DlappError, OSError) as error:
+            notes.append(f"the trials cannot be read: {error}")
     extras = Extras(
         curves=curves,
         length_s=(end_ms - begin_ms) / 1000,
@@ -59,6 +70,7 @@ def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
         properties="" if submission is None else submission.properties,
         logs=_log_ends(view, sources, notes),
         notes=notes,
+        sweep=results,
     )
     return page(view, now_ms, extras)
 

@@ -38,6 +38,7 @@ from dlapp.usage import UsageHistory
 
 if TYPE_CHECKING:
     from dlapp.am.application_dir.interface import Notice
+    from dlapp.sweep.results import SweepResults
 
 T = TypeVar("T")
 MAX_BYTES = 64 << 20
@@ -101,12 +102,31 @@ class LocalApplicationDir:
 
         temporary = self._path(f".report.{os.getpid()}")
         try:
-            text = report(view, clock.now_ms(), Sources(self.submission, self._usage_history, log_tail))
+            sources = Sources(self.submission, self._usage_history, log_tail, self._sweep_results)
+            text = report(view, clock.now_ms(), sources)
             with open(temporary, "w", encoding="utf-8", errors="replace", opener=_open_own) as file:
                 file.write(text)
             os.rename(temporary, self._path("report.html"))
         except (OSError, DlappError) as error:
             log.warning(f"the report cannot be written: {error}")
+
+    def _sweep_results(self) -> SweepResults:
+        """Return the results of a sweep as they were written last.
+
+        Raises:
+            OSError: they are not there, or another user's.
+            DlappError: they cannot be read.
+        """
+        from dlapp.sweep.results import read_results
+        from dlapp.sweep.spec import MAX_RESULTS_BYTES
+
+        name, owners = "trials.jsonl", {os.geteuid()}
+        with files.closing_fd(files.open_directory(self.directory)) as fd:
+            data = files.read_file(name, dir_fd=fd, path=self._path(name), owners=owners, max_bytes=MAX_RESULTS_BYTES)
+        try:
+            return read_results(data.decode(errors="replace"))
+        except ValueError as error:
+            raise DlappError(f"{self._path(name)} cannot be read: {error}") from error
 
     def _usage_history(self) -> UsageHistory:
         """Return the use that was written last. Raises DlappError if it cannot be read."""

@@ -1,0 +1,76 @@
+"""Test the section of a page about a sweep."""
+
+from __future__ import annotations
+
+from dlapp.pages.page import Extras, page
+from dlapp.pages.sweep import MAX_DRAWN, MAX_ROWS, sweep_section
+from dlapp.sweep.results import SweepResults, TrialState, TrialView
+from dlapp.sweep.spec import Goal
+from tests.pages.samples import START_MS, application
+from tests.pages.test_page import EVIL, Document
+
+
+def results(count: int, total: int = 10_000) -> SweepResults:
+    trials = tuple(
+        TrialView(
+            number=number,
+            state=TrialState.FAILED if number % 7 == 6 else TrialState.DONE,
+            parameters={"lr": f"{10 ** -(number % 5 + 1)}", "kind": "abc"[number % 3], "same": "1", EVIL: f"{number}"},
+            metric=None if number % 5 == 4 else number / count,
+            step=3,
+            ran_s=12.5,
+            why=EVIL,
+            curve=((1.0, 0.1), (2.0, 0.3), (3.0, number / count)),
+        )
+        for number in range(count)
+    )
+    names = ("lr", "kind", "same", EVIL)
+    return SweepResults(total=total, parameters=names, metric="accuracy", goal=Goal.MAX, trials=trials)
+
+
+def test_the_section_has_counts_a_table_and_two_pictures() -> None:
+    document = Document(sweep_section(results(40)))
+    assert "10000: 9960 waiting, 35 done, 5 failed" in document.text
+    assert "trial 38: 0.95" in document.text
+    assert len(document.of("tr")) == 1 + MAX_ROWS
+    assert [one["viewbox"] for one in document.of("svg")] == ["0 0 720 260"] * 2
+    assert "parameters and accuracy of 32 trials" in document.text
+    whole = page(application(), START_MS, Extras(sweep=results(40)))
+    assert "Sweep" in Document(whole).text
+    assert "Sweep" not in Document(page(application(), START_MS)).text
+    assert "script" not in {tag for tag, _ in document.elements}
+
+
+def test_lines_stay_in_the_picture_and_the_best_are_in_colour() -> None:
+    document = Document(sweep_section(results(40)))
+    lines = document.of("polyline")
+    assert len(lines) == 64
+    assert sum(line.get("class") == "curve" for line in lines) == 10
+    for line in lines:
+        for point in (line["points"] or "").split():
+            x, y = map(float, point.split(","))
+            assert 0 <= x <= 720
+            assert 0 <= y <= 260
+
+
+def test_a_parameter_that_is_always_the_same_has_no_axis() -> None:
+    document = Document(sweep_section(results(40)))
+    of_parameters = document.text.partition("Learning curves")[0].rpartition("Parameters")[2]
+    assert "same" not in of_parameters
+    assert "kind" in of_parameters
+
+
+def test_ten_thousand_trials_are_drawn_as_some_hundreds() -> None:
+    text = sweep_section(results(10_000))
+    assert Document(text).of("polyline").__len__() == 2 * MAX_DRAWN
+    assert len(text) < 300_000
+
+
+def test_a_sweep_without_metric_or_without_trials_has_no_pictures() -> None:
+    assert sweep_section(SweepResults(total=3)) == ""
+    bare = SweepResults(total=3, parameters=("lr",), trials=(TrialView(number=0, state=TrialState.RUNNING),))
+    document = Document(sweep_section(bare))
+    assert document.of("svg") == []
+    assert len(document.of("tr")) == 2
+    one = Document(sweep_section(results(1)))
+    assert len(one.of("svg")) == 1  # one trial has a curve, and nothing to be compared with
