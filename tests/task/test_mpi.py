@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +15,9 @@ from dlapp.launch_spec import DockerSettings
 from dlapp.messages import Fault, LaunchState, MpiLaunch, MpiWork, Stop
 from dlapp.roster import Member, Roster
 from dlapp.spec import Framework
-from dlapp.task.mpi.launches import MAX_REQUEST_BYTES
+from dlapp.task.link.am_link import AmLink
+from dlapp.task.mpi.files import MpiFiles
+from dlapp.task.mpi.launches import MAX_REQUEST_BYTES, MemberLaunches
 from tests.task.fake_am import FakeAm, workspace_archive
 
 ASK = 'sh "$DLAPP_DIR/mpi/agent.sh" dlapp-container-1'
@@ -219,6 +222,41 @@ def test_a_launch_starts_once_however_often_it_is_ordered(member: FakeAm) -> Non
     am.order(launches=(one, MpiLaunch(number=2, index=1, command="echo twice")))
     am.wait_until(lambda: states(am) == (LaunchState(number=1, status=0), LaunchState(number=2, status=0)))
     assert am.printed() == b"once\ntwice\n"
+
+
+def test_ended_launches_are_forgotten_when_the_head_has_forgotten_them(tmp_path: Path) -> None:
+    class Link:
+        """A link to an ApplicationMaster that orders launches."""
+
+        def __init__(self) -> None:
+            self.ordered: tuple[MpiLaunch, ...] = ()
+            self.states: tuple[LaunchState, ...] = ()
+
+        def launches(self, generation: int) -> tuple[tuple[MpiLaunch, ...], tuple[LaunchState, ...]]:
+            return self.ordered, ()
+
+        def say_besides(self, *, launch_states: tuple[LaunchState, ...]) -> None:
+            self.states = launch_states
+
+    (tmp_path / "run").mkdir(mode=0o700)
+    files, link = MpiFiles(str(tmp_path / "run")), Link()
+    member = MemberLaunches(files, lambda _: None)
+    before = states_alive()
+    for number in range(1, 1001):
+        link.ordered = (MpiLaunch(number=number, index=1, command="true"),)
+        member.exchange(cast(AmLink, link), 0)
+        os.write(member.fileno(), f"{number} 0\n".encode())
+        member.exchange(cast(AmLink, link), 0)
+        assert link.states == (LaunchState(number=number, status=0),)
+        link.ordered = ()
+        member.exchange(cast(AmLink, link), 0)
+    assert states_alive() - before < 10
+    files.close()
+
+
+def states_alive() -> int:
+    gc.collect()
+    return sum(isinstance(one, LaunchState) for one in gc.get_objects())
 
 
 def test_a_launch_that_cannot_be_started_has_failed(member: FakeAm) -> None:

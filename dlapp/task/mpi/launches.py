@@ -128,6 +128,10 @@ class HeadLaunches:
 class MemberLaunches:
     """Commands of the head's mpirun that run in this container, in its task.
 
+    The head numbers its launches in their order, and names each until it knows that it has ended. So a launch is new
+    if its number is greater than all before, and an ended one that a later list lacks is not named any more. Orders
+    without any launch prove nothing: an ApplicationMaster that has just begun has not heard the head yet.
+
     Args:
         files: of its payload.
         note: takes lines for dlapp's own log.
@@ -138,6 +142,7 @@ class MemberLaunches:
         self._start, self._lines = files.fifo("start"), _Lines(files.fifo("ended"))
         self._unwritten = bytearray()
         self._known: dict[int, LaunchState] = {}
+        self._newest = 0
         self._told: tuple[LaunchState, ...] = ()
 
     def fileno(self) -> int:
@@ -153,14 +158,18 @@ class MemberLaunches:
         """
         launches, _ = link.launches(generation)
         for one in launches:
-            if one.number not in self._known:
+            if one.number > self._newest:
+                self._newest = one.number
                 self._take(one)
+        if launches:
+            named = {one.number for one in launches}
+            self._known = {number: one for number, one in self._known.items() if number in named or one.status is None}
         for line in self._lines.read():
             number, _, status = line.partition(" ")
             if _is_number(number) and _is_number(status) and int(number) in self._known:
                 self._known[int(number)] = LaunchState(number=int(number), status=min(int(status), _FAILED))
         self._write()
-        states = tuple(self._known[one.number] for one in launches)
+        states = tuple(self._known[one.number] for one in launches if one.number in self._known)
         if states != self._told:
             self._told = states
             link.say_besides(launch_states=states)
