@@ -20,9 +20,7 @@ from dlapp.messages import Assignment
 from dlapp.runtime.labels import LABEL_CONTAINER
 from dlapp.system.waits import Wait
 from dlapp.task.gpu_health import LeasedDevices
-
-_REACH_S = 2.0
-"""How long ZooKeeper may take to answer before it counts as away."""
+from dlapp.task.step_errors import REACH_S
 
 
 class GpuLease:
@@ -70,7 +68,7 @@ class GpuLease:
         ask = LeaseRequest(
             str(one.application_id), str(one.container_id), one.username, gcores, (), evidence, one.spread
         )
-        ledger.reach(timeout_s=_REACH_S)
+        ledger.reach(timeout_s=REACH_S)
         with Wait(f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node", timeout_s):
             self._lease = ledger.acquire(ask, timeout_s=timeout_s)
         self._health = LeasedDevices(ledger, self._lease.devices, self._note, self._warn)

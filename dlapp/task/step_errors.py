@@ -11,6 +11,9 @@ from dlapp.runtime.payload import PayloadError
 from dlapp.storage.api import DiskFull
 from dlapp.task.interrupt import InterruptHandler, Stopped
 
+REACH_S = 2.0
+"""How long ZooKeeper or a NameNode may take to answer before it counts as away."""
+
 
 class StepFailed(Exception):
     """A step failed, with the fault and the line for the user; ``service`` as in `TaskResult`."""

@@ -61,7 +61,7 @@ from dlapp.task.link.am_link import AmLink
 from dlapp.task.logs import LogCap, TaskLog
 from dlapp.task.payload_end import PayloadEnd
 from dlapp.task.protocol.payload_files import PayloadFiles
-from dlapp.task.step_errors import StepFailed, step
+from dlapp.task.step_errors import REACH_S, StepFailed, step
 from dlapp.task.usage import UsageMeter
 from dlapp.value import replace
 
@@ -81,8 +81,6 @@ RESULT_ON_A_CLUSTER_S = 7 * 86_400.0
 there be none any more, YARN ends the container."""
 _SERVICE_AGAIN_S = 1.0, 5.0
 """Between two tries of a service that the payload needs to start: doubled from the first to the second."""
-_REACH_S = 2.0
-"""How long ZooKeeper or a NameNode may take to answer before it counts as away."""
 T = TypeVar("T")
 _HOME_GONE = "the directory of the container was removed from its node: its NodeManager was restarted without recovery"
 _DOCKER_ANSWER_S = 60.0
@@ -1039,7 +1037,7 @@ def _reach_hdfs(hdfs: HdfsPlace) -> None:
     """Return if a NameNode serves, or raise Unreachable soon: a plan tries for a minute, of which nobody is told."""
     from dlapp.storage.hdfs_staging import HdfsStagingFiles
 
-    files = HdfsStagingFiles(hdfs, patience_s=_REACH_S)
+    files = HdfsStagingFiles(hdfs, patience_s=REACH_S)
     try:
         files.look(f"{hdfs.location}/")
     finally:
