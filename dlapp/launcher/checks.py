@@ -32,11 +32,14 @@ class WorldCheck:
         scan: what of the workspace will be packed.
         faults: takes what is found.
         note: told what the user should know besides.
+        settings: the option that sets keys of an application that has no file of its own; empty: it has one.
     """
 
-    def __init__(self, application: ResolvedApplication, scan: Scan, faults: Faults, note: Note) -> None:
+    def __init__(
+        self, application: ResolvedApplication, scan: Scan, faults: Faults, note: Note, settings: str = ""
+    ) -> None:
         self.properties, self.spec, self.hdfs = application.properties, application.spec, application.hdfs
-        self.scan, self.faults, self.note = scan, faults, note
+        self.scan, self.faults, self.note, self.settings = scan, faults, note, settings
 
     def all(self, *, workspace_is_packed: bool) -> None:
         """Check everything.
@@ -197,6 +200,14 @@ class WorldCheck:
         what = f"the workspace has {shown(name)}, where {_path(entry.location)} would be placed; exclude or rename it"
         self._fault(section, "hdfs", what)
 
+    def _options_of(self, section: str) -> str:
+        """Return the options by which an application without a file of its own gets another target, or replaces it."""
+        if not self.settings:
+            return ""
+        options = f"{section}.hdfs=PATH", f"{section}.overwrite=true"
+        another, replaced = (f"{self.settings} '{one}'" if " " in one else f"{self.settings} {one}" for one in options)
+        return f" ({another}, or {replaced})"
+
     def output(self, output: OutputSpec) -> None:
         """A target may be written, and is free or may be replaced. A swap that was cut off there is finished first."""
         section = f"to_hdfs {output.name}".strip()
@@ -211,7 +222,9 @@ class WorldCheck:
             storage = open_output(output.target, self.hdfs)
             if not output.overwrite and storage.exists(output.target):
                 why = f" ({settled[-1]})" if settled else ""
-                self._fault(section, "hdfs", f"{path} already exists{why}; name another, or set overwrite=true")
+                options = self._options_of(section)
+                what = f"{path} already exists{why}; name another, or set overwrite=true{options}"
+                self._fault(section, "hdfs", what)
                 return
             for lack in storage.check_writable(output.target, overwrite=output.overwrite):
                 self.note(f"{path}: {lack}")

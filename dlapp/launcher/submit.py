@@ -14,7 +14,15 @@ from dlapp.cluster import Engine
 from dlapp.config import Config
 from dlapp.errors import AskTooLarge, DlappError, SpecError
 from dlapp.ids import ApplicationId
-from dlapp.launcher.application import ResolvedApplication, Snapshot, Source, add_refusal, os_user, read_application
+from dlapp.launcher.application import (
+    RecordedFile,
+    ResolvedApplication,
+    Snapshot,
+    Source,
+    add_refusal,
+    os_user,
+    read_application,
+)
 from dlapp.launcher.checks import Note, WorldCheck
 from dlapp.launcher.keys import NOT_BUILT
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
@@ -96,7 +104,8 @@ def launch(
         problem = network_problem(application.spec)
         is_packed = origin is not None and bool(origin.archive)
         left_out = () if is_packed else leave_out(application.spec)
-        scan = check_world(application, config, notes.append, left_out, problem, is_packed=is_packed)
+        settings = overrides.names.settings if isinstance(source, RecordedFile) else ""
+        scan = check_world(application, config, notes.append, left_out, problem, is_packed=is_packed, settings=settings)
     spec = application.spec
     notify = settings_of(config, spec.notify)
     for line in notes:
@@ -217,6 +226,7 @@ def check_world(
     network_problem: str,
     *,
     is_packed: bool = False,
+    settings: str = "",
 ) -> Scan:
     """Check the workspace, the input and the output. Return what is to be packed.
 
@@ -227,6 +237,7 @@ def check_world(
         leave_out: gitignore patterns of what is not packed, besides the user's.
         network_problem: why the containers cannot have their network; empty: nothing is known.
         is_packed: the workspace was packed before, and is not looked at.
+        settings: the option that sets keys of an application that has no file of its own; empty: it has one.
 
     Raises:
         FileRefused: something is missing or may not be written; all is named.
@@ -247,7 +258,7 @@ def check_world(
         files = "1 file that is" if count == 1 else f"{count} files that are"
         note(f"{path} is packed without the {files} in it: it is an output_path")
     faults = Faults(application.properties.path)
-    check = WorldCheck(application, scan, faults, note)
+    check = WorldCheck(application, scan, faults, note, settings)
     check.all(workspace_is_packed=is_packed)
     check.network(network_problem)
     faults.refuse()
