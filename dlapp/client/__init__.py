@@ -691,15 +691,12 @@ class Client(Closeable):
 
     def _refuse_if_resumed(self, engine: Engine, origin: Origin) -> None:
         """Refuse to resume from checkpoints from which an application goes on that has not ended. Raises UsageError."""
-        from dlapp.ids import ApplicationId
-
         for other in engine.views_json(limit=0):
-            text = str(other["application_id"])
-            if other["state"] in ENDED or not other.get("resumed_from"):
+            if other["state"] in ENDED or not (resumed := other.get("resumed_from")):
                 continue
-            with contextlib.suppress(NotFound, Denied):
-                if engine.submission(ApplicationId.from_text(text)).checkpoints_of == origin.checkpoints_of:
-                    raise UsageError(f"{text} goes on from the same checkpoints, and is {other['state']}")
+            if _checkpoints_of(engine, str(other["application_id"]), str(resumed)) == origin.checkpoints_of:
+                text = f"{other['application_id']} goes on from the same checkpoints, and is {other['state']}"
+                raise UsageError(text)
 
     def _launch(
         self,
@@ -917,6 +914,23 @@ def _overrides_of(
     settings = {key: str(value) for key, value in (overrides or {}).items()}
     words = None if args is None else tuple(args)
     return Overrides(settings, env or {}, words, OptionNames("overrides", "env", "args"))
+
+
+def _checkpoints_of(engine: Engine, application_id: str, resumed: str) -> str:
+    """Return of which application those checkpoints are with which one goes on.
+
+    Args:
+        engine: of both.
+        application_id: of the one that goes on. What was submitted of it cannot be read on a cluster before it starts.
+        resumed: the application from which it was resumed.
+    """
+    from dlapp.ids import ApplicationId
+
+    for one in (application_id, resumed):
+        with contextlib.suppress(NotFound, Denied, UsageError):
+            if found := engine.submission(ApplicationId.from_text(one)).checkpoints_of:
+                return found
+    return resumed
 
 
 def _collected_in_s(view: ApplicationView) -> float:

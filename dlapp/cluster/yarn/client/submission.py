@@ -174,7 +174,7 @@ class ApplicationSubmitter:
             queue=queue,
             priority=spec.priority,
             attempts=self._session.config.yarn.am_attempts,
-            tags=views.tags_of(spec.project, spec.tags),
+            tags=views.tags_of(submission),
         )
         # Before YARN has it: of a submission in doubt the token is here, too. Without it commands do as on another
         # machine, so a home directory that takes no files hinders nothing.

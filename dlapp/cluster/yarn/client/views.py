@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from dlapp.cluster.yarn.client.rest import KIND, AppReport, read_final_status, read_state
 from dlapp.errors import NotFound, Unreachable
 from dlapp.hadoop.web import NoAddress, Web
+from dlapp.id_text import is_application_id
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
@@ -24,7 +25,9 @@ _FORGOTTEN_MOST = 500
 """So many of its latest applications the timeline server is asked for; only then it looks whose they are."""
 _ENDED = frozenset(state.value for state in State if state.ended)
 _NODE_LOGS = "/node/containerlogs/"
-_PROJECT = "project:"
+_PROJECT, _RESUMED = "project:", "resumed_from:"
+MOST_TAGS = 10
+"""Of one application, as a ResourceManager has it. Source: YarnConfiguration.APPLICATION_MAX_TAGS."""
 PRIORITY_LIMIT = "yarn.cluster.max-application-priority"
 _ADDRESS = re.compile(r"[A-Za-z0-9._\-\[\]:]+")
 _DATE = re.compile(r"^\[[^\]]*\]\s*")
@@ -91,7 +94,7 @@ def report_of_kept(application_id: ApplicationId, user: str, told: AmState) -> A
         started_ms=submission.submitted_ms,
         finished_ms=(view.finished_ms if view is not None else None) or told.finished_ms or 0,
         kind=KIND,
-        tags=tags_of(submission.spec.project, submission.spec.tags),
+        tags=tags_of(submission),
     )
 
 
@@ -140,7 +143,8 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
         "queue": report.queue.removeprefix("root.") or view.queue,
         "priority": view.priority if report.priority is None else report.priority,
         "changes": (*view.changes, *([lowered] if lowered else [])),
-        **_labels(report.tags or tags_of(view.project, view.tags)),
+        **_labels(report.tags or _user_tags(view.project, view.tags)),
+        "resumed_from": view.resumed_from or _resumed_from(report.tags),
         # By one clock for all: a list has no view, and must not tell another time than the status.
         "submitted_ms": report.started_ms or view.submitted_ms,
         "tracking_url": report.tracking_url,
@@ -180,8 +184,15 @@ def _may_have_lost_output(view: ApplicationView, told: AmState) -> bool:
     return is_kept and not is_committed and not all_had_ended
 
 
-def tags_of(project: str | None, tags: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the tags that YARN is told: the user's, and one of the project, for which YARN has no word."""
+def tags_of(submission: Submission) -> tuple[str, ...]:
+    """Return the tags that YARN is told: the user's, and what it has no word for. From which application one goes on is
+    known by this alone until its ApplicationMaster runs; it is left out where there is no room for it."""
+    tags = _user_tags(submission.spec.project, submission.spec.tags)
+    resumed = submission.resumed_from
+    return (*tags, f"{_RESUMED}{resumed}") if resumed and len(tags) < MOST_TAGS else tags
+
+
+def _user_tags(project: str | None, tags: tuple[str, ...]) -> tuple[str, ...]:
     return (*tags, *((f"{_PROJECT}{project}",) if project else ()))
 
 
@@ -189,7 +200,13 @@ def _labels(tags: Iterable[str]) -> dict[str, Any]:
     """Return project and tags out of what YARN shows: in lower case, sorted, so that a list and a status are alike."""
     shown = sorted(tag.lower() for tag in tags)
     project = next((tag.removeprefix(_PROJECT) for tag in shown if tag.startswith(_PROJECT)), "")
-    return {"project": project, "tags": tuple(tag for tag in shown if not tag.startswith(_PROJECT))}
+    return {"project": project, "tags": tuple(tag for tag in shown if not tag.startswith((_PROJECT, _RESUMED)))}
+
+
+def _resumed_from(tags: Iterable[str]) -> str:
+    """Return from which application one goes on, as its tags say; empty: none, or it is no id."""
+    found = next((tag.removeprefix(_RESUMED) for tag in tags if tag.startswith(_RESUMED)), "")
+    return found if is_application_id(found) else ""
 
 
 def _of_report(report: AppReport) -> ApplicationView:

@@ -20,7 +20,16 @@ from dlapp.cluster.yarn import bundle, task_container
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.cluster.yarn.client.status import ApplicationReader
-from dlapp.cluster.yarn.client.views import AmState, completed_log_url, first_line, forgotten, from_timeline, merged
+from dlapp.cluster.yarn.client.views import (
+    MOST_TAGS,
+    AmState,
+    completed_log_url,
+    first_line,
+    forgotten,
+    from_timeline,
+    merged,
+    tags_of,
+)
 from dlapp.cluster.yarn.logs.pages import read_page, rest_url
 from dlapp.errors import ConfigError, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, parse_properties, read_configuration
@@ -375,6 +384,19 @@ def test_a_list_and_a_status_tell_the_same_labels_as_yarn_has_them() -> None:
         assert (one.queue, one.priority, one.project, one.tags) == ("default", 5, "cats", ("one", "two"))
     assert listed.changes == ()
     assert seen.changes == ("priority 9 was asked for, YARN has made it 5 (yarn.cluster.max-application-priority)",)
+
+
+def test_from_which_application_one_goes_on_is_known_before_its_master_runs() -> None:
+    spec = AppSpec(username="u", appname="a", command=("x",), roles=(RoleSpec(),), tags=("Two",), project="Cats")
+    resumed = Submission(
+        spec=spec, workspace_archive="", workspace_digest="", submitter="u", submitted_ms=1, resumed_from=str(APP)
+    )
+    queued = replace(report(State.ACCEPTED), tags=tuple(tag.lower() for tag in tags_of(resumed)))
+    seen = merged(queued, AmState())
+    assert (seen.resumed_from, seen.tags, seen.project) == (str(APP), ("two",), "cats")
+    assert merged(replace(queued, tags=("resumed_from:../x",)), AmState()).resumed_from == ""
+    full = replace(resumed, spec=replace(spec, tags=tuple(map(str, range(9)))))
+    assert len(tags_of(full)) == MOST_TAGS
 
 
 def test_labels_that_no_server_tells_any_more_are_the_masters() -> None:
