@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from dlapp.client.application import Application
-    from dlapp.client.keywords import ApplicationFields
+    from dlapp.client.keywords import ApplicationFields, SubmitOptions
     from dlapp.client.logs import LogPiece
     from dlapp.client.sweep import Sweep
     from dlapp.cluster import Engine, LogFiles
@@ -604,21 +604,15 @@ class Client(Closeable):
         self,
         application_id: AnyApplication,
         source: str | os.PathLike[str] | None = None,
-        *,
-        env: Mapping[str, str] | None = None,
-        args: Sequence[str] | None = None,
-        overrides: Mapping[str, object] | Overrides | None = None,
-        say: Callable[[str], None] = lambda _: None,
-        note: Callable[[str], None] = lambda _: None,
-        progress: Callable[[int, int], None] | None = None,
+        **options: Unpack[SubmitOptions],
     ) -> Application:
         """Submit an application that goes on from the newest checkpoint of one that has ended.
 
         Args:
             application_id: of the one that has ended; it must be the caller's own.
             source: the path of a properties file; None: all is as it was recorded, the workspace too.
-            env, args, overrides, say, note, progress: as of `submit`. The values of variables are not recorded, so all
-                that the application had must be given, or be in the file.
+            options: as of `submit`. The values of variables are not recorded, so all that the application had must be
+                given by ``env``, or be in the file.
 
         Raises:
             NotFound: there is no such application, no whole checkpoint of it, or no packed workspace any more.
@@ -626,16 +620,29 @@ class Client(Closeable):
             UsageError: it has not ended, has no checkpoints, another one goes on from them already, or a variable has
                 no value. As of `submit`.
         """
-        given = _overrides_of(overrides, env, args)
-        return self._submit_once_more(
-            application_id, source, given, resumes=True, say=say, note=note, progress=progress
-        )
+        return self._submit_once_more(application_id, source, resumes=True, **options)
 
     def again(
         self,
         application_id: AnyApplication,
         source: str | os.PathLike[str] | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Application:
+        """Submit an application once more, from its beginning; it need not have ended.
+
+        Args:
+            application_id: of the caller's own application.
+            source: the path of a properties file; None: all is as it was recorded, the workspace too.
+            options: as of `resume`. Errors as there.
+        """
+        return self._submit_once_more(application_id, source, resumes=False, **options)
+
+    def _submit_once_more(
+        self,
+        application_id: AnyApplication,
+        source: str | os.PathLike[str] | None,
         *,
+        resumes: bool,
         env: Mapping[str, str] | None = None,
         args: Sequence[str] | None = None,
         overrides: Mapping[str, object] | Overrides | None = None,
@@ -643,31 +650,9 @@ class Client(Closeable):
         note: Callable[[str], None] = lambda _: None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Application:
-        """Submit an application once more, from its beginning; it need not have ended.
-
-        Args:
-            application_id: of the caller's own application.
-            source: the path of a properties file; None: all is as it was recorded, the workspace too.
-            env, args, overrides, say, note, progress: as of `resume`. Errors as there.
-        """
-        given = _overrides_of(overrides, env, args)
-        return self._submit_once_more(
-            application_id, source, given, resumes=False, say=say, note=note, progress=progress
-        )
-
-    def _submit_once_more(
-        self,
-        application_id: AnyApplication,
-        source: str | os.PathLike[str] | None,
-        given: Overrides,
-        *,
-        resumes: bool,
-        say: Callable[[str], None],
-        note: Callable[[str], None],
-        progress: Callable[[int, int], None] | None,
-    ) -> Application:
         from dlapp.launcher.origin import Origin
 
+        given = _overrides_of(overrides, env, args)
         application_id = self._id(application_id)
         engine = self._on(application_id)
         view = engine.view_json(str(application_id))

@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
 from dlapp.launcher.keys import SECTIONS
+from dlapp.launcher.overrides import Overrides
 from dlapp.spec import (
     DEFAULT_KILL_GRACE_S,
     DEFAULT_OUTPUT_PATIENCE_S,
@@ -90,6 +91,17 @@ class ApplicationFields(TypedDict, total=False):
     after: str | Sequence[str]
     hold: bool
     requeue: bool
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The keywords that `Client.resume` and `Client.again` have in common with `Client.submit`, which explains them."""
+
+    env: Mapping[str, str] | None
+    args: Sequence[str] | None
+    overrides: Mapping[str, object] | Overrides | None
+    say: Callable[[str], None]
+    note: Callable[[str], None]
+    progress: Callable[[int, int], None] | None
 
 
 def spec_of(
