@@ -423,8 +423,8 @@ class Report(Value, kw_only=True):
         launches: of the head's task (`MpiWork`): those of its generation whose end it does not know.
         launch_states: of another one's: the states of the launches that its orders name.
         generation: of the gang, to which the phase and the result belong.
-        checkpoints: numbers of the whole checkpoints that the task of a member found for this generation, and that it
-            has stored since; None: it has not looked yet.
+        checkpoints: numbers of the whole checkpoints that the task found, that of a member of a gang for this
+            generation, and that it has stored since; None: it has not looked yet.
         restored: number of the checkpoint with which its payload begins in this generation; 0: with none; None: that is
             not done yet.
         seen: the number of the orders that the task has; the answer is held back while there are no newer ones.

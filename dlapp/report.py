@@ -236,6 +236,8 @@ class ApplicationView(Value, kw_only=True):
         resumed_from: id of the application from whose checkpoint it goes on; empty: none.
         again_of: id of the application that is submitted once more by this one; empty: none.
         containers: the last one of each index, in the order of CONTAINER_INDEX.
+        not_started: role -> how many containers it is to have, of the roles of which none was ever started.
+        resumable: it has a whole checkpoint, with which ``--resume`` goes on when it has ended.
         diagnosis: why it failed, by the container that failed first; one that only followed from another comes last.
         receipt: what it has cost so far, with all tries of all containers; None: not known.
         waiting: why it, or some of its containers, cannot start yet; None: all run, or it has ended.
@@ -275,6 +277,8 @@ class ApplicationView(Value, kw_only=True):
     soft_kill_ends_ms: int | None = None
     as_of_ms: int | None = None
     containers: tuple[ContainerView, ...] = ()
+    not_started: dict[str, int] = field(default_factory=dict)
+    resumable: bool = False
     outputs: tuple[OutputView, ...] = ()
     diagnosis: ContainerDiagnosis | None = None
     receipt: Receipt | None = None

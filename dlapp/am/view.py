@@ -10,6 +10,7 @@ import time
 
 from dlapp.am.decisions.dependencies import is_met
 from dlapp.am.decisions.gangs import gang_window
+from dlapp.am.decisions.gangs.checkpoints import can_be_resumed
 from dlapp.am.decisions.start_gate import closed_text
 from dlapp.am.decisions.usage import receipts
 from dlapp.am.decisions.verdict import PREEMPTED, diagnosis_of_end, diagnosis_of_status, of_end, of_result, ranges
@@ -73,6 +74,12 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         soft_kill_by=state.soft_by,
         soft_kill_ends_ms=state.soft_ends_ms,
         containers=tuple(_container(one, one.last) for one in state.instances if one.last is not None),
+        not_started={
+            role.spec.name: role.spec.instances
+            for role in state.roles
+            if all(state.instances[index].last is None for index in role.indexes)
+        },
+        resumable=can_be_resumed(state),
         outputs=state.outputs,
         receipt=receipts.total_of(state),
         diagnosis=_first_cause(state) if state.ending and state.ending.cause is Cause.FAILED else None,

@@ -62,14 +62,20 @@ def head(view: ApplicationView, now_ms: int) -> str:
 
 
 def _notes(view: ApplicationView) -> list[str]:
-    """Return what keeps it from running as it should, and what the engine changed."""
+    """Return what keeps it from running as it should, what the engine changed, and how to go on after its end."""
     notes = []
     if (waiting := view.waiting) is not None and not view.state.ended:
         since = f", since {local_time(waiting.since_ms)}" if waiting.since_ms else ""
         notes.append(f"waits: {waiting.message} ({waiting.code}){since}")
         notes += [f"with this change it would start now: {waiting.change}"] if waiting.change else []
     notes += [f"idle: {view.idle.message}"] if view.idle is not None else []
-    return notes + [f"changed by the cluster: {one}" for one in view.changes]
+    notes += [f"changed by the cluster: {one}" for one in view.changes]
+    if view.state.ended and view.not_started:
+        roles = ", ".join(f"{role} ({counted(count, 'containers')})" for role, count in view.not_started.items())
+        notes.append(f"never started: {roles}")
+    if view.state.ended and view.resumable and view.cause is not Cause.SUCCEEDED:
+        notes.append(f"to go on from its checkpoint: dlapp-launcher --resume {view.application_id}")
+    return notes
 
 
 def cause(view: ApplicationView) -> str:

@@ -554,7 +554,8 @@ class Task:
                 self._note,
                 seen_as,
                 stores=one.stores_checkpoints,
-                gang=_CheckpointPeers(self._link) if one.in_gang else None,
+                tell=lambda numbers: self._link.say_besides(checkpoints=numbers),
+                complete=(lambda: self._link.checkpoint) if one.in_gang else None,
             )
 
     def _restore_checkpoint(self) -> None:
@@ -985,21 +986,6 @@ class Task:
                 link.say(phase, progress=share, gpus=self._gpus, detail=detail, waits_for=self._waits_for)
 
         return tell
-
-
-class _CheckpointPeers:
-    """Members of the gang besides this one, for its checkpoints."""
-
-    def __init__(self, link: AmLink) -> None:
-        self._link = link
-
-    def stored(self, numbers: tuple[int, ...]) -> None:
-        """See `dlapp.task.data.checkpoints.CheckpointPeers.stored`."""
-        self._link.say_besides(checkpoints=numbers)
-
-    def complete(self) -> int:
-        """See `dlapp.task.data.checkpoints.CheckpointPeers.complete`."""
-        return self._link.checkpoint
 
 
 def runs_as_submitter(environ: Mapping[str, str], *, on_a_node: bool) -> bool:

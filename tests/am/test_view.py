@@ -60,6 +60,15 @@ def test_the_view_says_what_is_lacking_and_why_containers_do_not_run_yet() -> No
     assert (alone.view().waiting, alone.view().lacking) == (None, ())
 
 
+def test_the_view_names_roles_of_which_no_container_was_started() -> None:
+    am = Driver(RoleSpec(instances=2), RoleSpec(name="eval", instances=3), gang=Gang.NONE)
+    assert am.view().not_started == {"worker": 2, "eval": 3}
+    am.running(2)
+    assert am.view().not_started == {"eval": 3}
+    am.running(3, request_id=2)
+    assert am.view().not_started == {}
+
+
 def test_the_phase_says_since_when_and_until_when_a_start_lasts() -> None:
     am = Driver(RoleSpec())
     am.granted(2)

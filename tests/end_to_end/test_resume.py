@@ -56,12 +56,15 @@ def test_an_application_is_resumed_after_a_kill_and_after_a_failure(engine: Engi
     done = run("dlapp-launcher", "--resume", first, "--env", "SECRET=again", "--set", "application.appname=second")
     assert done.code == 0, done.err
     second = id_of(done)
+    early = run("dlapp-launcher", "--resume", first, "--env", "SECRET=again")  # on a cluster it may be queued still
+    assert f"{second} goes on from the same checkpoints, and is " in early.err
     wait_for("its checkpoint", lambda: len(numbers(engine, first)) > 1, END_S)
     late = run("dlapp-launcher", "--resume", first, "--env", "SECRET=again")
     assert f"{second} goes on from the same checkpoints, and is RUNNING" in late.err
     (tmp_path / "go").touch()
     seen = ended(second, END_S)
     assert (seen["final_status"], seen["appname"], seen["resumed_from"]) == ("FAILED", "second", first)
+    assert f"next : dlapp-launcher --resume {second}" in run("dlapp-status", second).out.splitlines()
 
     file = counting(engine, tmp_path)
     done = run("dlapp-launcher", "--wait", "--resume", second, file, timeout_s=END_S)
@@ -73,6 +76,8 @@ def test_an_application_is_resumed_after_a_kill_and_after_a_failure(engine: Engi
     assert len(numbers(engine, first)) == 3
 
     (tmp_path / "test_workspace" / "start.sh").write_text("exit 9")
+    replaces = run("dlapp-launcher", "--again", id_of(done), "--env", "SECRET=once more")
+    assert "or --set to_hdfs.overwrite=true)" in replaces.err
     options = ("--env", "SECRET=once more", "--set", f"to_hdfs.hdfs={engine.root}/kept/other", "--", "to the end")
     done = run("dlapp-launcher", "--wait", "--again", id_of(done), *options, timeout_s=END_S)
     assert done.code == 0, done.err + done.out

@@ -149,6 +149,15 @@ def test_an_application_that_never_started_has_a_page() -> None:
     assert str(APP) in found.text
 
 
+def test_the_page_of_an_application_that_ended_says_how_to_go_on_and_what_never_started() -> None:
+    failed = application(container(0), resumable=True, not_started={"eval": 2})
+    for line in ("never started: eval (2 containers)", f"dlapp-launcher --resume {APP}"):
+        assert line in page(failed, START_MS + 200_000)
+        running = replace(failed, state=State.RUNNING, cause=None)
+        assert line not in page(running, START_MS + 200_000)
+    assert "--resume" not in page(replace(failed, cause=Cause.SUCCEEDED), START_MS + 200_000)
+
+
 def test_phases_are_bars_in_their_order() -> None:
     at = float(START_MS + 1000)
     assert bars_of(container(0), NOW_MS) == [

@@ -200,6 +200,30 @@ def test_the_headline_of_a_failure_names_the_container_to_blame_and_the_next_com
     assert commands == ([] if command is None else [f"dlapp-logs {command} application_1474893803111_0042"])
 
 
+@pytest.mark.parametrize(
+    ("cause", "commands"),
+    [
+        (Cause.FAILED, ["dlapp-logs --container 0", "dlapp-launcher --resume"]),
+        (Cause.TIMED_OUT, ["dlapp-launcher --resume"]),
+        (Cause.SOFT_KILLED, ["dlapp-launcher --resume"]),
+        (Cause.SUCCEEDED, []),
+    ],
+)
+def test_an_application_with_a_checkpoint_can_be_resumed_unless_it_succeeded(cause: Cause, commands: list[str]) -> None:
+    one = view(cause=cause, resumable=True, containers=(container(0, exit_code=3),))
+    found = [line.removeprefix("next : ") for line in answer_lines(one, END_MS) if line.startswith("next : ")]
+    assert found == [f"{command} application_1474893803111_0042" for command in commands]
+
+
+def test_roles_that_never_started_are_named_when_all_is_over() -> None:
+    roles = {"eval": 2, "export": 1}
+    failed = failed_view(not_started=roles, containers=(container(0, exit_code=3),))
+    lines = status_lines(failed, [], END_MS)
+    assert lines[lines.index("containers") - 1] == "notStarted : eval (2 containers), export (1 container)"
+    running = view(state=State.RUNNING, cause=None, finished_ms=None, not_started=roles, containers=(container(0),))
+    assert not any(line.startswith("notStarted") for line in status_lines(running, [], END_MS))
+
+
 def test_who_was_killed_has_no_culprit_whatever_its_containers_ended_by() -> None:
     killed = view(
         state=State.KILLED, cause=Cause.KILLED, diagnostics="killed by kim", containers=(container(0, signal=9),)

@@ -147,6 +147,7 @@ class ApplicationState:
         unrecorded: containers whose index is not on record yet, each with the line that says it, in this order.
         avoided, devices: which nodes not to ask for.
         roster: where the containers are.
+        checkpoints: index -> the numbers of the checkpoints that its task has said last.
         head: `AppSpec.head`; `launches`: what its task last asked for; `launch_states`: index -> what its task last
             said of launches.
         now_ms, awake_ms: the two clocks of `dlapp.am.decisions.master`; names that end in ``until_ms`` are of the
@@ -228,6 +229,7 @@ class ApplicationState:
         self.service_waits: dict[int, str] = {}
         self.avoided = demand.AvoidedNodes(timing.avoid_ms)
         self.roster = RosterState(exists=self.spec.has_roster, is_known=attempt == 1)
+        self.checkpoints: dict[int, tuple[int, ...]] = {}
         self.launches: tuple[MpiLaunch, ...] = ()
         self.launch_states: dict[int, tuple[LaunchState, ...]] = {}
         self.devices = demand.UsableDevices(devices_wait_ms)

@@ -53,16 +53,6 @@ class _Say(Protocol):
     def __call__(self, phase: Phase, *, detail: str = ...) -> None: ...
 
 
-class CheckpointPeers(Protocol):
-    """Members of the gang besides this one, as their ApplicationMaster tells of them."""
-
-    def stored(self, numbers: tuple[int, ...]) -> None:
-        """Take the numbers of the checkpoints that this member has after it stored one."""
-
-    def complete(self) -> int:
-        """Return the number that all members have; 0: none is known."""
-
-
 class TaskCheckpoints:
     """Checkpoints of the payload of one container; made, used and closed by the task's main thread.
 
@@ -73,7 +63,10 @@ class TaskCheckpoints:
         note: writes a line into dlapp.log.
         seen_as: other absolute paths under which the payload sees the directory.
         stores: this container stores them, too.
-        gang: of a member of a gang; None: it is none.
+        tell: takes the numbers of the checkpoints that there are, after one was stored, or by a container that is in no
+            gang restored.
+        complete: of a member of a gang: returns the number that all members have, 0 if none is known; None: it is in
+            none.
 
     Attributes:
         restored: number of the checkpoint that the payload begins with; None: it begins without one.
@@ -88,10 +81,12 @@ class TaskCheckpoints:
         seen_as: Sequence[str],
         *,
         stores: bool = True,
-        gang: CheckpointPeers | None = None,
+        tell: Callable[[tuple[int, ...]], None] = lambda _: None,
+        complete: Callable[[], int] | None = None,
     ) -> None:
-        self._spec, self._home, self._note, self._stores, self._gang = spec, home, note, stores, gang
-        self._by_step = gang is not None and spec.is_of_every_index
+        self._spec, self._home, self._note, self._stores = spec, home, note, stores
+        self._tell, self._complete = tell, complete
+        self._by_step = complete is not None and spec.is_of_every_index
         self._place = open_place(spec.target, hdfs)
         self._checkpoints = Checkpoints(self._place, spec.keep, note, seen_as)
         self._stored: DirectoryState | None = None
@@ -128,6 +123,7 @@ class TaskCheckpoints:
         numbers = self._checkpoints.numbers()
         self._after = checkpoints_after(max(numbers, default=0), starts)
         self._restore(None)
+        self._tell(() if self.restored is None else (self.restored,))
 
     def restore(self, number: int, after: int) -> bool:
         """Restore one checkpoint in the workspace; return False if it is not whole. May be repeated.
@@ -323,8 +319,8 @@ class TaskCheckpoints:
             if self._by_step and (self._reports != reports or _changed_ns(found) > self._heard_ns):
                 raise CheckpointChanged(f"{self._spec.path} changed after step {self._step} was reported")
 
-        if self._gang is not None and self._by_step:
-            self._checkpoints.spared = max(self._checkpoints.spared, self._gang.complete())
+        if self._complete is not None and self._by_step:
+            self._checkpoints.spared = max(self._checkpoints.spared, self._complete())
         directory = inside_workspace(self._home, self._spec.path)
         stored = self._checkpoints.store(directory, number, check)
         self._stored, self._stored_number = state, stored.number
@@ -334,8 +330,7 @@ class TaskCheckpoints:
             f"checkpoint {stored.number} at {self._spec.target}: {stored.files} files, {stored.size_bytes} bytes, "
             f"{stored.new_bytes} of them new"
         )
-        if self._gang is not None:
-            self._gang.stored(self.find())
+        self._tell(self.find())
 
     def _number(self) -> int:
         """Return the number of the next checkpoint.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dlapp.system.text import counted
 from dlapp.tools.display.receipt import receipt_lines, usage_text
 from dlapp.tools.display.view import (
     NOTHING,
@@ -139,8 +140,7 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
         lines.append(f"softkill : by {view['soft_kill_by']}{left}")
     if tail is not None:
         lines += _tail_lines(tail)
-    if command := _next_command(view):
-        lines.append(f"next : {command}")
+    lines += [f"next : {command}" for command in _next_commands(view)]
     if (page := view.get("tracking_url")) and not ended(view):
         lines.append(f"page : {page}")
     for output in view["outputs"]:
@@ -242,15 +242,19 @@ def _tail_lines(tail: ErrorTail) -> list[str]:
     return [f"{of}, last lines:", *(f"  | {line}".rstrip() for line in tail.lines)]
 
 
-def _next_command(view: View) -> str:
+def _next_commands(view: View) -> list[str]:
     """Return what to type next; empty: nothing in particular."""
+    application_id = view["application_id"]
     if view["state"] == "RUNNING":
-        return f"dlapp-logs -f {view['application_id']}"
-    if view["cause"] != "failed" or not view["containers"]:
-        return ""
-    if (failed := _culprit(view)) is None or not _program_failed(failed):
-        return f"dlapp-logs --own {view['application_id']}"
-    return f"dlapp-logs --container {failed['index']} {view['application_id']}"
+        return [f"dlapp-logs -f {application_id}"]
+    commands = []
+    if view["cause"] == "failed" and view["containers"]:
+        failed = _culprit(view)
+        which = "--own" if failed is None or not _program_failed(failed) else f"--container {failed['index']}"
+        commands.append(f"dlapp-logs {which} {application_id}")
+    if view.get("resumable") and ended(view) and view["cause"] != "succeeded":
+        commands.append(f"dlapp-launcher --resume {application_id}")
+    return commands
 
 
 def _main_log(view: View, logs: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -260,10 +264,12 @@ def _main_log(view: View, logs: Sequence[Mapping[str, Any]]) -> Sequence[Mapping
 
 
 def _container_lines(view: View) -> list[str]:
+    absent = [f"{role} ({counted(count, 'containers')})" for role, count in view.get("not_started", {}).items()]
+    lines = [f"notStarted : {', '.join(absent)}"] if absent and ended(view) else []
     if not view["containers"]:
-        return []
+        return lines
     head = ("INDEX", "ROLE", "PHASE", "HOST", "EXIT", "GPUS", "NOTE")
-    return ["containers", *table(head, [_container_row(one) for one in view["containers"]])]
+    return [*lines, "containers", *table(head, [_container_row(one) for one in view["containers"]])]
 
 
 def _reported_text(one: Mapping[str, Any]) -> str:

@@ -150,3 +150,29 @@ def test_the_gate_opens_when_all_have_restored_what_was_chosen() -> None:
     assert am.orders(3).go
     former = am.journal().gates["worker"]
     assert (former.open, former.checkpoint) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("role", "gang", "said", "expected"),
+    [
+        (None, Gang.NONE, {}, False),
+        (None, Gang.NONE, {0: ()}, False),
+        (None, Gang.NONE, {0: (5,)}, True),
+        (None, Gang.ALL, {0: (5,), 1: ()}, True),
+        ("all", Gang.ALL, {0: (5,)}, False),  # of the other one nothing is known
+        ("all", Gang.ALL, {0: (5, 6), 1: (4,)}, False),
+        ("all", Gang.ALL, {0: (5, 6), 1: (4, 5)}, True),
+        ("all", Gang.NONE, {0: (), 1: (4,)}, True),
+    ],
+)
+def test_an_application_can_be_resumed_when_there_is_a_checkpoint_of_all_that_begin_together(
+    role: str | None, gang: Gang, said: dict[int, tuple[int, ...]], expected: bool
+) -> None:
+    checkpoint = CheckpointSpec(path="model", target="file:///kept", role=role)
+    am = Driver(RoleSpec(instances=1 if (role, gang) == (None, Gang.NONE) else 2), gang=gang, checkpoint=checkpoint)
+    for number in range(2, 2 + am.state.spec.containers):
+        am.granted(number)
+        am.hello(number)
+    for index, numbers in said.items():
+        am.report(index + 2, Phase.FETCHING, index=index, checkpoints=numbers, address="10.0.0.1")
+    assert am.view().resumable == expected

@@ -166,11 +166,8 @@ class Peers:
         self.numbers: tuple[int, ...] = ()
         self.number = 0
 
-    def stored(self, numbers: tuple[int, ...]) -> None:
+    def tell(self, numbers: tuple[int, ...]) -> None:
         self.numbers = numbers
-
-    def complete(self) -> int:
-        return self.number
 
 
 def member(directory: Path, peers: Peers, *, every_s: float = 600.0, keep: int = 3) -> Payload:
@@ -178,7 +175,9 @@ def member(directory: Path, peers: Peers, *, every_s: float = 600.0, keep: int =
     payload = Payload(directory)
     spec = CheckpointSpec(path="model", target=f"file://{payload.place}", every_s=every_s, keep=keep, role="all")
     home = str(directory / "home")
-    payload.checkpoints = TaskCheckpoints(spec, home, None, payload.notes.append, (), gang=peers)
+    payload.checkpoints = TaskCheckpoints(
+        spec, home, None, payload.notes.append, (), tell=peers.tell, complete=lambda: peers.number
+    )
     return payload
 
 

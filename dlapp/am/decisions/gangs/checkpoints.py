@@ -20,13 +20,14 @@ def take_report(state: ApplicationState, container: Container, instance: Instanc
         instance: the index that runs in it.
         report: of the task; its generation has been taken.
     """
+    if report.checkpoints is None:
+        return
+    state.checkpoints[instance.index] = report.checkpoints
     gate = state.role_of(container).gate
     known, orders = gate.checkpoints, container.orders
     if known is None or report.generation != gate.generation or orders is None:
         return
     if container.stop_reason is not None or orders.stop is not Stop.NO:
-        return
-    if report.checkpoints is None:
         return
     known.found[instance.index] = frozenset(report.checkpoints)
     if not gate.open:
@@ -38,6 +39,18 @@ def take_report(state: ApplicationState, container: Container, instance: Instanc
     elif known.of_every_index and known.complete_now():
         for one in _members(state, gate):
             state.order(one, checkpoint=known.complete)
+
+
+def can_be_resumed(state: ApplicationState) -> bool:
+    """Return whether there is a checkpoint with which another application can go on (``--resume``)."""
+    checkpoint, numbers = state.spec.checkpoint, state.checkpoints
+    if checkpoint is None or not checkpoint.is_of_every_index:
+        return any(numbers.values())
+    in_gang = {index for gate in state.gates for role in state.roles_of(gate) for index in role.indexes}
+    alone = [{index} for index in numbers if index not in in_gang]
+    together = [{index for role in state.roles_of(gate) for index in role.indexes} for gate in state.gates]
+    whole = [group for group in (*alone, *together) if group <= numbers.keys()]
+    return any(frozenset.intersection(*(frozenset(numbers[index]) for index in group)) for group in whole)
 
 
 def is_restored(container: Container, gate: Gate) -> bool:
