@@ -13,6 +13,8 @@ import pytest
 from tests.applications import Done, launch, processes, run, status, wait_for
 from tests.end_to_end.test_applications import END_S, id_of, printed, waited
 from tests.engines import FULL, Engine, on_yarn_when_full
+from tests.services.containers.dockerd import Dockerd
+from tests.services.containers.host_images import PYTHON_IMAGE, import_python_image
 
 
 def file_of(
@@ -167,9 +169,7 @@ def test_a_gang_that_hangs_is_restarted_and_its_stacks_are_in_the_log(engine: En
     assert [(one["generation"], one["exit_code"], one["progress"]) for one in seen] == [(1, 0, None)] * 2
     assert sorted(printed("--stdout", id_of(done))) == ["[0] generation 1", "[1] generation 1"]
     assert sorted(printed("--stdout", "--generation", "1", id_of(done))) == ["[0] generation 1", "[1] generation 1"]
-    for one in ("0", "1"):
-        stacks = printed("--stderr", "--generation", "0", "--container", one, id_of(done))
-        assert "in waits_for_the_others" in "".join(stacks)
+    check_stacks(id_of(done))
     refused = run("dlapp-logs", "--generation", "2", id_of(done))
     assert (refused.code, refused.err) == (3, f"Error: {id_of(done)} has no generation 2: its last one is 1\n")
 
@@ -186,10 +186,35 @@ def test_a_gang_that_never_reports_and_uses_no_cpu_is_restarted_with_hang_idle(e
     done = waited(file)
     assert done.code == 0, done.err + done.out
     assert sorted(printed("--stdout", id_of(done))) == ["[0] generation 1", "[1] generation 1"]
-    if engine.name == "local":
-        stacks = [one.read_text() for one in engine.state_dir.glob("*/applications/*/containers/*/stderr.gen0")]
-        assert len(stacks) == 2
-        assert all("in waits_for_the_others" in one for one in stacks)
+    check_stacks(id_of(done))
+
+
+def check_stacks(application: str) -> None:
+    """See that the stacks of both ranks are in their logs: those of py-spy, and those of faulthandler."""
+    for rank in ("0", "1"):
+        said = "\n".join(printed("--stderr", "--generation", "0", "--container", rank, application))
+        of_py_spy, found, of_python = said.partition("Fatal Python error: Aborted")
+        assert found, said
+        for stacks in (of_py_spy, of_python):
+            assert "waits_for_the_others" in stacks, said
+
+
+@pytest.mark.slow
+def test_the_stacks_of_ranks_in_docker_are_in_their_logs(
+    dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
+    import_python_image(dockerd)
+    file = file_of(
+        tmp_path,
+        "worker]\ninstances=2\nretries=1\nscript=hang.sh\n",
+        application={"hang_timeout": "2s", "hang_idle": "true", "docker_image": PYTHON_IMAGE, "network": "none"},
+        hang=f"exec python3 -c '{HANGS.replace('dlapp_context.progress(0.5)', '')}'",
+    )
+    done = waited(file)
+    assert done.code == 0, done.err + done.out
+    assert sorted(printed("--stdout", id_of(done))) == ["[0] generation 1", "[1] generation 1"]
+    check_stacks(id_of(done))
 
 
 @on_yarn_when_full
@@ -343,7 +368,7 @@ def test_two_gangs_of_four_on_a_cluster_with_room_for_six_always_both_finish(
 WAITS = "touch @/up-$CONTAINER_INDEX-$DLAPP_GENERATION; until [ -e @/done ]; do sleep 0.02; done"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("engine", ["local"], indirect=True)  # its processes are found on one machine
 @pytest.mark.parametrize(
     ("phase", "policy", "generation"),

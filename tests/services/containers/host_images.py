@@ -1,0 +1,52 @@
+"""Images of busybox and programs of this machine, and of nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.services.containers.dockerd import Dockerd, busybox_root
+
+MPI_IMAGE = "dlapp-test/mpi:1"
+"""Open MPI; neither Python nor ssh."""
+PYTHON_IMAGE = "dlapp-test/python:1"
+"""Debian's Python with a part of its library."""
+_MPI = ("/usr/bin/mpirun", "/usr/bin/orted")
+_MPI_PLUGINS = ("openmpi*/**/*.so", "pmix*/**/*.so")
+_MPI_DATA = ("/usr/share/openmpi", "/etc/openmpi")
+_PYTHON = "/usr/bin/python3"
+_PYTHON_PACKAGES = ("", "collections", "encodings", "importlib", "json", "re")
+
+
+def import_mpi_image(daemon: Dockerd) -> None:
+    """Make `MPI_IMAGE`."""
+    if any(shutil.which(program) is None for program in _MPI):
+        pytest.skip("no Open MPI (package openmpi-bin)")
+    libraries = Path(re.findall(r"/\S+/libopen-rte\.so\S*", _needed(_MPI))[0]).parent.resolve()
+    plugins = [str(path) for pattern in _MPI_PLUGINS for path in libraries.glob(pattern) if path.is_file()]
+    data = [str(path) for one in _MPI_DATA for path in Path(one).rglob("*")]
+    _import(daemon, MPI_IMAGE, (*_MPI, *plugins), data)
+
+
+def import_python_image(daemon: Dockerd) -> None:
+    """Make `PYTHON_IMAGE`."""
+    ask = [_PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('stdlib'))"]
+    library = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip())
+    modules = [str(path) for package in _PYTHON_PACKAGES for path in (library / package).glob("*.py")]
+    _import(daemon, PYTHON_IMAGE, [_PYTHON], modules)
+
+
+def _import(daemon: Dockerd, image: str, programs: Iterable[str], others: Iterable[str]) -> None:
+    """Make an image of programs and libraries with all that they are linked to, and of other files."""
+    wanted = {*programs, *others, *re.findall(r"(/\S+)(?= \(0x)", _needed(programs))}
+    files = {path.lstrip("/"): Path(path).read_bytes() for path in sorted(wanted) if Path(path).is_file()}
+    daemon.docker("import", "-", image, stdin=busybox_root(files))
+
+
+def _needed(programs: Iterable[str]) -> str:
+    return subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
