@@ -1,4 +1,4 @@
-"""A program in place of dlapp's own whose ApplicationMaster can be killed or stopped at any point of its run.
+"""A program in place of dlapp's own whose ApplicationMaster, or a task, can be killed or stopped at a point of its run.
 
 ``install(directory, ...)`` writes a script to be used as ``yarn.python``, where a NodeManager runs it in the place of
 Python, or as the program of the embedded engine. It runs dlapp as these would, and in an ApplicationMaster notes each
@@ -9,17 +9,22 @@ point as it is passed, in ``points-<attempt>``:
     before|after claim                                     the write of the commit claim
     commit <step>                                          each step of the commit
 
+On one machine a task has the points ``task <index> <phase>``: it has reported the phase, and its ApplicationMaster has
+it. They are not noted. The first task of an application that passes the one that was chosen dies there.
+
 At the one that was chosen it dies by SIGKILL, or stops while its container is killed: then it lives on outside of YARN,
 as one does that was cut off. An attempt for which there is a file ``cut-<attempt>`` reaches no ResourceManager.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -38,6 +43,7 @@ def install(
     outlives: bool = False,
     hasty: bool = False,
     environment: Mapping[str, str] | None = None,
+    others_wait_for: int = 0,
 ) -> Path:
     """Write the script; its path.
 
@@ -49,9 +55,11 @@ def install(
         hasty: on a cluster tasks look for the next attempt every few seconds however long there is none, and it waits
             for them `HASTY_RECOVERY_MS`.
         environment: variables for all processes of the application.
+        others_wait_for: the other tasks of an application do not unpack before it has started so many containers.
     """
     directory.mkdir(parents=True, exist_ok=True)
     plan = {"point": point, "nth": nth, "do": do, "outlives": outlives or do == STOP, "hasty": hasty}
+    plan["others_wait_for"] = others_wait_for
     (directory / "plan.json").write_text(json.dumps(plan))
     script = directory / "python"
     exports = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in (environment or {}).items())
@@ -126,6 +134,43 @@ def _note_commit(one: _Points) -> None:
         return real_commit(*args, **kwargs, step=lambda step: one.passing(f"commit {step}"))
 
     commit_module.commit = commit
+
+
+def _arrange_task(plan: dict[str, Any], home: str) -> None:
+    """Kill this task at its point, if it is the first of its application to pass there.
+
+    Args:
+        plan: what `install` wrote.
+        home: directory of the container, below that of its application.
+    """
+    from dlapp.messages import Phase, Stop
+    from dlapp.task.link.am_link import AmLink
+
+    dead = Path(home).parents[1] / "killed-at-its-point"
+    real_begin, real_say = AmLink.begin, AmLink.say
+
+    def passing(link: Any, phase: Phase) -> None:
+        index = link._last.index
+        if plan["point"] == f"task {index} {phase.value}":
+            while link._unsent:
+                time.sleep(0.002)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(dead, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif phase is Phase.UNPACKING and not plan["point"].startswith(f"task {index} "):
+            containers = os.path.dirname(home)
+            while len(os.listdir(containers)) < plan["others_wait_for"] and link._stopper.wanted is Stop.NO:
+                time.sleep(0.002)
+
+    def begin(link: Any, *args: Any, **kwargs: Any) -> None:
+        real_begin(link, *args, **kwargs)
+        passing(link, Phase.STARTING)
+
+    def say(link: Any, phase: Phase, **details: Any) -> None:
+        real_say(link, phase, **details)
+        passing(link, phase)
+
+    AmLink.begin, AmLink.say = begin, say  # type: ignore[assignment, method-assign]
 
 
 def _arrange_on_this_machine(one: _Points) -> None:
@@ -219,6 +264,8 @@ def _main_on_this_machine(directory: str, argv: list[str], plan: dict[str, Any])
         if "--attempt" not in argv:
             return 0  # a spare one, which is never told its attempt in time
         _arrange_on_this_machine(_Points(directory, int(argv[argv.index("--attempt") + 1]), plan))
+    if argv[0] == "task" and plan["point"].startswith("task "):
+        _arrange_task(plan, argv[argv.index("--home") + 1])
     from dlapp.__main__ import main as run
 
     return int(run(argv) or 0)
