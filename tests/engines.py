@@ -118,6 +118,10 @@ class Engine:
         walk("")
         return found
 
+    def names(self, path: str) -> list[str]:
+        """Names in a directory."""
+        return os.listdir(Path(self.root, path)) if self._files is None else self._files.names(self._location(path))
+
     def beside(self, path: str) -> list[str]:
         """Names that lie beside a target and begin with its name."""
         if self._files is None:

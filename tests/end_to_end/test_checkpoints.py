@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import NotFound
-from tests.applications import launch, processes, properties, run, status, wait_for
+from tests.applications import ended, launch, processes, properties, run, status, wait_for
 from tests.engines import Engine
 
 END_S = 120.0
@@ -29,13 +30,6 @@ done
 until [ -e GO ]; do sleep 0.05; done
 echo "half of epo" >model/epoch
 """
-
-
-def manifests(engine: Engine, application: str) -> list[str]:
-    with contextlib.suppress(FileNotFoundError, NotFound):  # a copy is being made
-        tree = engine.tree(f"kept/result.checkpoints/{application}")
-        return sorted(name for name in tree if name.endswith(".json") and not name.startswith("."))
-    return []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +53,7 @@ def test_a_container_that_is_killed_continues_from_its_checkpoint(engine: Engine
         checkpoint={"path": "model", "every": "1s"},
     )
     application = launch(file)
-    wait_for("a checkpoint", lambda: manifests(engine, application), END_S)
+    wait_for("a checkpoint", lambda: numbers(engine, application), END_S)
     go.touch()
     if what != "its program":
         wait_for("a change", Path(f"{go}.done").exists, END_S)
@@ -110,9 +104,10 @@ done
 
 def numbers(engine: Engine, application: str, place: str = "") -> list[int]:
     """Return the numbers of the checkpoints in a directory of an application."""
-    prefix = f"{place}/checkpoint-" if place else "checkpoint-"
-    names = (name for name in manifests(engine, application) if name.startswith(prefix))
-    return sorted(int(name.removeprefix(prefix).removesuffix(".json")) for name in names)
+    with contextlib.suppress(FileNotFoundError, NotFound):  # there is none yet
+        names = engine.names(f"kept/result.checkpoints/{application}/{place}".rstrip("/"))
+        return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"checkpoint-(\d+)\.json", name)))
+    return []
 
 
 def has_stored(engine: Engine, application: str, number: int, *places: str) -> bool:
@@ -150,15 +145,28 @@ def test_all_ranks_of_a_gang_continue_from_the_checkpoint_of_one(engine: Engine,
 
 
 @pytest.mark.parametrize(
-    "engine", ["local", pytest.param("yarn", marks=[pytest.mark.hadoop, pytest.mark.slow])], indirect=True
+    ("engine", "master_dies"),
+    [
+        ("local", False),
+        pytest.param("local", True, marks=pytest.mark.slow),
+        pytest.param("yarn", True, marks=[pytest.mark.hadoop, pytest.mark.slow]),
+    ],
+    indirect=["engine"],
 )
-def test_ranks_with_checkpoints_of_their_own_continue_from_one_that_all_have(engine: Engine, tmp_path: Path) -> None:
+def test_ranks_with_checkpoints_of_their_own_continue_from_one_that_all_have(
+    engine: Engine, tmp_path: Path, *, master_dies: bool
+) -> None:
     end = '[ "$CONTAINER_INDEX" = 1 ] && kill -9 $$\nsleep 300'
     application = launch(gang_file(engine, tmp_path, end, role="all", keep=2))
     for epoch in (1, 2, 3):
         wait_for(f"epoch {epoch}", partial(has_stored, engine, application, epoch, "0", "1"), END_S)
         if epoch == 3:
             engine.remove(f"kept/result.checkpoints/{application}/1/checkpoint-3.json")
+            if master_dies:
+                for one in (*engine.runners(), *engine.processes(application)):
+                    if one.role in ("runner", "am"):
+                        os.kill(one.pid, signal.SIGKILL)
+                wait_for("the next ApplicationMaster", lambda: status(application)["attempt"] == 2, END_S)
         (tmp_path / f"go.{epoch}").touch()
     (tmp_path / "go.done").touch()
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
@@ -167,3 +175,65 @@ def test_ranks_with_checkpoints_of_their_own_continue_from_one_that_all_have(eng
     tree = engine.tree("kept/result")
     for index in range(2):
         assert tree[f"{index}/start"].startswith(f"{index} from epoch 2 in /"), tree
+    assert (seen["attempt"], [one["generation"] for one in seen["containers"]]) == (1 + master_dies, [1, 1])
+
+
+SAVING = """\
+save() {
+    for file in weights optimizer; do echo "step $1" >model/new; mv model/new model/$file; done
+    echo "{\\"checkpoint\\": \\"model\\", \\"step\\": $1}" >>$DLAPP_REPORT
+}
+mkdir -p output model
+begun=$(cat model/weights model/optimizer 2>/dev/null | tr '\\n' ' ')
+echo "$begun" >output/begun
+[ "$begun" = "step 3 step 3 " ] && exit
+[ "$begun" = "step 2 step 2 " ] && exit
+trap '[ $DLAPP_GENERATION = 0 ] || [ -e "@late-$CONTAINER_INDEX" ] || save 3; exit 0' TERM
+case $DLAPP_GENERATION in 0) save 1;; 1) save 2;; esac
+until [ "$CONTAINER_INDEX $DLAPP_GENERATION" = "1 0" ] && [ -e @fail ]; do sleep 0.02; done
+exit 3
+"""
+"""Each rank saves two files in each generation, and when it is ended; with these it goes on."""
+
+
+def both_have(engine: Engine, application: str, count: int) -> bool:
+    return all(len(numbers(engine, application, place)) == count for place in ("0", "1"))
+
+
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+@pytest.mark.parametrize(("late", "begun"), [(False, 3), (True, 2)], ids=["all-save", "one-does-not-save"])
+def test_a_gang_that_was_soft_killed_goes_on_from_the_last_checkpoint_that_all_ranks_saved(
+    engine: Engine, tmp_path: Path, *, late: bool, begun: int
+) -> None:
+    engine.put("kept/somewhere/else", "")
+    file = properties(
+        tmp_path,
+        SAVING.replace("@", f"{tmp_path}/"),
+        application={"gang": "all"},
+        resources={"containers": 2, "retries": 1},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/kept/result"},
+        checkpoint={"path": "model", "every": "1s", "role": "all"},
+    )
+    application = launch(file)
+    for number in (1, 2):
+        wait_for(f"checkpoint {number} of both", partial(both_have, engine, application, number), END_S)
+        (tmp_path / "fail").touch()
+    if late:
+        (tmp_path / "late-1").touch()
+    assert run("dlapp-softkill", application).code == 0
+    seen = ended(application, END_S)
+    assert (seen["cause"], seen["resumable"]) == ("soft-killed", True), seen["diagnostics"]
+    stored = [numbers(engine, application, at) for at in "01"]
+    assert len(stored[0]) == 3
+    assert stored[1] == (stored[0][:2] if late else stored[0])
+    (next_step,) = (
+        line.removeprefix("next : ") for line in run("dlapp-status", application).out.splitlines() if "next :" in line
+    )
+    assert next_step == f"dlapp-launcher --resume {application}"
+
+    refused = run("dlapp-launcher", "--resume", application)
+    assert "or --set to_hdfs.overwrite=true)" in refused.err
+    done = run("dlapp-launcher", "--wait", "--resume", application, "--set", "to_hdfs.overwrite=true", timeout_s=END_S)
+    assert done.code == 0, done.err + done.out
+    tree = engine.tree("kept/result")
+    assert [tree[f"{index}/begun"] for index in range(2)] == [f"step {begun} step {begun} \n"] * 2
