@@ -15,6 +15,8 @@ import pytest
 
 from tests.applications import Done, ended, launch, run, status, wait_for
 from tests.end_to_end.test_applications import END_S, id_of, printed
+from tests.end_to_end.test_checkpoints import numbers
+from tests.end_to_end.test_rendezvous import over_ipv6
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import IMAGE, Dockerd
 
@@ -131,6 +133,20 @@ def test_workers_of_pytorch_learn_what_one_process_learns_on_whole_batches(
     assert losses(engine, "pytorch") == pytest.approx(alone(place, 3), abs=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.root("to have a network without IPv4")
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+@pytest.mark.usefixtures("torch")
+def test_workers_of_pytorch_meet_over_ipv6(engine: Engine, place: Path) -> None:
+    (place / "w/run.sh").write_text("#!/bin/sh\necho $MASTER_ADDR $GLOO_SOCKET_IFNAME\nexec ./train.py --epochs 3\n")
+    (place / "w/run.sh").chmod(0o755)
+    done = over_ipv6(place, file_of(place, engine, "pytorch", "containers=2\n", script="run.sh"))
+    assert done.code == 0, "\n".join((done.err, done.out, *printed("--stderr", id_of(done))))
+    for rank in ("0", "1"):
+        assert printed("--stdout", "--container", rank, id_of(done))[0] == "fd00:6::1 six"
+    assert losses(engine, "pytorch") == pytest.approx(alone(place, 3), abs=1e-9)
+
+
 def process_of(application: str, *, rank: int) -> int:
     """Return the process of a rank, by its number here: its own may be of a namespace."""
     wanted = {f"DLAPP_APP_ID={application}".encode(), f"RANK={rank}".encode()}
@@ -142,7 +158,7 @@ def process_of(application: str, *, rank: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["local"], indirect=True)
+@on_yarn_when_full
 @pytest.mark.usefixtures("torch")
 def test_ranks_of_pytorch_continue_from_what_rank_0_has_saved(engine: Engine, place: Path) -> None:
     epochs = f'{PYTHON} -c \'import torch; print(len(torch.load("model/state.pt")["losses"]) + 2)\''
@@ -153,13 +169,13 @@ def test_ranks_of_pytorch_continue_from_what_rank_0_has_saved(engine: Engine, pl
     )
     (place / "w/run.sh").chmod(0o755)
     file = file_of(place, engine, "pytorch", "containers=2\nretries=1\n", script="run.sh")
-    file.write_text(f"{file.read_text()}[checkpoint]\npath=model\nhdfs={engine.root}/kept\nevery=1s\n")
+    engine.put("kept/result/else", "")
+    checkpoint = f"[checkpoint]\npath=model\nhdfs={engine.root}/kept/result.checkpoints\nevery=1s\n"
+    file.write_text(f"{file.read_text()}{checkpoint}")
     application = launch(file)
 
     def stored() -> int:
-        return max(
-            (int(one.stem[11:]) for one in Path(engine.root, "kept", application).glob("checkpoint-*")), default=0
-        )
+        return max(numbers(engine, application), default=0)
 
     wait_for("epoch 3", lambda: "epoch 3:" in "".join(printed("--stdout", application)), END_S)
     before = stored()

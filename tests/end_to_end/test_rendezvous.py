@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.applications import launch, status, wait_for
+from tests.applications import BIN, Done, launch, status, wait_for
 from tests.end_to_end.test_applications import END_S, id_of, printed, waited
 from tests.end_to_end.test_roles import file_of
 from tests.engines import Engine, on_yarn_when_full
@@ -85,6 +86,50 @@ def test_containers_exchange_bytes_over_the_ports_of_the_roster(engine: Engine, 
         assert lines[1:] == [f"{one['address']} {each}" for one, each in zip(members, names, strict=True)]
         ports = [port for one in members for port in one["ports"]]
         assert len(ports) == len(set(ports)) == 5
+
+
+ONLY_IPV6 = """\
+ip link set lo up
+ip link add six type bridge
+ip -6 address add fd00:6::1/64 dev six nodad
+ip link set six up
+cp -a /etc "$0"
+mkdir -p "$0/dlapp"
+echo "network_interface: six" >"$0/dlapp/node.yaml"
+mount --bind "$0" /etc
+exec "$@"
+"""
+"""Runs a command in a network of its own, whose interface ``six`` has no address of IPv4; the operator names it."""
+
+
+def over_ipv6(place: Path, file: Path) -> Done:
+    """Run an application to its end on the embedded engine, all in a network whose containers meet over IPv6.
+
+    Args:
+        place: a directory for what is in /etc then.
+        file: the properties file.
+    """
+    within = ["unshare", "--net", "--mount", "sh", "-ec", ONLY_IPV6]
+    tried = subprocess.run([*within, str(place / "tried"), "true"], capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"no network of IPv6 alone: {tried.stderr.strip()}")
+    command = [*within, str(place / "etc"), str(BIN / "dlapp-launcher"), "--wait", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=END_S)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.root("to have a network without IPv4")
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_containers_exchange_bytes_over_ipv6(engine: Engine, tmp_path: Path) -> None:
+    file = file_of(tmp_path, "pair]\ninstances=2\nscript=exchange.sh\nports=1\n", exchange=EXCHANGE)
+    done = over_ipv6(tmp_path, file)
+    assert done.code == 0, done.err + done.out
+    for name in ("pair_0", "pair_1"):
+        first, *hosts = printed("--container", name, "--stdout", id_of(done))
+        _, roster, heard = json.loads(first)
+        assert [one["address"] for one in roster["members"]] == ["fd00:6::1"] * 2
+        assert heard == ["pair-0", "pair-1"]
+        assert hosts == ["fd00:6::1 pair-0", "fd00:6::1 pair-1"]
 
 
 @on_yarn_when_full
