@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from datetime import datetime
 from pathlib import Path
@@ -28,17 +29,24 @@ until [ -e @/done ]; do sleep 0.05; done
 """
 
 
-def notices(engine: Engine, application: str) -> list[float]:
-    """Return when the ApplicationMaster heard of a preemption, as its log says [s since 1970]."""
+def logged(engine: Engine, application: str, text: str) -> list[float]:
+    """Return when the ApplicationMaster and the tasks logged lines with a text, ascending [s since 1970]."""
     assert engine.hadoop is not None
     logs = engine.hadoop.directory.glob(f"logs-*/{application}/*/*")
-    lines = [
-        line
-        for log in logs
-        for line in log.read_text(errors="replace").splitlines()
-        if "the ResourceManager preempts" in line
-    ]
-    return [datetime.strptime(re.split(" [A-Z]+ ", line)[0], "%Y-%m-%d %H:%M:%S,%f").timestamp() for line in lines]
+    lines = [line for log in logs for line in log.read_text(errors="replace").splitlines() if text in line]
+    found = [datetime.strptime(re.split(" [A-Z]+ ", line)[0], "%Y-%m-%d %H:%M:%S,%f").timestamp() for line in lines]
+    return sorted(found)
+
+
+def check_latency(engine: Engine, application: str) -> None:
+    """See that the first SIGTERM of a task came within 2 s of the notice, by what both have logged.
+
+    Where more processes want to run than there are cores, they may take as much longer.
+    """
+    notice, order = (logged(engine, application, text)[0] for text in ("the ResourceManager preempts", ": SIGTERM, "))
+    share = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    print(f"SIGTERM came {order - notice:.3f} s after the notice")
+    assert 0.0 <= order - notice <= 2.0 * share
 
 
 @pytest.fixture
@@ -97,8 +105,7 @@ def test_a_preempted_program_goes_on_from_the_checkpoint_that_it_saved_at_the_no
     # The ResourceManager waits 12 s: two thirds of them are the program's, the rest for copying what it saved.
     told = (place / "second/told-0-0").stat().st_mtime
     assert 6.0 < stop["deadline_ms"] / 1000 - told <= 8.0
-    latency = told - notices(engine, second)[0]
-    print(f"SIGTERM came {latency:.3f} s after the notice")
+    check_latency(engine, second)
     assert "running" not in status(second)["phase"]
     (place / "enough").touch()
     wait_for("it runs again", (place / "second/resumed-0-1").exists, END_S)
@@ -124,6 +131,7 @@ def test_a_gang_of_which_a_member_is_preempted_starts_again_when_there_is_room(e
     wait_for("both have SIGTERM", lambda: all(one.exists() for one in told), END_S)
     stops = [json.loads((place / f"gang/stop-{number}-0").read_text()) for number in (0, 1)]
     assert sorted(one["reason"] for one in stops) == ["gang_restart", "preempted"]
+    check_latency(engine, application)
     wait_for("the other one runs", lambda: "running 1 of 1" in status(other)["phase"], END_S)
     assert "1 of 2" in status(application)["phase"], "one waits for a container, the other one holds its own"
     (place / "enough").touch()
