@@ -670,6 +670,7 @@ class Submission(Value, kw_only=True):
         metrics_targets: a directory on the machine of the ApplicationMaster for the file by which Prometheus finds it;
             empty: there is none.
         checkpoints_of: id of the application whose checkpoints it goes on with; empty: it has its own.
+        versions: of dlapp and of the engine when it was submitted, by name.
     """
 
     spec: AppSpec
@@ -684,6 +685,7 @@ class Submission(Value, kw_only=True):
     again_of: str = ""
     checkpoints_of: str = ""
     metrics_targets: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 class Secrets(Value, kw_only=True):

@@ -33,7 +33,7 @@ from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
 from dlapp.am.settlement import OutputSettlement
-from dlapp.am.view import container_of, for_strangers
+from dlapp.am.view import container_of, for_strangers, service_urls
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
@@ -71,8 +71,6 @@ RECORD_END_S, TELL_END_S = 10.0, 20.0
 the notification is recorded, and until it is delivered."""
 MOST_WITH_CURVES = 100
 """On the page of a larger application there are no curves: they take a millisecond for each container."""
-MOST_SERVICES = 50
-"""As many links to services are on the page."""
 OPEN_ANSWER_EVERY_S = 1.0
 """The least time between two pages, or two views, that are made for who has no token; they may take `VIEW_SHARE`."""
 USAGE_EVERY_S = 300.0
@@ -634,20 +632,7 @@ class Loop:
             begin_ms, end_ms = time_axis(view, now_ms)
             curves = usage_curves(usage_history.of(self._state).containers, begin_ms, end_ms)
             extras = Extras(curves=curves, length_s=(end_ms - begin_ms) / 1000)
-        return page(view, now_ms, extras, Live(refreshes=refreshes, services=self._services()))
-
-    def _services(self) -> list[tuple[str, str]]:
-        """Return names and URLs of the ports of services, which are perhaps web pages."""
-        services = {role.spec.name for role in self._state.roles if role.spec.service}
-        return [
-            (
-                f"{one.role} {one.role_index}",
-                f"http://{f'[{one.address}]' if ':' in one.address else one.address}:{port}/",
-            )
-            for _, one in sorted(self._state.roster.members.items())
-            if one.role in services
-            for port in one.ports
-        ][:MOST_SERVICES]
+        return page(view, now_ms, extras, Live(refreshes=refreshes, services=service_urls(self._state)))
 
     def _view(self) -> ApplicationView:
         return view_of(self._state, self._control.page_url, self._wait)

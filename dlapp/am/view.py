@@ -26,6 +26,8 @@ from dlapp.value import replace
 from dlapp.waiting import DEPENDENCY, GANG_PARTIAL, HELD, SERVICE_AWAY, STARTING, ContainerAsk, Waiting, first_of
 
 _UNTIL = {Until.STARTED: "", Until.READY: " (ready)", Until.DONE: " (done)"}
+MOST_SERVICES = 50
+"""As many links to services are shown."""
 SHOWN_MS = int(SHOWN_AFTER_S * 1000)
 _ON_THE_WAY = (Phase.STARTING, Phase.PULLING, Phase.UNPACKING, Phase.FETCHING, Phase.LEASING)
 
@@ -94,6 +96,17 @@ def container_of(state: ApplicationState, index: int) -> ContainerView | None:
     """Return the view of the last container of an index; None: none was started, or there is no such index."""
     instance = state.instances[index] if index < len(state.instances) else None
     return None if instance is None or instance.last is None else _container(instance, instance.last)
+
+
+def service_urls(state: ApplicationState) -> list[tuple[str, str]]:
+    """Return names and URLs of the ports of services that run, which are perhaps web pages."""
+    found = []
+    for index, one in sorted(state.roster.members.items()):
+        container = state.instances[index].container
+        if state.instances[index].role.service and container is not None and container.phase is Phase.RUNNING:
+            host = f"[{one.address}]" if ":" in one.address else one.address
+            found += [(f"{one.role} {one.role_index}", f"http://{host}:{port}/") for port in one.ports]
+    return found[:MOST_SERVICES]
 
 
 def for_strangers(view: ApplicationView) -> ApplicationView:

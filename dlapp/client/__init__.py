@@ -288,9 +288,15 @@ class Client(Closeable):
         return Sweep(found, self._on(found))
 
     def submission(self, application_id: AnyApplication) -> Submission:
-        """Return what was submitted. Raises NotFound, Denied if it is another user's."""
-        found = self._id(application_id)
-        return self._on(found).submission(found)
+        """Return what was submitted: the spec, the properties file without values of variables, the digest of the
+        packed workspace, versions.
+
+        Raises:
+            NotFound: there is no such application, or nothing of this is left.
+            Denied: it is another user's.
+        """
+        application_id = self._id(application_id)
+        return self._on(application_id).submission(application_id)
 
     def list_json(
         self,
@@ -498,7 +504,7 @@ class Client(Closeable):
             NotFound: there is no such application, or it has no such role or number.
         """
         application_id = self._id(application_id)
-        spec = self._on(application_id).submission(application_id).spec
+        spec = self.submission(application_id).spec
         first = 0
         for one in spec.roles:
             if one.name == role:
@@ -518,7 +524,7 @@ class Client(Closeable):
             UsageError: several roles decide.
         """
         application_id = self._id(application_id)
-        spec = self._on(application_id).submission(application_id).spec
+        spec = self.submission(application_id).spec
         names = [role.name for role in spec.roles if spec.decides(role)]
         if len(names) != 1:
             example = f"--container {names[0]}_{rank}" if names else "--container"

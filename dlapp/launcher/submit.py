@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from dlapp import __version__
 from dlapp.cluster import Engine
 from dlapp.config import Config
 from dlapp.errors import AskTooLarge, DlappError, SpecError
@@ -140,6 +141,7 @@ def launch(
             resumed_from=origin.application_id if origin is not None and origin.resumes else "",
             again_of=origin.application_id if origin is not None and not origin.resumes else "",
             checkpoints_of=origin.checkpoints_of if origin is not None else "",
+            versions={info.name: info.version, "dlapp": __version__},
         )
         secrets = Secrets(
             control_secret=new_secret(),

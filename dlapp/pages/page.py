@@ -54,6 +54,7 @@ class Extras(NamedTuple):
     Args:
         curves: by the name of what they are of; those without a name are shown at once, the others when it is chosen.
         length_s: of the time axis of the curves [s].
+        asks: names and texts: what was asked for.
         facts: names and texts: versions, digests.
         properties: the resolved properties file.
         logs: ends of logs.
@@ -63,6 +64,7 @@ class Extras(NamedTuple):
 
     curves: Mapping[str, Sequence[Curve]] = {}
     length_s: float = 0.0
+    asks: Sequence[tuple[str, str]] = ()
     facts: Sequence[tuple[str, str]] = ()
     properties: str = ""
     logs: Sequence[LogEnd] = ()
@@ -97,6 +99,7 @@ def page(view: ApplicationView, now_ms: int, extras: Extras = NOTHING_MORE, live
         _curves(extras),
         containers(view, shown, now_ms, with_ends=with_ends, live=live is not None),
         sections.outputs(view),
+        sections.section("Request", rows(extras.asks)),
         sections.section("Versions", rows(extras.facts)),
         sections.section("Properties", f"<pre>{escape(extras.properties)}</pre>" if extras.properties else ""),
         _logs(view, extras.logs),

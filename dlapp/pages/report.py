@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlapp.errors import DlappError
+from dlapp.errors import Denied, DlappError, Unreachable
+from dlapp.pages.facts import asks, facts, without_passwords
 from dlapp.pages.page import Extras, LogEnd, page
 from dlapp.pages.usage_curves import time_axis, usage_curves
 from dlapp.report import ApplicationView, ContainerView
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 TAIL_LINES, TAIL_BYTES, MOST_LOGS = 30, 4 << 10, 16
 """Of each stream, and of how many containers: those that failed come first."""
+MOST_UNANSWERED = 3
+"""So many servers that do not answer are waited for."""
 _STREAMS = ("stderr", "stdout")
 
 
@@ -51,6 +54,8 @@ def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
     submission, curves = None, {}
     try:
         submission = sources.submission()
+    except Denied:
+        pass  # another user's, whose properties are not shown
     except (DlappError, OSError) as error:
         notes.append(f"what was submitted cannot be read: {error}")
     try:
@@ -66,8 +71,9 @@ def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
     extras = Extras(
         curves=curves,
         length_s=(end_ms - begin_ms) / 1000,
-        facts=_facts(view, submission),
-        properties="" if submission is None else submission.properties,
+        facts=facts(view, submission),
+        asks=[] if submission is None else asks(submission.spec),
+        properties="" if submission is None else without_passwords(submission.properties),
         logs=_log_ends(view, sources, notes),
         notes=notes,
         sweep=results,
@@ -77,15 +83,19 @@ def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
 
 def _log_ends(view: ApplicationView, sources: Sources, notes: list[str]) -> list[LogEnd]:
     order = sorted(view.containers, key=lambda one: (one.exit_code == 0 and one.signal is None, one.index))
-    ends = []
+    ends, unanswered = [], 0
     for one in order[:MOST_LOGS]:
         for stream in _STREAMS:
             try:
                 data = sources.log_tail(one, stream)
             except (DlappError, OSError) as error:
                 notes.append(f"{stream} of container {one.index} cannot be read: {error}")
+                unanswered += isinstance(error, Unreachable)
                 break
             ends.append(LogEnd(one.index, stream, plain_text(data)))
+        if unanswered == MOST_UNANSWERED:
+            notes.append("no other logs were asked for, because each answer is waited for")
+            break
     if (left := len(order) - MOST_LOGS) > 0:
         notes.append(f"the logs of {left} more containers are not shown: dlapp-logs has them")
     return ends
@@ -94,13 +104,3 @@ def _log_ends(view: ApplicationView, sources: Sources, notes: list[str]) -> list
 def plain_text(data: bytes) -> str:
     """Return text without control characters, which HTML does not allow and terminals obey."""
     return "".join(one for one in data.decode(errors="replace") if one in "\n\t" or one.isprintable())
-
-
-def _facts(view: ApplicationView, submission: Submission | None) -> list[tuple[str, str]]:
-    from dlapp import __version__
-
-    images = sorted({one.image for one in view.containers if one.image})
-    facts = [("dlapp that wrote this", __version__), ("images", ", ".join(images)), ("network", view.network)]
-    if submission is not None:
-        facts += [("workspace", submission.workspace_digest), ("properties file", submission.file)]
-    return facts

@@ -45,9 +45,13 @@ def test_a_browser_shows_an_application_while_it_runs_and_its_report_afterwards(
     file = tmp_path / "report.html"
     done = run("dlapp-report", application, "-o", file)
     assert done.out == f"report of {application} : {file}\n"
+    with engine.client() as client:
+        submission = client.submission(application)
     browser.open(f"file://{file}")
     browser.value("document.querySelectorAll('details').forEach(one => one.open = true)")
-    for text in ("exit code 3", "no such thing", "started", "went on", "Properties", "user_shell_script=start.sh"):
+    recorded = (submission.workspace_digest, submission.versions["dlapp"], "user_shell_script=start.sh")
+    assert recorded[0].startswith("sha256-")
+    for text in ("exit code 3", "no such thing", "started", "went on", *recorded):
         assert text in browser.text()
     assert check_page(browser) >= 3
 

@@ -79,8 +79,10 @@ def main() -> None:
 def _report() -> str:
     view = _application(END_MS)
     extras = _extras(view, END_MS)._replace(
+        asks=[("worker", "8 containers of 32 GiB, 4 vcores, 1 GPU: train.sh in registry.example.org/dl/pytorch:2.5")],
         facts=[
             ("dlapp", "0.9.0"),
+            ("yarn", "3.4.2"),
             ("images", "registry.example.org/dl/pytorch@sha256:5f1c4a5e0a2b…"),
             ("workspace", "sha256-9b1f6a0c27d4…"),
         ],

@@ -36,7 +36,13 @@ def test_it_has_properties_curves_and_ends_of_logs(tmp_path: Path) -> None:
     submission = {**to_json(SUBMISSION), "properties": "[application]\nappname=of the file\n"}
     (tmp_path / "submission.json").write_text(json.dumps(submission))
     found = left_by(tmp_path, one)
-    for text in ("appname=of the file", "line 9999", "line 9971", "max 2 cores", "dlapp that wrote this"):
+    for text in (
+        "appname=of the file",
+        "line 9999",
+        "line 9971",
+        "max 2 cores",
+        "10 containers of 1 MiB, 1 vcore: run.sh",
+    ):
         assert text in found
     assert "line 9900" not in found
 
