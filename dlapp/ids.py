@@ -14,6 +14,7 @@ from dlapp.value import Value
 
 _APPLICATION = re.compile(APPLICATION_ID, re.ASCII)
 _CONTAINER = re.compile(r"container_(?:e(\d{1,10})_)?(\d{1,19})_(\d{4,10})_(\d{2,10})_(\d{6,13})", re.ASCII)
+_TRIAL_PART = re.compile(r"trial_(0|[1-9][0-9]{0,8})_[1-9][0-9]{0,8}", re.ASCII)
 
 
 class ApplicationId(Value):
@@ -71,3 +72,13 @@ class ContainerId(Value):
         if not (match := _CONTAINER.fullmatch(text)):
             raise UsageError(f"{text!r} is not a container id like container_1700000000000_0042_01_000002")
         return cls(ApplicationId(int(match[2]), int(match[3])), int(match[4]), int(match[5]), int(match[1] or 0))
+
+
+def trial_part(number: int, try_number: int) -> str:
+    """Return the name of what one try of a trial stores; other parts of an output have the id of their container."""
+    return f"trial_{number}_{try_number}"
+
+
+def is_trial_part(text: str) -> bool:
+    """Return whether a text is a `trial_part`."""
+    return _TRIAL_PART.fullmatch(text) is not None

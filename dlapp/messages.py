@@ -214,6 +214,61 @@ class LaunchState(Value, kw_only=True):
     status: int | None = None
 
 
+class TrialWork(Value, kw_only=True):
+    """Part of an assignment in a sweep: how its container runs trials (`Orders.trials`).
+
+    Args:
+        slots: how many it runs at a time.
+        metric: name of the metric that is compared.
+        trial_time_s: how long one may run; None: as long as it takes.
+        milestones: steps of whose reports none may be left out, in order.
+    """
+
+    slots: int = 1
+    metric: str
+    trial_time_s: float | None = None
+    milestones: tuple[int, ...] = ()
+
+
+class TrialOrder(Value, kw_only=True):
+    """One trial for a container.
+
+    Args:
+        number: of the trial.
+        try_number: counts its starts, from 1.
+        parameters: each with its name and value (`dlapp.sweep.trial.TrialSpec`).
+        stop: why it is to end softly; empty: it is not.
+    """
+
+    number: int
+    try_number: int
+    parameters: tuple[tuple[str, str], ...] = ()
+    stop: str = ""
+
+
+class TrialReport(Value, kw_only=True):
+    """State of a trial in its container.
+
+    Args:
+        number, try_number: as of its order.
+        points: step and value of the metric, steps growing; thinned out, but for the milestones of `TrialWork`.
+        reports: how often it reported the metric.
+        problem: why a report of the metric was not taken; empty: all were.
+        ran_s: how long its payload has run.
+        timed_out: it was ended because its time was over.
+        result: how it ended; None: it runs, or is prepared or stored.
+    """
+
+    number: int
+    try_number: int
+    points: tuple[tuple[float, ...], ...] = ()
+    reports: int = 0
+    problem: str = ""
+    ran_s: float = 0.0
+    timed_out: bool = False
+    result: TaskResult | None = None
+
+
 class Assignment(Value, kw_only=True):
     """Work of one container. Paths inside it are relative to the workspace.
 
@@ -236,6 +291,7 @@ class Assignment(Value, kw_only=True):
         ports: `RoleSpec.ports`.
         has_roster: `AppSpec.has_roster`.
         mpi: None: the framework is another one.
+        sweep: it runs trials, and the program belongs to each of them; None: it runs its program once.
     """
 
     application_id: ApplicationId
@@ -277,6 +333,7 @@ class Assignment(Value, kw_only=True):
     has_roster: bool = False
     framework: Framework = Framework.NONE
     mpi: MpiWork | None = None
+    sweep: TrialWork | None = None
 
 
 class StoredOutput(Value, kw_only=True):
@@ -427,6 +484,7 @@ class Report(Value, kw_only=True):
             generation, and that it has stored since; None: it has not looked yet.
         restored: number of the checkpoint with which its payload begins in this generation; 0: with none; None: that is
             not done yet.
+        trials: in a sweep: those that it was ordered to run, until orders leave them out.
         seen: the number of the orders that the task has; the answer is held back while there are no newer ones.
         wait_s: how long the answer may be held back.
     """
@@ -453,6 +511,7 @@ class Report(Value, kw_only=True):
     generation: int = 0
     checkpoints: tuple[int, ...] | None = None
     restored: int | None = None
+    trials: tuple[TrialReport, ...] = ()
     seen: int = 0
     wait_s: float = 0.0
 
@@ -480,6 +539,9 @@ class Orders(Value, kw_only=True):
         checkpoints_after: numbers of checkpoints that it stores are greater (`checkpoints_after`).
         launches: for this container (`MpiLaunch`). A task starts each once; one that is no longer named runs on.
         launch_states: for the head's task: the states of its launches in the other containers, as far as known.
+        trials: in a sweep: those that the container is to run. One that it runs and that is not named is killed, and
+            what it stored is nobody's; the end of one that is not named is on record. None: that is not known yet.
+        trials_are_over: none is to come for this container, which ends.
     """
 
     attempt: int
@@ -498,6 +560,8 @@ class Orders(Value, kw_only=True):
     checkpoints_after: int = 0
     launches: tuple[MpiLaunch, ...] = ()
     launch_states: tuple[LaunchState, ...] = ()
+    trials: tuple[TrialOrder, ...] | None = None
+    trials_are_over: bool = False
 
 
 class StopRequest(Value, kw_only=True):

@@ -41,12 +41,26 @@ def settle_crashed(
     submission = app_dir.submission()
     end, outputs = decide(app_dir, submission, application_id, why)
     view = _readable_view(app_dir) or view_of(ApplicationState(submission, application_id, attempt), "")
+    if submission.spec.sweep is not None:
+        _write_results(app_dir, submission, application_id, attempt)
     state, finished_ms = end.cause.state(by_itself=False), view.finished_ms or now_ms
     view = view.ended(state, end.final_status, end.cause, end.diagnostics, finished_ms)
     view = replace(view, outputs=outputs)
     app_dir.write_view(view)
     engine.finish(end.final_status, end.cause, end.diagnostics)
     app_dir.write_report(view)
+
+
+def _write_results(
+    app_dir: LocalApplicationDir, submission: Submission, application_id: ApplicationId, attempt: int
+) -> None:
+    """Write what the trials of a sweep came to, by the journals: the ApplicationMaster may have died before it did."""
+    from dlapp.am.decisions.trials import recovery
+
+    last = ApplicationState(submission, application_id, attempt)
+    recovery.recover(last, replay(records(app_dir.all_journal_lines())))
+    if last.sweep is not None:
+        app_dir.write_trials(last.sweep.results())
 
 
 def decide(
@@ -96,6 +110,10 @@ def _parts(app_dir: LocalApplicationDir, submission: Submission) -> tuple[list[P
     last one did not.
     """
     former = replay(records(app_dir.all_journal_lines()))
+    if submission.spec.sweep is not None:
+        from dlapp.am.model.trials import recovered_parts
+
+        return recovered_parts(former.trials), []
     succeeded = set(done(former))
     stored, lost = [], []
     for container_id, known in former.containers.items():

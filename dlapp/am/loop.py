@@ -69,6 +69,8 @@ VIEW_SHARE = 0.05
 RECORD_END_S, TELL_END_S = 10.0, 20.0
 """How long an ApplicationMaster that tells its user of the end itself stays for that when the end is on record: until
 the notification is recorded, and until it is delivered."""
+TRIALS_EVERY_S = 1.0
+"""The least time between two times that the results of a sweep are written."""
 MOST_WITH_CURVES = 100
 """On the page of a larger application there are no curves: they take a millisecond for each container."""
 OPEN_ANSWER_EVERY_S = 1.0
@@ -184,6 +186,7 @@ class Loop:
         self._usage_is_new, self._usage_view_due = False, 0.0
         self._usage_due = time.monotonic() + USAGE_EVERY_S
         self._reported: dict[ContainerId, int] = {}
+        self._trials_written, self._trials_due = -1, 0.0
         self._disk_trouble = False
         self._wait = ""  # in words
 
@@ -200,6 +203,8 @@ class Loop:
             if registered is not None and not is_first:
                 # Not before: an engine gives up an attempt that does not register, and a file system may be away.
                 self._recall()
+            if is_first and registered is not None and not self._over():
+                self._take_over_trials()
             if registered is not None and not self._over():
                 self._handle(registered)
             if self._watcher is not None and not self._over():
@@ -223,7 +228,7 @@ class Loop:
                     self._release_held(heartbeat_at)
                 self._note_down()
                 self._answer_recorded()
-                if self._state.unrecorded:
+                if self._state.awaits_journal:
                     self._handle(events.JournalWritten(self._journal.written))
             if self._watcher is not None:
                 self._watcher.close()
@@ -261,6 +266,23 @@ class Loop:
             recovered, usage = found
             self._state.recall(recovered)
             usage_history.recall(self._state, usage)
+
+    def _take_over_trials(self) -> None:
+        """Learn what had ended in the sweep that this one goes on from. A file system may be away."""
+        before, spec = self._submission.resumed_from, self._submission.spec
+        if spec.sweep is None or not before:
+            return
+        from dlapp.am.takeover import trials_to_take
+
+        def read() -> events.TrialsTakenOver:
+            results, kept = self._app_dir.former_sweep(ApplicationId.from_text(before))
+            return trials_to_take(results, kept, spec.outputs, self._application_id, self._app_dir.hdfs)
+
+        self._state.lack = f"the trials of {before} are read"
+        taken = self._wait_for(read)
+        self._state.lack = ""
+        if taken is not None:
+            self._handle(taken)
 
     def _wait_for(self, work: Callable[[], T], *, shows: bool = False) -> T | None:
         """Return what a part of the start gives that may take hours; None: this attempt is over. What comes in waits,
@@ -408,7 +430,7 @@ class Loop:
             self._answer_report(call, container_id)
 
     def _on_journal_written(self) -> None:
-        if self._unrecorded or self._state.unrecorded:
+        if self._unrecorded or self._state.awaits_journal:
             self._queue.put(WAKE)
 
     def _release_held(self, now: float) -> None:
@@ -650,6 +672,7 @@ class Loop:
             self._journal.flush()
             self._write_view(final=final)
             self._write_usage(final=final)
+            self._write_trials(final=final)
         except OSError as error:
             if not self._disk_trouble:
                 log.warning(f"the journal or the view cannot be written ({error}); it is tried again")
@@ -680,6 +703,20 @@ class Loop:
         while len(data := json.dumps(usage_history.as_json(self._state), separators=(",", ":"))) > MAX_USAGE_BYTES:
             usage_history.thin_all(self._state)
         self._app_dir.write_usage(data.encode())
+
+    def _write_trials(self, *, final: bool) -> None:
+        """Write the results of a sweep, when they have changed, as seldom as the view."""
+        sweep = self._state.sweep
+        if (
+            sweep is None
+            or sweep.changed == self._trials_written
+            or not (final or time.monotonic() >= self._trials_due)
+        ):
+            return
+        self._trials_written, began_s = sweep.changed, time.thread_time()
+        self._app_dir.write_trials(sweep.results())
+        pause_s = max(TRIALS_EVERY_S, (time.thread_time() - began_s) / VIEW_SHARE)
+        self._trials_due = time.monotonic() + pause_s
 
     def _end(self) -> None:
         self._note_down(final=True)

@@ -23,6 +23,7 @@ from dlapp.report import CommitClaim, OutputClaim, OutputView
 from dlapp.spec import OnFailure, OutputSpec, Submission
 from dlapp.storage import commit
 from dlapp.storage.api import DiskFull, Moved
+from dlapp.storage.copies import copy_output
 from dlapp.storage.open import open_output
 from dlapp.storage.settlement import ApplicationOutputs, Waits
 from dlapp.storage.tree import remove_tree
@@ -90,6 +91,11 @@ class OutputSettlement:
         if unsaved:
             ending = replace(ending, diagnostics="; ".join(filter(None, (ending.diagnostics, *unsaved))))
         wanted = replace(wanted, ending=ending, failed=in_order((*wanted.failed, *salvaged)))
+        try:
+            self._patiently(lambda _: self._copy_sources(wanted.parts), give_up=True)
+        except DlappError as error:
+            left = self.leave(in_order((*wanted.parts, *wanted.failed)))
+            return OutputsSettled(left, f"the output of the sweep before could not be copied: {error}")
         outputs = tuple(
             OutputClaim(
                 target=one.target,
@@ -223,6 +229,14 @@ class OutputSettlement:
         """Keep what the containers stored as ``.partial``, or remove it; None: remove all."""
         return self._outputs.leave(None if parts is None else lambda output: self._named_parts(parts, output))
 
+    def _copy_sources(self, parts: Sequence[Part]) -> None:
+        """Copy what trials stored in the sweep that this one goes on from to where it is committed from."""
+        for part in parts:
+            for stored, source in zip(part.outputs, part.sources, strict=False):
+                files = open_output(stored.part, self._app_dir.hdfs)
+                if not files.exists(stored.part):
+                    copy_output(source, stored.part, self._app_dir.hdfs)
+
     def _finish_claim_of_another(self, claim: CommitClaim) -> OutputsSettled:
         settled = self.finish(claim, again=True, give_up=True)
         return replace(settled, ended=ApplicationEnd(claim.final_status, claim.cause, claim.diagnostics))
@@ -235,7 +249,7 @@ class OutputSettlement:
                 target = targets.get(stored.name)
                 if target is None:
                     return f"{part.container_id} reported the output {shown(stored.name)!r}, which does not exist"
-                if stored.part != commit.part_location(target, self._application_id, part.container_id):
+                if stored.part != commit.part_location(target, self._application_id, part.place):
                     return (
                         f"{part.container_id} reported its output at {shown(stored.part)}, which is not its own part "
                         f"of {shown(target)}; nothing is committed"
@@ -260,12 +274,14 @@ class OutputSettlement:
         """
         named = {}
         for part in parts:
-            location = commit.part_location(output.target, self._application_id, part.container_id)
+            location = commit.part_location(output.target, self._application_id, part.place)
             if any(
                 (stored.name, stored.part) == (output.name, location) and stray in (None, stored.stray)
                 for stored in part.outputs
             ):
-                if self._spec.containers == 1:
+                if part.trial:
+                    name = str(part.index)
+                elif self._spec.containers == 1:
                     name = ""
                 elif len(self._spec.roles) == 1:
                     name = str(part.index)

@@ -186,6 +186,8 @@ def _phase_of(state: ApplicationState) -> str:
             return f"stopping, {running} of {total} still running"
         return f"storing{obstacles.get(Phase.STORING, '')}" if storing else "stopping"
     words = []
+    if (sweep := state.sweep) is not None:
+        words.append(f"{len(sweep.trials) - sweep.left} of {len(sweep.trials)} trials ended, {sweep.running} running")
     if running:
         words.append(f"running {running} of {total}")
     if storing:

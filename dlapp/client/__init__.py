@@ -368,6 +368,7 @@ class Client(Closeable):
         container: int | ContainerId | None = None,
         try_number: int | None = None,
         generation: int | None = None,
+        trial: int | None = None,
         streams: Sequence[str] = ("stdout", "stderr"),
         last_lines: int | None = None,
         since_ms: int | None = None,
@@ -383,6 +384,7 @@ class Client(Closeable):
             container: CONTAINER_INDEX or id of the only one wanted; None: all.
             try_number: the try of each index, from 1; None: the last one, or that of the container's id.
             generation: of the gang, from 0: what its programs printed before it was restarted; None: the last one.
+            trial: number of a trial of a sweep: what its last try has printed, in place of what containers did.
             streams: of ``stdout``, ``stderr`` and ``dlapp.log`` (our own words on the container).
             last_lines: begin with so many lines of each stream; None: with all.
             since_ms: begin with the lines that were complete at this time [ms since 1970], and with those whose time is
@@ -396,10 +398,13 @@ class Client(Closeable):
         Raises:
             NotFound: there is no such application, or (it can be known) no such container, try or generation.
         """
-        from dlapp.client.logs import STREAMS, Logs, of_generation, pieces_since, read_logs
+        from dlapp.client.logs import STREAMS, Logs, of_generation, of_trial, pieces_since, read_logs
         from dlapp.system.log_times import former_name
 
-        application_id = self._id(application_id)
+        application_id, trial_name = self._id(application_id), ""
+        if trial is not None:
+            container, trial_name = self._try_of_trial(application_id, trial)
+            application_id = container.application  # this sweep may go on from the one that ran it
         latest, engine = self.status(application_id), self._on(application_id)
         wanted = (lambda log: container in (None, log.index, log.container_id)) if container is not None else None
 
@@ -427,10 +432,14 @@ class Client(Closeable):
             _check_container(container, latest, logs)
             if try_number is not None and not (follow and not latest.state.ended):
                 _check_try(try_number, latest, [log for log in logs if wanted is None or wanted(log)])
+            if trial_name:
+                return latest.state.ended, [of_trial(log, trial_name) for log in logs]
             former = _before_generation(generation, latest, logs)
             return latest.state.ended, [of_generation(log, one) if one is not None else log for log, one in former]
 
         def collected(log: LogFiles, stream: str) -> Iterator[bytes] | None:
+            if trial_name:
+                return engine.aggregated_log(latest, log, f"{trial_name}.{stream}")
             ((_, former),) = _before_generation(generation, latest, [log])
             name = stream if former is None or stream not in STREAMS else former_name(stream, former)
             return engine.aggregated_log(latest, log, name)
@@ -452,6 +461,21 @@ class Client(Closeable):
             missing=missing,
         )
         return pieces if since_ms is None else pieces_since(pieces, since_ms)
+
+    def _try_of_trial(self, application_id: ApplicationId, number: int) -> tuple[ContainerId, str]:
+        """Return the container of the last try of a trial, and the name of the try.
+
+        Raises:
+            NotFound: it was never started.
+        """
+        from dlapp.ids import ContainerId, trial_part
+
+        results = self.sweep(application_id).results()
+        found = next((one for one in results.trials if one.number == number), None)
+        if found is None or not found.container_id:
+            known = f"it has {results.total}, numbered from 0" if number >= results.total else "it was not started yet"
+            raise NotFound(f"{application_id} has no logs of trial {number}: {known}")
+        return ContainerId.from_text(found.container_id), trial_part(number, found.tries)
 
     def log_tail(
         self, application_id: AnyApplication, container: int, *, stream: str = "stderr", lines: int = 10

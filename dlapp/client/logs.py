@@ -151,6 +151,21 @@ def of_generation(log: LogFiles, number: int) -> LogFiles:
     return replace(log, files=files)
 
 
+def of_trial(log: LogFiles, name: str) -> LogFiles:
+    """Return the logs of a trial, which are beside those of its container.
+
+    Args:
+        log: of the container.
+        name: of the try of the trial (`dlapp.ids.trial_part`).
+    """
+    files = {}
+    for stream in STREAMS:
+        before, there, after = log.files.get(stream, "").rpartition(f"/{stream}")
+        if there:
+            files[stream] = f"{before}/{name}.{stream}{after}"
+    return replace(log, files=files)
+
+
 def path_of(url: str) -> str:
     """The local file that a ``file://`` URL names."""
     from urllib.parse import unquote_to_bytes

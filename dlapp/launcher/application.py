@@ -9,6 +9,7 @@ nothing escaped. What begins with ``hdfs:``, and on a cluster every path, is a l
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,6 +63,8 @@ from dlapp.value import Value, field, replace
 
 WARNING = "warning: "
 SMALL_MIB = 64
+TRIALS = "trials"
+"""Name of the directory that has those of the trials of a sweep, in the place of its output."""
 """A bare number below it is often meant as GiB."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
@@ -821,6 +824,8 @@ class _Maker:
             self._fault(section, "output_path", f"{_seen(os.path.normpath(there))}: is not a directory")
         if target is None:
             return None
+        if "sweep" in self.properties.sections and posixpath.basename(target.rstrip("/")) != TRIALS:
+            target = f"{target.rstrip('/')}/{TRIALS}"  # it has a directory for each trial
         previous, overwrite = get(section, "keep_previous", 0), get(section, "overwrite", False)
         if previous and not overwrite:
             self._fault(section, "keep_previous", "has no effect without overwrite=true")
@@ -887,6 +892,9 @@ class _Maker:
             return None
         if sweep.sampler is Sampler.OPTUNA and (problem := self._optuna_problem()):
             self._fault("sweep", "sampler", problem)
+        for where, problem in self._not_in_sweeps():
+            section, _, key = where.partition(".")
+            self.faults.add(self.properties.line(section, key), where, problem)
         self.notes += unknown_names(sweep, self._application("user_shell_args", ()))
         for where, problem in problems_with_sweep(
             sweep, roles=roles, gang=gang, framework=framework, checkpoint=checkpoint, env=env
@@ -906,6 +914,14 @@ class _Maker:
         if importlib.util.find_spec("optuna") is not None:
             return ""
         return "needs Optuna, which is not installed here: pip install optuna numpy, or dlapp with the extra optuna"
+
+    def _not_in_sweeps(self) -> Iterator[tuple[str, str]]:
+        """Find what has no effect in a sweep: each time the key, and the problem."""
+        if self._application("hang_timeout") is not None:
+            yield "application.hang_timeout", "has no effect in a sweep; trial_time limits how long a trial runs"
+        for name in self._sections("from_hdfs"):
+            if self.properties.value(name, "shard", False):
+                yield f"{name}.shard", "is true, and which container runs a trial is not known before"
 
     def _location(self, text: str, *, pattern: bool) -> str:
         """Return the location of a path: on HDFS or on this machine, as it says, else as the engine has it. Raises

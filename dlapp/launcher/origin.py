@@ -16,6 +16,7 @@ from dlapp.locations import HdfsPlace, shown
 from dlapp.spec import AppSpec, CheckpointSpec, Submission, gangs_of
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.place import open_place
+from dlapp.sweep.spec import SweepSpec
 from dlapp.value import replace
 
 
@@ -25,7 +26,7 @@ class Origin(NamedTuple):
     Args:
         application_id: its id.
         submission: what was submitted.
-        resumes: the new one goes on from its checkpoints.
+        resumes: the new one goes on from its checkpoints, or from its trials.
         archive: location of its packed workspace; empty: the new one has a workspace of its own.
     """
 
@@ -83,9 +84,12 @@ class Origin(NamedTuple):
         if not self.resumes:
             return spec
         before = self.submission.spec
+        if before.sweep is not None:
+            return self._checked_sweep(before.sweep, spec)
         if before.checkpoint is None:
             raise UsageError(
-                f"{self.application_id} has no [checkpoint], so nothing can be resumed; --again runs it anew"
+                f"{self.application_id} has no [checkpoint] and no [sweep], so nothing can be resumed; --again runs it "
+                "anew"
             )
         if spec.checkpoint is None:
             raise UsageError(f"[checkpoint] is missing, and {self.application_id} is to be resumed from one")
@@ -105,6 +109,25 @@ class Origin(NamedTuple):
         if not _has_whole(place, checkpoint, spec, hdfs):
             raise NotFound(f"{shown(place)} has no whole checkpoint; --again {self.application_id} runs it anew")
         return replace(spec, checkpoint=checkpoint)
+
+    def _checked_sweep(self, before: SweepSpec, spec: AppSpec) -> AppSpec:
+        """Return the spec of a sweep that goes on from this one; its output takes the place of this one's."""
+        if spec.sweep is None:
+            raise UsageError(f"[sweep] is missing, and {self.application_id} is a sweep that is to be resumed")
+        from dlapp.sweep.trial import first_difference
+
+        numbers = range(min(before.trials, spec.sweep.trials))
+        if (number := first_difference(before, spec.sweep, numbers)) is not None:
+            raise UsageError(
+                f"trial {number} has other parameters than in {self.application_id}: a sweep that is resumed can have "
+                "more trials at its end, and the trials before them stay as they are"
+            )
+        former = {one.name: one for one in self.submission.spec.outputs}
+        outputs = tuple(
+            replace(one, overwrite=True) if one.name in former and former[one.name].target == one.target else one
+            for one in spec.outputs
+        )
+        return replace(spec, outputs=outputs)
 
 
 def _has_whole(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: HdfsPlace | None) -> bool:

@@ -68,7 +68,9 @@ class Payload(Value, kw_only=True):
     """All that is needed to run one payload.
 
     Args:
-        directory: the container's directory on this host; the files below lie in it.
+        directory: the container's directory on this host, or that of a trial in it; the files below lie in it.
+        task_directory: the container's directory, where ``directory`` is another one.
+        name: of the payload among those of its container; empty: it is the only one.
         script: relative to the workspace; empty: ``command`` runs.
         command: the words of a program that runs without a shell; PATH has it, or it is a path.
         env: the payload's environment; in Docker what is set on top of the image's. `Running.start` may add to it.
@@ -94,6 +96,8 @@ class Payload(Value, kw_only=True):
     caches: tuple[tuple[str, str], ...] = ()
     keep_fds: tuple[int, ...] = ()
     as_submitter: bool = False
+    task_directory: str = ""
+    name: str = ""
 
     workspace = _Inside("workspace")
     """The payload's working directory, on the host."""
@@ -111,8 +115,6 @@ class Payload(Value, kw_only=True):
     """File in which the wrapper writes how it ended."""
     life = _Inside("life")
     """The FIFO of its lifeline."""
-    ending = _Inside("ending")
-    """In Docker: the FIFO by which the wrapper says that the program has ended."""
 
     python = _Inside("python")
     """Directory of the module dlapp_context, on the host."""

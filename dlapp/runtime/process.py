@@ -9,7 +9,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlapp.messages import Fault
@@ -29,12 +29,14 @@ class Guardian:
 
     Args:
         outer, channel: what `dlapp.runtime.guardian.fork_guardian` returned.
+        siblings: other guardians of the same task; where one of them is closed, all are.
 
     ``own_namespace`` says whether the payload gets a pid namespace; None until the guardian has told.
     """
 
-    def __init__(self, outer: int, channel: socket.socket) -> None:
+    def __init__(self, outer: int, channel: socket.socket, siblings: Sequence[Guardian] = ()) -> None:
         self._outer, self._channel = outer, channel
+        self.siblings = siblings
         self._heard = bytearray()
         self._inner: int | None = None
         self.own_namespace: bool | None = None
@@ -88,26 +90,31 @@ class Guardian:
                 os.kill(self._inner, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the guardian and all that it guards; returns when nothing is left. May be repeated."""
+        """End the guardian and all that it guards; returns when nothing is left. May be repeated.
+
+        Its siblings end with it: of what is left when one of them was killed, nobody could tell whose it is.
+        """
         if self._channel.fileno() < 0:
             return
-        self.news()  # its first word may still be unread, and says who inner is
-        self._channel.close()
+        left = {one._outer: one for one in (self, *self.siblings)}
+        for one in left.values():
+            one.news()  # its first word may still be unread, and says who inner is
+            one._channel.close()
         deadline = time.monotonic() + _PATIENCE_S
-        reached = False
         while True:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
-            if pid == self._outer:
-                reached = True
-            elif pid == 0:
-                if reached:
+            if pid:
+                left.pop(pid, None)
+            else:
+                if not left:
                     kill_descendants()  # outer was killed: they are ours
                 elif time.monotonic() > deadline:
                     deadline += _PATIENCE_S
-                    self.kill_inner()
+                    for one in left.values():
+                        one.kill_inner()
                 time.sleep(0.002)
 
 
@@ -199,8 +206,8 @@ class PlainRun:
                 self._lifeline.close()
 
     def close(self) -> None:
-        """See `Running.close`. The guardian of a payload that has ended is ready for another one."""
-        if self._result is None:
+        """See `Running.close`. The guardian of a payload that has ended, or never began, is ready for another one."""
+        if self._result is None and self._lifeline is not None:
             self._guardian.close()
         if self._lifeline is not None:
             self._lifeline.close()

@@ -177,7 +177,7 @@ class HdfsStagingFiles:
             application_id, outputs, claim, keep: as there.
         """
         from dlapp.storage.commit import parts_location
-        from dlapp.storage.commit.marker import is_container
+        from dlapp.storage.commit.marker import is_part
         from dlapp.storage.settlement import ApplicationOutputs
 
         settled = ApplicationOutputs(application_id, outputs, open_files=self._at)
@@ -186,6 +186,6 @@ class HdfsStagingFiles:
 
         def parts_of(output: OutputSpec) -> list[tuple[str, str]]:
             above = parts_location(output.target, application_id)
-            return [(name, f"{above}/{name}") for name in self.names(above) if is_container(name, str(application_id))]
+            return [(name, f"{above}/{name}") for name in self.names(above) if is_part(name, str(application_id))]
 
         return settled.leave(parts_of if keep else None)

@@ -51,6 +51,7 @@ class TrialView(Value, kw_only=True):
         reports: how often it reported the metric, in its last run.
         ran_s: how long its program has run, in its last run [s].
         container: CONTAINER_INDEX of the container that runs it, or ran it last; None: none did.
+        container_id: of that container; empty: not known.
         exit_code: of its program; None: it runs, or a signal ended it.
         why: why it was stopped or failed, or has no metric; empty: there is nothing to say.
         curve: steps and values that it reported, at most `MAX_CURVE_POINTS` of them.
@@ -68,6 +69,7 @@ class TrialView(Value, kw_only=True):
     exit_code: int | None = None
     why: str = ""
     curve: tuple[tuple[float, float], ...] = ()
+    container_id: str = ""
 
 
 class SweepResults(Value, kw_only=True):
@@ -160,6 +162,7 @@ def trial_line(trial: TrialView, parameters: Iterable[str]) -> str:
         trial.why,
         [trial.parameters.get(name) for name in parameters],
         " ".join(f"{int(step) if step == int(step) else step} {value!r}" for step, value in trial.curve),
+        trial.container_id,
     )
     return json.dumps(row, separators=(",", ":"))
 
@@ -195,6 +198,7 @@ def read_results(text: str, *, curves: bool = True) -> SweepResults:
 
 def _trial(row: Any, names: tuple[str, ...], curves: bool) -> TrialView:
     number, state, tries, metric, step, reports, ran_s, container, exit_code, why, values, curve = row[:12]
+    container_id = row[12] if len(row) > 12 else ""
     return TrialView(
         number=_checked(number, int),
         state=_STATES[state],
@@ -208,6 +212,7 @@ def _trial(row: Any, names: tuple[str, ...], curves: bool) -> TrialView:
         why=_checked(why, str),
         parameters={name: _checked(value, str) for name, value in zip(names, values, strict=True) if value is not None},
         curve=_curve(curve) if curves else (),
+        container_id=_checked(container_id, str),
     )
 
 

@@ -23,6 +23,17 @@ class Stopped(Exception):
     """The step was cut off by an order to stop."""
 
 
+class UninterruptedSteps:
+    """Stand-in for an `InterruptHandler`, for steps on other threads, which no order cuts off."""
+
+    wanted = Stop.NO
+    why = ""
+
+    def interruptible(self, _by: Stop = Stop.SOFT) -> contextlib.AbstractContextManager[None]:
+        """A step that nothing cuts off."""
+        return contextlib.nullcontext()
+
+
 class InterruptHandler:
     """Handler of requests to stop this task. Made and used on the main thread; `order` is for any.
 

@@ -9,7 +9,7 @@ from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.messages import Fault, Stop
 from dlapp.runtime.payload import PayloadError
 from dlapp.storage.api import DiskFull
-from dlapp.task.interrupt import InterruptHandler, Stopped
+from dlapp.task.interrupt import InterruptHandler, Stopped, UninterruptedSteps
 
 REACH_S = 2.0
 """How long ZooKeeper or a NameNode may take to answer before it counts as away."""
@@ -25,7 +25,12 @@ class StepFailed(Exception):
 
 @contextmanager
 def step(
-    stopper: InterruptHandler, what: str, *, node: bool = False, service: str = "", cut_by: Stop = Stop.SOFT
+    stopper: InterruptHandler | UninterruptedSteps,
+    what: str,
+    *,
+    node: bool = False,
+    service: str = "",
+    cut_by: Stop = Stop.SOFT,
 ) -> Iterator[None]:
     """A step that an order to stop may cut off; its errors become `StepFailed`.
 

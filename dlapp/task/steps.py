@@ -32,6 +32,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.errors import DlappError, Unreachable, UsageError
+from dlapp.ids import trial_part
 from dlapp.launch_spec import FILE_NAME, RESERVED_FROM, LaunchSpec
 from dlapp.locations import HDFS, HdfsPlace
 from dlapp.messages import PREEMPTED, Assignment, Fault, PayloadStatus, Phase, Stop, TaskResult
@@ -66,13 +67,17 @@ from dlapp.task.usage import UsageMeter
 from dlapp.value import replace
 
 if TYPE_CHECKING:
+    from dlapp.messages import TrialOrder, TrialWork
     from dlapp.roster import Roster
+    from dlapp.runtime.docker import DockerRun
     from dlapp.storage.cache.payload import PayloadCaches
     from dlapp.storage.inputs import PlannedInput
     from dlapp.task.data.checkpoints import TaskCheckpoints
     from dlapp.task.gpu_lease import GpuLease
     from dlapp.task.mpi.payload import MpiPayload
     from dlapp.task.rendezvous import Rendezvous
+    from dlapp.task.sweep.worker import WorkerEnd
+    from dlapp.task.sweep.workspace import WorkspaceTemplate
 
 RESULT_DEADLINE_S = 60.0
 """How long the result is tried to be brought to an ApplicationMaster that does not answer, or to the next one."""
@@ -112,6 +117,7 @@ class Task:
         self._check_node = check_node
         self._home, self._keep_fds = home, keep_fds
         self._guardian = Guardian(outer, channel)
+        self._guardians = [self._guardian]
         self._stopper = InterruptHandler()
         self._log = TaskLog(os.path.join(home, "dlapp.log"))
         self._note = self._log.note
@@ -171,6 +177,9 @@ class Task:
                 return 1
             one = self._assignment
             self._note(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
+            if one.sweep is not None and one.docker_image is None:
+                link.rest()  # the guardians of the other slots would hold its connection
+                self._fork_guardians(one.sweep.slots - 1)
             self._generation = one.generation
             self._meter = UsageMeter(one.resources.memory_mib)
             link.begin(one.index, one.generation, self._meter.measured)
@@ -245,6 +254,8 @@ class Task:
         self._open_checkpoints()
         self._fill_workspace()
         self._lease_gpus()
+        if self._assignment.sweep is not None:
+            return self._run_trials(self._assignment.sweep)
         while True:
             self._take_place()
             run = self._made_ready()
@@ -275,6 +286,111 @@ class Task:
         mounts = self._inputs.mounts if self._inputs is not None else ()
         mounted = [os.path.relpath(path, workspace) for _, path in mounts]  # Docker makes the mount points
         return self._outputs.store(result, ran_s, self._changes, mounted)
+
+    def _fork_guardians(self, more: int) -> None:
+        """Fork a guardian for each other slot. No thread runs yet."""
+        from dlapp.runtime.guardian import fork_guardian
+
+        for _ in range(more):
+            others = [one.fileno() for one in self._guardians]
+            self._guardians.append(Guardian(*fork_guardian(others), siblings=self._guardians))
+        self._guardian.siblings = self._guardians
+
+    def _run_trials(self, work: TrialWork) -> TaskResult:
+        """Run the trials that orders name, until there are no more."""
+        from dlapp.task.sweep.trial import TrialSetup
+        from dlapp.task.sweep.worker import TrialWorker
+        from dlapp.task.sweep.workspace import WorkspaceTemplate, shared_paths
+
+        one = self._assignment
+        with self._step("the workspace cannot be copied", node=True):
+            own = [each.output_path for each in one.outputs] + ([one.script] if one.script else [])
+            shared = shared_paths([each.input_path for each in one.inputs if not each.as_list], own)
+            mounts = one.docker_image is not None
+            template = WorkspaceTemplate(os.path.join(self._home, "workspace"), shared, mounts=mounts)
+        most = self._policy.log_limit_bytes
+        setup = TrialSetup(
+            assignment=one,
+            work=work,
+            launch=self._launch,
+            home=self._home,
+            logs=os.path.dirname(os.path.realpath(os.path.join(self._home, "stdout"))),
+            template=template,
+            link=self._link,
+            make_run=partial(self._made_trial_ready, work, template),
+            kill_grace_s=lambda: self._kill_grace_s,
+            log_limit_bytes=one.log_limit_bytes if most is None else min(one.log_limit_bytes, most),
+            note=self._note,
+            tell=self._stopper.wake,
+        )
+        worker = TrialWorker(setup, self._stopper, why_over=self._why_no_trial, sample=self._meter.sample)
+        self._wait()
+        with self._lease.watched(self._stopper.wake) if self._lease else nullcontext():
+            self._say(Phase.RUNNING)
+            if self._inputs is not None:
+                self._inputs.settle_later()
+            self._meter.begin_run(worker.counters)
+            try:
+                return worker.run()
+            finally:
+                self._meter.end_run()
+
+    def _why_no_trial(self) -> WorkerEnd | None:
+        from dlapp.task.sweep.worker import WorkerEnd
+
+        if self._is_home_gone:
+            return WorkerEnd(_HOME_GONE, is_lost=True)
+        if self._lease is not None and self._lease.has_failed:
+            return WorkerEnd(self._lease.why_it_failed() or "a GPU failed")
+        if self._assignment.docker_image is None and any(one.gone for one in self._guardians):
+            return WorkerEnd("a guardian was killed, and the trials with it")
+        return None
+
+    def _made_trial_ready(
+        self, work: TrialWork, template: WorkspaceTemplate, order: TrialOrder, slot: int, home: str
+    ) -> Running:
+        """Make the payload of a trial ready; by the thread of its slot.
+
+        Args:
+            work: what the trials of this container share.
+            template: of their workspaces.
+            order: the trial.
+            slot: its slot, which has its share of the GPUs, or all if they cannot be divided.
+            home: its directory.
+        """
+        from dlapp.sweep.trial import TrialSpec
+
+        trial = TrialSpec(order.number, dict(order.parameters))
+        one, is_plain = self._assignment, self._assignment.docker_image is None
+        payload = self._plain_payload(home) if is_plain else self._docker_payload()
+        devices, indices = payload.gpus, self._gpus
+        if devices and len(devices) % work.slots == 0:
+            share = len(devices) // work.slots
+            own = slice(slot * share, (slot + 1) * share)
+            devices, indices = devices[own], indices[own]
+        env = {**payload.env, **trial.environment(), "NV_GPU": ",".join(map(str, indices))}
+        if is_plain:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(each.uuid for each in devices)
+        amounts = one.resources
+        payload = replace(
+            payload,
+            directory=home,
+            task_directory=self._home,
+            name=trial_part(order.number, order.try_number),
+            env=env,
+            args=trial.arguments(payload.args),
+            command=trial.arguments(payload.command),
+            gpus=devices,
+            resources=replace(
+                amounts,
+                memory_mib=max(1, amounts.memory_mib // work.slots),
+                vcores=max(1, amounts.vcores // work.slots),
+            ),
+            mounts=template.mounts_of(os.path.join(home, "workspace")),
+        )
+        if is_plain:
+            return PlainRun(payload, self._guardians[slot])
+        return self._docker_run(payload)
 
     @property
     def _is_recalled(self) -> bool:
@@ -521,6 +637,7 @@ class Task:
                 into = inside_workspace(self._home, one.input_path)
                 # What is mounted is not there for whoever stores the output, and cannot be written.
                 may_mount = in_docker and not one.unpack and not any(f"{into}/".startswith(f"{p}/") for p in outputs)
+                may_mount = may_mount and self._assignment.sweep is None  # its trials have all input mounted
                 moved = planned.bring(
                     into,
                     partial(
@@ -614,26 +731,58 @@ class Task:
         return one.docker_image is not None, outputs, [*outputs, *others]
 
     def _made_ready(self) -> Running:
-        one = self._assignment
-        if one.docker_image is None:
-            home = os.path.join(self._home, "home")
-            os.makedirs(home, 0o700, exist_ok=True)  # on a cluster the submitter's is not there
-            payload = self._payload(
-                workspace=os.path.join(self._home, "workspace"),
-                home=home,
-                tmp=os.path.join(self._home, "tmp"),
-                run=os.path.join(self._home, "run"),
-                python=os.path.join(self._home, "python"),
-                submitter=self._launch.environment,
-            )
-            return PlainRun(payload, self._guardian)
-        from dlapp.runtime import container_factory
-        from dlapp.runtime.docker import DockerRun
-
+        if self._assignment.docker_image is None:
+            os.makedirs(os.path.join(self._home, "home"), 0o700, exist_ok=True)  # on a cluster the submitter's is away
+            return PlainRun(self._plain_payload(self._home), self._guardian)
         self._guardian.close()  # a container has its own init, and its lifeline
         phase = self._link.phase
         self._say(phase, detail="making the container")
-        payload = self._payload(
+        with self._step("the container could not be made", node=True):
+            run = self._docker_run(self._docker_payload(), partial(self._wait_out, phase=phase), self._teller())
+        self._link.say(phase, gpus=self._gpus, image=run.image_digest)
+        return run
+
+    def _docker_run(
+        self,
+        payload: Payload,
+        wait_out: Callable[[Callable[[], None]], None] = lambda prepare: prepare(),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> DockerRun:
+        """Make a container. For any thread.
+
+        Args:
+            payload: that is to run in it.
+            wait_out: calls what it is given, again while Docker or a registry is away.
+            progress: told how much of the image has come.
+        """
+        from dlapp.runtime.docker import DockerRun
+
+        policy, settings = self._policy.docker, self._launch.docker
+        if self._assignment.network is not None:
+            settings = replace(settings, network=self._assignment.network)
+        run = DockerRun(payload, settings, policy, self._note, progress)
+        try:
+            wait_out(run.prepare)
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    def _plain_payload(self, home: str) -> Payload:
+        """Return the payload as a process; its files are in the directory ``home``."""
+        return self._payload(
+            workspace=os.path.join(home, "workspace"),
+            home=os.path.join(home, "home"),
+            tmp=os.path.join(home, "tmp"),
+            run=os.path.join(home, "run"),
+            python=os.path.join(home, "python"),
+            submitter=self._launch.environment,
+        )
+
+    def _docker_payload(self) -> Payload:
+        from dlapp.runtime import container_factory
+
+        return self._payload(
             workspace=container_factory.WORKSPACE,
             home=container_factory.HOME,
             tmp=container_factory.TMP,
@@ -641,18 +790,6 @@ class Task:
             python=container_factory.PYTHON,
             submitter=None,
         )
-        policy, settings = self._policy.docker, self._launch.docker
-        if one.network is not None:
-            settings = replace(settings, network=one.network)
-        with self._step("the container could not be made", node=True):
-            run = DockerRun(payload, settings, policy, self._note, self._teller())
-            try:
-                self._wait_out(run.prepare, phase)
-                self._link.say(phase, gpus=self._gpus, image=run.image_digest)
-            except BaseException:
-                run.close()
-                raise
-        return run
 
     def _payload(
         self, *, workspace: str, home: str, tmp: str, run: str, python: str, submitter: dict[str, str] | None
@@ -925,7 +1062,7 @@ class Task:
             self._checkpoints.close()
         if self._mpi is not None:
             self._mpi.close()
-        for name in ("workspace", "home", "tmp", "run", "python"):
+        for name in ("workspace", "trials", "home", "tmp", "run", "python"):
             if name == "workspace" and self._has_begun and (self._outputs.stays or self._is_left_to_aftermath):
                 continue
             try:

@@ -18,7 +18,7 @@ from tests.notifications.test_channels import free_port
 from tests.services.http_server import Answer, Request, http_server
 from tests.services.mail_server import mail_server
 
-END_S = 120.0
+END_S = 60.0
 
 
 class Hook:

@@ -104,7 +104,7 @@ def test_a_file_without_checkpoints_cannot_resume(tmp_path: Path) -> None:
     without = replace(spec(tmp_path), checkpoint=None)
     with pytest.raises(UsageError, match=r"\[checkpoint\] is missing"):
         origin(spec(tmp_path)).checked_spec(without, None)
-    with pytest.raises(UsageError, match=r"has no \[checkpoint\], so nothing can be resumed"):
+    with pytest.raises(UsageError, match=r"has no \[checkpoint\] and no \[sweep\], so nothing can be resumed"):
         origin(without).checked_spec(spec(tmp_path), None)
 
 

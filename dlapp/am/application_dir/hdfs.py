@@ -30,6 +30,7 @@ from dlapp.cluster.yarn.staging import (
     COMMIT,
     KILL,
     MAX_CLAIM_BYTES,
+    MAX_HISTORY_BYTES,
     MAX_REQUEST_BYTES,
     OWN_FILE_MODE,
     OWN_MODE,
@@ -42,13 +43,14 @@ from dlapp.cluster.yarn.staging import (
     StagingFiles,
     StagingPaths,
 )
-from dlapp.errors import DlappError, NotFound, Unreachable
+from dlapp.errors import DlappError, NotFound, SpecError, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.messages import address_name
-from dlapp.report import ApplicationView, CommitClaim
+from dlapp.report import ApplicationView, CommitClaim, OutputView
 from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import DEFAULT_OUTPUT_PATIENCE_S, Submission
+from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import log
 from dlapp.system.waits import Wait
 from dlapp.usage import MAX_USAGE_BYTES
@@ -172,6 +174,26 @@ class HdfsApplicationDir:
             log.warning(f"the use of the containers so far cannot be read: {error}")
             return {}
         return found if isinstance(found, dict) else {}
+
+    def former_sweep(self, application_id: ApplicationId) -> tuple[str, tuple[OutputView, ...]]:
+        """Return the results of the sweep of another application of the user, and where its outputs are.
+
+        Args:
+            application_id: of the application, which has ended.
+        """
+        try:
+            history = parse_json(self._files.read(self._paths.history(application_id), max_bytes=MAX_HISTORY_BYTES))
+            found = history.get("outputs") or (history.get("view") or {}).get("outputs") or ()
+            outputs = tuple(from_json(OutputView, one) for one in found)
+        except NotFound:
+            return "", ()
+        except (SpecError, ValueError, AttributeError, TypeError) as error:
+            raise DlappError(f"the history of {application_id} cannot be read: {error}") from error
+        try:
+            data = self._files.read(self._paths.trials(application_id), max_bytes=MAX_RESULTS_BYTES)
+        except NotFound:
+            return "", outputs
+        return data.decode(errors="replace"), outputs
 
     def check_ours(self) -> None:
         """Raise `Superseded` where another attempt has taken over, or has ended the application."""

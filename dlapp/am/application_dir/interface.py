@@ -10,9 +10,9 @@ from dlapp.errors import DlappError
 if TYPE_CHECKING:
     from dlapp.am.model.events import Kill, Published, Release, SoftKill
     from dlapp.cluster import Heartbeat
-    from dlapp.ids import ContainerId
+    from dlapp.ids import ApplicationId, ContainerId
     from dlapp.locations import HdfsPlace
-    from dlapp.report import ApplicationView, CommitClaim
+    from dlapp.report import ApplicationView, CommitClaim, OutputView
 
     Notice = Published | Kill | SoftKill | Release | Heartbeat
     """News from the directory: tasks of an earlier attempt can find this one; a request to end the application, or
@@ -101,6 +101,15 @@ class ApplicationDir(Protocol):
     def usage(self) -> Mapping[str, Any]:
         """Return the use that was written last, also by an earlier attempt; empty: there is none, or it cannot be
         read."""
+
+    def former_sweep(self, application_id: ApplicationId) -> tuple[str, tuple[OutputView, ...]]:
+        """Return the results of the sweep of another application of the user that has ended (`dlapp.sweep.results`),
+        and where its outputs are; empty: there are none.
+
+        Raises:
+            Unreachable: the file system does not answer.
+            DlappError: they cannot be read.
+        """
 
     def check_ours(self) -> None:
         """Raise `Superseded` where another attempt has taken over, or has ended the application."""

@@ -26,12 +26,13 @@ from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
 from dlapp.am.model.events import Kill, Published
 from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.errors import DlappError, NotFound, UsageError
-from dlapp.ids import ContainerId
+from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
-from dlapp.report import ApplicationView, CommitClaim, ContainerView
+from dlapp.report import ApplicationView, CommitClaim, ContainerView, OutputView
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.tree import explaining, remove_tree
+from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock, files, log
 from dlapp.system.files import UntrustedFile
 from dlapp.usage import UsageHistory
@@ -157,6 +158,22 @@ class LocalApplicationDir:
                 log.warning(f"the use of the containers so far cannot be read: {error}")
             return {}
 
+    def former_sweep(self, application_id: ApplicationId) -> tuple[str, tuple[OutputView, ...]]:
+        """Return the results of the sweep of another application of the user, and where its outputs are.
+
+        Args:
+            application_id: of the application, which has ended.
+        """
+        other = LocalApplicationDir(os.path.join(os.path.dirname(self.directory), str(application_id)))
+        view, path = other.view(), other._path("trials.jsonl")
+        try:
+            data = files.read_file(path, max_bytes=MAX_RESULTS_BYTES)
+        except FileNotFoundError:
+            data = b""
+        except (OSError, UntrustedFile) as error:
+            raise DlappError(f"{path} cannot be read: {error}") from error
+        return data.decode(errors="replace"), view.outputs if view is not None else ()
+
     def check_ours(self) -> None:
         """Do nothing: on one machine the next attempt begins when this one's process is dead."""
 
@@ -209,7 +226,7 @@ class LocalApplicationDir:
     def clear_leftovers(self, container_ids: Iterable[ContainerId]) -> None:
         """Remove the workspaces, HOME and TMPDIR of containers whose tasks were killed. Their processes are gone."""
         for container_id in container_ids:
-            for name in ("workspace", "home", "tmp", "run", "python"):
+            for name in ("workspace", "trials", "home", "tmp", "run", "python"):
                 with contextlib.suppress(DlappError, OSError):
                     remove_tree(self._path(f"containers/{container_id}/{name}"))
 

@@ -13,11 +13,13 @@ function of one module; all of them change an `ApplicationState`, and each modul
     preemption  containers that YARN is going to take
     services    containers that wait for a service
     blockers    containers of which nobody knows what they run
+    trials      trials of a sweep: which container runs which, and what their ends mean
     gangs       gates, gangs that begin anew, their rosters, and payloads that hang
     assignment  indexes bound to containers, and freed
     shutdown    how an application ends
     containers  how a container is stopped
     receipts, usage_history    what containers have used
+    sweep_summary  what is said of a sweep, and the output of its trials
     verdict     whose fault an end was, and whether the index is tried again
 
 They call each other by module, so that a test can put another function in the place of one.

@@ -181,6 +181,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         ports=role.ports,
         has_roster=spec.has_roster,
         mpi=_mpi_work_of(state) if framework is Framework.MPI else None,
+        sweep=state.sweep.work if state.sweep is not None else None,
     )
     state.do(Assign(container.container_id, assignment))
     assert container.orders is not None

@@ -72,6 +72,7 @@ def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container
 
 def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd) -> None:
     state.open.pop(end.container_id, None)
+    _release_trials(state, container)
     role = state.role_of(container)
     role.unbound.pop(end.container_id, None)
     role.held.pop(end.container_id, None)
@@ -108,6 +109,13 @@ def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd)
         lose(state, state.instances[index], container, judged)  # it pauses, so that nobody asks without end
 
 
+def _release_trials(state: ApplicationState, container: Container) -> None:
+    if state.sweep is not None:
+        from dlapp.am.decisions.trials import dispatch
+
+        dispatch.release(state, container)
+
+
 def _is_first_late(state: ApplicationState, role: Role) -> bool:
     """Return whether an index waits for which no container came up late before; now one did."""
     first = next((one for n in role.waiting_indexes() if not (one := state.instances[n]).late), None)
@@ -132,6 +140,7 @@ def take_result(state: ApplicationState, container: Container, instance: Instanc
         if gang.was_recalled(state, container):
             container.stop_reason = container.stop_reason or StopReason.RECALLED
     state.open.pop(container.container_id, None)
+    _release_trials(state, container)
     blamed = result.fault in (Fault.USER, Fault.DATA)
     fields = journal.result_fields(container.container_id, result, container.generation)
     state.note("result", durable=blamed, **fields)
@@ -226,6 +235,10 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
         state.mark_done(instance)
         return
     judged = services.as_service(state, judged)
+    if state.sweep is not None:
+        from dlapp.am.decisions.trials import dispatch
+
+        judged = dispatch.worker_verdict(judged)
     gate = state.role_of(container).gate
     if gate.failure is not None and instance.container is container:
         if judged.fault is not Fault.NODE:
@@ -260,7 +273,7 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
         failure = _failure(state, instance, judged)
         if judged.fault is Fault.USER and role.gate.gang and role.gate.open and not _fails_all(instance):
             gang.hold_failure(state, role.gate, instance, failure)
-        elif state.spec.on_container_failure is ContainerFailure.STOP or _fails_all(instance):
+        elif (state.spec.on_container_failure is ContainerFailure.STOP and state.sweep is None) or _fails_all(instance):
             shutdown.fail(state, failure)
         else:
             give_up(state, instance, failure)

@@ -44,6 +44,7 @@ from dlapp.am.model.events import (
     SettlementWaits,
     SoftKill,
     Tick,
+    TrialsTakenOver,
 )
 from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import ApplicationState
@@ -82,6 +83,10 @@ class Master:
                 shutdown.take_stop(state, event)
             case OutputsSettled():
                 shutdown.take_settled(state, event)
+            case TrialsTakenOver():
+                from dlapp.am.decisions.trials import takeover
+
+                takeover.take(state, event)
             case SettlementWaits(lack):
                 state.lack = lack
             case DeviceCountsRead(usable):
@@ -94,6 +99,10 @@ class Master:
                 recovery.take_published(state)
             case JournalWritten(lines):
                 assignment.take_written(state, lines)
+                if state.sweep is not None:
+                    from dlapp.am.decisions.trials import dispatch  # few applications need it
+
+                    dispatch.take_written(state, lines)
             case Tick():
                 pass
         # What follows without an event of its own.
@@ -106,6 +115,10 @@ class Master:
         roster.check(state)
         gang_window.check(state)
         hangs.check(state)
+        if state.sweep is not None:
+            from dlapp.am.decisions.trials import dispatch
+
+            dispatch.check(state)
         shutdown.advance(state)
         idle_guard.check(state)
         notices.check(state)
@@ -158,5 +171,7 @@ class Master:
         return True
 
     def progress(self) -> float:
-        """Share of the deciding indexes that are done, 0 to 1."""
+        """Share of the deciding indexes that are done, or of the trials, 0 to 1."""
+        if self.state.sweep is not None:
+            return 1.0 - self.state.sweep.left / len(self.state.sweep.trials)
         return 1.0 - len(self.state.undecided) / len(self.state.deciding)

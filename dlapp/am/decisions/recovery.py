@@ -51,6 +51,10 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
         state.give_up(state.instances[index], failure)
         if index in former.last and former.containers[former.last[index]].ran:
             state.role_of_index(index).begun.add(index)
+    if state.sweep is not None:
+        from dlapp.am.decisions.trials import recovery  # few applications need it
+
+        recovery.recover(state, former)
     for grant in by_id.values():
         adopt(state, grant)
     if former.ending is not None:

@@ -9,6 +9,7 @@ say.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from dlapp.am.decisions import containers, verdict
 from dlapp.am.model import journal
@@ -30,6 +31,9 @@ from dlapp.ids import ContainerId
 from dlapp.messages import Stop, StopAnswer, StoredOutput
 from dlapp.report import Cause, FinalStatus
 from dlapp.value import replace
+
+if TYPE_CHECKING:
+    from dlapp.am.model.trials import SweepState
 
 MAX_RUNTIME = "max_runtime"
 LIFETIME = "lifetime limit of the queue or application in YARN"
@@ -197,6 +201,9 @@ def advance(state: ApplicationState) -> None:
 
 def _conclude_decided(state: ApplicationState) -> None:
     """End the application where each index that decides has succeeded, or has failed and the others were to go on."""
+    if state.sweep is not None:
+        _conclude_sweep(state, state.sweep)
+        return
     failure = _failure_text(state)
     if all(state.instances[index].failed for index in state.deciding):
         fail(state, failure)
@@ -205,6 +212,21 @@ def _conclude_decided(state: ApplicationState) -> None:
     if failure:
         ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, failure)
     conclude(state, ending, Settlement.COMMIT, grace_ms=int(state.spec.kill_grace_s * 1000))
+
+
+def _conclude_sweep(state: ApplicationState, sweep: SweepState) -> None:
+    """End the application when each trial has ended, or no container is left that could run one."""
+    from dlapp.am.decisions import sweep_summary
+
+    text = sweep_summary.ending_text(sweep)
+    if sweep.left:
+        failures = {one.index: one.failed for one in state.instances if one.failed}
+        fail(state, verdict.failures(failures, len(state.instances)) or "no container is left that runs trials")
+    elif sweep.failed == len(sweep.trials):
+        fail(state, text)
+    else:
+        ending = ApplicationEnd(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, text)
+        conclude(state, ending, Settlement.COMMIT, grace_ms=int(state.spec.kill_grace_s * 1000))
 
 
 def _failure_text(state: ApplicationState) -> str:
@@ -248,6 +270,11 @@ def settle(state: ApplicationState) -> None:
         parts = _without_empty(parts)
     there = {part.index for part in parts}
     failed, lost = _kept_parts([one for one in state.instances if one.index not in there])
+    if state.sweep is not None:
+        from dlapp.am.decisions import sweep_summary
+
+        parts, lost = sweep_summary.parts_of(state.sweep, failed=False), ()
+        failed = sweep_summary.parts_of(state.sweep, failed=True)
     if state.soft_text is not None:
         _describe_soft_end(state, state.soft_text, parts, has_rest=bool(failed or lost))
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
@@ -265,8 +292,10 @@ def settle(state: ApplicationState) -> None:
             state.do(SettleOutputs(state.settlement, state.ending, parts, failed, lost, dead))
         case Settlement.KEEP:
             # Of an index that is not done, an earlier try may have stored what the last one did not.
-            kept, lost = _kept_parts([one for one in state.instances if not one.done])
-            done = tuple(part for part in parts if state.instances[part.index].done)
+            kept, done = failed, parts
+            if state.sweep is None:
+                kept, lost = _kept_parts([one for one in state.instances if not one.done])
+                done = tuple(part for part in parts if state.instances[part.index].done)
             state.do(SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost, dead))
         case Settlement.DROP:
             state.do(SettleOutputs(state.settlement, state.ending, (), dead=dead))

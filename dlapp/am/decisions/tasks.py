@@ -98,6 +98,10 @@ def _take_news(state: ApplicationState, container: Container, instance: Instance
     roster.tell(state, container)
     checkpoints.take_report(state, container, instance, report)
     launches.take(state, container, instance, report)
+    if state.sweep is not None:
+        from dlapp.am.decisions.trials import reports  # few applications need it
+
+        reports.take(state, container, instance, report)
     if report.result is not None:
         failures.take_result(state, container, instance, report.result)
     elif report.failure is not None:

@@ -9,6 +9,7 @@ Events are the values that arrive anyway, and a few of ours; each goes to `Maste
     Tick                   time passes; at least once in two seconds while nothing else happens
     SoftKill, Kill         somebody wants an end; answered by `AnswerStop` in the same list
     SettlementWaits        the commit waits for space
+    TrialsTakenOver        what a sweep goes on from
     OutputsSettled         the answer to `SettleOutputs`
     DeviceCountsRead       hosts that are short of healthy GPUs
     OthersEnded            other applications that this one waits for have ended
@@ -24,13 +25,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import Grant, Heartbeat, Registered
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Hello, Orders, Report, StopAnswer, StoredOutput
 from dlapp.report import Cause, FinalStatus, OutputView
 from dlapp.value import Value
+
+if TYPE_CHECKING:
+    from dlapp.sweep.results import TrialView
 
 # ---- events ----
 
@@ -101,6 +105,25 @@ class JournalWritten(Value):
     lines: int
 
 
+class FormerTrial(Value, kw_only=True):
+    """A trial of a sweep that this one goes on from, which does not run again.
+
+    Args:
+        view: what it came to.
+        outputs, sources: what it stored, by the names of the outputs, and where that is.
+    """
+
+    view: TrialView
+    outputs: tuple[StoredOutput, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+class TrialsTakenOver(Value):
+    """The trials of the sweep that this one goes on from."""
+
+    trials: tuple[FormerTrial, ...]
+
+
 class SettlementWaits(Value):
     """The commit waits, for space or for a file system; ``lack`` says for what."""
 
@@ -131,6 +154,7 @@ Event = (
     | Kill
     | SettlementWaits
     | OutputsSettled
+    | TrialsTakenOver
     | DeviceCountsRead
     | OthersEnded
     | Release
@@ -198,13 +222,25 @@ class Settlement(Enum):
 
 
 class Part(Value):
-    """Complete output of one container; of each CONTAINER_INDEX at most one part counts."""
+    """Complete output of one container; of each CONTAINER_INDEX at most one part counts.
+
+    Args:
+        trial: it is the output of one try of a trial (`dlapp.ids.trial_part`), and ``index`` is the trial's number.
+        sources: for each of ``outputs``, where it is to be copied from; empty: it is in its place.
+    """
 
     index: int
     role: str
     role_index: int
     container_id: ContainerId
     outputs: tuple[StoredOutput, ...]
+    trial: str = ""
+    sources: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> ContainerId | str:
+        """Name of the directory that it is stored in, beside the target."""
+        return self.trial or self.container_id
 
 
 def in_order(parts: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -20,6 +20,13 @@ does no harm.
     gate     role, open, generation,           of the gang of this role and those behind it in the spec; on the disk
              checkpoint, after                 before a payload may start, or is stopped for it; with the checkpoint
                                                of the generation, once it is chosen
+    trial    number, try, in, index            a trial was given to a container, and to which
+    trial_end  number, try, state, ...         it has ended (`dlapp.am.model.trials.end_fields`); its container keeps
+                                               the result until this is on record
+    trial_back  number, user_faults,           it waits again
+             node_faults
+    rung     trial, rung, step, value,         early stopping has compared a trial, and stops it or not
+             cutoff, stops                     (`dlapp.sweep.asha.RungDecision`)
     soft     by, cause, ends_ms                a soft stop began
     ending   ending, how                       how it ends is decided
     settled  ending, how, outputs              the outputs are where they belong
@@ -114,6 +121,25 @@ class RecoveredWait:
         self.good_since_ms = 0
 
 
+class RecoveredTrial:
+    """A trial of a sweep.
+
+    Attributes:
+        tries, holder, index: how often it was given to a container, the last one, and that one's CONTAINER_INDEX.
+        runs: it runs there, as far as is known.
+        end: the record of its end; None: it has not ended.
+    """
+
+    __slots__ = ("end", "holder", "index", "node_faults", "runs", "tries", "user_faults")
+
+    def __init__(self) -> None:
+        self.tries = self.user_faults = self.node_faults = 0
+        self.holder: ContainerId | None = None
+        self.index: int | None = None
+        self.runs = False
+        self.end: dict[str, Any] | None = None
+
+
 class RecoveredState:
     """State that the next attempt recovers from the journals of earlier ones.
 
@@ -132,9 +158,12 @@ class RecoveredState:
         outputs: where they were settled: what became of them.
         gone: containers that have ended, and of which nothing else is known.
         boot: of the machine of the last attempt.
+        trials: those of a sweep, by number; `rungs`: the records of early stopping.
     """
 
     def __init__(self) -> None:
+        self.trials: dict[int, RecoveredTrial] = {}
+        self.rungs: list[dict[str, Any]] = []
         self.started_ms: int | None = None
         self.containers: dict[ContainerId, RecoveredContainer] = {}
         self.bound: dict[int, ContainerId] = {}
@@ -279,9 +308,27 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
                 former.outputs = tuple(from_json(OutputView, one) for one in record["outputs"])
         case "finish":
             former.finished = True
+        case "trial" | "trial_back" | "trial_end":
+            _replay_trial(former.trials.setdefault(int(record["number"]), RecoveredTrial()), record)
+        case "rung":
+            former.rungs.append(record)
         case "gone":
             check_number(record["containers"], len(former.gone))
             former.gone.update(map(ContainerId.from_text, containers_of(record["containers"])))
+
+
+def _replay_trial(trial: RecoveredTrial, record: dict[str, Any]) -> None:
+    if record["kind"] == "trial_back":
+        trial.user_faults, trial.node_faults = int(record["user_faults"]), int(record["node_faults"])
+        trial.runs = False
+        return
+    trial.holder, trial.index = ContainerId.from_text(record["in"]), int(record["index"])
+    trial.tries = int(record["try"])
+    if record["kind"] == "trial_end":
+        trial.user_faults, trial.node_faults = int(record["user_faults"]), int(record["node_faults"])
+        trial.end, trial.runs = record, False
+    else:
+        trial.end, trial.runs = None, True
 
 
 def _container(former: RecoveredState, record: dict[str, Any]) -> RecoveredContainer:

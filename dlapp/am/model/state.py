@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.am.model import demand, journal
 from dlapp.am.model.checkpoints import GangCheckpoints
@@ -37,6 +37,9 @@ from dlapp.report import OutputView
 from dlapp.spec import Submission
 from dlapp.usage import Receipt
 from dlapp.value import Value, replace
+
+if TYPE_CHECKING:
+    from dlapp.am.model.trials import SweepState
 
 MAX_GAP_MS = 10_000
 _STARTS_APART, _MOST_APART = 1_000, 100_000
@@ -163,6 +166,7 @@ class ApplicationState:
             begin with then.
         single_node: its containers run on one machine, so a next try is never elsewhere.
         engine_lists_all: the engine tells a next attempt of every container that lives (`Registered.is_complete`).
+        sweep: its trials; None: it is no sweep.
         service_waits: index -> the service that it waits for now, with a container or without one.
         changes: role -> what its containers got otherwise than was asked for.
         notices: what of the notifications of `dlapp.am.decisions.notices` was said.
@@ -227,6 +231,11 @@ class ApplicationState:
         self.journal_lines = 0
         self.unrecorded: deque[tuple[int, Container]] = deque()
         self.service_waits: dict[int, str] = {}
+        self.sweep: SweepState | None = None
+        if self.spec.sweep is not None:
+            from dlapp.am.model.trials import SweepState  # few applications need it
+
+            self.sweep = SweepState(self.spec.sweep, self.spec.containers)
         self.avoided = demand.AvoidedNodes(timing.avoid_ms)
         self.roster = RosterState(exists=self.spec.has_roster, is_known=attempt == 1)
         self.checkpoints: dict[int, tuple[int, ...]] = {}
@@ -288,6 +297,11 @@ class ApplicationState:
         stores = [role.indexes if of_every_index else role.indexes[:1] for role, _, stores in roles if stores]
         writers = [index for indexes in stores for index in indexes]
         return GangCheckpoints(gate.size, writers, of_every_index=of_every_index)
+
+    @property
+    def awaits_journal(self) -> bool:
+        """True if something waits until lines of the journal are on record."""
+        return bool(self.unrecorded) or (self.sweep is not None and bool(self.sweep.unrecorded))
 
     @property
     def commits(self) -> bool:

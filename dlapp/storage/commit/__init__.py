@@ -21,9 +21,9 @@ from dlapp.storage.open import open_output
 from dlapp.system.files import UntrustedFile
 
 
-def part_location(target: str, app_id: ApplicationId, container_id: ContainerId) -> str:
-    """Return where a container's task stores its part of the output."""
-    return f"{parts_location(target, app_id)}/{container_id}"
+def part_location(target: str, app_id: ApplicationId, part: ContainerId | str) -> str:
+    """Return where a container's task stores its part of the output, or that of a trial (`dlapp.ids.trial_part`)."""
+    return f"{parts_location(target, app_id)}/{part}"
 
 
 def parts_location(target: str, app_id: ApplicationId) -> str:

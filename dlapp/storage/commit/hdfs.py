@@ -51,7 +51,7 @@ from dlapp.storage.commit.marker import (
     Parts,
     Step,
     ignore_step,
-    is_container,
+    is_part,
     marked_among,
     marker_bytes,
     named_containers,
@@ -361,7 +361,7 @@ class HdfsCommit:
         if any(container in names for _, container in but):
             raise self._taken(self.partial)
         asides = [path.rpartition("/")[2] for path in (self.old, self.dropped)]
-        own = all(one in asides or _NEW_MARKER.fullmatch(one) or is_container(one, self._app) for one in names)
+        own = all(one in asides or _NEW_MARKER.fullmatch(one) or is_part(one, self._app) for one in names)
         now = self._web.status(top)
         # Another process that is at it changes the time.
         if own and now is not None and now._replace(mtime_ms=found.mtime_ms) == found:

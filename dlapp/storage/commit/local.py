@@ -52,7 +52,7 @@ from dlapp.storage.commit.marker import (
     Parts,
     Step,
     ignore_step,
-    is_container,
+    is_part,
     marked_among,
     marker_bytes,
     named_containers,
@@ -303,7 +303,7 @@ def _remove_parts(at: _Beside) -> None:
             return
         names = os.listdir(fd)
         own = (_NEW_READY, _NEW_MARKER, _NEW_PARTIAL, at.exchanged)
-        if not all(name in own or is_container(name, at.app) for name in names):
+        if not all(name in own or is_part(name, at.app) for name in names):
             return
         for name in names:
             remove_tree(f"{at.path(at.parts)}/{name}", dir_fd=fd, name=name)

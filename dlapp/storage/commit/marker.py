@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.id_text import is_application_id
-from dlapp.ids import ApplicationId, ContainerId
+from dlapp.ids import ApplicationId, ContainerId, is_trial_part
 from dlapp.locations import shown
 from dlapp.storage.commit.written import CommitTimes
 from dlapp.system.files import UntrustedFile, is_plain_name, json_object
@@ -153,7 +153,7 @@ def named_containers(
     for name, location in parts:
         path = path_of(location)
         container = path[len(directory) + 1 :]
-        if not path.startswith(f"{directory}/") or not is_container(container, app):
+        if not path.startswith(f"{directory}/") or not is_part(container, app):
             raise UsageError(f"{shown(path)} is not where a container of {app} stores its output")
         _check_part_name(name, len(parts))
         named.append((name, container))
@@ -192,8 +192,10 @@ def previous_names(names: Iterable[str], name: str, app: str) -> list[str]:
     return [one for _, _, one in sorted(found, reverse=True)]
 
 
-def is_container(text: str, app: str) -> bool:
-    """Return whether a text is the id of a container of an application."""
+def is_part(text: str, app: str) -> bool:
+    """Return whether a text names a part: the id of a container of an application, or a `dlapp.ids.trial_part`."""
+    if is_trial_part(text):
+        return True
     try:
         return str(ContainerId.from_text(text).application) == app
     except UsageError:
@@ -250,7 +252,7 @@ def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> 
                 )
             parts = tuple((name, part[len(directory) + 1 :]) for name, part in parts)
         for name, container in parts:
-            if not is_container(container, app):
+            if not is_part(container, app):
                 raise ValueError(f"{container[:100]!r} is not a container of {app}")
             _check_part_name(name, len(parts))
         keep_previous = said.get("keep_previous", 0)

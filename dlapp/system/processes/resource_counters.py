@@ -59,6 +59,12 @@ class ResourceCounters(NamedTuple):
             written_bytes=_difference(self.written_bytes, before.written_bytes),
         )
 
+    def plus(self, other: ResourceCounters) -> ResourceCounters:
+        """Return what two payloads have used together; their largest process is that of one of them."""
+        sums = (b if a is None else a if b is None else a + b for a, b in zip(self, other, strict=True))
+        largest = max(self.largest_process_bytes or 0, other.largest_process_bytes or 0)
+        return ResourceCounters._make(sums)._replace(largest_process_bytes=largest or None)
+
 
 NOTHING_KNOWN = ResourceCounters()
 

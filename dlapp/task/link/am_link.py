@@ -217,6 +217,15 @@ class AmLink:
         return orders.launches, orders.launch_states
 
     @property
+    def orders(self) -> Orders | None:
+        """The latest orders; None: there were none yet."""
+        return self._orders
+
+    def rest(self) -> None:
+        """Close the connections that nothing is said on."""
+        self._news_connection.rest()
+
+    @property
     def generation(self) -> int:
         """Generation of the gang, as far as this task has heard."""
         return self._orders.generation if self._orders is not None else 0
@@ -540,7 +549,7 @@ class AmLink:
             self._attempt, self._orders = orders.attempt, orders
             self._changed.notify_all()
         is_changed = known is None or orders.generation > known.generation or orders.abort
-        if is_changed or known is None or _launches(orders) != _launches(known):
+        if is_changed or known is None or _work_of(orders) != _work_of(known):
             self._stopper.wake()
         if orders.stop is not Stop.NO:
             why = orders.why or "stopped by the ApplicationMaster"
@@ -551,5 +560,6 @@ class AmLink:
         return connection.call("POST", path, to_json(message), timeout_s=timeout_s)
 
 
-def _launches(orders: Orders) -> tuple[object, object]:
-    return orders.launches, orders.launch_states
+def _work_of(orders: Orders) -> tuple[object, ...]:
+    """Return what the main thread has to look at besides stops."""
+    return orders.launches, orders.launch_states, orders.trials, orders.trials_are_over

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from dlapp.messages import PayloadStatus
 from dlapp.system.files import closing_fd, open_own_directory, write_all
-from dlapp.task.protocol.report_file import ReportFile
+from dlapp.task.protocol.report_file import MetricWatch, ReportFile
 from dlapp.value import replace
 
 _STOP = "stop"
@@ -32,6 +32,7 @@ class PayloadFiles:
             and less often in a large application.
         note: takes lines for dlapp's own log.
         ready_at: address and port; the payload is ready when this port accepts connections. None: when it says so.
+        watch: takes each report of a metric; None: nobody does.
 
     Raises:
         OSError: the directory is not ours, or has files already.
@@ -44,6 +45,7 @@ class PayloadFiles:
         tell: Callable[[PayloadStatus], None],
         note: Callable[[str], None],
         ready_at: tuple[str, int] | None = None,
+        watch: MetricWatch | None = None,
     ) -> None:
         self._ready_at, self._is_ready, self._next_try = ready_at, False, float("-inf")
         self._note = note
@@ -51,7 +53,7 @@ class PayloadFiles:
         self._every_s = max(1.0, total / _CONTAINERS_PER_S)
         self._directory = open_own_directory(path)
         try:
-            self.report = ReportFile(self._directory, note)
+            self.report = ReportFile(self._directory, note, watch)
         except BaseException:
             os.close(self._directory)
             raise

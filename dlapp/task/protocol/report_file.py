@@ -3,8 +3,8 @@
 The task makes the file before the payload starts and keeps it open. It never opens that name again: a link, a FIFO or
 another file in its place is noted and not read. It reads what was appended, up to a bound for each call, and what is
 beyond the bound is skipped. Of each second 10 lines are parsed; of those beyond them the last one, and the last one
-with each key, so that a flood of metrics hides no other key. A bad line costs a line in dlapp.log for its kind of
-problem, once.
+with each key, so that a flood of metrics hides no other key. In a sweep each line with the metric is parsed besides. A
+bad line costs a line in dlapp.log for its kind of problem, once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import math
 import os
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from dlapp.errors import SpecError
 from dlapp.messages import PayloadStatus
@@ -124,12 +124,28 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _MAX_PATH and value.isprintable()
 
 
+class MetricWatch(Protocol):
+    """Taker of every report of one metric, also of those that are not parsed for others.
+
+    Attributes:
+        metric: its name.
+        problem: why a line that names it was not taken; empty: all were.
+    """
+
+    metric: str
+    problem: str
+
+    def add(self, value: float, step: int | None) -> None:
+        """Take a report; ``step`` None: it does not say of which step."""
+
+
 class ReportFile:
     """The file, and what the payload has said in it. Closed by `close`.
 
     Args:
         directory: descriptor of DLAPP_DIR, which the payload can write; it is not kept.
         note: takes lines for dlapp's own log.
+        watch: takes each report of a metric; None: nobody does.
 
     Attributes:
         status: what the payload has said so far.
@@ -141,7 +157,9 @@ class ReportFile:
         OSError: the file cannot be made, or is there already.
     """
 
-    def __init__(self, directory: int, note: Callable[[str], None]) -> None:
+    def __init__(self, directory: int, note: Callable[[str], None], watch: MetricWatch | None = None) -> None:
+        self._watch = watch
+        self._watched = json.dumps(watch.metric).encode() if watch is not None else b""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(NAME, flags, 0o600, dir_fd=directory)
         self._directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
@@ -192,6 +210,7 @@ class ReportFile:
         before = self.status.lines
         self.read(now_s)
         if self._rest:
+            self._take_metric(self._rest)
             self._take_line(self._rest)
         if self._ignored:
             self._note(f"$DLAPP_REPORT: {self._ignored} lines were ignored in all")
@@ -213,9 +232,26 @@ class ReportFile:
         if len(self._rest) > MAX_LINE_BYTES:
             self._ignore(BadLine(f"it is longer than {MAX_LINE_BYTES} bytes"), self._rest)
             self._rest, self._skips = b"", True
+        self._take_metric(lines)
         for line in self._chosen(lines):
             if line.strip():
                 self._take_line(line)
+
+    def _take_metric(self, lines: bytes) -> None:
+        """Read the metric that is watched, of each line that has it."""
+        if self._watch is None or self._watched not in lines:
+            return
+        for line in lines.split(b"\n"):
+            if self._watched not in line:
+                continue
+            try:
+                said = ReportLine(line)
+                value = (said.metrics or {}).get(self._watch.metric)
+                if value is not None:
+                    PayloadStatus(metrics={self._watch.metric: value}, step=said.step)
+                    self._watch.add(value, said.step)
+            except (BadLine, SpecError) as error:
+                self._watch.problem = error.problem
 
     def _chosen(self, lines: bytes) -> list[bytes]:
         """Return the lines of a block that are parsed."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--generation", type=click.IntRange(min=0), metavar="N", help="What a gang printed before it was restarted, from 0."
 )
+@click.option("--trial", type=click.IntRange(min=0), metavar="N", help="What trial N of a sweep printed: raw.")
 @click.option("--stdout", "only_stdout", is_flag=True, help="Only stdout.")
 @click.option("--stderr", "only_stderr", is_flag=True, help="Only stderr.")
 @click.option("--own", is_flag=True, help="dlapp's own log of the containers instead of the program's.")
@@ -55,6 +56,7 @@ def main(
     rank: int | None,
     try_number: int | None,
     generation: int | None,
+    trial: int | None,
     only_stdout: bool,
     only_stderr: bool,
     own: bool,
@@ -80,6 +82,8 @@ def main(
         raise UsageError("--timestamps and --own exclude each other: lines of dlapp's own log begin with their time")
     if since is not None and own:
         raise UsageError("--since and --own exclude each other")
+    if trial is not None and (container, rank, try_number, generation, own) != (None, None, None, None, False):
+        raise UsageError("--trial excludes --container, --rank, --try, --generation and --own")
     since_ms = None
     if since is not None:
         from dlapp.system import clock
@@ -96,6 +100,7 @@ def main(
         container=one,
         try_number=try_number,
         generation=generation,
+        trial=trial,
         streams=streams,
         last_lines=lines,
         since_ms=since_ms,
@@ -106,9 +111,9 @@ def main(
     )
     if as_json:
         _write(_json_lines(pieces))
-    elif one is None and sys.stdout.isatty() and not raw:
+    elif one is None and trial is None and sys.stdout.isatty() and not raw:
         _write_to_terminal(pieces, follow=follow, timestamps=timestamps)
-    elif one is None:
+    elif one is None and trial is None:
         from dlapp.client.logs import LineMerger, prefix_of, timed_prefix_of
 
         _write(LineMerger().merged(pieces, timed_prefix_of if timestamps else prefix_of))
@@ -122,7 +127,7 @@ def main(
 
     end = client.status(application_id)
     # Where stderr is a file with the bytes of one container's stderr, nothing else comes into it.
-    if one is None or as_json or len(streams) == 1 or sys.stderr.isatty():
+    if (one is None and trial is None) or as_json or len(streams) == 1 or sys.stderr.isatty():
         note(end_line(to_json(end), clock.now_ms()))
     return exit_code(end)
 

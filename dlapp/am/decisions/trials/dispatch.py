@@ -1,0 +1,163 @@
+"""Trials are given to containers that have room, and containers end when none is left for them.
+
+While a container of an earlier attempt is open and not heard, no trial is given out: it may run any of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlapp.am.decisions import containers, shutdown, verdict
+from dlapp.am.decisions.sweep_summary import failures_text
+from dlapp.am.model.instance import Container, Stage, StopReason
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.trials import SweepState, TrialRecord, end_fields
+from dlapp.messages import Fault, Phase, Stop
+from dlapp.sweep.results import TrialState, thinned
+from dlapp.value import replace
+
+LOSSES = 8
+"""How often a trial is tried again because its container was lost while it ran; it may be the reason."""
+
+
+def check(state: ApplicationState) -> None:
+    """Give out trials, and end containers that have none."""
+    sweep = state.sweep
+    if sweep is None or state.stage is not Stage.ACTIVE:
+        return
+    if sweep.spec.max_failures is not None and sweep.failed > sweep.spec.max_failures:
+        most = sweep.spec.max_failures
+        shutdown.fail(state, f"{sweep.failed} trials failed, allowed are {most} (max_failures): {failures_text(sweep)}")
+        return
+    if sweep.free and not any(one.unvouched for one in state.open.values()):
+        _give_out(state, sweep)
+    if not sweep.left:
+        _end_all(state, sweep)
+
+
+def note_room(state: ApplicationState, container: Container) -> None:
+    """Take note whether a container has room for a trial; called when that may have changed."""
+    sweep, orders = state.sweep, container.orders
+    assert sweep is not None
+    may_run = (
+        container.container_id in state.open
+        and container.stop_reason is None
+        and container.phase is Phase.RUNNING
+        and orders is not None
+        and orders.stop is Stop.NO
+        and not orders.trials_are_over
+    )
+    if may_run and len(sweep.running_in(container.container_id)) < sweep.spec.trials_per_container:
+        sweep.free.setdefault(container.container_id)
+    else:
+        sweep.free.pop(container.container_id, None)
+
+
+def _give_out(state: ApplicationState, sweep: SweepState) -> None:
+    for container_id in list(sweep.free):
+        container, is_new = state.containers[container_id], False
+        while container_id in sweep.free and sweep.running < sweep.concurrency:
+            if (trial := sweep.next_waiting()) is None:
+                break
+            assert container.instance is not None
+            index = container.instance.index
+            sweep.give(trial, container_id, index, trial.tries + 1, state.now_ms)
+            fields: dict[str, Any] = {"number": trial.number, "try": trial.tries, "in": str(container_id)}
+            state.note("trial", index=index, **fields)
+            note_room(state, container)
+            is_new = True
+        if is_new:
+            send_orders(state, container)
+        elif sweep.next_waiting() is None and not sweep.held.get(container_id):
+            # A trial that runs elsewhere and fails is tried again there, and the index of a container that is lost
+            # gets another one.
+            _let_end(state, sweep, container)
+
+
+def send_orders(state: ApplicationState, container: Container) -> None:
+    """Tell a container which trials it is to run."""
+    sweep = state.sweep
+    assert sweep is not None
+    assert container.orders is not None
+    trials = tuple(map(sweep.order_of, sweep.held.get(container.container_id, {}).values()))
+    if trials != container.orders.trials:
+        state.order(container, trials=trials)
+
+
+def _let_end(state: ApplicationState, sweep: SweepState, container: Container) -> None:
+    sweep.free.pop(container.container_id, None)
+    state.order(container, trials=(), trials_are_over=True)
+
+
+def _end_all(state: ApplicationState, sweep: SweepState) -> None:
+    """End all containers: there are no more trials."""
+    sweep.free.clear()
+    for instance in state.instances:
+        container = instance.container
+        if instance.done or instance.given_up:
+            continue
+        if container is None:
+            state.role_of_index(instance.index).take(instance.index)
+            state.mark_done(instance)
+        elif container.container_id not in state.open or container.orders is None or container.stop_reason is not None:
+            continue
+        elif container.phase is Phase.RUNNING and container.orders.stop is Stop.NO:
+            if not container.orders.trials_are_over:
+                _let_end(state, sweep, container)
+        else:
+            containers.stop(state, container, StopReason.ENDING)
+
+
+def release(state: ApplicationState, container: Container) -> None:
+    """Let trials wait again whose container is over. Their ends that it had reported count."""
+    sweep = state.sweep
+    if sweep is None:
+        return
+    sweep.free.pop(container.container_id, None)
+    for trial in sweep.running_in(container.container_id):
+        if state.stage is not Stage.ACTIVE:
+            sweep.take_back(trial)  # for an application that resumes this one
+            continue
+        trial.node_faults += 1
+        if trial.node_faults > LOSSES:
+            trial.message = f"its container was lost {trial.node_faults} times while it ran"
+            end(state, trial, TrialState.FAILED)
+        else:
+            sweep.take_back(trial)
+            state.note("trial_back", number=trial.number, user_faults=trial.user_faults, node_faults=trial.node_faults)
+
+
+def end(state: ApplicationState, trial: TrialRecord, how: TrialState) -> None:
+    """Record the end of a trial; its container may forget it when that is written."""
+    sweep = state.sweep
+    assert sweep is not None
+    trial.finished_ms, trial.points = state.now_ms, thinned(trial.points)
+    state.note("trial_end", **end_fields(trial, how))
+    sweep.end(trial, how, state.now_ms, state.journal_lines)
+
+
+def take_written(state: ApplicationState, lines: int) -> None:
+    """Let containers forget ends of trials that are on record now.
+
+    Args:
+        state: of the application; it is changed.
+        lines: how many lines of the journal are written.
+    """
+    sweep = state.sweep
+    if sweep is None:
+        return
+    while sweep.unrecorded and sweep.unrecorded[0][0] <= lines:
+        _, holder, trial = sweep.unrecorded.popleft()
+        sweep.forget_end(trial, holder)
+        container = state.open.get(holder)
+        if container is not None and container.instance is not None:
+            # It is of use, however often those before it were lost.
+            container.instance.node_faults = container.instance.pauses = 0
+            note_room(state, container)
+
+
+def worker_verdict(judged: verdict.Verdict) -> verdict.Verdict:
+    """Return the verdict on the end of a container that runs trials: their programs are judged apart from it."""
+    if judged.fault is not Fault.USER:
+        return judged
+    return replace(judged, fault=Fault.NODE, is_final=False)

@@ -1,0 +1,49 @@
+"""A next attempt takes over the trials of an earlier one.
+
+The journal has every end that counts. Which trials run the tasks say: a trial that the journal has in a container that
+lives stays there until its task is heard. Until all are heard none is given out.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.model.journal import RecoveredState
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.trials import take_end_fields
+from dlapp.errors import SpecError
+from dlapp.serialization import from_json
+from dlapp.sweep.asha import RungDecision
+from dlapp.sweep.results import TrialState
+
+
+def recover(state: ApplicationState, former: RecoveredState) -> None:
+    """Take over what the journal says, after its containers were taken over."""
+    sweep = state.sweep
+    if sweep is None:
+        return
+    for number, known in former.trials.items():
+        if not 0 <= number < len(sweep.trials):
+            continue
+        trial = sweep.trials[number]
+        trial.tries, trial.holder, trial.index = known.tries, known.holder, known.index
+        trial.user_faults, trial.node_faults = known.user_faults, known.node_faults
+        if known.end is not None:
+            try:
+                how = take_end_fields(trial, known.end)
+            except (LookupError, TypeError, ValueError):
+                continue
+            if how is not TrialState.WAITING:
+                sweep.recall_end(trial, how)
+        elif known.runs and known.holder in state.open and known.index is not None:
+            sweep.give(trial, known.holder, known.index, known.tries, state.now_ms)
+    if sweep.asha is not None:
+        for record in former.rungs:
+            try:
+                decision = from_json(RungDecision, record)
+            except SpecError:
+                continue  # as of all records that do not have the fields of their kind
+            sweep.asha.restore(decision)
+            if 0 <= decision.trial < len(sweep.trials):
+                trial = sweep.trials[decision.trial]
+                trial.asked = max(trial.asked, decision.step)
+                if decision.stops and trial.state is TrialState.RUNNING:
+                    trial.stop = decision.message

@@ -1,0 +1,105 @@
+"""Tasks say what became of trials: reports of the metric, and ends.
+
+How the program of a trial ended is judged like that of a container (`dlapp.am.decisions.verdict`): an exit code counts
+against ``retries``; what the node or a service did is tried again some times; missing input never.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import verdict
+from dlapp.am.decisions.trials import dispatch
+from dlapp.am.model.instance import Container, Instance, Stage
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.trials import TrialRecord
+from dlapp.messages import Fault, Report, TaskResult, TrialReport
+from dlapp.serialization import to_json
+from dlapp.sweep.results import TrialState, metric_missing
+
+MOST_POINTS = 256
+"""Of one report of a trial; a task sends half as many."""
+
+
+def take(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+    """Take what a task says of trials.
+
+    Args:
+        state: of the application; it is changed.
+        container: the task's, which is bound to ``instance``.
+        instance: the index.
+        report: of the task.
+    """
+    sweep, container_id = state.sweep, container.container_id
+    if sweep is None or state.stage not in (Stage.ACTIVE, Stage.CLOSING):
+        return
+    is_first = container.orders is not None and container.orders.trials is None
+    named = set()
+    for one in report.trials:
+        if not 0 <= one.number < len(sweep.trials):
+            continue
+        trial = sweep.trials[one.number]
+        if is_first and trial.state is TrialState.WAITING and one.try_number >= trial.tries:
+            # An earlier attempt gave it out and died before that was written.
+            sweep.give(trial, container_id, instance.index, one.try_number, state.now_ms)
+        if trial.holder == container_id and trial.tries == one.try_number and trial.state is TrialState.RUNNING:
+            named.add(one.number)
+            _take_report(state, trial, one)
+    if is_first:
+        for trial in sweep.running_in(container_id):
+            if trial.number not in named:
+                sweep.take_back(trial)  # the task never heard of it
+    dispatch.note_room(state, container)
+    if container.orders is not None and (is_first or any(one.stop for one in sweep.running_in(container_id))):
+        dispatch.send_orders(state, container)
+
+
+def _take_report(state: ApplicationState, trial: TrialRecord, one: TrialReport) -> None:
+    sweep = state.sweep
+    assert sweep is not None
+    points = tuple((point[0], point[1]) for point in one.points[-MOST_POINTS:] if len(point) == 2)
+    if points != trial.points:
+        trial.points, trial.reports = points, one.reports
+        sweep.changed += 1
+    trial.problem, trial.ran_s = one.problem, one.ran_s
+    if sweep.asha is not None:
+        for step, value in points:
+            if step > trial.asked and not trial.stop:
+                trial.asked = int(step)
+                decision = sweep.asha.report(trial.number, int(step), value)
+                if decision is not None:
+                    state.note("rung", **to_json(decision))
+                    trial.stop = decision.message if decision.stops else ""
+    if one.result is not None:
+        _judge(state, trial, one, one.result)
+
+
+def _judge(state: ApplicationState, trial: TrialRecord, one: TrialReport, result: TaskResult) -> None:
+    """Decide what becomes of a trial whose program has ended."""
+    sweep = state.sweep
+    assert sweep is not None
+    judged = verdict.of_result(result)
+    trial.exit_code, trial.outputs, trial.message = result.exit_code, result.outputs, judged.reason
+    if judged.fault is Fault.NONE:
+        trial.message = ""
+        if sweep.spec.metric and not trial.points:
+            trial.message = metric_missing(sweep.spec.metric, trial.problem)
+        dispatch.end(state, trial, TrialState.DONE)
+    elif judged.fault is Fault.STOPPED and (one.timed_out or trial.stop):
+        dispatch.end(state, trial, TrialState.STOPPED)
+    elif state.stage is not Stage.ACTIVE:
+        trial.message = state.ending.diagnostics if state.ending is not None else judged.reason
+        dispatch.end(state, trial, TrialState.WAITING)
+    else:
+        trial.user_faults += judged.fault is Fault.USER
+        trial.node_faults += judged.fault in (Fault.NODE, Fault.STOPPED, Fault.SERVICE)
+        if _is_tried_again(sweep.spec.retries, trial, judged):
+            sweep.take_back(trial)
+            user_faults, node_faults = trial.user_faults, trial.node_faults
+            state.note("trial_back", number=trial.number, user_faults=user_faults, node_faults=node_faults)
+        else:
+            dispatch.end(state, trial, TrialState.FAILED)
+
+
+def _is_tried_again(retries: int, trial: TrialRecord, judged: verdict.Verdict) -> bool:
+    if judged.fault is Fault.SERVICE:
+        return trial.node_faults <= dispatch.LOSSES
+    return verdict.tried_again(judged, user_faults=trial.user_faults, node_faults=trial.node_faults, retries=retries)

@@ -1,0 +1,35 @@
+"""A sweep goes on from another one: what had ended there counts here, and does not run again.
+
+All of it is written to the journal as ends of trials, so a next attempt needs to know nothing of the other application.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.model.events import TrialsTakenOver
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.trials import end_fields
+from dlapp.errors import UsageError
+from dlapp.ids import ContainerId
+
+
+def take(state: ApplicationState, event: TrialsTakenOver) -> None:
+    """Take over trials, before any is given out."""
+    sweep = state.sweep
+    if sweep is None:
+        return
+    for one in event.trials:
+        view = one.view
+        try:
+            holder = ContainerId.from_text(view.container_id)
+        except UsageError:
+            continue  # an older dlapp wrote it: it runs again
+        if not 0 <= view.number < len(sweep.trials) or sweep.trials[view.number].tries:
+            continue
+        trial = sweep.trials[view.number]
+        trial.tries, trial.holder, trial.index = max(1, view.tries), holder, view.container or 0
+        trial.points, trial.reports, trial.ran_s = view.curve, view.reports, view.ran_s
+        trial.exit_code, trial.message = view.exit_code, view.why
+        trial.outputs, trial.sources = one.outputs, one.sources
+        trial.finished_ms = state.now_ms
+        state.note("trial_end", **end_fields(trial, view.state))
+        sweep.recall_end(trial, view.state)

@@ -1,0 +1,318 @@
+"""Trials of a sweep, as its ApplicationMaster knows them.
+
+A trial waits, runs in a container, and ends; after a failure, or where its container is lost, it waits again. What
+has ended counts for a next attempt when the journal has it, and only then its container may forget it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import Any
+
+from dlapp.am.model.events import Part
+from dlapp.am.model.journal import RecoveredTrial
+from dlapp.ids import ContainerId, trial_part
+from dlapp.messages import StoredOutput, TrialOrder, TrialWork
+from dlapp.sweep.asha import AshaState
+from dlapp.sweep.results import TrialState, TrialView, head_line, thinned, trial_line
+from dlapp.sweep.spec import SweepSpec
+from dlapp.sweep.trial import trial_of
+
+ENDED_WITH_SWEEP = "killed"
+"""What the journal has for the end of a trial that ended because the application did; it runs again in one that goes on
+from this one."""
+
+
+class TrialRecord:
+    """One trial.
+
+    Attributes:
+        number: of the trial, from 0.
+        tries: how often it was given to a container; so the number of the last try.
+        user_faults, node_faults: how many of its ends count against its program, and against others.
+        holder, index: the container of its last try, and that one's CONTAINER_INDEX; None: it had none.
+        points: step and value of its metric, until ``line`` has them.
+        reports, problem: as of `dlapp.messages.TrialReport`.
+        ran_s: how long the program of its last try ran.
+        asked: the last step of which early stopping was asked.
+        stop: why it is being stopped early, or was; empty: it is not.
+        message: of its last end, for the user.
+        outputs: what its last try stored.
+        sources: where ``outputs`` are, if another sweep stored them; else empty.
+        line: of the results, when it has ended (`dlapp.sweep.results`); empty: it has not.
+        started_ms, finished_ms: of its last try [ms since 1970].
+    """
+
+    __slots__ = (
+        "asked",
+        "exit_code",
+        "finished_ms",
+        "holder",
+        "index",
+        "line",
+        "message",
+        "node_faults",
+        "number",
+        "outputs",
+        "points",
+        "problem",
+        "ran_s",
+        "reports",
+        "sources",
+        "started_ms",
+        "state",
+        "stop",
+        "tries",
+        "user_faults",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = TrialState.WAITING
+        self.tries = self.user_faults = self.node_faults = self.reports = 0
+        self.holder: ContainerId | None = None
+        self.index: int | None = None
+        self.points: tuple[tuple[float, float], ...] = ()
+        self.problem = self.stop = self.message = self.line = ""
+        self.ran_s, self.asked = 0.0, -1
+        self.exit_code: int | None = None
+        self.outputs: tuple[StoredOutput, ...] = ()
+        self.sources: tuple[str, ...] = ()
+        self.started_ms: int | None = None
+        self.finished_ms: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """True if it does not run again."""
+        return self.state in (TrialState.DONE, TrialState.STOPPED, TrialState.FAILED)
+
+
+class SweepState:
+    """The trials of an application.
+
+    Attributes:
+        trials: by number.
+        held: container -> the trials that it is ordered to run, or whose end is not on record yet.
+        free: containers that run and have room, in the order in which they had it.
+        running: how many trials run.
+        left: how many have not ended, or not on record.
+        unrecorded: ends that are not on record yet, each with the line of the journal that says it.
+        changed: grows with each change that users see.
+    """
+
+    def __init__(self, spec: SweepSpec, containers: int) -> None:
+        self.spec = spec
+        self.concurrency = spec.concurrency_of(containers)
+        self.trials = [TrialRecord(number) for number in range(spec.trials)]
+        self._waiting = list(range(spec.trials))
+        self.held: dict[ContainerId, dict[int, TrialRecord]] = {}
+        self.free: dict[ContainerId, None] = {}
+        self.running = 0
+        self.left = spec.trials
+        self.failed = 0
+        self.unrecorded: deque[tuple[int, ContainerId, TrialRecord]] = deque()
+        self.changed = 0
+        self.asha = AshaState(spec.asha, spec.goal) if spec.asha is not None and spec.goal is not None else None
+
+    @property
+    def work(self) -> TrialWork:
+        """Return what containers are told of all trials."""
+        one = self.spec
+        return TrialWork(
+            slots=one.trials_per_container,
+            metric=one.metric,
+            trial_time_s=one.trial_time_s,
+            milestones=one.asha.rungs if one.asha is not None else (),
+        )
+
+    def order_of(self, trial: TrialRecord) -> TrialOrder:
+        """Return the order to run a trial, or to stop it."""
+        return TrialOrder(
+            number=trial.number,
+            try_number=trial.tries,
+            parameters=tuple(trial_of(self.spec, trial.number).parameters.items()),
+            stop=trial.stop if trial.state is TrialState.RUNNING else "",
+        )
+
+    def next_waiting(self) -> TrialRecord | None:
+        """Return the first trial that waits; it goes on waiting until it is given to a container."""
+        while self._waiting and self.trials[self._waiting[0]].state is not TrialState.WAITING:
+            heapq.heappop(self._waiting)
+        return self.trials[self._waiting[0]] if self._waiting else None
+
+    def give(self, trial: TrialRecord, holder: ContainerId, index: int, try_number: int, now_ms: int) -> None:
+        """Record that a container runs a trial.
+
+        Args:
+            trial: which waits.
+            holder, index: the container, and its CONTAINER_INDEX.
+            try_number: of the trial.
+            now_ms: the time [ms since 1970].
+        """
+        trial.state, trial.holder, trial.index, trial.tries = TrialState.RUNNING, holder, index, try_number
+        trial.points, trial.reports, trial.problem, trial.stop = (), 0, "", ""
+        trial.ran_s, trial.started_ms, trial.finished_ms, trial.outputs = 0.0, now_ms, None, ()
+        trial.message, trial.exit_code, trial.sources = "", None, ()
+        self.held.setdefault(holder, {})[trial.number] = trial
+        self.running += 1
+        self.changed += 1
+
+    def take_back(self, trial: TrialRecord) -> None:
+        """Record that a trial waits again."""
+        self._let_go(trial)
+        trial.state, trial.outputs = TrialState.WAITING, ()
+        heapq.heappush(self._waiting, trial.number)
+
+    def end(self, trial: TrialRecord, ended: TrialState, now_ms: int, line: int) -> None:
+        """Record that a trial has ended.
+
+        Args:
+            trial: which runs.
+            ended: how; WAITING: with the application.
+            now_ms: the time [ms since 1970].
+            line: of the journal that says so.
+        """
+        assert trial.holder is not None
+        self.running -= 1
+        trial.state, trial.finished_ms = ended, now_ms
+        self._fix_line(trial)
+        self.failed += ended is TrialState.FAILED
+        self.unrecorded.append((line, trial.holder, trial))
+        self.changed += 1
+
+    def forget_end(self, trial: TrialRecord, holder: ContainerId) -> None:
+        """Record that the end of a trial is on record."""
+        if trial.has_ended:
+            self.left -= 1
+        self._drop(holder, trial)
+
+    def recall_end(self, trial: TrialRecord, ended: TrialState) -> None:
+        """Record that a trial has ended under an earlier attempt."""
+        trial.state = ended
+        self._fix_line(trial)
+        self.left -= 1
+        self.failed += ended is TrialState.FAILED
+
+    def _fix_line(self, trial: TrialRecord) -> None:
+        trial.line = trial_line(view_of(self, trial), self.spec.parameters)
+        trial.points = trial.points[-1:]
+
+    def results(self) -> str:
+        """Return the results, as their file has them."""
+        names = self.spec.parameters
+        started = (one for one in self.trials if one.tries)
+        lines = (one.line or trial_line(view_of(self, one), names) for one in started)
+        return "\n".join((head_line(self.spec), *lines, ""))
+
+    def _let_go(self, trial: TrialRecord) -> None:
+        if trial.holder is not None:
+            self._drop(trial.holder, trial)
+        self.running -= trial.state is TrialState.RUNNING
+        self.changed += 1
+
+    def _drop(self, holder: ContainerId, trial: TrialRecord) -> None:
+        held = self.held.get(holder)
+        if held is not None and held.get(trial.number) is trial:
+            del held[trial.number]
+            if not held:
+                del self.held[holder]
+
+    def running_in(self, container_id: ContainerId) -> list[TrialRecord]:
+        """Return the trials that a container runs."""
+        return [one for one in self.held.get(container_id, {}).values() if one.state is TrialState.RUNNING]
+
+
+def end_fields(trial: TrialRecord, ended: TrialState) -> dict[str, Any]:
+    """Return the fields of a record ``trial_end`` of the journal but those that every record has.
+
+    Args:
+        trial: which runs.
+        ended: how; WAITING: with the application.
+    """
+    fields: dict[str, Any] = {
+        "number": trial.number,
+        "try": trial.tries,
+        "state": ENDED_WITH_SWEEP if ended is TrialState.WAITING else ended.value,
+        "user_faults": trial.user_faults,
+        "node_faults": trial.node_faults,
+        "ran_s": trial.ran_s,
+        "started_ms": trial.started_ms,
+        "in": str(trial.holder),
+        "index": trial.index,
+    }
+    if trial.points:
+        fields["points"] = trial.points
+        fields["reports"] = trial.reports
+    for name in ("problem", "stop", "message"):
+        if text := getattr(trial, name):
+            fields[name] = text
+    if trial.exit_code is not None:
+        fields["exit_code"] = trial.exit_code
+    if trial.sources:
+        fields["sources"] = trial.sources
+    if trial.outputs:
+        fields["outputs"] = [[one.name, one.part, one.files, one.size_bytes, one.stray] for one in trial.outputs]
+    return fields
+
+
+def take_end_fields(trial: TrialRecord, record: dict[str, Any]) -> TrialState:
+    """Take what `end_fields` wrote. Return how the trial ended.
+
+    Raises:
+        LookupError, TypeError, ValueError: a field is missing, or is none of that kind.
+    """
+    trial.points = tuple((float(step), float(value)) for step, value in record.get("points", ()))
+    trial.reports, trial.ran_s = int(record.get("reports", 0)), float(record["ran_s"])
+    trial.problem, trial.stop = str(record.get("problem", "")), str(record.get("stop", ""))
+    trial.message = str(record.get("message", ""))
+    code, index, started_ms = record.get("exit_code"), record.get("index"), record.get("started_ms")
+    trial.exit_code = None if code is None else int(code)
+    trial.index = None if index is None else int(index)
+    trial.started_ms, trial.finished_ms = None if started_ms is None else int(started_ms), int(record["t"])
+    trial.outputs = tuple(
+        StoredOutput(name=str(name), part=str(part), files=int(files), size_bytes=int(size), stray=bool(stray))
+        for name, part, files, size, stray in record.get("outputs", ())
+    )
+    trial.sources = tuple(map(str, record.get("sources", ())))
+    state = record["state"]
+    return TrialState.WAITING if state == ENDED_WITH_SWEEP else TrialState(state)
+
+
+def view_of(sweep: SweepState, trial: TrialRecord) -> TrialView:
+    """Return what users see of a trial."""
+    last = trial.points[-1] if trial.points else None
+    return TrialView(
+        number=trial.number,
+        state=trial.state,
+        parameters=trial_of(sweep.spec, trial.number).parameters,
+        tries=trial.tries,
+        metric=None if last is None else last[1],
+        step=None if last is None else int(last[0]),
+        reports=trial.reports,
+        ran_s=trial.ran_s,
+        container=trial.index,
+        exit_code=trial.exit_code,
+        why=trial.stop or trial.message,
+        curve=thinned(trial.points),
+        container_id="" if trial.holder is None else str(trial.holder),
+    )
+
+
+def recovered_parts(trials: dict[int, RecoveredTrial]) -> list[Part]:
+    """Return the output of trials by what the journal says of them."""
+    parts = []
+    for number, known in sorted(trials.items()):
+        trial = TrialRecord(number)
+        try:
+            if known.end is None or known.holder is None or take_end_fields(trial, known.end) is TrialState.FAILED:
+                continue
+        except (LookupError, TypeError, ValueError):
+            continue
+        if trial.outputs:
+            parts.append(
+                Part(
+                    number, "trial", number, known.holder, trial.outputs, trial_part(number, known.tries), trial.sources
+                )
+            )
+    return parts

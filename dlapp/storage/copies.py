@@ -1,0 +1,42 @@
+"""Copy of an output that is stored somewhere: for a sweep that goes on from another one."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+
+from dlapp.errors import NotFound
+from dlapp.locations import FILE, HdfsPlace, local_path, shown
+from dlapp.storage.fetch_plan import FetchTarget
+from dlapp.storage.open import open_output
+
+_WILD = re.compile(r"([\\*?\[\]{}])")
+
+
+def copy_output(source: str, target: str, hdfs: HdfsPlace | None) -> None:
+    """Copy a directory, or a file, to where nothing is, or what a copy that was cut off left.
+
+    What is on this machine is copied as it is stored (`OutputFileSystem.store`); what is on HDFS goes through this
+    machine's disk.
+
+    Args:
+        source: its location.
+        target: location of the copy.
+        hdfs: the HDFS that is configured, if one is.
+
+    Raises:
+        NotFound: it is not there.
+        DlappError: it cannot be read, or stored.
+    """
+    files = open_output(target, hdfs)
+    if source.startswith(FILE):
+        files.store(local_path(source), target)
+        return
+    above = open_output(source, hdfs)
+    with tempfile.TemporaryDirectory(prefix="dlapp-copy-") as scratch:
+        found = above.matches(_WILD.sub(r"\\\1", source))
+        if not found:
+            raise NotFound(f"{shown(source)}: nothing is there")
+        copy = f"{scratch}/copy"
+        above.bring([FetchTarget(found[0], copy, above.tree(found[0]))], lambda _: None)
+        files.store(copy, target, move=True)

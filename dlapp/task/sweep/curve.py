@@ -1,0 +1,56 @@
+"""Curve of a trial's metric over its steps, of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MOST_POINTS = 128
+"""So many are reported of a trial; a report of 10 trials has some 30 KB then."""
+
+
+class MetricCurve:
+    """Curve of a metric, as one trial has reported it.
+
+    Steps grow: of reports with one step the last one counts, and one with an earlier step is only counted. A report
+    without a step has the next one. Beyond `MOST_POINTS` points every other one is left out, but never the last one,
+    the best ones, or the first one at or after a milestone, which early stopping needs.
+
+    Args:
+        metric: its name.
+        milestones: those steps.
+
+    Attributes:
+        points: step and value of each.
+        reports: how many there were.
+        problem: why a report was not taken; empty: all were.
+    """
+
+    def __init__(self, metric: str = "", milestones: Sequence[int] = ()) -> None:
+        self.metric = metric
+        self._milestones = sorted(milestones)
+        self.points: list[tuple[int, float]] = []
+        self.reports = 0
+        self.problem = ""
+
+    def add(self, value: float, step: int | None) -> None:
+        """Take a report."""
+        self.reports += 1
+        last = self.points[-1][0] if self.points else -1
+        if step is None:
+            step = last + 1 if self.points else 1
+        if step == last:
+            self.points[-1] = step, value
+        elif step > last:
+            self.points.append((step, value))
+            if len(self.points) > MOST_POINTS:
+                self._thin_out()
+
+    def _thin_out(self) -> None:
+        values = [value for _, value in self.points]
+        kept = {0, len(values) - 1, values.index(min(values)), values.index(max(values))}
+        at = 0
+        for milestone in self._milestones:
+            while at < len(self.points) and self.points[at][0] < milestone:
+                at += 1
+            kept.add(min(at, len(values) - 1))
+        self.points = [point for place, point in enumerate(self.points) if place % 2 == 0 or place in kept]

@@ -1,0 +1,312 @@
+"""One trial in a container: its copy of the workspace, its program, its output.
+
+A thread of its own runs it. What it needs of the task it is given in `TrialSetup`.
+Files of a trial are in ``trials/<number>_<try>`` of the container's directory and are removed with its end. Its logs
+stay, beside those of the container: ``trial_<number>_<try>.stdout`` and ``.stderr``.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from dlapp.ids import trial_part
+from dlapp.launch_spec import LaunchSpec
+from dlapp.messages import Assignment, Fault, PayloadStatus, Phase, TaskResult, TrialOrder, TrialReport, TrialWork
+from dlapp.runtime.payload import PayloadError, PayloadExit, Running
+from dlapp.storage.tree import remove_tree
+from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
+from dlapp.task.data.outputs import Outputs
+from dlapp.task.data.workspace_changes import WorkspaceChanges
+from dlapp.task.failure import with_cause
+from dlapp.task.interrupt import UninterruptedSteps
+from dlapp.task.link.am_link import AmLink
+from dlapp.task.logs import LogCap
+from dlapp.task.payload_end import PayloadEnd
+from dlapp.task.protocol.payload_files import PayloadFiles
+from dlapp.task.step_errors import StepFailed, step
+from dlapp.task.sweep.curve import MetricCurve
+from dlapp.task.sweep.workspace import WorkspaceTemplate
+from dlapp.value import replace
+
+TIME_OVER = "trial_time"
+"""Reason of a stop (docs/payload.md, DLAPP_STOP) when the time of a trial is over; `STOPPED`: it is stopped early."""
+STOPPED = "trial_stopped"
+_START_S = 0.005
+_MOST_POLL_S = 3600.0
+
+
+class TrialSetup(NamedTuple):
+    """Common part of the trials of a container.
+
+    Args:
+        home: the container's directory.
+        logs: the directory of its logs.
+        make_run: makes the payload of a trial ready, by its order, its slot and its directory.
+        kill_grace_s: seconds between SIGTERM and SIGKILL.
+        note: takes lines for dlapp's own log.
+        tell: called when there is news of a trial; from any thread.
+    """
+
+    assignment: Assignment
+    work: TrialWork
+    launch: LaunchSpec
+    home: str
+    logs: str
+    template: WorkspaceTemplate
+    link: AmLink
+    make_run: Callable[[TrialOrder, int, str], Running]
+    kill_grace_s: Callable[[], float]
+    log_limit_bytes: int
+    note: Callable[[str], None]
+    tell: Callable[[], None]
+
+
+class TrialRun:
+    """One trial that runs in a slot, until `report` has its result.
+
+    Args:
+        order: what to run.
+        slot: number of the slot, from 0.
+        setup: of the container.
+    """
+
+    def __init__(self, order: TrialOrder, slot: int, setup: TrialSetup) -> None:
+        self.order, self.slot, self._setup = order, slot, setup
+        self.name = f"{order.number}_{order.try_number}"
+        self.home = os.path.join(setup.home, "trials", self.name)
+        self.counters: ResourceCounters = NOTHING_KNOWN
+        self._run: Running | None = None
+        self._curve = MetricCurve(setup.work.metric, setup.work.milestones)
+        self._began_s: float | None = None
+        self._ran_s = 0.0
+        self._timed_out = self._is_killed = False
+        self._why = self._reason = ""
+        self._result: TaskResult | None = None
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._work, name=f"task-trial-{self.name}", daemon=True)
+        self._thread.start()
+
+    # ---- for the main thread ----
+
+    @property
+    def is_storing(self) -> bool:
+        """True if its program has ended and its output is being stored."""
+        return self._result is None and self._ran_s > 0
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing of it is left but its report."""
+        return self._result is not None
+
+    def stop(self, why: str, reason: str) -> None:
+        """End its program softly, and store its output. The first reason counts."""
+        if not self._why:
+            self._reason, self._why = reason, why
+            os.eventfd_write(self._wake, 1)
+
+    def kill(self) -> None:
+        """End its program now, and store nothing."""
+        self._is_killed = True
+        os.eventfd_write(self._wake, 1)
+
+    def read_counters(self) -> ResourceCounters:
+        """Return what its program has used so far."""
+        run = self._run
+        if run is not None and self._result is None:
+            self.counters = self.counters.updated(run.counters())
+        return self.counters
+
+    def report(self) -> TrialReport:
+        """Return its state."""
+        curve, result = self._curve, self._result
+        ran_s = self._ran_s
+        if result is None and self._began_s is not None and not ran_s:
+            ran_s = time.monotonic() - self._began_s
+        return TrialReport(
+            number=self.order.number,
+            try_number=self.order.try_number,
+            points=tuple((float(at), value) for at, value in tuple(curve.points)),
+            reports=curve.reports,
+            problem=curve.problem,
+            ran_s=round(ran_s, 3),
+            timed_out=self._timed_out,
+            result=result,
+        )
+
+    def close(self) -> None:
+        """Let go of it; it is over."""
+        self._thread.join()
+        os.close(self._wake)
+
+    # ---- its thread ----
+
+    def _work(self) -> None:
+        try:
+            result = self._all_steps()
+        except StepFailed as error:
+            result = TaskResult(fault=error.fault, message=str(error), service=error.service)
+        except Exception as error:
+            import traceback
+
+            self._setup.note(f"trial {self.name}: {traceback.format_exc()}")
+            result = TaskResult(fault=Fault.NODE, message=f"the trial failed: {error!r} (see dlapp.log)")
+        if self._is_killed:
+            result = TaskResult(fault=Fault.STOPPED, message="the trial was killed")
+        elif result.fault not in (Fault.NONE, Fault.STOPPED):
+            result = with_cause(result, self.home, self._setup.note)
+        try:
+            remove_tree(self.home)
+        except Exception as error:  # its result counts, and the next one has another directory
+            self._setup.note(f"trial {self.name}: its directory could not be removed: {error}")
+        self._result = result
+        self._setup.tell()
+
+    def _all_steps(self) -> TaskResult:
+        one = self._setup
+        workspace = os.path.join(self.home, "workspace")
+        steps = partial(step, UninterruptedSteps())
+        with steps("the trial could not be prepared", node=True):
+            os.makedirs(os.path.dirname(self.home), 0o700, exist_ok=True)
+            remove_tree(self.home)
+            os.mkdir(self.home, 0o700)
+            for name in ("tmp", "run", "home"):
+                os.mkdir(os.path.join(self.home, name), 0o700)
+            changes = WorkspaceChanges(workspace, os.path.join(self.home, "tmp"))
+            one.template.copy_to(workspace, lambda _: None)
+            for name in ("stdout", "stderr"):
+                os.symlink(os.path.join(one.logs, f"trial_{self.name}.{name}"), os.path.join(self.home, name))
+        run = None
+        try:
+            with steps("the trial could not be started", node=True):
+                run = one.make_run(self.order, self.slot, self.home)
+            changes.begin()
+            result = self._run_payload(run)
+        finally:
+            if run is not None:
+                run.close()
+        if self._is_killed or not one.assignment.outputs:
+            return result
+        return self._stored(result, changes)
+
+    def _run_payload(self, run: Running) -> TaskResult:
+        one = self._setup
+        paths = tuple(os.path.join(self.home, name) for name in ("stdout", "stderr"))
+        for path in paths:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+        def tell(_: PayloadStatus) -> None:
+            one.tell()
+
+        with (
+            LogCap(paths, one.log_limit_bytes) as cap,
+            PayloadFiles(os.path.join(self.home, "run"), 1, tell, one.note, watch=self._curve) as files,
+            PayloadEnd(run, paths[1], partial(_noted, one.note, self.name)) as ending,
+        ):
+            if self._is_killed or self._why:
+                return TaskResult(fault=Fault.STOPPED, message=self._why)
+            self._began_s = time.monotonic()
+            try:
+                run.start()
+                self._run = run
+                ended = self._watch(run, cap, files, ending)
+            except PayloadError as error:
+                raise StepFailed(error.fault, str(error), service=error.service) from error
+            finally:
+                self._ran_s = time.monotonic() - self._began_s
+            self.counters = self.counters.updated(run.counters())
+            files.finish(time.monotonic())
+            cap.check()
+        return self._result_of(ended, ending, cap.told)
+
+    def _watch(self, run: Running, cap: LogCap, files: PayloadFiles, ending: PayloadEnd) -> PayloadExit:
+        """Watch the program until nothing of it is left."""
+        limit_s, look_at = self._setup.work.trial_time_s, 0.0
+        assert self._began_s is not None
+        over_at = self._began_s + limit_s if limit_s is not None else float("inf")
+        while (ended := run.ended()) is None:
+            now = time.monotonic()
+            if self._is_killed:
+                run.kill()
+            elif ending.has_begun:
+                ending.advance()
+            elif self._why or now >= over_at:
+                self._timed_out = not self._why
+                why = self._why or f"the time of a trial is over: {limit_s:g} s (trial_time)"
+                self._why = self._why or why
+                grace_s = self._setup.kill_grace_s()
+                files.write_stop(TIME_OVER if self._timed_out else self._reason, why, grace_s)
+                ending.stop(why, grace_s)
+            if now >= look_at:
+                look_at = now + cap.check()
+                files.check(now)
+            # After SIGKILL, or a stop that is on its way, its time is over no more.
+            left_s = over_at - now if not ending.has_begun else _MOST_POLL_S
+            self._poll(run, cap, min(look_at - now, ending.wait_s(), left_s, _MOST_POLL_S))
+        return ended
+
+    def _poll(self, run: Running, cap: LogCap, timeout_s: float) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        watched = run.watched_fds()
+        for fd, events in watched:
+            poll.register(fd, events)
+        if not watched:
+            timeout_s = min(timeout_s, _START_S)
+        if cap.wake_fd is not None:
+            poll.register(cap.wake_fd, select.POLLIN)
+        for fd, _ in poll.poll(max(1, int(timeout_s * 1000))):
+            if fd == self._wake:
+                os.eventfd_read(self._wake)
+
+    def _result_of(self, ended: PayloadExit, ending: PayloadEnd, cut: str) -> TaskResult:
+        fault, message = ended.fault, ended.problem
+        if self._is_killed or ending.is_soft:
+            fault, message = Fault.STOPPED, self._why
+        elif fault is Fault.USER and ended.exit_code == 0 and not message:
+            fault = Fault.NONE
+        message = "; ".join(part for part in (message, cut) if part)
+        return TaskResult(
+            fault=fault, exit_code=ended.exit_code, signal=ended.signal, message=message, service=ended.service
+        )
+
+    def _stored(self, result: TaskResult, changes: WorkspaceChanges) -> TaskResult:
+        one = self._setup
+        part = trial_part(self.order.number, self.order.try_number)
+        assignment = replace(
+            one.assignment, parts=tuple(f"{each.rpartition('/')[0]}/{part}" for each in one.assignment.parts)
+        )
+        unstored = one.launch.unstored
+        launch = replace(one.launch, unstored=os.path.join(unstored, part)) if unstored else one.launch
+        outputs = Outputs(
+            assignment,
+            launch,
+            self.home,
+            one.link,
+            step=partial(step, UninterruptedSteps()),
+            say=self._say,
+            note=partial(_noted, one.note, self.name),
+            give_back=lambda: None,  # the GPUs are for the next trial
+        )
+        mounted = [os.path.relpath(path, os.path.join(self.home, "workspace")) for _, path in self._mounts]
+        result = outputs.store(result, self._ran_s, changes, mounted)
+        if outputs.unstored:
+            result = replace(result, unstored=tuple(outputs.unstored))
+        return result
+
+    @property
+    def _mounts(self) -> tuple[tuple[str, str], ...]:
+        return self._setup.template.mounts_of(os.path.join(self.home, "workspace"))
+
+    def _say(self, phase: Phase, *, detail: str = "") -> None:
+        if detail:
+            self._setup.note(f"trial {self.name}: {phase.value} {detail}")
+
+
+def _noted(note: Callable[[str], None], name: str, text: str) -> None:
+    note(f"trial {name}: {text}")

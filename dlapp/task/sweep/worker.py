@@ -1,0 +1,141 @@
+"""The trials of one container: they are started as orders say, and reported until orders leave them out.
+
+What runs is a matter of orders alone (`dlapp.messages.Orders.trials`), so a trial runs once, however often its
+ApplicationMaster is replaced:
+
+- A trial is started when orders name it with a try that this task has not had.
+- Its result is part of each report until orders do not name it any more: then the journal has it.
+- A trial that runs and is not named is killed: it belongs to another container.
+- An ApplicationMaster that does not know yet what runs here names nothing (None), and nothing changes.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
+
+from dlapp.messages import Fault, Phase, Stop, TaskResult
+from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
+from dlapp.task.interrupt import InterruptHandler
+from dlapp.task.link.am_link import AmLink
+from dlapp.task.sweep.trial import STOPPED, TrialRun, TrialSetup
+
+_LOOK_S = 1.0
+"""Between two looks at what tells nobody: the container's directory, the guardians."""
+
+
+class WorkerEnd(NamedTuple):
+    """Reason why no trial can run in this container any more; ``is_lost`` as `TaskResult.lost`."""
+
+    message: str
+    is_lost: bool = False
+
+
+class TrialWorker:
+    """Runner of the trials of one container.
+
+    Args:
+        setup: what they share.
+        stopper: takes the orders to stop.
+        why_over: returns why the container is of no use any more; None: it is.
+        sample: measures the container; returns when to do it again [s].
+    """
+
+    def __init__(
+        self,
+        setup: TrialSetup,
+        stopper: InterruptHandler,
+        *,
+        why_over: Callable[[], WorkerEnd | None],
+        sample: Callable[[], float],
+    ) -> None:
+        self._setup, self._stopper = setup, stopper
+        self._link: AmLink = setup.link
+        self._why_over, self._sample = why_over, sample
+        self._trials: dict[tuple[int, int], TrialRun] = {}
+        self._unnamed: set[tuple[int, int]] = set()
+        self._used = NOTHING_KNOWN  # by trials that are over
+        self._reported: object = None
+
+    def counters(self) -> ResourceCounters:
+        """Return what all trials so far have used."""
+        running = (one.read_counters() for one in self._trials.values())
+        return reduce(ResourceCounters.plus, running, self._used)
+
+    def run(self) -> TaskResult:
+        """Run trials until orders say that there are no more, or to end."""
+        while True:
+            end = self._why_over()
+            if end is None and self._stopper.wanted is Stop.NO:
+                self._obey()
+            self._report()
+            running = [one for one in self._trials.values() if not one.is_over]
+            if end is not None or self._stopper.wanted is Stop.NOW:
+                for one in running:
+                    one.kill()
+                if not running:
+                    break
+            elif self._stopper.wanted is Stop.SOFT:
+                for one in running:
+                    one.stop(self._stopper.why, self._stopper.reason or "stopped")
+                if not running:
+                    break
+                if all(one.is_storing for one in running) and self._link.phase is not Phase.STORING:
+                    self._link.say(Phase.STORING)  # which is given more time than programs
+            elif not self._trials and self._is_finished:
+                return TaskResult(fault=Fault.NONE)
+            self._wait()
+        if end is not None:
+            return TaskResult(fault=Fault.NODE, message=end.message, lost=end.is_lost)
+        return TaskResult(fault=Fault.STOPPED, message=self._stopper.why)
+
+    @property
+    def _is_finished(self) -> bool:
+        orders = self._link.orders
+        return orders is not None and orders.trials_are_over and not orders.trials
+
+    def _obey(self) -> None:
+        """Start, stop and forget trials as the latest orders say."""
+        orders = self._link.orders
+        if orders is None or orders.trials is None:
+            return
+        named = {(one.number, one.try_number): one for one in orders.trials}
+        for key, trial in list(self._trials.items()):
+            if key in named:
+                if named[key].stop:
+                    trial.stop(named[key].stop, STOPPED)
+            elif trial.is_over:
+                self._forget(key)
+            elif key not in self._unnamed:
+                self._unnamed.add(key)
+                self._setup.note(f"trial {trial.name} is not for this container")
+                trial.kill()
+        for key, order in named.items():
+            if key not in self._trials and (slot := self._free_slot()) is not None:
+                self._setup.note(f"trial {order.number}, try {order.try_number}")
+                self._trials[key] = TrialRun(order, slot, self._setup)
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        trial = self._trials.pop(key)
+        self._unnamed.discard(key)
+        self._used = self._used.plus(trial.counters)._replace(memory_bytes=None)
+        trial.close()
+
+    def _free_slot(self) -> int | None:
+        taken = {one.slot for one in self._trials.values() if not one.is_over}
+        return next((slot for slot in range(self._setup.work.slots) if slot not in taken), None)
+
+    def _report(self) -> None:
+        reports = tuple(one.report() for key, one in self._trials.items() if key not in self._unnamed)
+        news = [(one.number, one.try_number, one.reports, one.problem, one.result) for one in reports]
+        if news != self._reported:
+            self._reported = news
+            self._link.say_besides(trials=reports)
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._stopper.wake_fd, select.POLLIN)
+        poll.poll(max(1, int(min(self._sample(), _LOOK_S) * 1000)))
+        self._stopper.drain()

@@ -1,0 +1,97 @@
+"""Workspaces of trials: each is a copy of the container's, and all see one tree of input.
+
+Copies share blocks where the file system can (reflink), never names: with hard links a trial would write into the files
+of the others. Input is not copied. It stays in the container's workspace, write-protected; a plain process finds a link
+to it, a Docker container has it mounted there, read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Sequence
+
+from dlapp.storage.tree import OpenTree, TreeNode, copy_nodes
+
+
+class WorkspaceTemplate:
+    """The container's workspace, which trials get copies of. Nothing may change it.
+
+    Args:
+        path: of the workspace.
+        shared: paths in it that are not copied, relative to it.
+        mounts: the trials run in Docker, which mounts what is shared; else they get links.
+    """
+
+    def __init__(self, path: str, shared: Sequence[str], *, mounts: bool) -> None:
+        self._path, self._mounts = path, mounts
+        self._shared = [one for one in shared if os.path.isdir(os.path.join(path, one))]
+        with contextlib.closing(OpenTree(path)) as tree:
+            self._nodes = self._read(tree)
+        for one in self._shared:
+            _protect(os.path.join(path, one))
+
+    def _read(self, tree: OpenTree) -> list[TreeNode]:
+        found = os.fstat(tree.fd)
+        nodes, todo = [], [TreeNode(self._path, "", found.st_mode, found.st_size, found.st_mtime_ns)]
+        while todo:
+            node = todo.pop()
+            if stat.S_ISLNK(node.mode):
+                nodes.append(node._replace(link=tree.read_link(node.name)))
+            elif node.name in self._shared:
+                nodes.append(node if self._mounts else node._replace(link=node.source))
+            elif node.is_dir:
+                nodes.append(node)
+                todo.extend(reversed(tree.children(node)))
+            elif node.is_file:
+                nodes.append(node)
+        return nodes
+
+    def copy_to(self, path: str, done: Callable[[int], None]) -> None:
+        """Make a copy.
+
+        Args:
+            path: of the copy; nothing is there.
+            done: told the number of bytes after each piece.
+
+        Raises:
+            DiskFull, DlappError, OSError: it cannot be made.
+        """
+        copy_nodes(self._nodes, path, owner_bits=0o600, done=done)
+
+    def mounts_of(self, path: str) -> tuple[tuple[str, str], ...]:
+        """Return what is mounted in a copy at ``path``: paths of the host, each with where it is seen."""
+        if not self._mounts:
+            return ()
+        return tuple((os.path.join(self._path, one), os.path.join(path, one)) for one in self._shared)
+
+
+def shared_paths(inputs: Sequence[str], written: Sequence[str]) -> list[str]:
+    """Return the paths of input that trials can share, the outermost ones.
+
+    Args:
+        inputs: paths in the workspace that have input.
+        written: paths in it that a trial may write, or that have to be its own.
+    """
+    found: list[str] = []
+    for path in sorted(os.path.normpath(one) for one in inputs):
+        is_own = path == "." or any(_is_in(os.path.normpath(one), path) for one in written)
+        if not is_own and not any(_is_in(path, one) for one in found):
+            found.append(path)
+    return found
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory}/")
+
+
+def _protect(top: str) -> None:
+    """Take the right to write from all files and directories of a tree. Links are left alone."""
+    for directory, names, files in os.walk(top):
+        for name in (*names, *files):
+            path = os.path.join(directory, name)
+            found = os.lstat(path)
+            if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
+                os.chmod(path, found.st_mode & 0o7555)
+    os.chmod(top, os.lstat(top).st_mode & 0o7555)

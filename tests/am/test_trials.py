@@ -1,0 +1,136 @@
+"""The ApplicationMaster of a sweep: each trial's result counts once, whatever dies."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlapp.am.model.trials import SweepState
+from dlapp.messages import Fault, TaskResult
+from dlapp.report import FinalStatus
+from dlapp.sweep.results import TrialState, read_results
+from dlapp.sweep.spec import AshaSpec, Distribution, DistributionKind, Goal, Sampler, SweepSpec
+from tests.am.sweep_cluster import SweepCluster, stored, well
+
+
+def sweep_of(trials: int, **fields: object) -> SweepSpec:
+    draws = Distribution(name="X", kind=DistributionKind.UNIFORM, low=0.0, high=1.0)
+    given = {"metric": "accuracy", "goal": Goal.MAX, **fields}
+    return SweepSpec(sampler=Sampler.RANDOM, trials=trials, random=(draws,), **given)  # type: ignore[arg-type]
+
+
+def trials_of(cluster: SweepCluster) -> SweepState:
+    assert cluster.master is not None
+    assert cluster.master.state.sweep is not None
+    return cluster.master.state.sweep
+
+
+def test_each_trial_runs_once_and_its_output_is_committed() -> None:
+    cluster = SweepCluster(1, sweep_of(20), workers=3)
+    ending = cluster.run()
+    assert (ending.final_status, ending.diagnostics) == (FinalStatus.SUCCEEDED, "")
+    assert cluster.starts == dict.fromkeys(range(20), 1)
+    assert cluster.settled is not None
+    assert [(part.index, part.trial) for part in cluster.settled.parts] == [(n, f"trial_{n}_1") for n in range(20)]
+    results = read_results(trials_of(cluster).results())
+    assert results.counts() == {"done": 20}
+    best = results.best()
+    assert best is not None
+    assert (best.number, best.metric) == (19, 19.0)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_result_is_lost_and_none_counts_twice_whoever_is_killed(seed: int) -> None:
+    cluster = SweepCluster(
+        seed,
+        sweep_of(40, trials_per_container=1 + seed % 3),
+        workers=1 + seed % 4,
+        worker_kills=6,
+        master_kills=seed % 5,
+        loss=0.1 if seed % 2 else 0.0,
+    )
+    ending = cluster.run()
+    assert ending.final_status is FinalStatus.SUCCEEDED, f"seed {seed}: {ending}"
+    assert sorted(cluster.on_record) == list(range(40))
+    assert cluster.settled is not None
+    parts = {part.index: part.trial.rpartition("_")[2] for part in cluster.settled.parts}
+    assert parts == {number: state.partition(" ")[2] for number, state in cluster.on_record.items()}
+
+
+def test_ten_thousand_trials_end_with_workers_and_masters_killed() -> None:
+    cluster = SweepCluster(
+        7, sweep_of(10_000), workers=50, worker_kills=50, master_kills=3, span_s=150.0, trial_s=(0.2, 1.0)
+    )
+    ending = cluster.run()
+    assert ending.final_status is FinalStatus.SUCCEEDED, ending
+    assert sorted(cluster.on_record) == list(range(10_000))
+
+
+def test_a_trial_that_fails_is_tried_again_and_does_not_end_the_sweep() -> None:
+    def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+        if number == 3 or (number == 5 and try_number == 1):
+            return TaskResult(fault=Fault.USER, exit_code=9), ()
+        return well(number, try_number)
+
+    cluster = SweepCluster(2, sweep_of(8, retries=1), outcome=outcome)
+    ending = cluster.run()
+    assert ending.final_status is FinalStatus.SUCCEEDED
+    assert ending.diagnostics == "1 of 8 trials failed: 3; the first of them: trial 3: exit code 9"
+    assert (cluster.starts[3], cluster.starts[5]) == (2, 2)
+    assert cluster.on_record[5] == "done 2"
+
+
+def test_more_failures_than_allowed_end_the_sweep_and_keep_what_there_is() -> None:
+    def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+        return (TaskResult(fault=Fault.USER, exit_code=1), ()) if number in (2, 4) else well(number, try_number)
+
+    cluster = SweepCluster(3, sweep_of(30, max_failures=1), outcome=outcome)
+    ending = cluster.run()
+    assert ending.final_status is FinalStatus.FAILED
+    assert ending.diagnostics.startswith("2 trials failed, allowed are 1 (max_failures): 2, 4; the first of them:")
+    assert cluster.settled is not None
+    assert {part.index for part in cluster.settled.parts} >= {0, 1, 3}
+
+
+def test_a_sweep_whose_trials_all_fail_has_failed() -> None:
+    cluster = SweepCluster(4, sweep_of(3), outcome=lambda *_: (TaskResult(fault=Fault.USER, exit_code=1), ()))
+    ending = cluster.run()
+    assert ending.final_status is FinalStatus.FAILED
+    assert ending.diagnostics.startswith("3 of 3 trials failed: 0-2; ")
+
+
+def test_no_more_trials_run_at_once_than_the_sweep_allows() -> None:
+    cluster = SweepCluster(5, sweep_of(30, concurrency=3, trials_per_container=2), workers=4)
+    cluster.run()
+    assert cluster.most_running == 3
+
+
+def test_a_trial_without_its_metric_is_named() -> None:
+    def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+        return TaskResult(fault=Fault.NONE, exit_code=0, outputs=(stored(number, try_number),)), ()
+
+    cluster = SweepCluster(6, sweep_of(2), outcome=outcome)
+    cluster.run()
+    first = read_results(trials_of(cluster).results()).trials[0]
+    assert (first.state, first.metric, first.why) == (TrialState.DONE, None, "never reported accuracy")
+
+
+def test_trials_that_are_behind_are_stopped_early_and_keep_what_they_stored() -> None:
+    def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+        points = tuple((float(step), float(number % 7) * step) for step in range(1, 10))
+        return well(number, try_number)[0], points
+
+    cluster = SweepCluster(
+        8,
+        sweep_of(30, asha=AshaSpec((1, 3), 3.0)),
+        outcome=outcome,
+        worker_kills=3,
+        master_kills=2,
+        trial_s=(1.0, 4.0),
+    )
+    assert cluster.run().final_status is FinalStatus.SUCCEEDED
+    results = read_results(trials_of(cluster).results())
+    stopped = [one for one in results.trials if one.state is TrialState.STOPPED]
+    assert stopped
+    assert all(one.why.startswith("stopped early at step ") for one in stopped)
+    assert cluster.settled is not None
+    assert len(cluster.settled.parts) == 30

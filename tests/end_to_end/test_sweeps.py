@@ -1,0 +1,129 @@
+"""Sweeps as whole applications: each trial's result exactly once, where it belongs, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.applications import application_dir, ended, launch, processes, properties, run, wait_for
+from tests.engines import Engine
+
+SCRIPT = """
+echo "trial $DLAPP_TRIAL: $*, $RATE, $(cat input/words)"
+echo changed >>own; test "$(cat own)" = "as packed
+changed" || exit 7
+mkdir -p output
+echo "$RATE $SIZE" >output/found
+echo '{"metrics": {"accuracy": 0.'$RATE$SIZE'}, "step": 1}' >>"$DLAPP_REPORT"
+"""
+
+
+def results_of(application: str) -> list[dict[str, object]]:
+    done = run("dlapp-sweep", application, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    return list(found["trials"] if isinstance(found, dict) else found)
+
+
+def test_each_trial_has_its_own_workspace_and_its_output_is_committed_once(engine: Engine, tmp_path: Path) -> None:
+    data = engine.put("data/words", "of input\n")
+    engine.put("result/trials/0/old", "of a run before\n")
+    fails = 'test "$RATE$SIZE" = 25 && exit 9\nexit 0\n'
+    file = properties(
+        tmp_path,
+        SCRIPT + fails,
+        application={"user_shell_args": "--rate={RATE} --number={trial}"},
+        resources={"containers": 2},
+        sweep={
+            "grid.RATE": "1, 2",
+            "grid.SIZE": "4, 5, 6",
+            "metric": "accuracy",
+            "goal": "max",
+            "retries": 1,
+            "trials_per_container": 2,
+        },
+        from_hdfs={"hdfs": data, "input_path": "input"},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/result", "overwrite": "true"},
+    )
+    (tmp_path / "test_workspace" / "own").write_text("as packed\n")
+    application = launch(file)
+    end = ended(application)
+    assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
+    assert end["diagnostics"].startswith("1 of 6 trials failed: 4; the first of them: trial 4: exit code 9")
+    found = {name: text.split() for name, text in engine.tree("result/trials").items()}
+    values = [(rate, size) for rate in "12" for size in "456"]
+    assert found == {f"{n}/found": list(values[n]) for n in range(6) if n != 4}
+    trials = {int(str(one["trial"])): one for one in results_of(application)}
+    assert {number: (one["state"], one["tries"]) for number, one in trials.items()} == {
+        **dict.fromkeys(range(6), ("done", 1)),
+        4: ("failed", 2),
+    }
+    assert trials[5]["metric"] == 0.26
+    best = run("dlapp-sweep", application, "--best")
+    assert "DLAPP_TRIAL=5" in best.out
+    printed = run("dlapp-logs", application, "--trial", "3", "--stdout", timeout_s=120)
+    assert printed.out == "trial 3: --rate=2 --number=3, 2, of input\n", printed.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_no_trial_is_lost_and_none_runs_again(seed: int, state_dir: Path, tmp_path: Path) -> None:
+    chance = random.Random(f"sweep {seed}")
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    script = (
+        f'echo x >>{runs}/$DLAPP_TRIAL; sleep 0.3; mkdir -p output; echo "$N" >output/found\n'
+        'echo \'{"metrics": {"loss": \'$N\'}}\' >>"$DLAPP_REPORT"'
+    )
+    file = properties(
+        tmp_path,
+        script,
+        resources={"containers": 2},
+        sweep={"grid.N": ", ".join(map(str, range(12))), "metric": "loss", "goal": "min"},
+        to_hdfs={"output_path": "output", "hdfs": f"{tmp_path}/result"},
+    )
+    application = launch(file, DLAPP_LOCAL_AM_ATTEMPTS="5")
+    home = application_dir(state_dir, application)
+    for victim in chance.sample(["task", "am", "runner", "task"], 4):
+        before = ended_trials(home)
+        wait_for("another trial", lambda before=before: ended_trials(home) - before or is_over(home))  # type: ignore[misc]
+        time.sleep(chance.uniform(0, 0.2))
+        finished = {number: (runs / str(number)).read_text() for number in ended_trials(home)}
+        kill_one(state_dir, victim, chance)
+    end = ended(application)
+    assert end["final_status"] == "SUCCEEDED", f"seed {seed}: {end['diagnostics']}"
+    again = {number: text for number, text in finished.items() if (runs / str(number)).read_text() != text}
+    assert not again, f"seed {seed}: trials ran again that had ended"
+    found = {one.parent.name: one.read_text().strip() for one in (tmp_path / "result" / "trials").glob("*/found")}
+    assert found == {str(n): str(n) for n in range(12)}, f"seed {seed}"
+    assert [(one["trial"], one["state"]) for one in results_of(application)] == [(n, "done") for n in range(12)]
+
+
+def ended_trials(home: Path) -> set[int]:
+    """Return the trials whose end is in the journal."""
+    found = set()
+    for journal in home.glob("journal-*.jsonl"):
+        for line in journal.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                if record["kind"] == "trial_end":
+                    found.add(int(record["number"]))
+    return found
+
+
+def is_over(home: Path) -> bool:
+    return (home / "outcome.json").exists()
+
+
+def kill_one(state_dir: Path, role: str, chance: random.Random) -> None:
+    found = [one.pid for one in processes(state_dir) if one.role == role]
+    if found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chance.choice(found), signal.SIGKILL)
