@@ -61,7 +61,7 @@ class GpuCollector:
         lease = GaugeMetricFamily(
             "dlapp_node_gpu_lease",
             "1; the labels say who holds it.",
-            labels=[*names, "app", "user", "container"],
+            labels=[*names, "app", "user", "role", "index", "container"],
         )
         for one in devices:
             where = [here, gpu_of(one)]
@@ -69,7 +69,8 @@ class GpuCollector:
             for name in _STATES:
                 state.add_metric([*where, name], int(one["state"] == name))
             if one["application"]:
-                lease.add_metric([*where, one["application"], one["user"], one["container"]], 1)
+                who = [one[name] for name in ("application", "user", "role", "container_index", "container")]
+                lease.add_metric([*where, *who], 1)
         yield from (info, state, lease)
         for name, field, unit, text in _VALUES:
             family = GaugeMetricFamily(f"dlapp_node_gpu_{name}", text, labels=names)

@@ -9,6 +9,7 @@ A device has the fields of `dlapp.gpuid.devices.Device`, and
     label                          gpu0, or gpu0:1 for a MIG device
     state                          free, held, quarantined, absent
     application container user     who holds it; container is empty while it is only reserved
+    role container_index           of the container in its application; empty where that is not known
     since_ms doubt                 since when, and why it is not free although its holder seems to be gone
     quarantine                     null, or cause, detail, since_ms, count, probe_at_ms, by
     utilization used_mib temperature_c   now, where the host is this one and the GPU says so; else null
@@ -251,6 +252,8 @@ def _host_view(record: HostRecord, *, here: bool, elsewhere: Mapping[str, Holder
                 "present": one.present,
                 "application": holder.application if holder else "",
                 "container": holder.container if holder else "",
+                "role": holder.role if holder else "",
+                "container_index": holder.container_index if holder else "",
                 "user": holder.user if holder else "",
                 "since_ms": holder.since_ms if holder else 0,
                 "doubt": holder.doubt if holder else "",

@@ -68,6 +68,7 @@ class Holder(Value):
         index: of the device; None: the holder's record does not say.
         container: the container that uses it; empty: it is reserved for the application, no container has it yet.
         doubt: empty, or why the device is not free although its holder's processes on this machine seem to be gone.
+        role, container_index: of the container in its application, as text; empty: not known.
     """
 
     uuid: str
@@ -77,6 +78,8 @@ class Holder(Value):
     user: str = ""
     since_ms: int = 0
     doubt: str = ""
+    role: str = ""
+    container_index: str = ""
 
     def __str__(self) -> str:
         name = f"gpu{self.index}" if self.index is not None else self.uuid

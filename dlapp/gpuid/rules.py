@@ -111,6 +111,7 @@ class LeaseRecord(Value):
         boot_id: of the host when it was written; no payload outlives its boot.
         evidence: where to look whether the payload is gone (`dlapp.gpuid.liveness.probes`).
         doubt: empty, or why it is not free although its task seems to be gone.
+        role, container_index: of the container in its application, as text; empty: not known.
     """
 
     container: str
@@ -122,6 +123,8 @@ class LeaseRecord(Value):
     boot_id: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     doubt: str = ""
+    role: str = ""
+    container_index: str = ""
     unknown: Unknown = field(default_factory=dict)
 
 
@@ -202,6 +205,8 @@ class HostRecord(Value):
                 user=one.user,
                 since_ms=one.since_ms,
                 doubt=one.doubt,
+                role=one.role,
+                container_index=one.container_index,
             )
             for one in self.leases
             for uuid in one.devices
@@ -222,6 +227,7 @@ class LeaseRequest(Value):
         uuids: exactly these devices (somebody else chose); empty: any ``gcores``.
         evidence: where to look whether the payload is gone.
         spread: far from each other and from those in use, not close together.
+        role, container_index: of the container in its application, for who looks; empty: not known.
     """
 
     application: str
@@ -231,6 +237,8 @@ class LeaseRequest(Value):
     uuids: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     spread: bool = False
+    role: str = ""
+    container_index: str = ""
 
 
 # ---- changes ----
@@ -381,6 +389,8 @@ def lease(
         token=token,
         boot_id=record.boot_id,
         evidence=dict(ask.evidence),
+        role=ask.role,
+        container_index=ask.container_index,
     )
     return replace(record, leases=(*record.leases, given)), given
 

@@ -66,7 +66,14 @@ class GpuLease:
         # A plain payload inherits the lease's descriptors; one in Docker cannot.
         evidence = self._evidence_of_docker() if one.docker_image else {}
         ask = LeaseRequest(
-            str(one.application_id), str(one.container_id), one.username, gcores, (), evidence, one.spread
+            application=str(one.application_id),
+            container=str(one.container_id),
+            user=one.username,
+            gcores=gcores,
+            evidence=evidence,
+            spread=one.spread,
+            role=one.role,
+            container_index=str(one.index),
         )
         ledger.reach(timeout_s=REACH_S)
         with Wait(f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node", timeout_s):

@@ -517,6 +517,8 @@ class MachineLedger:
 
 def _hold_record(ask: LeaseRequest) -> Record:
     record: Record = {"application": ask.application, "container": ask.container}
+    if ask.role:
+        record |= {"role": ask.role, "container_index": ask.container_index}
     return {**record, "evidence": dict(ask.evidence)} if ask.evidence else record
 
 

@@ -76,6 +76,8 @@ class MachineReader:
             user=", ".join(users),
             since_ms=first.changed_ns // 1_000_000,
             doubt=doubt or ("several users claim it" if len(users) > 1 else ""),
+            role=text_of(first.record, "role"),
+            container_index=text_of(first.record, "container_index"),
         )
 
     def holders(self) -> dict[str, Holder]:
@@ -143,6 +145,8 @@ class MachineReader:
                     boot_id=self.liveness.boot_id,
                     evidence=_evidence_of(those, holder),
                     doubt=holder.doubt,
+                    role=holder.role,
+                    container_index=holder.container_index,
                 )
         boot_id, now_ms = self.liveness.boot_id, clock.now_ms()
         return HostRecord(host, tuple(records), tuple(leases.values()), boot_id=boot_id, seen_ms=now_ms)

@@ -45,6 +45,13 @@ def test_a_released_device_can_be_had_at_once(store: Open) -> None:
     assert ledger.record().leases == ()
 
 
+def test_a_lease_says_which_container_of_its_application_has_it(store: Open) -> None:
+    with store().acquire(ask("c1", 2, role="worker", container_index="3")) as lease:
+        holders = list(store().record().holder_by_uuid().values())
+        assert [(one.role, one.container_index) for one in holders] == [("worker", "3")] * 2
+        lease.release()
+
+
 def test_a_release_may_be_repeated(store: Open) -> None:
     lease = store().acquire(ask("c1", 1))
     lease.release()
