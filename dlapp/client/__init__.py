@@ -315,17 +315,21 @@ class Client(Closeable):
             unanswered: told of an engine that is not the configured one and does not answer; None: it raises.
         """
         limit = finished if wanted is None else None
-        self._tend(self.engine)
-        found = list(self.engine.views_json(everybody=everybody, user=user, limit=limit))
-        for engine in self._engines.used()[1:]:
+        by_engine: list[tuple[Engine, list[dict[str, Any]]]] = []
+        for engine in (self.engine, *self._engines.used()[1:]):
             self._tend(engine)
             try:
-                found += engine.views_json(everybody=everybody, user=user, limit=limit)
+                by_engine.append((engine, engine.views_json(everybody=everybody, user=user, limit=limit)))
             except Unreachable as error:
-                if unanswered is None:
+                if unanswered is None or engine is self.engine:
                     raise
                 unanswered(error)
-        return _latest(found if wanted is None else list(filter(wanted, found)), finished)
+        found = [one for _, views in by_engine for one in views]
+        shown = _latest(found if wanted is None else list(filter(wanted, found)), finished)
+        kept = {id(one) for one in shown}
+        for engine, views in by_engine:
+            engine.add_receipts([one for one in views if id(one) in kept])
+        return shown
 
     def log_urls(self, view: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
         """Return where the logs of a view (in its JSON form) are, in CONTAINER_INDEX order: fields as `LogFiles` has

@@ -190,6 +190,13 @@ class Engine(Protocol):
     ) -> list[dict[str, Any]]:
         """`views` in JSON form."""
 
+    def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
+        """Add the receipts of applications that have ended to views of a list, in JSON form, which lack them.
+
+        Args:
+            views: of `views_json`, oldest first. Those stay without one of which nothing is known here.
+        """
+
     def submission(self, application_id: ApplicationId) -> Submission:
         """Return the submission. Raises NotFound."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,8 @@ class Cluster:
     def views_json(self, **_: Any) -> list[dict[str, Any]]:
         self._ask()
         return [view(one, ms) for one, ms in self.submitted_ms.items()]
+
+    def add_receipts(self, views: Sequence[dict[str, Any]]) -> None: ...
 
 
 def view(application_id: str, submitted_ms: int) -> dict[str, Any]:

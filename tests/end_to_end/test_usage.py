@@ -12,6 +12,7 @@ from dlapp.client import Client
 from dlapp.usage import UsageHistory
 from tests.applications import ended, launch, properties, run, wait_for
 from tests.engines import Engine
+from tests.services.containers.dockerd import IMAGE, Dockerd
 
 BURN = """
 import json, os, time
@@ -58,9 +59,55 @@ def test_a_status_a_list_and_the_history_tell_what_an_application_has_cost(engin
     assert "cost : <0.01 CPU-hours, memory 1.0 GiB, peak " in run("dlapp-status", application).out
     listed = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
     assert listed["application_id"] == application
+    assert listed["receipt"] == receipt
 
     (series,) = wait_for("the history", lambda: usage_of(application).containers)
     assert str(series.container_id) == view["containers"][0]["container_id"]
     assert series.columns["memory_mib"]["max"][0] >= 64
     assert series.columns["cpu_cores"]["mean"][0] > 0
     assert series.columns["progress"]["mean"][0] == 0.5
+
+
+IN_DOCKER = """
+mkdir output
+burn() { i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done; }
+burn & burn
+wait
+head -c 30000000 /dev/zero >$TMPDIR/held
+at=/sys/fs/cgroup
+if [ -e $at/cpuacct/cpuacct.usage ]; then
+  cat $at/memory/memory.max_usage_in_bytes $at/cpuacct/cpuacct.usage
+else
+  cat $at/memory.peak
+  sed -n 's/usage_usec \\(.*\\)/\\1000/p' $at/cpu.stat
+fi >output/counted
+"""
+"""The files that the kernel keeps for the container are read as its last act."""
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_receipt_in_docker_is_what_the_kernel_counts_for_the_container(
+    dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_CLUSTER", "local")
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_NETWORK", "none")
+    file = properties(
+        tmp_path,
+        IN_DOCKER,
+        application={"docker_image": IMAGE},
+        resources={"memory": "200m"},
+        to_hdfs={"output_path": "output", "hdfs": tmp_path / "result"},
+    )
+    view = ended(launch(file))
+    assert view["cause"] == "succeeded", view["diagnostics"]
+    *peak, counted = map(int, (tmp_path / "result/counted").read_text().split())
+    counted_s = counted / 1e9
+    receipt = view["receipt"]
+    assert counted_s > 0.2
+    assert counted_s <= receipt["cpu_hours"] * 3600 <= 1.02 * counted_s + 0.05
+    assert receipt["bytes"]["output"] == len((tmp_path / "result/counted").read_bytes())
+    if peak:  # Linux 5.19 and later, or version 1
+        assert receipt["memory"]["is_exact"]
+        assert receipt["memory"]["peak_mib"] >= peak[0] >> 20

@@ -42,6 +42,7 @@ from dlapp.cluster.yarn.staging import (
     VIEW,
     StagingFiles,
     StagingPaths,
+    history_json,
 )
 from dlapp.errors import DlappError, NotFound, SpecError, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
@@ -275,7 +276,7 @@ class HdfsApplicationDir:
         """
         self.close()
         self._check_ours(PATIENCE_S)
-        history = {"view": self._last_view, "submission": self._submission}
+        history = to_json({"view": self._last_view, "submission": self._submission})
 
         def keep() -> None:
             self._files.make(self._paths.all_history, OWN_MODE)
@@ -284,7 +285,7 @@ class HdfsApplicationDir:
                 self._files.write(self._paths.usage(self._application_id), self._last_usage, OWN_FILE_MODE)
             if self._last_trials is not None:
                 self._files.write(self._paths.trials(self._application_id), self._last_trials, OWN_FILE_MODE)
-            self._files.write(self._paths.history(self._application_id), _as_json(history), OWN_FILE_MODE)
+            self._files.write(self._paths.history(self._application_id), history_json(history), OWN_FILE_MODE)
 
         self._again(lambda: _patiently(keep))
 

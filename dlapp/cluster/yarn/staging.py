@@ -13,7 +13,9 @@ This room uses no storage of its own: who makes an engine gives it the `StagingF
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 from dlapp.ids import ApplicationId
 from dlapp.locations import FileInfo
@@ -43,6 +45,37 @@ MAX_CLAIM_BYTES = 64 << 20
 MAX_GROUP_BYTES = 16 << 20
 """Of a file of the journal. It has a second's lines, or, of many groups or when HDFS took no changes for long, as many
 as fit."""
+
+
+RECEIPT_BYTES = 4096
+"""A history begins with the receipt, which is shorter: a list reads so much of each."""
+_RECEIPT = '{"receipt":'
+
+
+def history_json(kept: Mapping[str, Any]) -> bytes:
+    """Return a history as it is stored: with the receipt of its view first, in JSON without white space.
+
+    Args:
+        kept: ``view``, ``submission``, and what else is kept, in JSON form.
+    """
+    receipt = (kept.get("view") or {}).get("receipt")
+    return json.dumps({"receipt": receipt, **kept}, separators=(",", ":")).encode()
+
+
+def receipt_of_history(data: bytes) -> dict[str, Any] | None:
+    """Return the receipt at the beginning of a history, in its JSON form; None: there is none.
+
+    Args:
+        data: the first `RECEIPT_BYTES` of it, or all.
+    """
+    text = data.decode("utf-8", "replace")
+    if not text.startswith(_RECEIPT):
+        return None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text, len(_RECEIPT))
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 class StagingFiles(Protocol):

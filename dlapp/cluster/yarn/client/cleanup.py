@@ -11,7 +11,6 @@ time must never change, because YARN fails every container that was promised the
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +32,7 @@ from dlapp.cluster.yarn.staging import (
     VIEW,
     StagingFiles,
     StagingPaths,
+    history_json,
 )
 from dlapp.errors import DlappError, NotFound, SpecError, Unreachable, UsageError
 from dlapp.ids import ApplicationId
@@ -145,7 +145,7 @@ def _settled(
             kept = {"view": None, "state": ended.state.value, "finished_ms": finished_ms, **told}
             if notices is not None:
                 notices.record_end(application_id, kept)
-            files.write(history, json.dumps(kept).encode(), 0o600, once=True)
+            files.write(history, history_json(kept), 0o600, once=True)
     else:
         with contextlib.suppress(NotFound, ValueError):
             kept = parse_json(files.read(history, max_bytes=MAX_HISTORY_BYTES))

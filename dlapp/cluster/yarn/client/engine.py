@@ -222,6 +222,10 @@ class YarnEngine(Closeable):
         """`views` in JSON form."""
         return [to_json(one) for one in self.views(everybody=everybody, user=user, limit=limit)]
 
+    def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
+        """Add the receipts of the caller's applications that have ended, from our history, to the latest views."""
+        self._reader.add_receipts(views)
+
     def usage_json(self, application_id: ApplicationId) -> Any:
         """Return the use of the containers of one of the caller's applications; None: there is none."""
         files = self._session.files(self._session.user)

@@ -32,10 +32,12 @@ from dlapp.cluster.yarn.staging import (
     MAX_HISTORY_BYTES,
     MAX_SUBMISSION_BYTES,
     MAX_VIEW_BYTES,
+    RECEIPT_BYTES,
     SUBMISSION,
     VIEW,
     StagingFiles,
     StagingPaths,
+    receipt_of_history,
 )
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
@@ -51,6 +53,8 @@ KEPT_READ = 200
 history."""
 ASK_EVERY_S = 25.0
 """Between two requests to an ApplicationMaster that cannot be reached from here to write its view more often."""
+RECEIPTS_READ = 200
+"""Of so many applications that have ended, the latest, a list reads what they have cost."""
 SWEEP_S = 2.0
 """How long a list waits until what ended applications left is settled; what is not settled then, a later command is."""
 RUNNING_READ = 20
@@ -141,6 +145,27 @@ class ApplicationReader:
                 for one in reports
                 if not one.state.ended or one in kept
             ]
+
+    def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
+        """Add the receipts of the caller's applications that have ended, as our history has them, to the latest views.
+
+        Args:
+            views: of a list, in JSON form, oldest first.
+        """
+        own = [one for one in views if one.get("cause") and one["username"] == self._session.user]
+        if not own:
+            return
+        # What there is now is shown without the history.
+        with contextlib.suppress(DlappError):
+            files = self._session.files(self._session.user)
+            places = StagingPaths(files.home)
+            sizes = {name: size for name, size, _ in files.entries(places.all_history)}
+            for one in own[-RECEIPTS_READ:]:
+                if size := sizes.get(f"{one['application_id']}{HISTORY_SUFFIX}", 0):
+                    place = places.history(ApplicationId.from_text(one["application_id"]))
+                    with contextlib.suppress(NotFound):
+                        data = files.read_part(place, 0, min(size, RECEIPT_BYTES))
+                        one["receipt"] = receipt_of_history(data)
 
     @contextlib.contextmanager
     def _sweeping(self) -> Iterator[None]:

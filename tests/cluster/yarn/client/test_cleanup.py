@@ -91,6 +91,11 @@ class Memory:
             raise DlappError(f"{location} is larger than {max_bytes} bytes")
         return self.files[location][0]
 
+    def read_part(self, location: str, offset: int, count: int) -> bytes:
+        data = self.read(location, max_bytes=1 << 30)[offset : offset + count]
+        assert len(data) == count
+        return data
+
     def settle_outputs(
         self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
     ) -> tuple[OutputView, ...]:
@@ -192,7 +197,8 @@ def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_di
     assert left(files, staging) == []
     kept = json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20))
     assert before_ms - 1000 <= kept.pop("finished_ms") <= clock.now_ms() - 1000
-    assert kept == {"view": {"phase": "running"}, "state": "KILLED", "submission": {"submitted_ms": 5}}
+    end = {"view": {"phase": "running"}, "state": "KILLED", "submission": {"submitted_ms": 5}}
+    assert kept == {"receipt": None, **end}
     before = dict(files.files)
     settled(files)
     assert files.files == before

@@ -15,13 +15,15 @@ from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S
 from dlapp.cluster.yarn.client.rest import KIND, AppReport
 from dlapp.cluster.yarn.client.status import ApplicationReader
+from dlapp.cluster.yarn.staging import RECEIPT_BYTES, history_json, receipt_of_history
 from dlapp.errors import Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.report import FinalStatus, State
+from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, RoleSpec, Submission
 from dlapp.system import clock
+from dlapp.usage import Receipt
 from tests.cluster.yarn.client.test_cleanup import NOW_MS, PLACES, Memory
 
 
@@ -116,6 +118,30 @@ def test_a_list_is_by_the_time_of_submission_wherever_its_applications_are_known
     files.keep(3, 4)
     found = reader(files, [known(1, State.RUNNING), known(2), known(5)]).views(limit=limit)
     assert [one.application_id.number for one in found] == numbers
+
+
+def test_a_list_has_the_receipts_of_the_callers_applications_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files()
+    receipt = Receipt(cpu_hours=1.5, suggestion="x" * 300)
+    for number in range(2, 6):
+        view = ApplicationView(application_id=id_of(number), attempt=1, state=State.FINISHED, receipt=receipt)
+        text = history_json({"view": to_json(view), "submission": None, "more": "x" * RECEIPT_BYTES})
+        files.write(PLACES.history(id_of(number)), text, 0o600)
+    files.keep(6)
+    reports = [known(1, State.RUNNING), known(2), known(3), known(4, user="kim"), known(5), known(6)]
+    shown = reader(files, reports)
+    views = [to_json(one) for one in shown.views(everybody=True)]
+    monkeypatch.setattr(status, "RECEIPTS_READ", 3)
+    shown.add_receipts(views)
+    found = {ApplicationId.from_text(one["application_id"]).number: one["receipt"] for one in views}
+    assert found == {1: None, 2: None, 3: to_json(receipt), 4: None, 5: to_json(receipt), 6: None}
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b'{"receipt":', b'{"receipt":{"cpu_hours":1', b'{"receipt":[]}', b'{"receipt":null}', b"\xff"]
+)
+def test_a_history_that_does_not_begin_with_a_receipt_has_none(data: bytes) -> None:
+    assert receipt_of_history(data) is None
 
 
 def test_one_that_others_ended_and_the_resourcemanager_forgot_has_the_time_of_its_end() -> None:
