@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 
+from dlapp.am import causes
 from dlapp.am.decisions.dependencies import is_met
 from dlapp.am.decisions.gangs import gang_window
 from dlapp.am.decisions.gangs.checkpoints import can_be_resumed
 from dlapp.am.decisions.start_gate import closed_text
 from dlapp.am.decisions.usage import receipts
-from dlapp.am.decisions.verdict import PREEMPTED, diagnosis_of_end, diagnosis_of_status, of_end, of_result, ranges
+from dlapp.am.decisions.verdict import of_end, of_result, ranges
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Diagnosis, Fault, Phase
-from dlapp.report import ApplicationView, Cause, ContainerDiagnosis, ContainerView, FinalStatus, IdleGpus, State
+from dlapp.messages import Phase
+from dlapp.report import ApplicationView, ContainerView, FinalStatus, IdleGpus, State
 from dlapp.spec import Until
 from dlapp.start_conditions import release_text
 from dlapp.system.waits import SHOWN_AFTER_S
@@ -84,7 +85,7 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         resumable=can_be_resumed(state),
         outputs=state.outputs,
         receipt=receipts.total_of(state),
-        diagnosis=_first_cause(state) if state.ending and state.ending.cause is Cause.FAILED else None,
+        diagnosis=causes.of_application(state),
         waiting=waiting_of(state, wait),
         lacking=(asks := lacking(state)),
         usable_gpus=dict(state.devices.usable) if any(one.gcores for one in asks) else {},
@@ -128,29 +129,6 @@ def _idle(state: ApplicationState) -> IdleGpus | None:
     names = f"container{'s' if len(indexes) > 1 else ''} {', '.join(ranges(list(indexes)))}"
     message = f"all GPUs of {names} {guard.limit} since {_time_text(since_ms)} (idle_guard)"
     return IdleGpus(containers=indexes, since_ms=since_ms, message=message)
-
-
-def _first_cause(state: ApplicationState) -> ContainerDiagnosis | None:
-    """Return the cause of the container that failed first, before those that only followed from another failure."""
-    failed = [
-        (found.is_consequence, one.last.finished_ms or 0, one.index, found)
-        for one in state.instances
-        if one.last is not None and (found := _diagnosis(one.last)) is not None
-    ]
-    if not failed:
-        return None
-    _, _, index, found = min(failed, key=lambda one: one[:3])
-    return ContainerDiagnosis(index=index, diagnosis=found)
-
-
-def _diagnosis(container: Container) -> Diagnosis | None:
-    if container.preempted and container.result is not None and container.result.fault is not Fault.NONE:
-        return diagnosis_of_status(PREEMPTED)
-    if container.result is not None:
-        return container.result.diagnosis
-    if container.end is None or container.stop_reason is not None:
-        return None
-    return diagnosis_of_end(container.end)
 
 
 def phase_of(state: ApplicationState, wait: str = "") -> str:
@@ -457,7 +435,7 @@ def _container(instance: Instance, container: Container) -> ContainerView:
         message=message,
         log_url=container.grant.log_url,
         unstored=() if result is None else result.unstored,
-        diagnosis=_diagnosis(container),
+        diagnosis=causes.of_container(container),
         usage=container.usage if result is None and end is None else None,
         receipt=container.cost,
         earlier=()

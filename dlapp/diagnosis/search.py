@@ -1,6 +1,15 @@
 """Search for the cause of a failure in the end of a program's logs.
 
 A log is what a program wrote: it is looked through, bounded, and decides only about its own application.
+
+A program that is well prints errors, too: it retries, skips a sample, falls back. So a line is no cause
+
+- whose level, before the text that a rule looks for, is below an error: ``WARNING``, ``[W socket.cpp:601]``;
+- that says that the program goes on: ``retrying``, ``ignored``;
+- of a traceback whose introduction is such a line, as Python's ``Exception ignored in``.
+
+Of the lines that are left the last one is the cause: a program goes on after what it handles. A carriage return ends a
+line as well: progress bars print one in place of a line's end.
 """
 
 from __future__ import annotations
@@ -27,6 +36,29 @@ _LINKS = (b"The above exception was the direct cause of", b"During handling of t
 _AFTER_EXCEPTION = 2048
 """Bytes after the line of an exception that belong to its message."""
 _EXCEPTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.]*(:|$)")
+_MOST_LEVEL = 512
+"""Bytes of a line in which its level is looked for."""
+_LEVEL = re.compile(
+    # A progress bar may stand before it, without a space.
+    rb"(?<![A-Za-z_])(INFO|DEBUG|TRACE|NOTICE|VERBOSE|(?i:warn(ing)?s?))(?![A-Za-z_])"
+    rb"|(?i:\"level\": ?\"(debug|info)|\blevel=(debug|info)\b)"
+    # Warnings of Python: ``train.py:3: UserWarning: text``.
+    rb"|\b[A-Z]\w*Warning: "
+    # glog, absl, PyTorch, Optuna: ``W0501 10:00:00``, ``[W501 10:00``, ``[W socket.cpp:6]``; TensorFlow: ``: W xla/``.
+    rb"|(?<![A-Za-z_])[IW]\d{3,4} \d\d:|(^|\[|: )[IW]( \d{4}-| \w+[./:])"
+)
+"""Level of a line that is no error. NCCL's ``WARN`` is its word for an error."""
+_GOES_ON = re.compile(
+    # The first two are of Python's socketserver, such as TensorBoard's, and of scikit-learn's searches.
+    rb"(?i)\b(processing of request from|fits failed with the following error|"
+    rb"retrying|retry in|will retry|trying (again|another|next)|ignor(ing|ed)|skipp(ing|ed)|continuing|"
+    rb"fall(ing|s)? ?back|recover(ing|ed)|(lower|reduc|decreas|halv)ing (the )?batch size to)\b"
+)
+_NCCL = b"NCCL WARN"
+_FAILURE = re.compile(rb"(?i)error|exception|fail")
+_PYTHON_WARNING = re.compile(rb"(?i:(?<![a-z_])warn(ing)?(?![a-z_]))|\[W \d{4}-")
+"""Level of a line that introduces a traceback, as Python's logging and Optuna write it; glog's lines introduce none."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), " ")
 
 
@@ -42,6 +74,8 @@ class _Hit(NamedTuple):
     """A line that a rule names.
 
     Args:
+        position: of the line.
+        found: of the text in it that the rule looks for.
         chain: number of the chain of exceptions that it belongs to; negative: none.
     """
 
@@ -49,15 +83,21 @@ class _Hit(NamedTuple):
     order: int
     rule: Rule
     chain: int
+    found: int
 
 
 class _Traceback(NamedTuple):
-    """A traceback of Python: where it begins, the line of its exception, and where the message ends, as positions."""
+    """A traceback of Python: where it begins, the line of its exception, and where the message ends, as positions.
+
+    Args:
+        is_handled: the program says that it goes on.
+    """
 
     begin: int
     exception: int
     end: int
     chain: int
+    is_handled: bool
 
 
 def read_tail(path: str, *, limit_bytes: int = TAIL_BYTES) -> LogTail:
@@ -104,7 +144,7 @@ def diagnose(
                 start, end = _line_at(log.data, hit.position)
                 line = log.data[start:end]
                 found = _named(hit.rule, line) or _diagnosis(hit.rule, {})
-                evidence = Evidence(file=log.file, offset=log.offset + start, line=_shown(line))
+                evidence = Evidence(file=log.file, offset=log.offset + start, line=_shown(line, hit.found - start))
                 return replace(found, evidence=evidence)
     if signal is None and exit_code is not None and exit_code > 128:
         signal = exit_code - 128
@@ -121,20 +161,24 @@ def _found(rules: Sequence[Rule], log: LogTail) -> list[_Hit]:
     for order, rule in enumerate(rules):
         if rule.where is not Where.LOG:
             continue
-        for position in {_line_at(log.data, at)[0] for text in rule.contains for at in _positions(log.data, text)}:
-            if position in by_line or _is_frame(position, tracebacks):
+        for found in sorted(at for text in rule.contains for at in _positions(log.data, text)):
+            start, end = _line_at(log.data, found)
+            if start in by_line or _is_frame(start, tracebacks):
                 continue
-            start, end = _line_at(log.data, position)
+            of = next((one for one in tracebacks if one.exception <= start < one.end), None)
+            is_exception = of is not None and of.exception == start
+            if of.is_handled if of is not None and is_exception else _is_harmless(log.data, start, found, end):
+                continue
             if _named(rule, log.data[start:end]) is not None:
-                chain = next((one.chain for one in tracebacks if one.exception <= position < one.end), -1 - position)
-                by_line[position] = _Hit(position, order, rule, chain)
+                by_line[start] = _Hit(start, order, rule, -1 - start if of is None else of.chain, found)
     named = {one.chain for one in by_line.values()}
     for order, rule in enumerate(rules):
         if rule.where is Where.TRACEBACK:
             for one in tracebacks:
-                if one.chain not in named:
-                    by_line.setdefault(one.exception, _Hit(one.exception, order, rule, one.chain))
-    return sorted(by_line.values())
+                if one.chain not in named and not one.is_handled:
+                    hit = _Hit(one.exception, order, rule, one.chain, one.exception)
+                    by_line.setdefault(one.exception, hit)
+    return sorted(by_line.values(), key=lambda hit: hit[:2])
 
 
 def _chosen(hits: Sequence[_Hit], *, consequence: bool) -> _Hit | None:
@@ -143,7 +187,7 @@ def _chosen(hits: Sequence[_Hit], *, consequence: bool) -> _Hit | None:
 
 
 def _tracebacks(data: bytes) -> Iterator[_Traceback]:
-    chain, former_end = -1, 0
+    chain, former_end, is_handled = -1, 0, False
     positions = sorted(_positions(data, _TRACEBACK))
     for number, at in enumerate(positions):
         begin, line_end = _line_at(data, at)
@@ -162,8 +206,37 @@ def _tracebacks(data: bytes) -> Iterator[_Traceback]:
             continue
         if not any(link in data[former_end:begin] for link in _LINKS):
             chain += 1
+            is_handled = _is_handled(data, begin, at)
         former_end = position
-        yield _Traceback(begin, position, min(limit, line_end + _AFTER_EXCEPTION), chain)
+        yield _Traceback(begin, position, min(limit, line_end + _AFTER_EXCEPTION), chain, is_handled)
+
+
+def _is_handled(data: bytes, begin: int, at: int) -> bool:
+    """Return whether a program tells of a failure that it handles, and shows a traceback for that.
+
+    The words are in the traceback's own line, or in the line before that.
+
+    Args:
+        data: the log.
+        begin, at: positions of the traceback's line, and of its words.
+    """
+    before = _line_at(data, begin - 1)[0] if begin else 0
+    start = max(before, begin - _MOST_MATCHED)
+    words = data[start:at]
+    is_failure = _FAILURE.search(words) is not None and _PYTHON_WARNING.search(words) is not None
+    return is_failure or _GOES_ON.search(words) is not None
+
+
+def _is_harmless(data: bytes, start: int, found: int, end: int) -> bool:
+    """Return whether a line is no error, or one that the program handles.
+
+    Args:
+        start, found, end: positions of the line, of what was found in it, and of the line's end.
+    """
+    before = data[start : min(found, start + _MOST_LEVEL)]
+    if _LEVEL.search(before) is not None and _NCCL not in before:
+        return True
+    return _GOES_ON.search(data[start : min(end, start + _MOST_MATCHED)]) is not None
 
 
 def _is_frame(position: int, tracebacks: Sequence[_Traceback]) -> bool:
@@ -183,8 +256,12 @@ def _positions(data: bytes, text: bytes) -> Iterator[int]:
 
 def _line_at(data: bytes, position: int) -> tuple[int, int]:
     """Return where the line at a position begins and ends."""
-    end = data.find(b"\n", position)
-    return data.rfind(b"\n", 0, position) + 1, len(data) if end < 0 else end
+    start = data.rfind(b"\n", 0, position) + 1
+    start = data.rfind(b"\r", start, position) + 1 or start
+    if (end := data.find(b"\n", position)) < 0:
+        end = len(data)
+    bar = data.find(b"\r", position, end)
+    return start, end if bar < 0 else bar
 
 
 def _named(rule: Rule, line: bytes) -> Diagnosis | None:
@@ -211,11 +288,15 @@ def _diagnosis(rule: Rule, groups: dict[str, str]) -> Diagnosis:
 
 
 def _text(line: bytes) -> str:
-    return line.decode("utf-8", "replace").translate(_CONTROLS)
+    return _COLOURS.sub("", line.decode("utf-8", "replace")).translate(_CONTROLS)
 
 
-def _shown(line: bytes) -> str:
-    return _cut(_text(line).strip())
+def _shown(line: bytes, found: int) -> str:
+    """Return the text of a line; of a long one the part with what was found at a position in it."""
+    if len(line) > MOST_LINE and found > MOST_LINE // 2:
+        line = line[found - MOST_LINE // 4 :]
+        return _cut(f"…{_text(line).strip()}")
+    return _cut(_text(line[: 4 * MOST_LINE]).strip())
 
 
 def _cut(text: str) -> str:

@@ -46,7 +46,7 @@ TEXTS = {
     # PyTorch 2.3
     "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).": "gpu_driver_too_old",
     "RuntimeError: CUDA error: uncorrectable ECC error encountered": "gpu_memory_error",
-    "RuntimeError: CUDA error: unspecified launch failure": "gpu_lost",
+    "RuntimeError: CUDA error: unspecified launch failure": "gpu_program_error",
     "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable": "gpu_lost",
     "RuntimeError: CUDA error: no kernel image is available for execution on the device": "gpu_not_supported",
     "RuntimeError: No CUDA GPUs are available": "gpu_missing",

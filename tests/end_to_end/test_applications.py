@@ -326,6 +326,7 @@ def test_a_program_that_takes_more_memory_than_it_asked_for_is_ended_with_the_nu
         "raise memory of its role",
         status(id_of(done))["diagnostics"],
     )
+    assert status(id_of(done))["diagnosis"]["diagnosis"]["rule"] == "memory_limit"
 
 
 def test_what_identifies_it_is_shown_by_yarn_itself(engine: Engine, tmp_path: Path) -> None:

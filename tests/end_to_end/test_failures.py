@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.applications import properties, run, status
 from tests.end_to_end.test_applications import END_S
 from tests.engines import Engine
+from tests.services.debian import PYTHON
 
 
 def test_a_missing_module_is_named_and_not_tried_again(engine: Engine, tmp_path: Path) -> None:
@@ -41,3 +44,38 @@ def test_a_failure_of_the_node_that_the_program_prints_does_not_count(engine: En
     (container,) = status("last")["containers"]
     (first,) = container["earlier"]
     assert (container["attempt"], first["diagnosis"]["rule"]) == (2, "gpu_memory_error")
+
+
+TRAIN = """
+import datetime, time, torch
+import torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
+group = dist.new_group(timeout=datetime.timedelta(seconds=2))
+print("rank", dist.get_rank(), "is ready", flush=True)
+if dist.get_rank() == 1:
+    time.sleep(600)
+dist.all_reduce(torch.zeros(1), group=group)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("torch")
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_the_rank_that_does_not_take_part_is_named(engine: Engine, tmp_path: Path) -> None:
+    file = properties(
+        tmp_path,
+        f"exec {PYTHON} train.py",
+        application={"framework": "pytorch"},
+        resources={"containers": 2, "memory": "1g"},
+    )
+    (tmp_path / "test_workspace/train.py").write_text(TRAIN)
+    done = run("dlapp-launcher", "--wait", file, timeout_s=END_S)
+    assert done.code == 1, done.out + done.err
+    seen = status("last")
+    assert seen["diagnosis"]["index"] == 0
+    found = seen["diagnosis"]["diagnosis"]
+    assert (found["rule"], found["fault"]) == ("collective_timeout", "user")
+    assert found["cause"] == "container 1 (worker 1) did not take part in a collective operation in time"
+    assert "Timed out waiting 2000ms for recv operation to complete" in found["evidence"]["line"]
+    stderr = Path(seen["containers"][0]["log_url"].removeprefix("file://"), "stderr").read_bytes()
+    assert stderr[found["evidence"]["offset"] :].decode().startswith(found["evidence"]["line"])

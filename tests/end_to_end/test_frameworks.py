@@ -19,20 +19,12 @@ from tests.end_to_end.test_checkpoints import numbers
 from tests.end_to_end.test_rendezvous import over_ipv6
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import IMAGE, Dockerd
+from tests.services.debian import PYTHON
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TWO_PROCESSES = "env.PET_NPROC_PER_NODE=2\nenv.PET_REDIRECTS=9:1\nenv.PET_TEE=9:1\n"
 """Debian's PyTorch 1.13 fails on Python 3.11 unless what is redirected is named by its rank, such as one that is not
 there."""
-PYTHON = "/usr/bin/python3"
-"""Debian's python3-torch is for this one alone."""
-
-
-@pytest.fixture(scope="session")
-def torch() -> None:
-    """PyTorch for `PYTHON`; tests.services.install brings it."""
-    if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode != 0:
-        pytest.skip(f"no PyTorch for {PYTHON} (package python3-torch)")
 
 
 @pytest.fixture

@@ -20,10 +20,11 @@ from dlapp.net.control_client import ControlConnection
 from dlapp.serialization import to_json
 from tests.applications import ended, launch, run, status, wait_for
 from tests.end_to_end.test_applications import END_S, id_of, printed
-from tests.end_to_end.test_frameworks import PYTHON, alone, losses, waited, workspace
+from tests.end_to_end.test_frameworks import alone, losses, waited, workspace
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import Dockerd
 from tests.services.containers.host_images import MPI_IMAGE, import_mpi_image
+from tests.services.debian import PYTHON
 
 HELLO = "hello() { mpirun sh -c 'echo '$1' $OMPI_COMM_WORLD_RANK in $CONTAINER_INDEX: $(pwd)'; }\n"
 

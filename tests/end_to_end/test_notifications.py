@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
 from email.message import EmailMessage
 from pathlib import Path
 
@@ -17,42 +16,9 @@ from tests.engines import Engine
 from tests.notifications.test_channels import free_port
 from tests.services.http_server import Answer, Request, http_server
 from tests.services.mail_server import mail_server
+from tests.services.webhook import Hook
 
 END_S = 60.0
-
-
-class Hook:
-    """A webhook that takes events, or not while ``is_up`` is false."""
-
-    def __init__(self) -> None:
-        self.is_up = True
-        self.tries: list[str] = []
-        self.taken: list[dict[str, object]] = []
-
-    def answer(self, request: Request) -> Answer:
-        """Take an event."""
-        found = json.loads(request.body)
-        self.tries.append(found["event"])
-        if not self.is_up:
-            return Answer(503)
-        self.taken.append(found)
-        return Answer(200)
-
-    def events(self) -> list[object]:
-        """Return what was taken, each event once."""
-        return list({one["id"]: one["event"] for one in self.taken}.values())
-
-
-@pytest.fixture
-def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
-    """Yield a webhook that the user has configured."""
-    found = Hook()
-    with http_server(found.answer) as url:
-        secret = tmp_path / "hook"
-        secret.write_text(f"{url}/secret\n")
-        secret.chmod(0o600)
-        monkeypatch.setenv("DLAPP_NOTIFY_WEBHOOK", str(secret))
-        yield found
 
 
 def masters(found: list[Process]) -> list[int]:

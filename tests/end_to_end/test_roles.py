@@ -305,6 +305,7 @@ def test_a_rank_that_never_becomes_ready_is_named_and_max_runtime_ends_the_wait(
     wait_for("the end", lambda: status(application)["state"] == "FINISHED", END_S)
     seen = status(application)
     assert (seen["cause"], seen["containers"][1]["exit_code"]) == ("timed out", None)
+    assert seen["diagnosis"]["diagnosis"]["rule"] == "time_limit"
     assert not (tmp_path / "it-ran").exists()
 
 

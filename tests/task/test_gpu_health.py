@@ -51,6 +51,9 @@ def test_a_device_lost_in_mid_run_ends_the_payload_as_the_nodes_fault(
         with_devices(place, [CARDS[0], StubDevice(uuid="GPU-1", **fault)])
         result = am.result()
         assert (result.fault, result.message) == (Fault.NODE, said)
+        assert result.diagnosis is not None
+        assert (result.diagnosis.rule, result.diagnosis.fault) == ("gpu_failed", Fault.NODE)
+        assert result.diagnosis.cause == said.replace("gpu1 failed", "gpu1 of the node failed")
     assert quarantines(place) == {"GPU-1": f"lost: {said.removeprefix('gpu1 failed: ')}"}
 
 

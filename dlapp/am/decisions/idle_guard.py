@@ -66,7 +66,7 @@ def check(state: ApplicationState) -> None:
         text = f"all GPUs of container {state.idle[0].index} on {first.host} {guard}; dlapp-status shows which others"
         state.notify(IDLE, f"{first.container_id}-{notices.idle_spells}", text)
     if guard.action is IdleAction.STOP and len(state.idle) == len(judged):
-        shutdown.stop_softly(state, f"idle_guard (all GPUs {guard})", Cause.TIMED_OUT)
+        shutdown.stop_softly(state, f"{shutdown.IDLE_GUARD} (all GPUs {guard})", Cause.TIMED_OUT)
         state.idle = ()
 
 

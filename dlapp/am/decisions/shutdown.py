@@ -28,7 +28,7 @@ from dlapp.am.model.events import (
 from dlapp.am.model.instance import Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.ids import ContainerId
-from dlapp.messages import Stop, StopAnswer, StoredOutput
+from dlapp.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutput
 from dlapp.report import Cause, FinalStatus
 from dlapp.value import replace
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 MAX_RUNTIME = "max_runtime"
 LIFETIME = "lifetime limit of the queue or application in YARN"
+IDLE_GUARD = "idle_guard"
 
 
 def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
@@ -108,6 +109,19 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
     state.soft_by, state.soft_text = by, text
     state.note("soft", durable=True, by=by, cause=cause.value, ends_ms=state.soft_ends_ms)
     conclude(state, ApplicationEnd(FinalStatus.KILLED, cause, text), Settlement.COMMIT, grace_ms=grace_ms)
+
+
+def diagnosis_of_limit(ending: ApplicationEnd) -> Diagnosis:
+    """Return the cause of an end by a limit, from its diagnostics (`stop_softly`)."""
+    if LIFETIME in ending.diagnostics:
+        rule, cause, next_step = "lifetime_limit", "it reached the lifetime limit of YARN", "ask the operator"
+    elif IDLE_GUARD in ending.diagnostics:
+        rule, cause = "idle_guard", "its GPUs were not used"
+        next_step = "request fewer GPUs; idle_guard sets how long they may be idle"
+    else:
+        rule, cause = "time_limit", "it ran for longer than max_runtime"
+        next_step = "set a longer max_runtime; with a [checkpoint] dlapp-launcher --resume goes on"
+    return Diagnosis(rule=rule, cause=cause, fault=Fault.USER, next_step=next_step)
 
 
 def take_lifetime(state: ApplicationState, killed_in_s: float) -> None:

@@ -89,6 +89,10 @@ def _take_news(state: ApplicationState, container: Container, instance: Instance
     hangs.take_status(state, container, report.payload)
     container.image, container.payload = report.image, report.payload
     container.phase = report.phase
+    if report.failure is None and report.result is None and not container.storing:
+        container.payload_ended_ms = None
+    elif container.payload_ended_ms is None:
+        container.payload_ended_ms = state.now_ms
     _note_run(state, container, report.phase)
     if report.payload is not None and container.ran:
         members = state.role_of(container).ready

@@ -144,6 +144,8 @@ class Container:
         generation: of its gang: that of the last report, and before the first one that of its work.
         restored: number of the checkpoint that it has restored for its generation (`dlapp.messages.Report`).
         ran: its payload of this generation has begun.
+        payload_ended_ms: when its task first said that its payload of this generation had ended [ms since 1970]; None:
+            it has not, or that was not said.
         payload: what its payload has said; None: nothing. ``reported_ms``: when it said something new last [ms of time
             awake].
         idle_since_ms: since when its payload has used neither CPU nor GPU [ms of time awake]; None: it does, or that is
@@ -177,6 +179,7 @@ class Container:
         "node_has_it_ms",
         "orders",
         "payload",
+        "payload_ended_ms",
         "phase",
         "place",
         "preempted",
@@ -224,6 +227,7 @@ class Container:
         self.receipt: Receipt | None = None
         self.series: UsageSeries | None = None
         self.finished_ms: int | None = None
+        self.payload_ended_ms: int | None = None
         self.waits_since_ms: int | None = None
         self.node_has_it_ms: int | None = None
         self.heard_ms = self.report_number = self.try_number = self.generation = 0

@@ -439,6 +439,7 @@ def test_a_stop_of_docker_ends_no_application_on_one_machine_and_the_status_name
     (container,) = end["containers"]
     assert container["attempt"] == 2
     assert "Docker was stopped or restarted under the payload" in container["earlier"][0]["message"]
+    assert container["earlier"][0]["diagnosis"]["rule"] == "docker_stopped"
 
 
 @pytest.mark.slow

@@ -98,6 +98,7 @@ def test_a_mistake_in_output_path_costs_nobody_their_work(engine: Engine, tmp_pa
     assert done.code == 1, done.out
     assert "2 of 2 containers failed: 0-1; the first of them: container 0" in seen["diagnostics"]
     assert "new or changed there: 'output' (1 file); the nearest name is 'output'; all" in seen["diagnostics"]
+    assert seen["diagnosis"]["diagnosis"]["rule"] == "output_missing"
     assert engine.tree(f"kept/{seen['outputs'][0]['partial'].rpartition('/')[2]}") == {
         "0/output/x": "0\n",
         "1/output/x": "1\n",

@@ -27,6 +27,12 @@ def test_no_gpu_is_asked_for_where_input_is_missing_or_cannot_be_had(place: Path
         result, am = ran(here, "echo ran", wanted, resources=Resources(memory_mib=64, gcores=1))
         assert result.fault is Fault.DATA, (result, am.log())
         assert result.message.startswith("input data could not be fetched: ")
+        if source == "none*":
+            assert result.diagnosis is not None
+            assert (result.diagnosis.rule, result.diagnosis.cause) == (
+                "input_missing",
+                "the source of input data does not exist",
+            )
         assert f"{place}/lake/{source}" in result.message
         assert Phase.LEASING not in am.phases
         assert Phase.UNPACKING not in am.phases

@@ -198,6 +198,8 @@ def test_a_payload_that_hangs_dumps_its_stacks_and_has_failed(place: Path) -> No
         assert (ended.fault, ended.signal) == (Fault.USER, 6)
         assert ended.message == "no report for 60 s (hang_timeout); stderr has the stacks of its Python threads"
         assert "in waits_for_ever" in (am.home / "stderr").read_text()
+        assert ended.diagnosis is not None
+        assert ended.diagnosis.rule == "hang"
 
 
 KEEPS_SIGABRT = """

@@ -112,5 +112,7 @@ def test_output_of_an_application_that_an_operator_kills_is_kept_and_a_lifetime_
     end = client.wait(limited, timeout_s=LIFETIME_S)
     assert end.cause is Cause.TIMED_OUT
     assert end.diagnostics == "timed out: lifetime limit of the queue or application in YARN, output committed"
+    assert end.diagnosis is not None
+    assert end.diagnosis.diagnosis.rule == "lifetime_limit"
     texts = [files.read(f"{targets[1]}/{index}/x", max_bytes=100) for index in (0, 1)]
     assert texts == [b"begun\n", b"saved\n"]

@@ -81,3 +81,5 @@ def test_an_index_whose_nodemanagers_were_restarted_comes_to_its_end(running: Ru
     end = running.client.wait(running.application_id, timeout_s=150)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
     assert running.begun() == KILLS + 1
+    (container,) = end.containers
+    assert {one.diagnosis.rule for one in container.earlier if one.diagnosis is not None} == {"node_lost"}

@@ -1,0 +1,86 @@
+"""Cause of an application's failure, from those of its containers.
+
+The failure that was first in time is the cause. Those that followed from another one, such as a closed connection,
+count only where there is no other. Where ranks waited for one that did not take part, that one is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlapp.am.decisions import shutdown
+from dlapp.am.decisions.verdict import PREEMPTED, container_name, diagnosis_of_end, diagnosis_of_status, listed
+from dlapp.am.model.instance import Container, Instance
+from dlapp.am.model.state import ApplicationState
+from dlapp.messages import Diagnosis, Fault
+from dlapp.report import Cause, ContainerDiagnosis
+from dlapp.value import replace
+
+_WAITED = "collective_timeout"
+"""Rule of a rank that waited for another one."""
+
+
+def of_application(state: ApplicationState) -> ContainerDiagnosis | None:
+    """Return why an application failed or reached its time limit; None: it did not, or no rule names the cause."""
+    if state.ending is None:
+        return None
+    if state.ending.cause is Cause.TIMED_OUT:
+        stopped = [one.index for one in state.instances if one.last is None or not _ended_by_itself(one.last)]
+        index = stopped[0] if stopped else 0
+        return ContainerDiagnosis(index=index, diagnosis=shutdown.diagnosis_of_limit(state.ending))
+    if state.ending.cause is not Cause.FAILED:
+        return None
+    failed = [
+        (found.is_consequence, one.last.payload_ended_ms or one.last.finished_ms or 0, one.index, found)
+        for one in state.instances
+        if one.last is not None and (found := of_container(one.last)) is not None
+    ]
+    if not failed:
+        return None
+    _, _, index, found = min(failed, key=lambda one: one[:3])
+    if found.rule == _WAITED and (missing := _missing(state, state.instances[index])):
+        names = listed([container_name(one.index, one.role.name, one.role_index) for one in missing])
+        where = "its log" if len(missing) == 1 else "their logs"
+        found = replace(
+            found,
+            cause=f"{names} did not take part in a collective operation in time",
+            next_step=f"look at {where}: a rank that prints nothing at that time hangs or is slow",
+        )
+    return ContainerDiagnosis(index=index, diagnosis=found)
+
+
+def of_container(container: Container) -> Diagnosis | None:
+    """Return why a container failed; None: it did not, or no rule names the cause."""
+    if container.preempted and container.result is not None and container.result.fault is not Fault.NONE:
+        return diagnosis_of_status(PREEMPTED)
+    if container.result is not None:
+        return container.result.diagnosis
+    if container.end is None or container.stop_reason is not None:
+        return None
+    return diagnosis_of_end(container.end)
+
+
+def _missing(state: ApplicationState, waited: Instance) -> Sequence[Instance]:
+    """Return the ranks for which a rank of a gang waited in vain; none: it is not known which these are.
+
+    They have no failure of their own: they were ended with the gang. So were those that waited and whose time was not
+    over yet. These two are told apart by the steps that they reported.
+    """
+    gate = state.role_of_index(waited.index).gate
+    if not gate.gang:
+        return ()
+    members = [state.instances[index] for role in state.roles_of(gate) for index in role.indexes]
+    others = [one for one in members if one.last is not None and not _ended_by_itself(one.last)]
+    step = _step(waited)
+    steps = {one.index: _step(one) for one in others}
+    behind = [one for one in others if step is not None and (own := steps[one.index]) is not None and own < step]
+    return behind or (others if len(others) == 1 else ())
+
+
+def _ended_by_itself(container: Container) -> bool:
+    return container.result is not None and container.result.fault is not Fault.STOPPED
+
+
+def _step(instance: Instance) -> int | None:
+    last = instance.last
+    return None if last is None or last.payload is None else last.payload.step

@@ -1,0 +1,65 @@
+"""Causes of failures that a whole task names: what the kernel, Docker and a registry really do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.launch_spec import DockerSettings
+from dlapp.messages import Diagnosis, TaskResult
+from dlapp.spec import Resources
+from tests.services.containers.dockerd import IMAGE, Dockerd, busybox_root
+from tests.services.containers.registry import Registry
+from tests.services.disks import small_disk
+from tests.task.fake_am import FakeAm, workspace_archive
+
+
+def failed(place: Path, script: str, launch: dict[str, Any], **assignment: Any) -> TaskResult:
+    """Return the result of a task whose payload fails.
+
+    Args:
+        place: of the test.
+        script: of the payload.
+        launch: of `FakeAm.start`.
+        assignment: of `FakeAm`.
+    """
+    with FakeAm(place / "containers", **workspace_archive(place, {"run.sh": script}), **assignment) as am:
+        am.start(**launch)
+        return am.result()
+
+
+def cause(result: TaskResult) -> Diagnosis:
+    assert result.diagnosis is not None, result
+    return result.diagnosis
+
+
+@pytest.mark.docker
+def test_a_payload_that_docker_ended_for_memory_is_named(place: Path, dockerd: Dockerd) -> None:
+    # tail keeps what has no line end.
+    script = "head -c 200000000 /dev/zero | tail; echo ended with $? >&2; kill -KILL $$"
+    limits = Resources(memory_mib=64)
+    launch = {"docker": DockerSettings(dockerd.host, "none")}
+    result = failed(place, script, launch, docker_image=IMAGE, resources=limits)
+    assert (cause(result).rule, cause(result).fault.value) == ("memory_limit", "user")
+
+
+@pytest.mark.docker
+def test_an_image_that_does_not_exist_is_named(place: Path, dockerd: Dockerd) -> None:
+    with Registry(busybox_root({})) as registry:
+        name = registry.image.rpartition(":")[0]
+        launch = {"docker": DockerSettings(dockerd.host, "none")}
+        result = failed(place, "true", launch, docker_image=f"{name}:none")
+    assert (cause(result).rule, cause(result).fault.value) == ("image_missing", "user")
+    assert cause(result).retry is False
+
+
+@pytest.mark.root("to mount a small disk")
+def test_a_full_disk_is_named(place: Path) -> None:
+    with small_disk(place) as disk:
+        result = failed(place, f'exec python3 -c \'open("{disk}/ballast", "w").write("x" * (8 << 20))\'', {})
+    found = cause(result)
+    assert (found.rule, found.fault.value) == ("disk_full", "user")
+    assert found.evidence is not None
+    assert found.evidence.line == "OSError: [Errno 28] No space left on device"
