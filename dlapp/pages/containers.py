@@ -121,13 +121,13 @@ def _ends(one: ContainerView) -> str:
 
 
 def _end(one: ContainerView | TryView) -> str:
-    said = ""
+    said, message = "", one.message
     if one.exit_code is not None or one.signal is not None:
         kind = "good" if one.exit_code == 0 else "bad"
         text = f"exit code {one.exit_code}" if one.signal is None else f"signal {one.signal}"
-        said = f'<span class="{kind}">{text}</span> '
+        said, message = f'<span class="{kind}">{text}</span> ', message.removeprefix(text)
     named = f" ({one.diagnosis.cause})" if one.diagnosis is not None else ""
-    return f"{said}{escape(one.message + named)}".strip()
+    return f"{said}{escape((message + named).lstrip(' ,;:'))}".strip()
 
 
 def _log_links(one: ContainerView, *, live: bool, has_end: bool) -> str:

@@ -13,11 +13,14 @@ from dlapp.pages.style import STYLE
 from dlapp.pages.text import local_time, rows
 from dlapp.pages.timeline import timeline
 from dlapp.report import ApplicationView
+from dlapp.system.text import counted
 
 if TYPE_CHECKING:
     from dlapp.sweep.results import SweepResults
 
 REFRESH_S = 5
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""A browser runs no script and fetches nothing, even if a text came into a page as markup."""
 STILL = "still=1"
 """In the query of a page: it is not loaded again by itself. YARN's proxy refuses a name without a value."""
 
@@ -120,6 +123,7 @@ def document(title: str, body: str, *, refreshes: bool) -> str:
     """
     names = {"viewport": "width=device-width,initial-scale=1", "color-scheme": "light dark", "referrer": "no-referrer"}
     metas = "".join(f'<meta name="{name}" content="{content}">' for name, content in names.items())
+    metas += f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     metas += f'<meta http-equiv="refresh" content="{REFRESH_S}">' if refreshes else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">{metas}<title>{escape(title)}</title>'
@@ -167,7 +171,9 @@ def _curves(extras: Extras) -> str:
     together = "".join(text for name, text in shown if not name)
     each = [f"<details><summary>{escape(name)}</summary>{text}</details>" for name, text in shown if name and text]
     if each:
-        together += f"<details><summary>each of {len(each)} containers</summary>{''.join(each)}</details>"
+        together += (
+            f"<details><summary>{counted(len(each), 'containers')}, one by one</summary>{''.join(each)}</details>"
+        )
     return sections.section("Use of resources", together)
 
 

@@ -91,9 +91,10 @@ border-radius:.4rem}
 footer{margin-top:2rem;font-size:.87rem}
 @media(max-width:40rem){body{padding:.8rem .8rem 2rem}.lines>div{grid-template-columns:1fr}th,td{padding-right:.7rem}
 .facts{grid-template-columns:repeat(auto-fill,minmax(min(8.5rem,100%),1fr))}}
-@media print{body{max-width:none;padding:0;font-size:11px}h2{break-after:avoid}.scroll,.log{overflow:visible}
+@media print{html{font-size:12px}body{max-width:none;padding:0;font-size:11px}h2{break-after:avoid}
+.scroll,.log{overflow:visible}
 .log{max-height:none}.ends ::details-content{content-visibility:visible;height:auto}
-.n,.w{white-space:normal}td{overflow-wrap:anywhere}
-pre{border:1px solid var(--line)}figure,tr{break-inside:avoid}a{color:inherit}nav{display:none}}
+.n,.w{white-space:normal}td{overflow-wrap:anywhere;min-width:4rem}
+pre{border:1px solid var(--line);font-size:9.5px}figure,tr{break-inside:avoid}a{color:inherit}nav{display:none}}
 """
 STYLE = _COLOURS + _RULES + "".join(f".{one}{{fill:var(--{one});background:var(--{one})}}" for one in KINDS) + "\n"

@@ -8,10 +8,10 @@ import pytest
 
 from dlapp.messages import Phase
 from dlapp.pages.log_page import PageQuery, log_page
-from dlapp.pages.page import Live, page
+from dlapp.pages.page import Extras, Live, page
 from dlapp.report import State
 from tests.pages.rendering import check_page
-from tests.pages.samples import START_MS, application, container, everything
+from tests.pages.samples import APP, START_MS, application, container, everything
 from tests.services.browser import Browser, browser
 
 __all__ = ["browser"]
@@ -42,6 +42,14 @@ def test_a_link_to_the_end_of_a_log_opens_it(browser: Browser, tmp_path: Path) -
     browser.value("document.querySelector('a[href=\"#log-1\"]').focus()")
     browser.press("Enter")
     assert browser.value(is_open)
+
+
+def test_a_page_runs_no_script_even_if_one_came_into_it(browser: Browser, tmp_path: Path) -> None:
+    text = page(application(container(0)), NOW_MS, Extras(facts=[("a", "MARK")]))
+    script = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"
+    opened(browser, tmp_path, text.replace("MARK", script))
+    assert browser.value("document.images.length") == 1
+    assert browser.value("document.title") == f"resnet {APP}"
 
 
 def test_a_live_page_and_a_log_pass_the_same_checks(browser: Browser, tmp_path: Path) -> None:

@@ -103,6 +103,16 @@ def test_the_last_lines_are_looked_for_in_the_last_bytes_alone(node: Node, page:
     assert read(collected, ended=True) == node.log[-100:]
 
 
+def test_as_nobody_a_node_is_asked_without_a_name(node: Node) -> None:
+    node.log = b"first\nlast\n"
+    with serving(node) as url, Web(5) as web:
+        assert GrowingPage(url, None, web).tail(5) == b"last\n"
+        node.status = 403
+        with pytest.raises(Unreachable, match="status 403"):
+            GrowingPage(url, None, web).tail(5)
+    assert node.asked == ["/ws/v1/node/containers/c1/logs/stdout?size=-5"] * 2
+
+
 def test_a_log_that_is_not_there_yet_is_waited_for(node: Node, page: Callable[..., GrowingPage]) -> None:
     one = page()
     node.status = 404
