@@ -13,7 +13,7 @@
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
 #   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
-#   make test-frameworks   distributed training with PyPI's TensorFlow and PyTorch (gigabytes; minutes)
+#   make test-frameworks   distributed training with PyPI's TensorFlow, PyTorch and MXNet (gigabytes; minutes)
 #   make test-versions [VERSIONS="3.3.6"]   the tests on YARN and HDFS with Hadoop 2.10.2, 3.3.6 and 3.5.0 (long)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make soak NAME=ledger  one part under faults for an hour, or yarn; ARGS="--seconds 300 --seed 1"
@@ -125,9 +125,13 @@ test-federation:
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -o faulthandler_timeout=600 \
 		tests/storage/in_federation.py $(ARGS)
 
+# The last MXNet, for ps-lite: it has names of NumPy that 1.24 has not, so it is apart from the others.
+MXNET := "mxnet==1.9.1" "numpy<1.24"
 test-frameworks:
 	@.ci/venv $(VENV)-frameworks test $(STORES) frameworks
 	@$(VENV)-frameworks/bin/python -m tests.services.install
+	@test -d $(VENV)-frameworks/mxnet || $(VENV)-frameworks/bin/python -m pip install --quiet \
+		--disable-pip-version-check --target $(VENV)-frameworks/mxnet $(MXNET) || echo "no MXNet for this Python"
 	@PATH="$(abspath $(VENV)-frameworks/bin):$$PATH" $(VENV)-frameworks/bin/python -m pytest \
 		tests/end_to_end/in_frameworks.py $(ARGS)
 

@@ -15,13 +15,15 @@ from tests.engines import Engine
 pytest.importorskip("tensorflow")
 pytest.importorskip("torch")
 QUIET = "env.TF_CPP_MIN_LOG_LEVEL=2\n"
+MXNET = Path(sys.prefix, "mxnet")
+"""Where the last MXNet is, with the NumPy that it needs: older than that of the others."""
 
 
-def application(place: Path, engine: Engine, text: str) -> Path:
+def application(place: Path, engine: Engine, text: str, *, has_output: bool = True) -> Path:
     """Write a properties file whose programs have this Python, and whose output is called ``out``."""
     (place / "f.properties").write_text(
         f"[application]\nappname=digits\nuser_dev_workspace_path=w\nenv.PATH={BIN}:/usr/bin:/bin\n{text}"
-        f"[to_hdfs]\noutput_path=output\nhdfs={engine.root}/out\n"
+        + (f"[to_hdfs]\noutput_path=output\nhdfs={engine.root}/out\n" if has_output else "")
     )
     return place / "f.properties"
 
@@ -69,3 +71,31 @@ def test_two_containers_of_pytorch_learn_what_one_process_learns(
     text += "env.PET_NPROC_PER_NODE=2\n" if framework == "torchrun" else ""
     trained(application(tmp_path, engine, f"{text}[resources]\nmemory=2500m\ngcores=0\ncontainers=2\n"))
     assert losses(engine, "out") == pytest.approx(alone(tmp_path, 3, sys.executable), abs=1e-9)
+
+
+ADD = """\
+import mxnet  # in a scheduler or server it returns only when the workers have ended
+
+store = mxnet.kv.create("dist_sync")
+start = mxnet.nd.zeros((2, 3))
+store.init(7, start)
+for step in range(1, 4):
+    store.push(7, mxnet.nd.ones((2, 3)) * step * (store.rank + 1))
+    store.pull(7, out=start)
+    print("step", step, "sum", start.asnumpy().tolist()[0][0], "of", store.num_workers)
+"""
+
+
+def test_workers_of_dmlc_add_up_on_the_servers_of_a_real_ps_lite(engine: Engine, tmp_path: Path) -> None:
+    if not (MXNET / "mxnet").is_dir():
+        pytest.skip("no MXNet: its last release needs NumPy before 1.24, which Python 3.12 does not have")
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w/add.py").write_text(ADD)
+    (tmp_path / "w/run.sh").write_text(f"#!/bin/sh\nPYTHONPATH={MXNET} exec {sys.executable} add.py\n")
+    (tmp_path / "w/run.sh").chmod(0o755)
+    text = "user_shell_script=run.sh\nframework=dmlc\n[resources]\nmemory=800m\ngcores=0\n"
+    text += "[role scheduler]\n[role server]\ninstances=2\n[role worker]\ninstances=2\n"
+    application_id = trained(application(tmp_path, engine, text, has_output=False))
+    for index in range(2):
+        said = printed("--container", f"worker_{index}", "--stdout", application_id)
+        assert said == [f"step {step} sum {3.0 * step} of 2" for step in range(1, 4)]
