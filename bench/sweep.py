@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import Row
+from bench._leaderboard import leaderboard
 from bench._throwaway import command, own_state
 
 WORKERS, EMPTY_TRIALS, ALONE = 2, 200, 5
@@ -72,6 +73,7 @@ def rows() -> list[Row]:
             conditions={"trial_s": LONG_S, "trials": LONG_TRIALS, "whole_application_s": long_s},
         ),
         _am_memory(),
+        leaderboard(),
     ]
     for name, needs, measure, goal in (
         ("ray", "ray", _ray, 0.95),

@@ -35,7 +35,7 @@ from dlapp.messages import new_secret
 from dlapp.notifications.settings import settings_of
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, Secrets, Submission
-from dlapp.sweep.spec import Sampler, SweepCommit
+from dlapp.sweep.spec import SweepCommit
 from dlapp.system import clock
 from dlapp.value import replace
 
@@ -203,11 +203,8 @@ def _step(say: Say, name: str, ok: str) -> Iterator[None]:
 def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
     """Check the request with the engine; refuse a key that it cannot honour, with its line."""
     try:
-        if (sweep := application.spec.sweep) is not None:
-            if sweep.sampler is Sampler.OPTUNA:
-                raise SpecError("sweep.sampler", f"optuna {NOT_BUILT}")
-            if sweep.commit is SweepCommit.TRIAL:
-                raise SpecError("sweep.commit", f"trial {NOT_BUILT}")
+        if (sweep := application.spec.sweep) is not None and sweep.commit is SweepCommit.TRIAL:
+            raise SpecError("sweep.commit", f"trial {NOT_BUILT}")
         return engine.check(application.spec)
     except SpecError as refused:
         faults = Faults(application.properties.path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from dlapp.am.model.trials import SweepState
@@ -134,3 +136,71 @@ def test_trials_that_are_behind_are_stopped_early_and_keep_what_they_stored() ->
     assert all(one.why.startswith("stopped early at step ") for one in stopped)
     assert cluster.settled is not None
     assert len(cluster.settled.parts) == 30
+
+
+def test_optuna_chooses_the_parameters_which_are_on_record_before_a_trial_starts() -> None:
+    pytest.importorskip("optuna")
+    draws = Distribution(name="X", kind=DistributionKind.UNIFORM, low=0.0, high=1.0)
+    sweep = SweepSpec(
+        sampler=Sampler.OPTUNA,
+        optuna_sampler="tpe",
+        trials=40,
+        random=(draws,),
+        metric="accuracy",
+        goal=Goal.MAX,
+        retries=1,
+    )
+    given: dict[int, str] = {}
+    lost: list[int] = []
+
+    def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+        x = trials_of(cluster).parameters_of(trials_of(cluster).trials[number])["X"]
+        assert given.setdefault(number, x) == x  # also when it is tried again, and by another ApplicationMaster
+        if number % 9 == 4 and try_number == 1:
+            lost.append(number)
+            return TaskResult(fault=Fault.USER, exit_code=1), ()
+        return well(number, try_number)[0], ((1.0, -abs(float(x) - 0.7)),)
+
+    cluster = SweepCluster(9, sweep, outcome=outcome, worker_kills=3, master_kills=4, loss=0.05)
+    assert cluster.run().final_status is FinalStatus.SUCCEEDED
+    assert sorted(cluster.on_record) == list(range(40))
+    assert lost
+    results = read_results(trials_of(cluster).results())
+    assert {one.number: one.parameters["X"] for one in results.trials} == given
+    early, late = ([abs(float(given[n]) - 0.7) for n in range(*ends)] for ends in ((0, 10), (30, 40)))
+    assert sum(late) < sum(early)
+
+
+def test_a_pruner_of_optuna_stops_trials_that_are_behind() -> None:
+    pytest.importorskip("optuna")
+    draws = Distribution(name="X", kind=DistributionKind.UNIFORM, low=0.0, high=1.0)
+    sweep = SweepSpec(
+        sampler=Sampler.OPTUNA,
+        optuna_sampler="random",
+        optuna_pruner="median",
+        trials=30,
+        random=(draws,),
+        metric="accuracy",
+        goal=Goal.MAX,
+    )
+
+    def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+        return well(number, try_number)[0], tuple((float(step), float(number % 7) * step) for step in range(1, 6))
+
+    cluster = SweepCluster(10, sweep, outcome=outcome, worker_kills=2, master_kills=2, trial_s=(1.0, 4.0))
+    assert cluster.run().final_status is FinalStatus.SUCCEEDED
+    results = read_results(trials_of(cluster).results())
+    stopped = [one for one in results.trials if one.state is TrialState.STOPPED]
+    assert stopped
+    assert all(one.why.endswith(", by Optuna's pruner median") for one in stopped)
+
+
+def test_a_sweep_that_needs_optuna_fails_by_name_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = Distribution(name="X", kind=DistributionKind.UNIFORM, low=0.0, high=1.0)
+    sweep = SweepSpec(
+        sampler=Sampler.OPTUNA, optuna_sampler="tpe", trials=3, random=(draws,), metric="accuracy", goal=Goal.MAX
+    )
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    ending = SweepCluster(11, sweep).run()
+    assert ending.final_status is FinalStatus.FAILED
+    assert ending.diagnostics.startswith("the sweep's sampler needs Optuna, which cannot be imported here: ")

@@ -20,7 +20,8 @@ does no harm.
     gate     role, open, generation,           of the gang of this role and those behind it in the spec; on the disk
              checkpoint, after                 before a payload may start, or is stopped for it; with the checkpoint
                                                of the generation, once it is chosen
-    trial    number, try, in, index            a trial was given to a container, and to which
+    trial    number, try, in, index,           a trial was given to a container, and to which; with the parameters
+             parameters                        that Optuna chose, then on the disk before the container hears of it
     trial_end  number, try, state, ...         it has ended (`dlapp.am.model.trials.end_fields`); its container keeps
                                                the result until this is on record
     trial_back  number, user_faults,           it waits again
@@ -128,14 +129,16 @@ class RecoveredTrial:
         tries, holder, index: how often it was given to a container, the last one, and that one's CONTAINER_INDEX.
         runs: it runs there, as far as is known.
         end: the record of its end; None: it has not ended.
+        parameters: that Optuna chose; None: it has not been asked.
     """
 
-    __slots__ = ("end", "holder", "index", "node_faults", "runs", "tries", "user_faults")
+    __slots__ = ("end", "holder", "index", "node_faults", "parameters", "runs", "tries", "user_faults")
 
     def __init__(self) -> None:
         self.tries = self.user_faults = self.node_faults = 0
         self.holder: ContainerId | None = None
         self.index: int | None = None
+        self.parameters: dict[str, str] | None = None
         self.runs = False
         self.end: dict[str, Any] | None = None
 
@@ -324,6 +327,8 @@ def _replay_trial(trial: RecoveredTrial, record: dict[str, Any]) -> None:
         return
     trial.holder, trial.index = ContainerId.from_text(record["in"]), int(record["index"])
     trial.tries = int(record["try"])
+    if isinstance(parameters := record.get("parameters"), dict):
+        trial.parameters = {str(name): str(value) for name, value in parameters.items()}
     if record["kind"] == "trial_end":
         trial.user_faults, trial.node_faults = int(record["user_faults"]), int(record["node_faults"])
         trial.end, trial.runs = record, False

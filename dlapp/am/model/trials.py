@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.am.model.events import Part
 from dlapp.am.model.journal import RecoveredTrial
@@ -16,9 +16,14 @@ from dlapp.ids import ContainerId, trial_part
 from dlapp.messages import StoredOutput, TrialOrder, TrialWork
 from dlapp.sweep.asha import AshaState
 from dlapp.sweep.results import TrialState, TrialView, head_line, thinned, trial_line
-from dlapp.sweep.spec import SweepSpec
+from dlapp.sweep.spec import Sampler, SweepSpec
 from dlapp.sweep.trial import trial_of
 
+if TYPE_CHECKING:
+    from dlapp.sweep.optuna_study import OptunaStudy
+
+PRUNED = "stopped early"
+"""How the reason begins why a trial was stopped by a pruner of Optuna."""
 ENDED_WITH_SWEEP = "killed"
 """What the journal has for the end of a trial that ended because the application did; it runs again in one that goes on
 from this one."""
@@ -32,6 +37,7 @@ class TrialRecord:
         tries: how often it was given to a container; so the number of the last try.
         user_faults, node_faults: how many of its ends count against its program, and against others.
         holder, index: the container of its last try, and that one's CONTAINER_INDEX; None: it had none.
+        parameters: that Optuna chose; None: it has not been asked, or is not asked in this sweep.
         points: step and value of its metric, until ``line`` has them.
         reports, problem: as of `dlapp.messages.TrialReport`.
         ran_s: how long the program of its last try ran.
@@ -55,6 +61,7 @@ class TrialRecord:
         "node_faults",
         "number",
         "outputs",
+        "parameters",
         "points",
         "problem",
         "ran_s",
@@ -73,6 +80,7 @@ class TrialRecord:
         self.tries = self.user_faults = self.node_faults = self.reports = 0
         self.holder: ContainerId | None = None
         self.index: int | None = None
+        self.parameters: dict[str, str] | None = None
         self.points: tuple[tuple[float, float], ...] = ()
         self.problem = self.stop = self.message = self.line = ""
         self.ran_s, self.asked = 0.0, -1
@@ -99,6 +107,7 @@ class SweepState:
         left: how many have not ended, or not on record.
         unrecorded: ends that are not on record yet, each with the line of the journal that says it.
         changed: grows with each change that users see.
+        study: Optuna, once `open_study` was called; None: another sampler gives the parameters.
     """
 
     def __init__(self, spec: SweepSpec, containers: int) -> None:
@@ -113,6 +122,7 @@ class SweepState:
         self.failed = 0
         self.unrecorded: deque[tuple[int, ContainerId, TrialRecord]] = deque()
         self.changed = 0
+        self.study: OptunaStudy | None = None
         self.asha = AshaState(spec.asha, spec.goal) if spec.asha is not None and spec.goal is not None else None
 
     @property
@@ -131,9 +141,35 @@ class SweepState:
         return TrialOrder(
             number=trial.number,
             try_number=trial.tries,
-            parameters=tuple(trial_of(self.spec, trial.number).parameters.items()),
+            parameters=tuple(self.parameters_of(trial).items()),
             stop=trial.stop if trial.state is TrialState.RUNNING else "",
         )
+
+    @property
+    def learns(self) -> bool:
+        """True if Optuna chooses the parameters."""
+        return self.spec.sampler is Sampler.OPTUNA
+
+    def open_study(self) -> None:
+        """Make Optuna's study of what is known of the trials. Raises DlappError: it cannot be made."""
+        from dlapp.sweep.optuna_study import OptunaStudy, PastTrial  # large, and few sweeps need it
+
+        past = {
+            one.number: PastTrial(
+                parameters=one.parameters,
+                points=tuple((int(step), value) for step, value in one.points),
+                value=_value_of(one),
+                has_ended=one.has_ended,
+                was_pruned=one.state is TrialState.STOPPED and (one.stop or one.message).startswith(PRUNED),
+            )
+            for one in self.trials
+            if one.parameters is not None
+        }
+        self.study = OptunaStudy(self.spec, past)
+
+    def parameters_of(self, trial: TrialRecord) -> dict[str, str]:
+        """Return the parameters of a trial; none if Optuna has not been asked for them."""
+        return (trial.parameters or {}) if self.learns else trial_of(self.spec, trial.number).parameters
 
     def next_waiting(self) -> TrialRecord | None:
         """Return the first trial that waits; it goes on waiting until it is given to a container."""
@@ -176,6 +212,8 @@ class SweepState:
         assert trial.holder is not None
         self.running -= 1
         trial.state, trial.finished_ms = ended, now_ms
+        if self.study is not None and trial.has_ended:
+            self.study.tell(trial.number, _value_of(trial))
         self._fix_line(trial)
         self.failed += ended is TrialState.FAILED
         self.unrecorded.append((line, trial.holder, trial))
@@ -196,7 +234,8 @@ class SweepState:
 
     def _fix_line(self, trial: TrialRecord) -> None:
         trial.line = trial_line(view_of(self, trial), self.spec.parameters)
-        trial.points = trial.points[-1:]
+        if not self.learns:
+            trial.points = trial.points[-1:]
 
     def results(self) -> str:
         """Return the results, as their file has them."""
@@ -223,6 +262,12 @@ class SweepState:
         return [one for one in self.held.get(container_id, {}).values() if one.state is TrialState.RUNNING]
 
 
+def _value_of(trial: TrialRecord) -> float | None:
+    """Return the result of a trial; None: it has none."""
+    is_result = trial.state in (TrialState.DONE, TrialState.STOPPED)
+    return trial.points[-1][1] if is_result and trial.points else None
+
+
 def end_fields(trial: TrialRecord, ended: TrialState) -> dict[str, Any]:
     """Return the fields of a record ``trial_end`` of the journal but those that every record has.
 
@@ -247,6 +292,8 @@ def end_fields(trial: TrialRecord, ended: TrialState) -> dict[str, Any]:
     for name in ("problem", "stop", "message"):
         if text := getattr(trial, name):
             fields[name] = text
+    if trial.parameters is not None:
+        fields["parameters"] = trial.parameters
     if trial.exit_code is not None:
         fields["exit_code"] = trial.exit_code
     if trial.sources:
@@ -285,7 +332,7 @@ def view_of(sweep: SweepState, trial: TrialRecord) -> TrialView:
     return TrialView(
         number=trial.number,
         state=trial.state,
-        parameters=trial_of(sweep.spec, trial.number).parameters,
+        parameters=sweep.parameters_of(trial),
         tries=trial.tries,
         metric=None if last is None else last[1],
         step=None if last is None else int(last[0]),

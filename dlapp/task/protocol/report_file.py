@@ -98,8 +98,8 @@ def _object(line: bytes) -> dict[str, Any]:
     return said
 
 
-def _refuse_constant(_: str) -> NoReturn:
-    raise BadLine("a number is not finite")
+def _refuse_constant(text: str) -> NoReturn:
+    raise BadLine(f"{text} is not a finite number")
 
 
 def _number(value: Any, what: str) -> float:

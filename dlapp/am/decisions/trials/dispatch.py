@@ -12,6 +12,7 @@ from dlapp.am.decisions.sweep_summary import failures_text
 from dlapp.am.model.instance import Container, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.trials import SweepState, TrialRecord, end_fields
+from dlapp.errors import DlappError
 from dlapp.messages import Fault, Phase, Stop
 from dlapp.sweep.results import TrialState, thinned
 from dlapp.value import replace
@@ -29,6 +30,12 @@ def check(state: ApplicationState) -> None:
         most = sweep.spec.max_failures
         shutdown.fail(state, f"{sweep.failed} trials failed, allowed are {most} (max_failures): {failures_text(sweep)}")
         return
+    if sweep.learns and sweep.study is None:
+        try:
+            sweep.open_study()
+        except DlappError as error:
+            shutdown.fail(state, str(error))
+            return
     if sweep.free and not any(one.unvouched for one in state.open.values()):
         _give_out(state, sweep)
     if not sweep.left:
@@ -61,9 +68,16 @@ def _give_out(state: ApplicationState, sweep: SweepState) -> None:
                 break
             assert container.instance is not None
             index = container.instance.index
+            fields: dict[str, Any] = {"number": trial.number, "try": trial.tries + 1, "in": str(container_id)}
+            if sweep.study is not None:
+                try:
+                    trial.parameters = trial.parameters or sweep.study.ask(trial.number)
+                except DlappError as error:
+                    shutdown.fail(state, str(error))
+                    return
+                fields["parameters"] = trial.parameters
             sweep.give(trial, container_id, index, trial.tries + 1, state.now_ms)
-            fields: dict[str, Any] = {"number": trial.number, "try": trial.tries, "in": str(container_id)}
-            state.note("trial", index=index, **fields)
+            state.note("trial", sweep.study is not None, index=index, **fields)
             note_room(state, container)
             is_new = True
         if is_new:

@@ -26,6 +26,7 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
         trial = sweep.trials[number]
         trial.tries, trial.holder, trial.index = known.tries, known.holder, known.index
         trial.user_faults, trial.node_faults = known.user_faults, known.node_faults
+        trial.parameters = known.parameters
         if known.end is not None:
             try:
                 how = take_end_fields(trial, known.end)

@@ -10,7 +10,7 @@ from dlapp.am.decisions import verdict
 from dlapp.am.decisions.trials import dispatch
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
-from dlapp.am.model.trials import TrialRecord
+from dlapp.am.model.trials import PRUNED, TrialRecord
 from dlapp.messages import Fault, Report, TaskResult, TrialReport
 from dlapp.serialization import to_json
 from dlapp.sweep.results import TrialState, metric_missing
@@ -37,7 +37,8 @@ def take(state: ApplicationState, container: Container, instance: Instance, repo
         if not 0 <= one.number < len(sweep.trials):
             continue
         trial = sweep.trials[one.number]
-        if is_first and trial.state is TrialState.WAITING and one.try_number >= trial.tries:
+        is_known = not sweep.learns or trial.parameters is not None
+        if is_first and is_known and trial.state is TrialState.WAITING and one.try_number >= trial.tries:
             # An earlier attempt gave it out and died before that was written.
             sweep.give(trial, container_id, instance.index, one.try_number, state.now_ms)
         if trial.holder == container_id and trial.tries == one.try_number and trial.state is TrialState.RUNNING:
@@ -68,6 +69,13 @@ def _take_report(state: ApplicationState, trial: TrialRecord, one: TrialReport) 
                 if decision is not None:
                     state.note("rung", **to_json(decision))
                     trial.stop = decision.message if decision.stops else ""
+    elif sweep.study is not None:
+        for step, value in points:
+            if step > trial.asked and not trial.stop:
+                trial.asked = int(step)
+                if sweep.study.report(trial.number, int(step), value):
+                    pruner = sweep.spec.optuna_pruner
+                    trial.stop = f"{PRUNED} at step {int(step)}: {value:.6g}, by Optuna's pruner {pruner}"
     if one.result is not None:
         _judge(state, trial, one, one.result)
 

@@ -30,6 +30,7 @@ def take(state: ApplicationState, event: TrialsTakenOver) -> None:
         trial.points, trial.reports, trial.ran_s = view.curve, view.reports, view.ran_s
         trial.exit_code, trial.message = view.exit_code, view.why
         trial.outputs, trial.sources = one.outputs, one.sources
+        trial.parameters = view.parameters if sweep.learns else None
         trial.finished_ms = state.now_ms
         state.note("trial_end", **end_fields(trial, view.state))
         sweep.recall_end(trial, view.state)

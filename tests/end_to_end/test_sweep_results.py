@@ -1,0 +1,115 @@
+"""What users see of a sweep that ran: why trials have no result, the best ones, their pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.sweep.results import TrialState
+from tests.applications import application_dir, ended, launch, processes, properties, run, wait_for
+
+REPORTS = """
+case $CASE in
+nan) echo '{"metrics": {"accuracy": NaN}, "step": 1}';;
+infinite) echo '{"metrics": {"accuracy": 1e999}, "step": 1}';;
+text) echo '{"metrics": {"accuracy": "0.9"}, "step": 1}';;
+other) echo '{"metrics": {"loss": 0.9}, "step": 1}';;
+late) echo '{"metrics": {"accuracy": 0.5}, "step": 1}'; echo '{"metrics": {"accuracy": NaN}, "step": 2}';;
+good) echo '{"metrics": {"accuracy": 0.5}, "step": 1}'; echo '{"metrics": {"accuracy": 0.75}, "step": 2}';;
+esac >>"$DLAPP_REPORT"
+"""
+
+
+def test_trials_without_a_valid_metric_are_named_and_the_best_is_found(tmp_path: Path) -> None:
+    cases = "nan, infinite, text, other, silent, late, good"
+    sweep = {"grid.CASE": cases, "metric": "accuracy", "goal": "max", "trials_per_container": 4}
+    application = launch(properties(tmp_path, REPORTS, sweep=sweep))
+    assert ended(application)["final_status"] == "SUCCEEDED"
+    results = Client().sweep(application).results()
+    assert results.counts() == {"done": 7}
+    found = {one.parameters["CASE"]: (one.metric, one.step, one.why) for one in results.trials}
+    never = "never reported accuracy"
+    assert found == {
+        "nan": (None, None, f"{never} (a report was refused: NaN is not a finite number)"),
+        "infinite": (None, None, f"{never} (a report was refused: a number is not finite)"),
+        "text": (None, None, f"{never} (a report was refused: a metric is not a number)"),
+        "other": (None, None, never),
+        "silent": (None, None, never),
+        "late": (0.5, 1, ""),
+        "good": (0.75, 2, ""),
+    }
+    best = results.best()
+    assert best is not None
+    assert (best.parameters, best.curve) == ({"CASE": "good"}, ((1.0, 0.5), (2.0, 0.75)))
+    shown = run("dlapp-sweep", application, "-n", "2").out.splitlines()
+    assert shown[0] == "7 trials: 7 done; accuracy, max is best"
+    assert [line.split()[:4] for line in shown[2:4]] == [["6", "0.75", "2", "good"], ["5", "0.5", "1", "late"]]
+    assert shown[4] == "5 more (--all shows them)"
+    assert run("dlapp-sweep", application, "--best").out == "DLAPP_TRIAL=6\nDLAPP_METRIC=0.75\nCASE=good\n"
+    assert json.loads(run("dlapp-sweep", application, "--best", "--json").out)["trial"] == 6
+    rows = list(csv.DictReader(io.StringIO(run("dlapp-sweep", application, "--csv").out)))
+    assert [row["CASE"] for row in rows][:2] == ["good", "late"]
+    followed = run("dlapp-sweep", "-f", application)
+    assert followed.out.splitlines()[0] == shown[0]
+    page = run("dlapp-report", application, "-o", "-").out
+    assert "parameters and accuracy of 2 trials" in page
+    assert "accuracy of 1 trial" in page
+    other = launch(properties(tmp_path, "true", name="other"))
+    ended(other)
+    refused = run("dlapp-sweep", other)
+    assert (refused.code, refused.err) == (2, f"Error: {other} has no [sweep]\n")
+
+
+def test_no_best_trial_is_exit_code_3(tmp_path: Path) -> None:
+    sweep = {"grid.CASE": "silent", "metric": "accuracy", "goal": "max"}
+    application = launch(properties(tmp_path, REPORTS, sweep=sweep))
+    ended(application)
+    done = run("dlapp-sweep", application, "--best")
+    assert (done.code, done.out) == (3, "")
+    assert f"no trial of {application} has ended with a metric: 1 trials: 1 done" in done.err
+
+
+@pytest.mark.slow
+def test_optuna_goes_on_with_what_it_learned_when_the_application_master_is_killed(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    script = """echo '{"metrics": {"loss": '$X'}, "step": 1}' >>"$DLAPP_REPORT"; sleep 0.1"""
+    sweep = {
+        "random.X": "uniform(0, 1)",
+        "sampler": "optuna:tpe",
+        "trials": 40,
+        "metric": "loss",
+        "goal": "min",
+    }
+    application = launch(properties(tmp_path, script, sweep=sweep), DLAPP_LOCAL_AM_ATTEMPTS="3")
+    home = application_dir(state_dir, application)
+
+    def given() -> dict[int, str]:
+        found = {}
+        for journal in sorted(home.glob("journal-*.jsonl")):
+            for line in journal.read_text().splitlines():
+                if '"kind":"trial"' in line and line.endswith("}"):
+                    record = json.loads(line)
+                    found[int(record["number"])] = str(record["parameters"]["X"])
+        return found
+
+    wait_for("some trials", lambda: len(given()) >= 15)
+    before = given()
+    (master,) = (one for one in processes(state_dir) if one.role == "am")
+    os.kill(master.pid, signal.SIGKILL)
+    assert ended(application)["final_status"] == "SUCCEEDED"
+    results = Client().sweep(application).results()
+    assert results.counts() == {"done": 40}
+    values = {one.number: one.parameters["X"] for one in results.trials}
+    assert {number: values[number] for number in before} == before
+    assert [one.state for one in results.trials] == [TrialState.DONE] * 40
+    early, late = (sum(float(values[n]) for n in range(*ends)) for ends in ((0, 10), (30, 40)))
+    assert late < early
