@@ -58,15 +58,6 @@ def test_no_result_is_lost_and_none_counts_twice_whoever_is_killed(seed: int) ->
     assert parts == {number: state.partition(" ")[2] for number, state in cluster.on_record.items()}
 
 
-def test_ten_thousand_trials_end_with_workers_and_masters_killed() -> None:
-    cluster = SweepCluster(
-        7, sweep_of(10_000), workers=50, worker_kills=50, master_kills=3, span_s=150.0, trial_s=(0.2, 1.0)
-    )
-    ending = cluster.run()
-    assert ending.final_status is FinalStatus.SUCCEEDED, ending
-    assert sorted(cluster.on_record) == list(range(10_000))
-
-
 def test_a_trial_that_fails_is_tried_again_and_does_not_end_the_sweep() -> None:
     def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
         if number == 3 or (number == 5 and try_number == 1):
