@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.applications import application_dir, ended, launch, processes, properties, run, wait_for
-from tests.engines import Engine
+from tests.engines import Engine, on_yarn_when_full
 
 SCRIPT = """
 echo "trial $DLAPP_TRIAL: $*, $RATE, $(cat input/words)"
@@ -70,6 +70,34 @@ def test_each_trial_has_its_own_workspace_and_its_output_is_committed_once(engin
     assert "DLAPP_TRIAL=5" in best.out
     printed = run("dlapp-logs", application, "--trial", "3", "--stdout", timeout_s=120)
     assert printed.out == "trial 3: --rate=2 --number=3, 2, of input\n", printed.err
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+def test_a_sweep_goes_on_with_more_trials_and_the_output_of_those_before(engine: Engine, tmp_path: Path) -> None:
+    script = 'test "$N" != 2 || test -e mended || exit 3\nmkdir -p output; echo "$N $DLAPP_APP_ID" >output/found'
+    file = properties(
+        tmp_path,
+        script,
+        sweep={"grid.N": "1, 2, 3", "max_failures": 0},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/result"},
+    )
+    first = launch(file)
+    end = ended(first)
+    assert end["final_status"] == "FAILED"
+    assert end["diagnostics"].startswith("1 trial failed, allowed are 0 (max_failures): 1; ")
+    (tmp_path / "test_workspace" / "mended").touch()
+    done = run("dlapp-launcher", "--resume", first, "--set", "sweep.grid.N=1, 2, 3, 4", "--wait", file, timeout_s=120)
+    assert done.code == 0, done.err
+    second = next(line.partition(" = ")[2] for line in done.out.splitlines() if line.startswith("DL App ID"))
+    found = {name: text.split() for name, text in engine.tree("result/trials").items()}
+    assert found["0/found"] == ["1", first]
+    assert [found[f"{n}/found"][0] for n in range(4)] == ["1", "2", "3", "4"]
+    assert found["3/found"] == ["4", second]
+    assert [(one["trial"], one["state"]) for one in results_of(second)] == [(n, "done") for n in range(4)]
+    changed = run("dlapp-launcher", "--resume", second, "--set", "sweep.grid.N=7, 2, 3, 4", file)
+    assert changed.code == 2
+    assert f"trial 0 has other parameters than in {second}" in changed.err
 
 
 @pytest.mark.slow

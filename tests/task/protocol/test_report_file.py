@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dlapp.messages import MAX_METRICS, PayloadStatus
 from dlapp.task.protocol.report_file import LINES_PER_S, MAX_LINE_BYTES, ReportFile
+from dlapp.task.sweep.curve import MetricCurve
 
 
 class Followed:
@@ -245,3 +246,21 @@ def test_any_bytes_in_any_pieces_are_read_as_the_whole_would_be(pieces: list[byt
         assert len(whole.notes) < 20
         whole.file.close()
         parts.file.close()
+
+
+def test_every_report_of_a_metric_that_is_watched_is_read_and_bad_ones_are_named(tmp_path: Path) -> None:
+    directory = tmp_path / "watched"
+    directory.mkdir()
+    curve = MetricCurve("loss")
+    fd = os.open(directory, os.O_RDONLY)
+    file = ReportFile(fd, lambda _: None, curve)
+    os.close(fd)
+    lines = [json.dumps({"metrics": {"loss": step / 8, "other": 1}, "step": step}) for step in range(100)]
+    bad = ['{"metrics": {"loss": NaN}, "step": 100}', '{"metrics": {"loss": "low"}}', '{"metrics": {"loss": 1e400}}']
+    with (directory / "report").open("a") as stream:
+        stream.write("\n".join([*lines, *bad, '{"metrics": {"other": 2}}', ""]))
+    file.read(1.0)
+    file.close()
+    assert curve.points == [(step, step / 8) for step in range(100)]
+    assert curve.reports == 100
+    assert curve.problem == "a number is not finite"

@@ -28,7 +28,8 @@ def check(state: ApplicationState) -> None:
         return
     if sweep.spec.max_failures is not None and sweep.failed > sweep.spec.max_failures:
         most = sweep.spec.max_failures
-        shutdown.fail(state, f"{sweep.failed} trials failed, allowed are {most} (max_failures): {failures_text(sweep)}")
+        count = f"{sweep.failed} trial{'s' if sweep.failed > 1 else ''}"
+        shutdown.fail(state, f"{count} failed, allowed are {most} (max_failures): {failures_text(sweep)}")
         return
     if sweep.learns and sweep.study is None:
         try:

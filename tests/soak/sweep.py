@@ -1,0 +1,193 @@
+"""The 300 trials of examples/sweep on the embedded engine, with processes killed 30 times; a round for each sampler.
+
+Killed are tasks, ApplicationMasters, the runner, and all of them together, as with a machine that loses power. Then the
+sweep has failed, and goes on by ``--resume``. A round ends when all trials have: each has one output, the best trial
+is that of a run without kills, and no trial has run again whose end was in a journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.applications import BIN, processes
+from tests.soak.problem import Problem
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep"
+RATES, SIZES, BATCHES = "0.01 0.02 0.05 0.1 0.2 0.3 0.5 0.7 1.0 2.0", "8 16 32 64 128", "8 16 32 64 128 256"
+VICTIMS = (("task",), ("task",), ("am",), ("runner",), ("task", "am"), ("task", "am", "runner"))
+TRIALS, KILLS, END_S = 300, 30, 1800.0
+SAMPLERS = ("grid", "random", "list")
+
+
+def rounds(seconds: float, seed: int) -> Iterator[str]:
+    """Run a sweep of each sampler in turn, until the time is over; at least one.
+
+    Raises:
+        Problem: an output is missing, or there are two; the best trial is another one; a trial ran again.
+    """
+    chance, began, number = random.Random(seed), time.monotonic(), 0
+    while not number or time.monotonic() - began < seconds:
+        sampler = SAMPLERS[number % len(SAMPLERS)]
+        with tempfile.TemporaryDirectory(prefix="dlapp-soak-") as directory:
+            yield f"{sampler}: {_round(Path(directory), sampler, chance)}"
+        number += 1
+
+
+def _round(root: Path, sampler: str, chance: random.Random) -> str:
+    place = _Place(root, sampler)
+    undisturbed = place.run_to_end("undisturbed")
+    place.clear_runs()
+    application, kills, resumes = place.launch("disturbed"), 0, 0
+    deadline = time.monotonic() + END_S
+    counted: dict[int, int] = {}  # how often each trial had run when its end was first seen in a journal
+    while True:
+        if time.monotonic() > deadline:
+            raise Problem(f"{sampler}: {application} has not ended after {END_S:g} s")
+        counted = place.runs_of_ended() | counted
+        if again := {n: place.runs(n) - count for n, count in counted.items() if place.runs(n) != count}:
+            raise Problem(f"{sampler}: trials that had ended ran again: {again}")
+        state = place.state(application)
+        if state == "FINISHED":
+            break
+        if state in ("FAILED", "KILLED"):
+            resumes += 1
+            application = place.launch("disturbed", resume=application)
+            continue
+        if kills < KILLS and chance.random() < 0.7:
+            victims = chance.choice(VICTIMS)
+            kills += place.kill(victims, chance)
+        time.sleep(chance.uniform(0.2, 2.0))
+    place.check_outputs("disturbed")
+    best = place.best(application)
+    if best != undisturbed:
+        raise Problem(f"{sampler}: the best is {best}, without kills {undisturbed}")
+    if kills < KILLS:
+        raise Problem(f"{sampler}: all ended after {kills} kills of {KILLS}")
+    runs = sum(place.runs(n) for n in range(TRIALS))
+    return f"{TRIALS} trials, {kills} kills, {resumes} resumes, {runs} runs; best {best}"
+
+
+class _Place:
+    """A directory with a state directory, the example's workspace, and the results of its sweeps."""
+
+    def __init__(self, root: Path, sampler: str) -> None:
+        self.root, self._sampler = root, sampler
+        self._env = {
+            **{key: text for key, text in os.environ.items() if not key.startswith(("DLAPP_", "XDG_"))},
+            "HOME": str(root),
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "DLAPP_LOCAL_STATE_DIR": str(root / "state"),
+            "DLAPP_GPUID_LOCK_DIR": str(root / "gpus"),
+            "DLAPP_LOCAL_AM_ATTEMPTS": "3",
+            "DLAPP_LOCAL_VCORES": "4",
+        }
+        shutil.copytree(EXAMPLE / "workspace", root / "workspace")
+        shutil.copy(EXAMPLE.parent / "digits" / "data" / "digits.csv.gz", root)
+        (root / "runs").mkdir()
+        start = root / "workspace" / "start.sh"
+        start.write_text(f"#!/bin/sh\necho x >>{root}/runs/$DLAPP_TRIAL\nexec {sys.executable} train.py\n")
+        start.chmod(0o755)
+        with (root / "trials.csv").open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("RATE", "HIDDEN", "BATCH"))
+            table.writerows((r, h, b) for b in BATCHES.split() for h in SIZES.split() for r in RATES.split())
+
+    def _properties(self, name: str) -> Path:
+        if self._sampler == "grid":
+            keys = f"grid.RATE={_listed(RATES)}\ngrid.HIDDEN={_listed(SIZES)}\ngrid.BATCH={_listed(BATCHES)}\n"
+        elif self._sampler == "random":
+            keys = "random.RATE=loguniform(0.01, 2)\nrandom.HIDDEN=int(8, 128)\nrandom.BATCH=choice(8, 16, 32, 64)\n"
+            keys += f"trials={TRIALS}\nseed=5\n"
+        else:
+            keys = "list=trials.csv\n"
+        file = self.root / f"{name}.properties"
+        file.write_text(
+            "[application]\nappname=soak\nuser_dev_workspace_path=workspace\nuser_shell_script=start.sh\nenv.EPOCHS=2\n"
+            "[resources]\ncontainers=2\nmemory=256\ngcores=0\n"
+            f"[sweep]\n{keys}metric=accuracy\ngoal=max\n"
+            "[from_hdfs]\nhdfs=digits.csv.gz\ninput_path=data\n"
+            f"[to_hdfs]\noutput_path=output\nhdfs={self.root}/results/{name}\n"
+        )
+        return file
+
+    def command(self, *words: str) -> str:
+        done = subprocess.run(
+            [BIN / words[0], *words[1:]], env=self._env, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+        if done.returncode:
+            raise Problem(f"{' '.join(words)} ended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-1000:]}")
+        return done.stdout
+
+    def launch(self, name: str, resume: str = "") -> str:
+        words = ("--resume", resume, "--env", "EPOCHS=2") if resume else (str(self._properties(name)),)
+        printed = self.command("dlapp-launcher", *words)
+        return next(line.partition(" = ")[2] for line in printed.splitlines() if line.startswith("DL App ID"))
+
+    def state(self, application: str) -> str:
+        return str(json.loads(self.command("dlapp-status", "--json", application))["state"])
+
+    def run_to_end(self, name: str) -> tuple[int, float]:
+        application = self.launch(name)
+        while self.state(application) not in ("FINISHED", "FAILED", "KILLED"):
+            time.sleep(1.0)
+        self.check_outputs(name)
+        return self.best(application)
+
+    def best(self, application: str) -> tuple[int, float]:
+        found: dict[str, Any] = json.loads(self.command("dlapp-sweep", "--best", "--json", application))
+        return int(found["trial"]), float(found["metric"])
+
+    def check_outputs(self, name: str) -> None:
+        there = {one.name for one in (self.root / "results" / name / "trials").iterdir()}
+        if there != {str(n) for n in range(TRIALS)}:
+            raise Problem(f"{name}: {len(there)} outputs of {TRIALS}: missing {set(map(str, range(TRIALS))) - there}")
+
+    # ---- what ran ----
+
+    def runs(self, number: int) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return len((self.root / "runs" / str(number)).read_text().splitlines())
+        return 0
+
+    def clear_runs(self) -> None:
+        for one in (self.root / "runs").iterdir():
+            one.unlink()
+
+    def runs_of_ended(self) -> dict[int, int]:
+        """Return how often each trial has run whose end is in a journal of the newest application."""
+        found = {}
+        newest = max((self.root / "state").glob("*/applications/application_*"), key=lambda one: one.name)
+        for journal in newest.glob("journal-*.jsonl"):
+            for line in journal.read_text(errors="replace").splitlines():
+                with contextlib.suppress(ValueError):
+                    record = json.loads(line)
+                    if record["kind"] == "trial_end" and record["state"] == "done":
+                        found[record["number"]] = self.runs(record["number"])
+        return found
+
+    def kill(self, roles: tuple[str, ...], chance: random.Random) -> bool:
+        """Kill one process of each role; of all three roles every process that there is. Return if there was one."""
+        there = [one for one in processes(self.root / "state") if one.role in roles]
+        if len(roles) < 3:
+            there = [chance.choice(same) for role in roles if (same := [one for one in there if one.role == role])]
+        for one in there:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+        return bool(there)
+
+
+def _listed(words: str) -> str:
+    return ", ".join(words.split())
