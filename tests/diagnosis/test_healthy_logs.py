@@ -1,4 +1,4 @@
-"""Nothing is named in the logs of runs that are well (`tests.diagnosis.healthy_logs`).
+"""Test that nothing is named in the logs of runs that are well (`tests.diagnosis.healthy_logs`).
 
 Of such a run no cause is asked for. So each log is searched as that of a program that fails afterwards without a word,
 with an exit code that says nothing.

@@ -1,4 +1,4 @@
-"""What tests of whole applications share."""
+"""Fixtures of the tests of whole applications."""
 
 from __future__ import annotations
 
