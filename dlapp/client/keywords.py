@@ -39,7 +39,7 @@ _OTHER_WAYS = {
     **dict.fromkeys(("pass_env", "env_file"), 'env={"NAME": os.environ["NAME"]}'),
     **dict.fromkeys(("archive", "mode", "shard", "optional"), "inputs=[InputSpec(...)]"),
     **dict.fromkeys(("keep_previous", "on_failure"), "outputs=[OutputSpec(...)]"),
-    **dict.fromkeys(("checkpoint", "every", "keep"), "an AppSpec"),
+    **dict.fromkeys(("checkpoint", "every", "keep", "sweep"), "an AppSpec"),
 }
 """Keys of a file that are no keywords -> what has their effect."""
 

@@ -14,6 +14,7 @@ import pytest
 from dlapp.client import Client
 from dlapp.sweep.results import TrialState
 from tests.applications import application_dir, ended, launch, processes, properties, run, wait_for
+from tests.tools.terminal import Terminal
 
 REPORTS = """
 case $CASE in
@@ -113,3 +114,26 @@ def test_optuna_goes_on_with_what_it_learned_when_the_application_master_is_kill
     assert [one.state for one in results.trials] == [TrialState.DONE] * 40
     early, late = (sum(float(values[n]) for n in range(*ends)) for ends in ((0, 10), (30, 40)))
     assert late < early
+
+
+def test_a_plan_says_how_many_trials_and_hours_there_are_at_most(tmp_path: Path) -> None:
+    sweep = {"grid.A": "1, 2, 3, 4, 5", "trial_time": "1h", "retries": 1}
+    file = properties(tmp_path, "true", sweep=sweep, resources={"containers": 2, "gcores": 0})
+    plan = json.loads(run("dlapp-launcher", "--plan", "--json", file).out)
+    assert plan["sweep"] == {"trials": 5, "concurrency": 2, "longest_s": 21_600.0}
+    assert plan["gpu_hours_most"] == 0.0
+    assert "sweep : 5 trials, 2 at once, at most 6 h 00 min" in run("dlapp-launcher", "--plan", file).out.splitlines()
+
+
+def test_on_a_terminal_the_leaderboard_follows_the_sweep_to_its_end(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = f"""echo '{{"metrics": {{"accuracy": 0.'$A'}}, "step": 1}}' >>"$DLAPP_REPORT"
+        if [ $A = 2 ]; then while [ ! -e {go} ]; do sleep 0.1; done; fi"""
+    sweep = {"grid.A": "1, 2", "metric": "accuracy", "goal": "max"}
+    application = launch(properties(tmp_path, script, sweep=sweep))
+    with Terminal("dlapp-sweep", "-f", application) as terminal:
+        terminal.expect("1 running, 1 done", timeout_s=120)
+        go.touch()
+        assert terminal.wait(timeout_s=120) == 0
+        lines = [line.split() for line in terminal.text.splitlines()]
+    assert ["2", "trials:", "2", "done;", "accuracy,", "max", "is", "best"] in lines

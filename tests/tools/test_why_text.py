@@ -194,3 +194,10 @@ def test_a_plan_is_shown() -> None:
         "GPU-hours : 8 at most",
     ]
     assert plan_lines(plan | {"gpu_hours_most": None}, NOW_MS)[-1] == "GPU-hours : no limit, as max_runtime is not set"
+    for longest_s, most in (
+        (None, "no limit, as trial_time is not set"),
+        (45.0, "at most 45 s"),
+        (7265, "at most 2 h 02 min"),
+    ):
+        sweep = {"trials": 300, "concurrency": 8, "longest_s": longest_s}
+        assert f"sweep : 300 trials, 8 at once, {most}" in plan_lines(plan | {"sweep": sweep}, NOW_MS)
