@@ -203,7 +203,7 @@ class Loop:
             if registered is not None and not is_first:
                 # Not before: an engine gives up an attempt that does not register, and a file system may be away.
                 self._recall()
-            if is_first and registered is not None and not self._over():
+            if registered is not None and not self._over():
                 self._take_over_trials()
             if registered is not None and not self._over():
                 self._handle(registered)
@@ -270,7 +270,7 @@ class Loop:
     def _take_over_trials(self) -> None:
         """Learn what had ended in the sweep that this one goes on from. A file system may be away."""
         before, spec = self._submission.resumed_from, self._submission.spec
-        if spec.sweep is None or not before:
+        if spec.sweep is None or not before or (self._state.former is not None and self._state.former.has_taken):
             return
         from dlapp.am.takeover import trials_to_take
 

@@ -75,6 +75,8 @@ class SweepCluster:
         worker_kills, master_kills: how often each is killed, at times between 0 and ``span_s``.
         loss: share of messages that are lost.
         trial_s: how long a trial runs, from and to [s].
+        retries: of the containers.
+        takes: the trials of a sweep before.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class SweepCluster:
         loss: float = 0.0,
         trial_s: tuple[float, float] = (0.1, 2.0),
         retries: int = 0,
+        takes: events.TrialsTakenOver | None = None,
     ) -> None:
         self.seed, self.sweep, self.outcome, self.loss, self.trial_s = seed, sweep, outcome, loss, trial_s
+        self.takes = takes
         self.chance = random.Random(f"sweep {seed}")
         self.submission = submission(RoleSpec(instances=workers, retries=retries), sweep=sweep)
         self.now, self.count, self.attempt = 0.0, 0, 0
@@ -141,6 +145,8 @@ class SweepCluster:
         self.written, self.fleeting = 0, []
         state = ApplicationState(self.submission, APPLICATION, self.attempt, former=former, timing=Timing())
         self.master = Master(state)
+        if self.takes is not None and not (former is not None and former.has_taken):
+            self.handle(self.takes)
         live = tuple(one.grant for one in self.workers.values() if one.alive)
         self.handle(Registered(limits=ResourceLimits(), live=live, is_complete=True, single_node=True))
         self.handle(events.Published())
@@ -196,7 +202,8 @@ class SweepCluster:
     def _learn_record(self) -> None:
         for record in journal.records(self.durable[self._learned :]):
             if record["kind"] == "trial_end" and record["state"] != "killed":
-                assert record["number"] not in self.on_record, f"seed {self.seed}: {record} ended twice"
+                is_taken = "sources" in record  # written again where an attempt died while it did that
+                assert is_taken or record["number"] not in self.on_record, f"seed {self.seed}: {record} ended twice"
                 self.on_record[record["number"]] = f"{record['state']} {record['try']}"
         self._learned = len(self.durable)
 

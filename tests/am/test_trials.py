@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
+from dlapp.am.model import events
 from dlapp.am.model.trials import SweepState
 from dlapp.messages import Fault, TaskResult
 from dlapp.report import FinalStatus
-from dlapp.sweep.results import TrialState, read_results
+from dlapp.sweep.results import TrialState, TrialView, read_results
 from dlapp.sweep.spec import AshaSpec, Distribution, DistributionKind, Goal, Sampler, SweepSpec
 from tests.am.sweep_cluster import SweepCluster, stored, well
 
@@ -195,3 +196,34 @@ def test_a_sweep_that_needs_optuna_fails_by_name_without_it(monkeypatch: pytest.
     ending = SweepCluster(11, sweep).run()
     assert ending.final_status is FinalStatus.FAILED
     assert ending.diagnostics.startswith("the sweep's sampler needs Optuna, which cannot be imported here: ")
+
+
+def taken_over(*numbers: int) -> events.TrialsTakenOver:
+    before = "container_1700000000000_0007_01_000002"
+    return events.TrialsTakenOver(
+        tuple(
+            events.FormerTrial(
+                view=TrialView(number=n, state=TrialState.DONE, tries=2, metric=0.5, container=1, container_id=before),
+                outputs=(stored(n, 2),),
+                sources=(f"file:///results/run.partial/{n}",),
+            )
+            for n in numbers
+        )
+    )
+
+
+@pytest.mark.parametrize("lines", range(5))
+def test_what_ended_in_the_sweep_before_counts_once_wherever_the_attempt_dies(lines: int) -> None:
+    cluster = SweepCluster(9, sweep_of(6), takes=taken_over(0, 3, 4))
+    cluster.start_master()
+    written = [*cluster.durable, *cluster.fleeting]
+    cluster.durable, cluster.master = written[:lines], None
+    cluster.on_record.clear()
+    ending = cluster.run()
+    assert ending.final_status is FinalStatus.SUCCEEDED
+    assert cluster.starts == dict.fromkeys((1, 2, 5), 1)
+    assert cluster.settled is not None
+    parts = {part.index: (part.trial, part.sources) for part in cluster.settled.parts}
+    assert parts[3] == ("trial_3_2", ("file:///results/run.partial/3",))
+    assert parts[5] == ("trial_5_1", ())
+    assert len(parts) == 6

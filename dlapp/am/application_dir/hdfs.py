@@ -186,8 +186,10 @@ class HdfsApplicationDir:
             history = parse_json(self._files.read(self._paths.history(application_id), max_bytes=MAX_HISTORY_BYTES))
             found = history.get("outputs") or (history.get("view") or {}).get("outputs") or ()
             outputs = tuple(from_json(OutputView, one) for one in found)
-        except NotFound:
-            return "", ()
+        except NotFound as error:
+            raise DlappError(
+                f"{application_id} was killed, and its outputs are not settled: dlapp-status {application_id} does that"
+            ) from error
         except (SpecError, ValueError, AttributeError, TypeError) as error:
             raise DlappError(f"the history of {application_id} cannot be read: {error}") from error
         try:

@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_BYTES = 64 << 20
 """The largest file that is read here."""
+SETTLED_WITHIN_S, _LOOK_AGAIN_S = 600.0, 0.1
+"""How long the settlement of another application's outputs is waited for: that of one that was killed takes as long as
+its file systems do not answer, and is tried again."""
 COMPACT_BYTES = 16 << 20
 """From this size on lines of a journal are left out, and again when it has doubled since."""
 _APPENDING, _MODE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640
@@ -161,10 +165,18 @@ class LocalApplicationDir:
     def former_sweep(self, application_id: ApplicationId) -> tuple[str, tuple[OutputView, ...]]:
         """Return the results of the sweep of another application of the user, and where its outputs are.
 
+        It has ended, but if all its processes were killed, the runner may still be settling its outputs; what they are
+        is known with its outcome.
+
         Args:
-            application_id: of the application, which has ended.
+            application_id: of the application.
         """
         other = LocalApplicationDir(os.path.join(os.path.dirname(self.directory), str(application_id)))
+        until = time.monotonic() + SETTLED_WITHIN_S
+        while not os.path.lexists(other._path("outcome.json")):
+            if time.monotonic() >= until:
+                raise DlappError(f"{application_id} has ended, and its outputs are not settled: see its am.log")
+            time.sleep(_LOOK_AGAIN_S)
         view, path = other.view(), other._path("trials.jsonl")
         try:
             data = files.read_file(path, max_bytes=MAX_RESULTS_BYTES)

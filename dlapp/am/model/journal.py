@@ -26,6 +26,7 @@ does no harm.
                                                the result until this is on record
     trial_back  number, user_faults,           it waits again
              node_faults
+    taken    of                                the trials that had ended in this other application were taken over
     rung     trial, rung, step, value,         early stopping has compared a trial, and stops it or not
              cutoff, stops                     (`dlapp.sweep.asha.RungDecision`)
     soft     by, cause, ends_ms                a soft stop began
@@ -161,12 +162,14 @@ class RecoveredState:
         outputs: where they were settled: what became of them.
         gone: containers that have ended, and of which nothing else is known.
         boot: of the machine of the last attempt.
-        trials: those of a sweep, by number; `rungs`: the records of early stopping.
+        trials: those of a sweep, by number; `rungs`: the records of early stopping; `has_taken`: those of the sweep
+            that it goes on from are among them.
     """
 
     def __init__(self) -> None:
         self.trials: dict[int, RecoveredTrial] = {}
         self.rungs: list[dict[str, Any]] = []
+        self.has_taken = False
         self.started_ms: int | None = None
         self.containers: dict[ContainerId, RecoveredContainer] = {}
         self.bound: dict[int, ContainerId] = {}
@@ -313,6 +316,8 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
             former.finished = True
         case "trial" | "trial_back" | "trial_end":
             _replay_trial(former.trials.setdefault(int(record["number"]), RecoveredTrial()), record)
+        case "taken":
+            former.has_taken = True
         case "rung":
             former.rungs.append(record)
         case "gone":

@@ -24,6 +24,8 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
         if not 0 <= number < len(sweep.trials):
             continue
         trial = sweep.trials[number]
+        if trial.has_ended:
+            continue  # it was taken over once more: the attempt before died while it did that
         trial.tries, trial.holder, trial.index = known.tries, known.holder, known.index
         trial.user_faults, trial.node_faults = known.user_faults, known.node_faults
         trial.parameters = known.parameters

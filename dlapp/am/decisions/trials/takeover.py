@@ -34,3 +34,4 @@ def take(state: ApplicationState, event: TrialsTakenOver) -> None:
         trial.finished_ms = state.now_ms
         state.note("trial_end", **end_fields(trial, view.state))
         sweep.recall_end(trial, view.state)
+    state.note("taken", durable=True, of=state.submission.resumed_from)
