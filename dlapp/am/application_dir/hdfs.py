@@ -74,6 +74,8 @@ READ_FOR_S = 60.0
 GROUP_EVERY_S, RESULTS_EVERY_S = 1.0, 0.2
 """Between two groups of the journal, and if results of tasks, or payloads that are to start, wait for one; one that
 comes alone waits for nothing."""
+TRIALS_EVERY_S = 5.0
+"""Between two times that the results of a sweep are written: several megabytes with 10,000 trials."""
 LOOK_EVERY_S = 5.0
 """For the marks of who cannot reach the control address, and for another attempt; each look is 2 ms of the NameNode."""
 PATIENCE_S, AGAIN_S = 300.0, 1.0
@@ -114,6 +116,7 @@ class HdfsApplicationDir:
         self._last_usage: bytes | None = None
         self._trials: bytes | None = None
         self._last_trials: bytes | None = None
+        self._trials_at = float("-inf")
         self._journal = HdfsJournalWriter(self, files, attempt)
         self._closing = False
         self._control_url = ""
@@ -319,7 +322,9 @@ class HdfsApplicationDir:
                     self._changed.wait(left_s)
                 closing, self._hurries, self._wrote_at = self._closing, False, time.monotonic()
                 usage, self._usage = self._usage, None
-                trials, self._trials = self._trials, None
+                trials = self._trials if time.monotonic() >= self._trials_at + TRIALS_EVERY_S else None
+                if trials is not None:
+                    self._trials, self._trials_at = None, time.monotonic()
                 view = self._view if self._is_due() else None
                 if view is not None:
                     self._view, self._written, self._written_at = None, _essence(view), time.monotonic()

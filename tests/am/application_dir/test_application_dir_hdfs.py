@@ -16,7 +16,7 @@ from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.model import events
 from dlapp.cluster import Heartbeat
 from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
-from dlapp.cluster.yarn.staging import AM, KILL, SOFT_KILL, VIEW, StagingPaths
+from dlapp.cluster.yarn.staging import AM, KILL, SOFT_KILL, TRIALS, VIEW, StagingPaths
 from dlapp.cluster.yarn.staging import SUBMISSION as SUBMISSION_FILE
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
@@ -556,6 +556,22 @@ def written_views(files: FilesInMemory, monkeypatch: pytest.MonkeyPatch) -> tupl
 def show(one: Attempt, phase: str) -> None:
     one.shown = phase
     one.home.write_view(replace(Driver().view(), attempt=1, phase=phase))
+
+
+def test_results_of_a_sweep_are_written_at_once_then_seldom_and_the_last_ones_are_kept(
+    files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs, "TRIALS_EVERY_S", 3600.0)
+    one = Attempt(files, 1).begun()
+    place = f"{one.home.directory}/{TRIALS}"
+    one.home.write_trials("first\n")
+    until(lambda: files.files.get(place) == b"first\n")
+    for number in range(20):
+        one.home.write_trials(f"{number}\n")
+    one.say()
+    assert files.files[place] == b"first\n"
+    one.home.keep()
+    assert files.files[StagingPaths(files.home).trials(APP)] == b"19\n"
 
 
 def test_a_view_of_another_state_is_written_soon_and_others_seldom(

@@ -53,8 +53,14 @@ def test_what_a_node_would_not_unpack_is_refused() -> None:
 # ---- on a cluster ----
 
 
-def run(hadoop: Hadoop, directory: Path, **options: str) -> ApplicationView:
-    """An application that says hello, to its end."""
+def run(hadoop: Hadoop, directory: Path, sections: str = "", **options: str) -> ApplicationView:
+    """An application that says hello, to its end.
+
+    Args:
+        directory: for its files.
+        sections: more of the properties file.
+        options: keys of the configuration, with ``__`` in place of dots.
+    """
     workspace = directory / "workspace"
     workspace.mkdir()
     (workspace / "run.sh").write_text("#!/bin/sh\necho hello\n")
@@ -62,7 +68,7 @@ def run(hadoop: Hadoop, directory: Path, **options: str) -> ApplicationView:
     file = directory / "app.properties"
     file.write_text(
         "[application]\nappname=python\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
-        f"username={getpass.getuser()}\n[resources]\nmemory=256m\n"
+        f"username={getpass.getuser()}\n[resources]\nmemory=256m\n{sections}"
     )
     texts = {"cluster": "yarn", "yarn.conf_dir": str(hadoop.configuration), "yarn.am_attempts": "1"}
     client = Client(load_config(texts | {name.replace("__", "."): text for name, text in options.items()}))
@@ -72,19 +78,46 @@ def run(hadoop: Hadoop, directory: Path, **options: str) -> ApplicationView:
         client.engine.close()
 
 
-def test_a_python_that_is_an_archive_on_hdfs_runs_master_and_tasks(hadoop: Hadoop, tmp_path: Path) -> None:
-    witness = tmp_path / "witness"
-    script = f'#!/bin/sh\necho "$4" >>{witness}\nexec {sys.executable} "$@"\n'.encode()
-    archive = tmp_path / "python.tar.gz"
+def python_archive(files: HdfsStagingFiles, directory: Path, script: str) -> str:
+    """Put an archive on HDFS whose Python is a shell script. Return its location."""
+    data = f'#!/bin/sh\n{script}\nexec {sys.executable} "$@"\n'.encode()
+    archive = directory / "python.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         entry = tarfile.TarInfo("bin/python3")
-        entry.mode, entry.size = 0o755, len(script)
-        tar.addfile(entry, io.BytesIO(script))
-    files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
-    name = f"{time.time_ns()}.tar.gz"
-    place = f"{files.home}/pythons/{name}"
+        entry.mode, entry.size = 0o755, len(data)
+        tar.addfile(entry, io.BytesIO(data))
+    place = f"{files.home}/pythons/{time.time_ns()}.tar.gz"
     files.make(f"{files.home}/pythons", 0o755)
     files.send(str(archive), place, 0o644)
+    return place
+
+
+@pytest.mark.slow
+def test_a_sweep_has_optuna_of_the_python_that_is_an_archive(hadoop: Hadoop, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
+    place = python_archive(files, tmp_path, "")
+    files.close()
+    sweep = (
+        "[sweep]\nsampler=optuna:tpe\nrandom.X=uniform(0, 1)\ntrials=4\nmetric=m\ngoal=max\ntrials_per_container=2\n"
+    )
+    end = run(hadoop, tmp_path, sweep, yarn__python_archive=place)
+    assert end.cause is Cause.SUCCEEDED, end.diagnostics
+    client = Client(load_config({"cluster": "yarn", "yarn.conf_dir": str(hadoop.configuration)}))
+    try:
+        results = client.sweep(end.application_id).results()
+    finally:
+        client.engine.close()
+    assert results.counts() == {"done": 4}
+    assert len({one.parameters["X"] for one in results.trials}) == 4
+    assert {one.why for one in results.trials} == {"never reported m"}
+
+
+def test_a_python_that_is_an_archive_on_hdfs_runs_master_and_tasks(hadoop: Hadoop, tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
+    place = python_archive(files, tmp_path, f'echo "$4" >>{witness}')
+    name = place.rpartition("/")[2]
     end = run(hadoop, tmp_path, yarn__python_archive=place)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
     assert sorted(witness.read_text().split()) == ["am", "task"]
@@ -93,7 +126,7 @@ def test_a_python_that_is_an_archive_on_hdfs_runs_master_and_tasks(hadoop: Hadoo
     with pytest.raises(ConfigError, match=r"yarn\.python_archive: hdfs://.*/nowhere.tar.gz is not there"):
         archive_resource(files, f"{files.home}/pythons/nowhere.tar.gz", public=True)
     files.make(f"{files.home}/open", 0o777)
-    files.send(str(archive), f"{files.home}/open/{name}", 0o644)
+    files.send(str(tmp_path / "python.tar.gz"), f"{files.home}/open/{name}", 0o644)
     with pytest.raises(Denied, match="others may write it"):
         archive_resource(files, f"{files.home}/open/{name}", public=True)
     files.close()
