@@ -77,7 +77,7 @@ def _figure(curve: Curve, length_s: float) -> str:
             line.append(f"{int(x) + 4},{y}")
         parts.append(f'<polyline class="curve" points="{" ".join(line)}"/>')
     mean, most = (_amount(value, curve.unit) for value in (sum(means) / len(means), highest))
-    scale = ((0, top), (50, (top + bottom) / 2), (100, bottom))
+    scale = [(0, top), *([] if bottom else [(50, top / 2)]), (100, bottom)]
     marks = "".join(f'<span style="top:{at}%">{number(value)}</span>' for at, value in scale)
     return (
         f"<figure><h3>{escape(curve.title)}<small>mean {escape(mean)}, max {escape(most)}</small></h3>"

@@ -118,7 +118,7 @@ def _costs(one: Receipt, has_gpus: bool) -> list[Fact]:
     return [
         Fact("GPU hours", f"{hours.granted:.2f}" if has_gpus else "", used, shares),
         Fact("energy of the GPUs", "" if one.energy_wh is None else _energy(one.energy_wh)),
-        Fact("CPU hours", "" if one.cpu_hours is None else number(one.cpu_hours)),
+        Fact("CPU time", "" if one.cpu_hours is None else _hours(one.cpu_hours)),
         Fact(
             "peak of memory",
             "" if asked.peak_mib is None else f"{memory(asked.peak_mib)} of {memory(asked.asked_mib)}",
@@ -129,6 +129,10 @@ def _costs(one: Receipt, has_gpus: bool) -> list[Fact]:
         Fact("disks", _both(read, written, "read", "written")),
         Fact("network", _both(received, sent, "received", "sent")),
     ]
+
+
+def _hours(hours: float) -> str:
+    return f"{number(hours)} h" if hours >= 1 else duration(hours * 3600)
 
 
 def _energy(energy_wh: float) -> str:

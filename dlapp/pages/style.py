@@ -42,7 +42,7 @@ display:inline-block;vertical-align:.15em;margin-left:.35em}
 .state.bad{background:var(--bad-paper)}
 .note{background:var(--soft-paper);border-radius:.4rem;padding:.45rem .8rem;margin:.5rem 0}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%}
+table{border-collapse:collapse;min-width:min(100%,45rem)}
 th,td{text-align:left;vertical-align:top;padding:.28rem 1rem .28rem 0;border-bottom:1px solid var(--line)}
 th{font-weight:600;white-space:nowrap;color:var(--soft);font-size:.87rem}
 td:last-child,th:last-child{padding-right:0}

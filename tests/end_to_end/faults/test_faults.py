@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import html
 import json
 import os
 import pty
@@ -128,6 +129,11 @@ def test_what_is_killed_is_failed_with_a_reason_and_its_output_is_the_old(
     assert seen["diagnostics"]
     wait_for("no process of it", lambda: not engine.processes(application))
     assert engine.tree("result") == {"a": "old\n", "b": "old\n"}
+    if engine.name == "local":
+        report = application_dir(engine.state_dir, application) / "report.html"
+        assert seen["diagnostics"] in html.unescape(
+            wait_for("its report", lambda: report.exists() and report.read_text())
+        )
 
 
 def test_a_kill_keeps_nothing_though_its_master_died(directory: Path, state_dir: Path) -> None:
