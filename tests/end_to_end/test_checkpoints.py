@@ -201,7 +201,10 @@ def both_have(engine: Engine, application: str, count: int) -> bool:
 
 
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-@pytest.mark.parametrize(("late", "begun"), [(False, 3), (True, 2)], ids=["all-save", "one-does-not-save"])
+@pytest.mark.parametrize(
+    ("late", "begun"),
+    [pytest.param(False, 3, id="all-save"), pytest.param(True, 2, id="one-does-not-save", marks=pytest.mark.slow)],
+)
 def test_a_gang_that_was_soft_killed_goes_on_from_the_last_checkpoint_that_all_ranks_saved(
     engine: Engine, tmp_path: Path, *, late: bool, begun: int
 ) -> None:

@@ -190,13 +190,14 @@ def test_a_gang_that_never_reports_and_uses_no_cpu_is_restarted_with_hang_idle(e
 
 
 def check_stacks(application: str) -> None:
-    """See that the stacks of both ranks are in their logs: those of py-spy, and those of faulthandler."""
+    """See that the stacks of both ranks are in their logs: those of py-spy, where it may trace, and of faulthandler."""
     for rank in ("0", "1"):
         said = "\n".join(printed("--stderr", "--generation", "0", "--container", rank, application))
         of_py_spy, found, of_python = said.partition("Fatal Python error: Aborted")
         assert found, said
-        for stacks in (of_py_spy, of_python):
-            assert "waits_for_the_others" in stacks, said
+        assert "waits_for_the_others" in of_python, said
+        own = printed("--own", "--container", rank, application)
+        assert "waits_for_the_others" in of_py_spy or any("no stacks of process" in line for line in own), said
 
 
 @pytest.mark.slow
