@@ -587,7 +587,7 @@ def _node(raw: dict[str, Any]) -> NodeInfo:
         total=total,
         health=str(raw.get("healthReport") or ""),
         free=free,
-        labels=(labels,) if isinstance(labels, str) else tuple(map(str, _list(labels))),
+        labels=tuple(one for one in (labels if isinstance(labels, list) else [labels]) if isinstance(one, str)),
     )
 
 

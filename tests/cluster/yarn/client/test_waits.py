@@ -16,6 +16,7 @@ from dlapp.errors import AskTooLarge, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.spec import AppSpec, Gang, Resources, RoleSpec
+from dlapp.value import replace
 from dlapp.waiting import CODES, ContainerAsk
 
 APP = ApplicationId(1700000000000, 7)
@@ -194,3 +195,34 @@ def test_what_a_queue_or_a_user_can_never_have_is_refused() -> None:
 def _without_maximum(one: QueueInfo) -> QueueInfo:
     raw = {**one.raw, "capacities": {}, "absoluteMaxCapacity": 100}
     return QueueInfo(name=one.name, path=one.path, state=one.state, leaf=True, raw=raw)
+
+
+@pytest.mark.parametrize(
+    ("told", "labels"),
+    [(["fast"], ("fast",)), ("fast", ("fast",)), (None, ()), ([], ()), ([3, {"name": "x"}, "a"], ("a",))],
+)
+def test_the_labels_of_a_node_are_read_as_hadoop_writes_them(told: Any, labels: tuple[str, ...]) -> None:
+    """Source: answers of Hadoop 3.4.2; a list of one may come as the one."""
+    assert rest_module._node({"id": "n:1", "state": "RUNNING", "nodeLabels": told}).labels == labels
+
+
+def test_the_order_of_all_that_wait_is_by_queue_priority_and_age_with_what_users_have() -> None:
+    used = amounts(4096, 2, 0)
+    busy = queue("a", (8192, 16, 8), (4096, 2, 0), users={"user": [{"username": "anna", "resourcesUsed": used}]})
+    found = facts(Server([busy], [node("n", 4), node("m", 4)])).of_queues(
+        [
+            replace(report(name="b"), application_id=ApplicationId(1700000000000, 1)),
+            replace(report(name="a"), application_id=ApplicationId(1700000000000, 2)),
+            replace(report(name="a"), application_id=ApplicationId(1700000000000, 3), priority=5),
+        ],
+        10,
+    )
+    assert [one[-1] for one in found.order] == ["3", "2", "1"]
+    assert {one.samples for one in found.estimates.values()} == {0}
+    assert [(one.user, one.queue, one.share) for one in found.shares] == [("anna", "a", 0.5)]
+
+
+def test_without_an_answer_the_order_is_known_and_nothing_else() -> None:
+    away = Unreachable("half an answer")
+    found = facts(Server(away, away, away)).of_queues([report()], 10)
+    assert (found.order, dict(found.estimates), found.shares) == ((str(APP),), {}, ())
