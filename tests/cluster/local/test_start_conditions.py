@@ -237,3 +237,25 @@ def restart(engine: LocalEngine, one: ApplicationId) -> None:
 
 def _runs(pid: int) -> bool:
     return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path(f"/proc/{pid}").exists() else False
+
+
+def test_a_damaged_row_ends_what_waits_and_says_so(engine: LocalEngine, tmp_path: Path) -> None:
+    first = submit(engine, "wait", str(tmp_path / "go"))
+    damaged = submit(engine, "quick", after=(After(str(first)),))
+    other = submit(engine, "quick", after=(After(str(first)),))
+    with Queue(engine.state) as queue, queue.change():
+        queue.update(damaged.number, after="half an id, \0")
+    assert reason(engine, damaged) in (("dependency", "waits for the end of other applications"), ("", ""))
+    engine.tend()
+    kill_runner(engine)
+    engine.tend()
+    until_over(engine, damaged)
+    assert engine.view(damaged).diagnostics.startswith("its row cannot be read: ")
+    (tmp_path / "go").touch()
+    until_over(engine, first)
+    wait_for("the runner's end", lambda: not runner_lives(engine.state, UID), END_S)
+    assert engine.view(other).final_status is FinalStatus.SUCCEEDED
+    with Queue(engine.state) as queue, queue.change():
+        queue.update(first.number, outcome='{"final_status"')
+    with pytest.raises(SpecError, match=f"{first} failed, so after={first}:ok can never hold"):
+        engine.check(spec_of("quick", after=(After(str(first)),)))
