@@ -3,6 +3,8 @@
 why              dlapp-why of an application that waits, a whole process, against dlapp-status of the same one
 list-1000        dlapp-list of 1,000 applications, a whole process; the ratio is its time [s], cpu_s what it computes
 schedule-10000   one pass of the scheduler over 10,000 applications of 20 users; the ratio is its time [ms]
+submit-load      submissions a second from 8 long-lived Python clients at once, against those of as many sbatch of Slurm
+                 (Debian's slurm-wlm: slurmctld without nodes; installed if this user may)
 utilisation      GPU-hours that traces of jobs get on one machine, against plain EASY (arrival order); all jobs have
                  max_runtime, as EASY needs it, and ask for 1.5 times what the machine can do in the week
 
@@ -23,6 +25,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bench import Row, alternately, median_ratio
+from bench._submit_load import submit_load
 from bench._throwaway import COMMANDS, command, own_state, wait_until_nothing_runs_in, whole_process_s
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.decisions import decide
@@ -41,7 +44,8 @@ SEEDS = range(10)
 def rows() -> list[Row]:
     """Measure all."""
     with own_state() as (root, environment):
-        return [why(root, environment), list_1000(root, environment), schedule_10000(), utilisation()]
+        rows = [why(root, environment), list_1000(root, environment), submit_load(root, environment)]
+    return [*rows, schedule_10000(), utilisation()]
 
 
 def why(root: Path, environment: dict[str, str]) -> Row:

@@ -406,21 +406,25 @@ class LocalEngine(Closeable):
         os.mkdir(os.path.join(staging, "containers"))
         if self._state.shared:
             os.chmod(os.path.join(staging, "containers"), 0o2750)
-        for name, value, mode in (
+        values = (
             ("submission.json", submission, 0o640),
             ("secrets.json", secrets, 0o600),
             # Of its own: it is needed until the end was told, and the secrets are removed before.
             *([(NOTIFY, secrets["notify"], 0o600)] if secrets.get("notify") else ()),
             ("engine.json", engine, 0o640),
             ("alive", None, 0o640),
-        ):
-            fd = os.open(os.path.join(staging, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-            try:
+        )
+        with contextlib.ExitStack() as opened:
+            fds = []
+            for name, value, mode in values:
+                fd = os.open(os.path.join(staging, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+                opened.callback(os.close, fd)
                 if value is not None:
                     write_all(fd, json.dumps(value, separators=(",", ":")).encode())
-                    os.fsync(fd)
-            finally:
-                os.close(fd)
+                    fds.append(fd)
+            # Only when all are written: the first of these calls brings most of them to the disk.
+            for fd in fds:
+                os.fsync(fd)
         sync_directory(staging)
         return staging
 
