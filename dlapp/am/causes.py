@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dlapp.am.decisions import shutdown
-from dlapp.am.decisions.verdict import PREEMPTED, container_name, diagnosis_of_end, diagnosis_of_status, listed
-from dlapp.am.model.instance import Container, Instance
+from dlapp.am.decisions.verdict import LOST, PREEMPTED, container_name, diagnosis_of_end, diagnosis_of_status, listed
+from dlapp.am.model.instance import Container, Instance, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Diagnosis, Fault
 from dlapp.report import Cause, ContainerDiagnosis
 from dlapp.value import replace
 
+_OF_NODES = {StopReason.SILENT: "task_silent", StopReason.LATE: "task_late"}
+"""Why a container was stopped that did not do as its node should -> name of the rule."""
 _WAITED = "collective_timeout"
 """Rule of a rank that waited for another one."""
 
@@ -53,11 +55,16 @@ def of_container(container: Container) -> Diagnosis | None:
     """Return why a container failed; None: it did not, or no rule names the cause."""
     if container.preempted and container.result is not None and container.result.fault is not Fault.NONE:
         return diagnosis_of_status(PREEMPTED)
-    if container.result is not None:
-        return container.result.diagnosis
-    if container.end is None or container.stop_reason is not None:
+    result, end, why = container.result, container.end, container.stop_reason
+    if result is not None:
+        return diagnosis_of_status(LOST) if result.lost else result.diagnosis
+    if end is None:
         return None
-    return diagnosis_of_end(container.end)
+    if why in (StopReason.SILENT, StopReason.UNVOUCHED) and (container.presumed_end is not None or end.presumed):
+        return diagnosis_of_end(container.presumed_end or end)
+    if why in _OF_NODES:
+        return Diagnosis(rule=_OF_NODES[why], cause=why.value, fault=Fault.NODE, next_step="none; it is tried again")
+    return diagnosis_of_end(end) if why is None else None
 
 
 def _missing(state: ApplicationState, waited: Instance) -> Sequence[Instance]:

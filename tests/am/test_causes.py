@@ -135,3 +135,16 @@ def test_an_end_by_a_limit_is_named() -> None:
 )
 def test_each_limit_has_a_rule(text: str, rule: str) -> None:
     assert diagnosis_of_limit(ApplicationEnd(FinalStatus.KILLED, Cause.TIMED_OUT, text)).rule == rule
+
+
+def test_a_container_that_its_node_lost_or_that_fell_silent_is_named() -> None:
+    am = Driver(RoleSpec(instances=3))
+    am.running(2, 3, 4)
+    am.finished(2, result(Fault.NODE, None, None, message="the node removed it", lost=True))
+    am.ended(3, -100, node_fault=True)
+    assert [one.diagnosis and one.diagnosis.rule for one in am.view().containers] == ["node_lost", "node_lost", None]
+    am.wait(200)
+    am.ended(4, -105)
+    found = am.view().containers[2].diagnosis
+    assert found is not None
+    assert (found.rule, found.cause) == ("task_silent", "its task stopped reporting")

@@ -50,6 +50,13 @@ def ask(port: int, query: str) -> list[dict[str, Any]]:
         return []
 
 
+def dashboard_queries() -> list[str]:
+    """Return the queries of Grafana's dashboard, with any value for its variables, as parameters of a URL."""
+    dashboard = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())
+    texts = [one["expr"] for panel in dashboard["panels"] for one in panel["targets"]]
+    return [urllib.parse.urlencode({"query": re.sub(r"\$\w+", ".*", text)}) for text in texts]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(PROGRAM is None, reason="needs Prometheus")
 def test_prometheus_finds_a_run_by_its_file_and_scrapes_it_and_the_exporter(
@@ -86,6 +93,9 @@ until [ -e {go} ]; do sleep 0.05; done"""
             assert running["metric"]["host"] == status(application)["containers"][0]["host"]
             (up,) = wait_for("the exporter", lambda: ask(port, "dlapp_node_up"), END_S)
             assert up["value"][1] == "1", (tmp_path / "exporter.log").read_text()
+            for query in dashboard_queries():
+                answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}", timeout=60)
+                assert json.load(answer)["status"] == "success"
             # Nobody reads it who was not told the path.
             (group,) = json.loads((targets / f"{application}.json").read_text())
             for path in ("/metrics", "/metrics/", f"/metrics/{'0' * 32}"):

@@ -32,8 +32,8 @@ GOOD_MS = 600_000
 FORGIVEN_MS = 3_600_000
 """For each such time that a container ran, one of the faults that are not its program's is forgiven to its index."""
 
-PREEMPTED = -102
-TAKEN_AWAY = (-100, -101, PREEMPTED, -106, -108)
+LOST, PREEMPTED = -100, -102
+TAKEN_AWAY = (LOST, -101, PREEMPTED, -106, -108)
 """Statuses of containers that YARN took away; it counts none of the first four against an ApplicationMaster either.
 Source: RMAppAttemptImpl.shouldCountTowardsMaxAttemptRetry."""
 _BY_US = -105
