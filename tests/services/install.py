@@ -36,6 +36,7 @@ NEEDS = (
     Need("busybox", "busybox-static", "payloads in Docker (the tests build their image from it)"),
     Need("podman", "podman", "Podman in the place of Docker"),
     Need("setpriv", "util-linux", "two users on one machine"),
+    Need("ip", "iproute2", "containers that meet over IPv6"),
     Need("strace", "strace", "what root's commands do over another user's state"),
     Need("zsh", "zsh", "completion in zsh"),
     Need("fish", "fish", "completion in fish"),
