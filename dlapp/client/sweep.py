@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dlapp.client import ENDED
 from dlapp.errors import DlappError, UsageError
 from dlapp.ids import ApplicationId
-from dlapp.sweep.results import SweepResults, TrialView, read_results
+from dlapp.sweep.results import SweepResults, TrialState, TrialView, read_results
+from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.cluster import Engine
@@ -34,6 +36,16 @@ class Sweep:
             UsageError: it has no sweep.
             DlappError: its results cannot be read.
         """
+        found = self._read(curves)
+        if any(one.state is TrialState.RUNNING for one in found.trials):
+            view = self._engine.view_json(str(self.application_id))
+            if view["state"] in ENDED:
+                # Read again: the last results may have come since. What still runs by them nobody could record.
+                found = self._read(curves)
+                return replace(found, trials=tuple(map(_ended, found.trials)))
+        return found
+
+    def _read(self, curves: bool) -> SweepResults:
         text = self._engine.trials_text(self.application_id)
         if text:
             try:
@@ -53,3 +65,10 @@ class Sweep:
         """Return the best of the trials that are done or were stopped early; None: none has a metric yet. Raises as
         `results`."""
         return self.results().best()
+
+
+def _ended(trial: TrialView) -> TrialView:
+    """Return a trial of an application that has ended: one that ran would run again in a sweep that resumes it."""
+    if trial.state is not TrialState.RUNNING:
+        return trial
+    return replace(trial, state=TrialState.WAITING, why="ended with its application")

@@ -32,8 +32,6 @@ class TrialState(Enum):
     STOPPED = "stopped"
     """It was ended early on purpose, and its output counts."""
     FAILED = "failed"
-    KILLED = "killed"
-    """The sweep ended before it did."""
 
 
 _WITH_RESULT = (TrialState.DONE, TrialState.STOPPED)
@@ -90,12 +88,12 @@ class SweepResults(Value, kw_only=True):
     trials: tuple[TrialView, ...] = ()
 
     def ranked(self) -> list[TrialView]:
-        """Return the trials, best first: those with a metric, then those without, and last those that failed or were
-        killed. Trials with the same metric are in the order of their numbers."""
+        """Return the trials, best first: those with a metric, then those without, and last those that failed. Trials
+        with the same metric are in the order of their numbers."""
         sign = 1.0 if self.goal is Goal.MIN else -1.0
 
         def key(one: TrialView) -> tuple[int, float, int]:
-            if one.state in (TrialState.FAILED, TrialState.KILLED):
+            if one.state is TrialState.FAILED:
                 return 2, 0.0, one.number
             return (1, 0.0, one.number) if one.metric is None else (0, sign * one.metric, one.number)
 
