@@ -35,6 +35,9 @@ MOST_FILE_BYTES = 32 << 10
 GPU_MODES = ("cdi", "gpus", "runtime", "nvidia-docker", "devices")
 """The ways to give a container its GPUs, in the order in which ``auto`` looks for them."""
 
+CHARGES = ("gcores", "vcores")
+"""Amounts in which the usage of a user can be counted."""
+_LEAST_TIME_S = 60.0
 _CLOSED = (
     *("/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/run"),
     *("/var/lib/containerd", "/var/lib/containers", "/var/lib/docker"),
@@ -67,6 +70,23 @@ class DockerPolicy(NamedTuple):
     shm_percent: int
 
 
+class QueuePolicy(NamedTuple):
+    """The queue of applications of this machine; the fields are the keys of `KEYS`.
+
+    Args:
+        max_priority_of, user_gcores_of: pairs of a user's name, or uid, and the amount.
+    """
+
+    half_life_s: float
+    raise_after_s: float
+    max_priority: int
+    max_priority_of: tuple[tuple[str, int], ...] | None
+    user_gcores: int | None
+    user_gcores_of: tuple[tuple[str, int], ...] | None
+    user_queued: int | None
+    charge: str
+
+
 class NodePolicy(NamedTuple):
     """All that the operator says; None: no cap, or nothing is there."""
 
@@ -78,6 +98,7 @@ class NodePolicy(NamedTuple):
     ports: PortRange
     notify_commands: tuple[str, ...]
     docker: DockerPolicy
+    queue: QueuePolicy
 
 
 def _one(read: Callable[[str], Any]) -> Callable[[list[str]], Any]:
@@ -197,6 +218,30 @@ def _read_interface(text: str) -> str:
     return text
 
 
+def _read_amounts_by_user(texts: list[str]) -> tuple[tuple[str, int], ...]:
+    found = []
+    for text in texts:
+        user, equals, amount = text.partition("=")
+        if not equals or not re.fullmatch(r"[^\s=,:/]{1,64}", user := user.strip()):
+            raise ValueError(f"{shown(text)} is not USER=NUMBER")
+        found.append((user, read_count(amount.strip())))
+    return tuple(found)
+
+
+def _read_time_s(text: str) -> float:
+    if (seconds := read_duration_s(text)) < _LEAST_TIME_S:
+        raise ValueError(f"is {seconds:g} s, the minimum is {_LEAST_TIME_S:g} s")
+    return seconds
+
+
+def _read_queued(text: str) -> int:
+    return read_count(text, 1)
+
+
+def _read_charge(text: str) -> str:
+    return read_choice(text, CHARGES)
+
+
 def _read_pids(text: str) -> int:
     return read_count(text, 16)
 
@@ -282,6 +327,70 @@ KEYS: tuple[Key, ...] = (
         "count",
         "percentage of a container's memory for /dev/shm",
     ),
+    Key(
+        "queue.half_life",
+        "half_life_s",
+        _one(_read_time_s),
+        "7d",
+        "duration",
+        "after this time a GPU-hour counts half in the usage of its user",
+    ),
+    Key(
+        "queue.raise_after",
+        "raise_after_s",
+        _one(_read_time_s),
+        "1d",
+        "duration",
+        "waiting raises the priority of an application by one each time that so long has passed",
+    ),
+    Key(
+        "queue.max_priority",
+        "max_priority",
+        _one(read_count),
+        "0",
+        "count",
+        "highest `priority` that counts against other users",
+    ),
+    Key(
+        "queue.max_priority_of",
+        "max_priority_of",
+        _read_amounts_by_user,
+        "",
+        "list of USER=NUMBER",
+        "the same for some users",
+    ),
+    Key(
+        "queue.user_gcores",
+        "user_gcores",
+        _one(read_count),
+        "",
+        "count",
+        "how many GPUs the running applications of one user may have",
+    ),
+    Key(
+        "queue.user_gcores_of",
+        "user_gcores_of",
+        _read_amounts_by_user,
+        "",
+        "list of USER=NUMBER",
+        "the same for some users",
+    ),
+    Key(
+        "queue.user_queued",
+        "user_queued",
+        _one(_read_queued),
+        "",
+        "count",
+        "how many applications of one user may wait",
+    ),
+    Key(
+        "queue.charge",
+        "charge",
+        _one(_read_charge),
+        "gcores",
+        "gcores or vcores",
+        "in which amount usage is counted; vcores is for machines without GPUs",
+    ),
 )
 
 
@@ -341,4 +450,5 @@ def _tree(found: Mapping[str, YamlValue], faults: list[str]) -> NodePolicy:
             except ValueError as problem:
                 faults.append(f"{where}: {key.name}: {problem}")
         values.setdefault(key.name.rpartition(".")[0], {})[key.field] = value
-    return NodePolicy(**values[""], docker=DockerPolicy(**values["docker"]))
+    docker, queue = DockerPolicy(**values["docker"]), QueuePolicy(**values["queue"])
+    return NodePolicy(**values[""], docker=docker, queue=queue)

@@ -26,6 +26,7 @@ def test_without_a_file_the_strict_defaults_hold(tmp_path: Path) -> None:
     assert (policy.payload_cache_limit_bytes, policy.network_interface) == (None, None)
     assert policy.ports == (20_000, 29_999)
     assert policy.docker == (GPU_MODES, ("host", "bridge", "none"), (), False, 16384, 50)
+    assert policy.queue == (604800.0, 86400.0, 0, None, None, None, None, "gcores")
 
 
 def test_a_file_says_what_is_allowed(tmp_path: Path) -> None:
@@ -46,12 +47,22 @@ docker:
   root: true
   pids_limit: 100
   shm_percent: 90
+queue:
+  half_life: 1d
+  raise_after: 2h
+  max_priority: 1
+  max_priority_of: [ann=5, "1002 = 7"]
+  user_gcores: 4
+  user_gcores_of: tony=0
+  user_queued: 100
+  charge: vcores
 """
     policy = policy_of(tmp_path, text)
     mounts = (Mount("/data/sets", False), Mount("/scratch", True))
     commands = ("/usr/local/bin/tell", "/opt/page")
     docker = (("cdi",), ("host",), mounts, True, 100, 90)
-    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", (21_000, 21_099), commands, docker)
+    queue = (86400.0, 7200.0, 1, (("ann", 5), ("1002", 7)), 4, (("tony", 0),), 100, "vcores")
+    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", (21_000, 21_099), commands, docker, queue)
 
 
 @pytest.mark.parametrize("text", ["", "docker:\n", "docker: {mounts: []}\n", "docker:\n  root: false\n"])
@@ -63,6 +74,10 @@ def test_what_a_file_does_not_say_is_as_without_it(tmp_path: Path, text: str) ->
     ("text", "fault"),
     [
         ("ports: 20000", ":1: ports: '20000' is not a range of ports such as 20000-29999"),
+        ("queue: {max_priority_of: [ann]}", ":1: queue.max_priority_of: 'ann' is not USER=NUMBER"),
+        ("queue: {user_gcores_of: 'ann=-1'}", ":1: queue.user_gcores_of: is -1, the minimum is 0"),
+        ("queue: {half_life: 1s}", ":1: queue.half_life: is 1 s, the minimum is 60 s"),
+        ("queue: {charge: gpus}", ":1: queue.charge: is 'gpus', allowed are gcores, vcores"),
         ("network_interface: a/b", ":1: network_interface: 'a/b' is not the name of a network interface"),
         ("docker: {gpu_mode: cdi}", ":1: docker.gpu_mode: is not known, the nearest is docker.gpu_modes"),
         (
@@ -127,6 +142,7 @@ def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
         (20_000, 29_999),
         (),
         (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50),
+        (604800.0, 86400.0, 0, None, None, None, None, "gcores"),
     )
     for key in KEYS:
         assert f"{key.name.rpartition('.')[2]}:" in text

@@ -8,7 +8,8 @@ Two orders are merged, so that priority cannot be used against others, and waiti
   job of that user started. So who has queued many jobs comes before nobody by that; and no job is kept waiting for ever
   by others with a higher priority or less usage, nor by later ones of its own user that are backfilled.
 
-A job that is taken into the order counts as if it had run for a while. So users with like usage take turns.
+A job that runs, or is taken into the order, counts at least as if it ran for an hour, or for its max_runtime if that is
+less. So users with like usage take turns, whether room for their jobs comes at once or bit by bit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dlapp.scheduler.usage import HOUR_S
 from dlapp.scheduler.values import Policy, QueueState, WaitingJob
 
 ASSUMED_S = HOUR_S
-"""How long a job without max_runtime counts as running when it is taken into the order."""
+"""How long a job counts as running, at least, if its max_runtime is not less [s]."""
 
 _Front = tuple[int, float, tuple[int, int, str], int]
 """Minus the class, hours, place, user: the smallest is the next."""
@@ -51,6 +52,11 @@ def in_order(
     """
     queues = {user: list(reversed(jobs)) for user, jobs in jobs_by_user.items()}
     hours = {user: state.hours.get(user, 0.0) for user in queues}
+    for one in state.running:
+        if one.user in hours and one.started_s is not None:
+            limit_s = None if one.ends_s is None else one.ends_s - one.started_s
+            left_s = _assumed_s(limit_s) - max(0.0, now_s - one.started_s)
+            hours[one.user] += policy.charged(one.amounts) * max(0.0, left_s) / HOUR_S
     caps = {user: policy.cap_of(user) for user in queues}
     fronts: list[_Front] = []
     for user, queue in queues.items():
@@ -66,10 +72,13 @@ def in_order(
         job = queue.pop()
         if may_start(job):
             yield job
-            seconds = ASSUMED_S if job.max_runtime_s is None else job.max_runtime_s
-            hours[user] += policy.charged(job.amounts) * seconds / HOUR_S
+            hours[user] += policy.charged(job.amounts) * _assumed_s(job.max_runtime_s) / HOUR_S
         if queue:
             following = queue[-1]
             heapreplace(fronts, (-min(following.priority, caps[user]), hours[user], following.place, user))
         else:
             heappop(fronts)
+
+
+def _assumed_s(limit_s: float | None) -> float:
+    return ASSUMED_S if limit_s is None else min(ASSUMED_S, max(0.0, limit_s))

@@ -38,11 +38,13 @@ class RunningJob(NamedTuple):
     Args:
         user: uid of its owner; None: not of this queue.
         ends_s: when it is ended at the latest [s since 1970]; None: its end is not known.
+        started_s: when it started [s since 1970]; None: not known.
     """
 
     user: int | None
     amounts: Amounts
     ends_s: float | None = None
+    started_s: float | None = None
 
 
 class Policy(NamedTuple):

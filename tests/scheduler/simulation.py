@@ -119,7 +119,7 @@ class Machine:
         for run in self._running.values():
             job = run.task.job
             ends_s = None if job.max_runtime_s is None else run.started_s + job.max_runtime_s
-            running.append(RunningJob(job.user, job.amounts, ends_s))
+            running.append(RunningJob(job.user, job.amounts, ends_s, run.started_s))
         waiting = [one.job for one in self._tasks.values()]
         return QueueState(self.capacity, running, waiting, hours, self._starts, frozenset(self.absent))
 

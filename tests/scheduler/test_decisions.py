@@ -80,6 +80,15 @@ def test_users_with_like_usage_take_turns_however_many_jobs_one_has_queued() -> 
     assert started(schedule) == [one.id for pair in zip(of_ann[:4], of_tony[:4], strict=True) for one in pair]
 
 
+def test_what_runs_counts_at_least_an_hour_so_room_that_comes_bit_by_bit_is_shared_alike() -> None:
+    of_ann, of_tony = job(1, ANN), job(2, TONY, waited_s=9)
+    just_started = RunningJob(TONY, Amounts(1024, 1, 2), None, NOW_S - 1)
+    assert ordered(passed([of_ann, of_tony], [just_started], hours={ANN: 1.9})) == [of_ann.id, of_tony.id]
+    assert ordered(passed([of_ann, of_tony], [just_started], hours={ANN: 2.1})) == [of_tony.id, of_ann.id]
+    soon_over = RunningJob(TONY, Amounts(1024, 1, 2), NOW_S + 59, NOW_S - 1)
+    assert ordered(passed([of_ann, of_tony], [soon_over], hours={ANN: 1.9})) == [of_tony.id, of_ann.id]
+
+
 def test_a_priority_counts_between_users_only_up_to_the_cap_and_in_full_among_ones_own() -> None:
     first, urgent, other = job(1, ANN, waited_s=9), job(2, ANN, priority=100), job(3, TONY, waited_s=20)
     assert ordered(passed([first, urgent, other])) == [other.id, urgent.id, first.id]

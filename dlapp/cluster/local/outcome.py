@@ -66,7 +66,20 @@ def write_outcome(home: str, outcome: Outcome) -> Outcome:
     finally:
         os.unlink(temporary)
     files.sync_directory(home)
+    _mark_ended(home)
     return read_outcome(home) or outcome
+
+
+def _mark_ended(home: str) -> None:
+    """Note the end in the spool of a shared state directory (`dlapp.cluster.local.spool`), by the kernel's clock.
+
+    The runner may be dead, and would note it too late.
+    """
+    name = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(home))), "spool", os.path.basename(home))
+    # If it cannot be written, the runner does it when it settles the row.
+    with contextlib.suppress(OSError):
+        if os.path.isdir(f"{name}.running"):
+            os.mkdir(f"{name}.ended", 0o750)
 
 
 def read_outcome(home: str) -> Outcome | None:

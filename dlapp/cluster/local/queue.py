@@ -41,7 +41,7 @@ _LATER = (
     "queue TEXT NOT NULL DEFAULT 'default', priority INTEGER, "
     "project TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT '', waiting TEXT NOT NULL DEFAULT '', "
     "resumed_from TEXT NOT NULL DEFAULT '', again_of TEXT NOT NULL DEFAULT '', "
-    "after TEXT NOT NULL DEFAULT '', hold INTEGER NOT NULL DEFAULT 0"
+    "after TEXT NOT NULL DEFAULT '', hold INTEGER NOT NULL DEFAULT 0, runs_at_most_s INTEGER"
 )
 """Columns that a database of an earlier version lacks until something is submitted, or has to wait."""
 
@@ -82,6 +82,7 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 # starts, aftermaths: how often an ApplicationMaster was started for it, and a cleaner after one that died.
 # reason: what the first that waits is waiting for, as its runner knows.
 # after: of what it waits for, as in its file, that which is not known yet. hold: it is not released yet.
+# runs_at_most_s: after how many seconds it is ended at the latest (max_runtime and kill_grace).
 # tags: a line each. waiting: JSON of `dlapp.waiting.Waiting`, of which `reason` is the message.
 # outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists.
 
@@ -124,8 +125,14 @@ class ApplicationRow:
     again_of: str = ""
     after: str = ""
     hold: int = 0
-    order: tuple[int, int, str]
-    """Place in the queue that a shared state directory has; of another user's only."""
+    runs_at_most_s: int | None = None
+    order: tuple[int, int, str] = (0, 0, "")
+    """Place by arrival, where the queue was read (`dlapp.cluster.local.queue_state`)."""
+    arrived_ns: int = 0
+    """When it came, as the kernel says, in a queue of one's own as the user says [ns since 1970]; where the queue was
+    read."""
+    used_since_ns: int = 0
+    """When it was started, as the kernel says [ns since 1970]; in a shared queue only."""
 
     def __init__(self, columns: Sequence[str], values: Sequence[Any]) -> None:
         self.__dict__.update(zip(columns, values, strict=True))
@@ -219,12 +226,12 @@ class Queue(Closeable):
                 write_whole(path, json.dumps(shown))
                 os.chmod(path, 0o640)
                 if row.state == DONE:
-                    spool.remove(self._state, [row.id])
+                    spool.end(self._state, row.id)
                 elif row.state in (DEPENDENT, HELD):
                     spool.mark(self._state, row.id, spool.BLOCKED)
                 elif row.state == WAITING:
                     spool.mark(self._state, row.id, spool.WAITING)
-                    spool.announce(self._state, row.id, row.memory_mib, row.vcores, row.gcores)
+                    spool.announce(self._state, row)
 
     # ---- reading ----
 
@@ -250,6 +257,11 @@ class Queue(Closeable):
         user alone."""
         unsettled = "SELECT count(*) FROM applications WHERE state NOT IN ('done', 'held') AND uid = ?"
         cursor = self._execute(unsettled, (uid,))
+        return int(cursor.fetchone()[0])
+
+    def count_waiting(self, uid: int) -> int:
+        """Return the number of applications of a user that have not started."""
+        cursor = self._execute("SELECT count(*) FROM applications WHERE state = 'waiting' AND uid = ?", (uid,))
         return int(cursor.fetchone()[0])
 
     def ids(self, uid: int | None = None) -> list[str]:

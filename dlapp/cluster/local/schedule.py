@@ -1,12 +1,11 @@
-"""Schedule of the queue: which waiting application may start, and what the others wait for. Pure functions.
+"""Amounts that a machine lacks, starts in a shared queue, and the queue as users see it. Pure functions.
 
-First come, first served, strictly: the first that does not fit holds up all behind it, so that one that needs much is
-never starved by many that need little. All of an ask or none.
+Which application may start is decided by `dlapp.scheduler`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -102,23 +101,6 @@ def decide_start(
     return StartDecision.WAIT if lack(asked, free.without(settled)) is None else StartDecision.WITHDRAW
 
 
-def until_anothers_turn(
-    waiting: Iterable[ApplicationRow], uid: int, has_runner: Callable[[int], bool]
-) -> Iterator[ApplicationRow]:
-    """Yield a user's waiting applications up to the first of another user who has a runner.
-
-    Args:
-        waiting: of all users, in the order of the queue.
-        uid: the user.
-        has_runner: whether another user has one; what nobody works off holds nobody up.
-    """
-    for row in waiting:
-        if row.uid == uid:
-            yield row
-        elif has_runner(row.uid):
-            return
-
-
 def amounts_of(row: ApplicationRow) -> Amounts:
     """Return what all containers of an application request together."""
     return Amounts(row.memory_mib, row.vcores, row.gcores)
@@ -137,10 +119,17 @@ class QueueOrder:
 
     Args:
         entries: of all users, the first first.
+        obstacles: why some of them are not in the order, by id; then nobody comes before them.
+        hours: usage of each user that counts now, by uid; of a shared queue only.
     """
 
-    def __init__(self, entries: Sequence[QueuedApplication] = ()) -> None:
-        self._entries = entries
+    def __init__(
+        self,
+        entries: Sequence[QueuedApplication] = (),
+        obstacles: Mapping[str, Obstacle] | None = None,
+        hours: Mapping[int, float] | None = None,
+    ) -> None:
+        self._entries, self._obstacles, self.hours = entries, obstacles or {}, hours or {}
         self._places = {one.id: place for place, one in enumerate(entries)}
 
     def all(self) -> Sequence[QueuedApplication]:
@@ -150,6 +139,10 @@ class QueueOrder:
     def before(self, application_id: str) -> Sequence[QueuedApplication]:
         """Return those that come before an application; none for the first."""
         return self._entries[: self._places.get(application_id, 0)]
+
+    def obstacle(self, application_id: str) -> Obstacle | None:
+        """Return why an application is not in the order; None: it is, or is not known."""
+        return self._obstacles.get(application_id)
 
 
 def _amounts(asked: Amounts, there: Amounts) -> Iterable[tuple[str, int, int]]:

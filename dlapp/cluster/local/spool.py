@@ -6,9 +6,16 @@ Each user writes only the own spool, and reads those of the others. It has empty
     application_1700000000000_0001.starting     its runner is about to start it, or has started it
     application_1700000000000_0001.running      its runner has started it
     application_1700000000000_0001.blocked      it has not ended, and has no place in the order yet
+    application_1700000000000_0001.asks.5.3600  its priority, and after how many seconds it is ended at the latest (0:
+                                                not known); missing where both are 0
+    application_1700000000000_0001.ended        it has ended; with ``running``, and without ``starting``, it is kept for
+                                                the usage of its user
 
 The order in the queue is the time at which the kernel made the first of these (``st_ctime_ns``), then uid and id. It is
 a directory because nobody else can change that time: a hard link to a file would. A user can only lose the place.
+
+Usage comes from the same names: an application was used from the time at which the kernel made ``running`` to that of
+``ended``. A user can shorten the own usage by removing them, and nobody else's.
 
 Runners decide without a lock that all share, since anybody could keep that one for ever:
 
@@ -28,21 +35,32 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.local.attempts import is_alive as application_is_alive
 from dlapp.cluster.local.state import StateDir, is_locked
 from dlapp.id_text import is_application_id
 from dlapp.system import files
 
+if TYPE_CHECKING:
+    from dlapp.cluster.local.queue import ApplicationRow
+
 WAITING, STARTING, RUNNING, BLOCKED = "waiting", "starting", "running", "blocked"
-MAX_NAMES = 10_000
+ASKS, ENDED = "asks", "ended"
+MAX_NAMES = 50_000
 """How many names of one user's spool are looked at."""
+MAX_PAST = 2_000
+"""How many applications that have ended are kept in a spool, the latest."""
 _MAX_DIGITS = 12
 
 
 class SpoolEntry(NamedTuple):
-    """An application that has not ended: its place in the order, its owner, the amounts it asks for, its phase."""
+    """An application that has not ended: its place in the order, its owner, the amounts it asks for, its phase.
+
+    Args:
+        runs_at_most_s: after how many seconds it is ended at the latest; None: not known.
+        started_ns: when the kernel made its name ``running`` [ns since 1970]; 0: there is none.
+    """
 
     order: tuple[int, int, str]
     uid: int
@@ -51,19 +69,40 @@ class SpoolEntry(NamedTuple):
     vcores: int
     gcores: int
     phase: str
+    priority: int = 0
+    runs_at_most_s: int | None = None
+    started_ns: int = 0
 
 
-def announce(state: StateDir, application_id: str, memory_mib: int, vcores: int, gcores: int) -> None:
-    """Write that an application of this user waits; this fixes its place in the order. May be repeated.
+class PastUse(NamedTuple):
+    """An application that has ended: its owner, what it had, and times of the kernel [ns since 1970]."""
+
+    id: str
+    uid: int
+    vcores: int
+    gcores: int
+    arrived_ns: int
+    started_ns: int
+    ended_ns: int
+
+
+class Spool(NamedTuple):
+    """Contents of one user's spool.
 
     Args:
-        state: this user's state directory.
-        application_id: the application.
-        memory_mib: of all its containers [MiB].
-        vcores: of all its containers.
-        gcores: of all its containers.
+        entries: applications that have not ended, in order.
+        past: those that have, and of which the usage is kept.
     """
-    _make(state, f"{application_id}.{memory_mib}.{vcores}.{gcores}")
+
+    entries: list[SpoolEntry]
+    past: list[PastUse]
+
+
+def announce(state: StateDir, row: ApplicationRow) -> None:
+    """Write that an application of this user waits; this fixes its place in the order. May be repeated."""
+    if row.priority or row.runs_at_most_s:
+        _make(state, f"{row.id}.{ASKS}.{row.priority or 0}.{row.runs_at_most_s or 0}")
+    _make(state, f"{row.id}.{row.memory_mib}.{row.vcores}.{row.gcores}")
 
 
 def mark(state: StateDir, application_id: str, phase: str) -> None:
@@ -77,16 +116,48 @@ def mark(state: StateDir, application_id: str, phase: str) -> None:
             os.rmdir(os.path.join(state.spool, f"{application_id}.{name}"))
 
 
-def remove(state: StateDir, application_ids: Iterable[str] | None = None, *, but: Iterable[str] = ()) -> None:
-    """Remove the entries of ended applications of this user: of the given ones, or of all but the given ones."""
-    kept, gone = set(but), None if application_ids is None else set(application_ids)
-    with os.scandir(state.spool) as entries:
-        names = [entry.name for entry in entries]
+def end(state: StateDir, application_id: str) -> None:
+    """Write that an application of this user has ended; of one that ran the usage is kept. May be repeated."""
+    was_started = os.path.isdir(os.path.join(state.spool, f"{application_id}.{RUNNING}"))
+    if was_started:
+        _make(state, f"{application_id}.{ENDED}")
+    for name in _names(state):
+        found, _, mark = name.partition(".")
+        if found == application_id and not (was_started and _is_of_past(mark)):
+            _remove(state, name)
+
+
+def remove_all_but(state: StateDir, application_ids: Iterable[str]) -> None:
+    """Remove the entries of this user's applications that are not among the given ones, but for usage that is kept."""
+    kept, names = set(application_ids), _names(state)
+    kept |= {name.partition(".")[0] for name in names if name.endswith(f".{ENDED}")}
     for name in names:
-        application_id = name.partition(".")[0]
-        if application_id not in kept and (gone is None or application_id in gone):
-            with contextlib.suppress(FileNotFoundError):
-                os.rmdir(os.path.join(state.spool, name))
+        if name.partition(".")[0] not in kept:
+            _remove(state, name)
+
+
+def forget_past(state: StateDir, before_ns: int) -> int:
+    """Forget usage of this user that ended before a time [ns since 1970], or is too much. Return how many."""
+    past = sorted(read(state).past, key=lambda one: one.ended_ns, reverse=True)
+    old = {one.id for one in past[MAX_PAST:]} | {one.id for one in past if one.ended_ns < before_ns}
+    for name in _names(state):
+        if name.partition(".")[0] in old:
+            _remove(state, name)
+    return len(old)
+
+
+def _is_of_past(mark: str) -> bool:
+    return mark in (RUNNING, ENDED) or _amounts_in(mark) is not None
+
+
+def _names(state: StateDir) -> list[str]:
+    with os.scandir(state.spool) as entries:
+        return [entry.name for entry in entries]
+
+
+def _remove(state: StateDir, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(os.path.join(state.spool, name))
 
 
 def _make(state: StateDir, name: str) -> None:
@@ -101,28 +172,99 @@ def entries_of(state: StateDir) -> list[SpoolEntry]:
     Raises:
         OSError: there is no spool, or it is not that user's.
     """
-    with state.opened("spool") as place:
-        fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            names = files.list_names(fd, limit=MAX_NAMES)
-            there, found = frozenset(names), []
-            for name in names:
-                application_id, *numbers = name.split(".")
-                if len(numbers) != 3 or not is_application_id(application_id) or not all(map(_is_number, numbers)):
-                    continue
-                try:
-                    info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if not stat.S_ISDIR(info.st_mode) or info.st_uid != state.uid:
-                    continue
-                phase = next((one for one in (RUNNING, STARTING) if f"{application_id}.{one}" in there), WAITING)
-                memory_mib, vcores, gcores = map(int, numbers)
-                order = (info.st_ctime_ns, state.uid, application_id)
-                found.append(SpoolEntry(order, state.uid, application_id, memory_mib, vcores, gcores, phase))
-        finally:
-            os.close(fd)
-    return sorted(found)
+    return read(state).entries
+
+
+def read(state: StateDir, known: dict[str, PastUse] | None = None) -> Spool:
+    """Read a user's spool; what is not of the forms above is ignored.
+
+    Args:
+        state: the user's state directory.
+        known: usage of that user that was read before, by application; it is not looked at again, and what is found
+            is added.
+
+    Raises:
+        OSError: there is no spool, or it is not that user's.
+    """
+    known = {} if known is None else known
+    found, past = list[SpoolEntry](), list[PastUse]()
+    marks_by_id: dict[str, set[str]] = {}
+    with state.opened("spool") as place, files.closing_fd(files.open_directory(f"{place}/.")) as fd:
+        for name in files.list_names(fd, limit=MAX_NAMES):
+            application_id, _, mark = name.partition(".")
+            marks_by_id.setdefault(application_id, set()).add(mark)
+        for application_id, marks in marks_by_id.items():
+            if not is_application_id(application_id):
+                continue
+            is_past = ENDED in marks and RUNNING in marks and STARTING not in marks
+            if is_past and application_id in known:
+                past.append(known[application_id])
+            elif is_past:
+                if (use := _past_use(fd, state.uid, application_id, marks)) is not None:
+                    known[application_id] = use
+                    past.append(use)
+            elif (entry := _entry(fd, state.uid, application_id, marks)) is not None:
+                found.append(entry)
+    for gone in known.keys() - marks_by_id.keys():
+        del known[gone]
+    return Spool(sorted(found), past)
+
+
+def _entry(fd: int, uid: int, application_id: str, marks: set[str]) -> SpoolEntry | None:
+    if (found := _amounts(fd, uid, application_id, marks)) is None:
+        return None
+    (memory_mib, vcores, gcores), arrived_ns = found
+    phase = next((one for one in (RUNNING, STARTING) if one in marks), WAITING)
+    started_ns = _made_ns(fd, uid, f"{application_id}.{RUNNING}") if phase == RUNNING else None
+    priority, runs_at_most_s = next(filter(None, map(_asks_in, marks)), (0, 0))
+    return SpoolEntry(
+        (arrived_ns, uid, application_id),
+        *(uid, application_id, memory_mib, vcores, gcores, phase, priority, runs_at_most_s or None),
+        started_ns or 0,
+    )
+
+
+def _past_use(fd: int, uid: int, application_id: str, marks: set[str]) -> PastUse | None:
+    found = _amounts(fd, uid, application_id, marks)
+    started_ns = _made_ns(fd, uid, f"{application_id}.{RUNNING}")
+    ended_ns = _made_ns(fd, uid, f"{application_id}.{ENDED}")
+    if found is None or started_ns is None or ended_ns is None:
+        return None
+    (_, vcores, gcores), arrived_ns = found
+    return PastUse(application_id, uid, vcores, gcores, arrived_ns, started_ns, ended_ns)
+
+
+def _amounts(fd: int, uid: int, application_id: str, marks: set[str]) -> tuple[tuple[int, int, int], int] | None:
+    """Return the amounts of an application, and when the kernel made the name that has them [ns since 1970]."""
+    for mark in sorted(marks):
+        if (amounts := _amounts_in(mark)) is None:
+            continue
+        if (made_ns := _made_ns(fd, uid, f"{application_id}.{mark}")) is not None:
+            return amounts, made_ns
+    return None
+
+
+def _made_ns(fd: int, uid: int, name: str) -> int | None:
+    """Return when the kernel made a directory of a user's; None: it is none."""
+    try:
+        info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return info.st_ctime_ns if stat.S_ISDIR(info.st_mode) and info.st_uid == uid else None
+
+
+def _amounts_in(mark: str) -> tuple[int, int, int] | None:
+    numbers = mark.split(".")
+    if len(numbers) != 3 or not all(map(_is_number, numbers)):
+        return None
+    return int(numbers[0]), int(numbers[1]), int(numbers[2])
+
+
+def _asks_in(mark: str) -> tuple[int, int] | None:
+    name, *numbers = mark.split(".")
+    if name != ASKS or len(numbers) != 2 or not all(map(_is_number, numbers)):
+        return None
+    return int(numbers[0]), int(numbers[1])
 
 
 def blocked_ids(state: StateDir) -> set[str]:

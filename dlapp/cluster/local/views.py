@@ -97,6 +97,8 @@ def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) ->
             found = {}
     if row.reason and found.get("message") == row.reason:
         return found | {"since_ms": row.submitted_ms}
+    if (obstacle := waiting.obstacle(row.id)) is not None:
+        return {"code": obstacle.code, "message": obstacle.text, "since_ms": row.submitted_ms}
     before = waiting.before(row.id)
     ahead = [{"id": one.id, "user": one.user, "amounts": amounts_json(one.amounts)} for one in before[:SHOWN_AHEAD]]
     text = row.reason or (f"waiting: {len(before)} ahead" if before else "waiting: next to start")

@@ -464,7 +464,8 @@ def test_what_another_says_runs_counts_only_while_its_lock_is_held(identities: I
         with engine_in(shared_state, shared=True) as engine:
             application = make_application(engine, "waiting")
             spool.mark(engine.state, application, spool.RUNNING)
-            spool.announce(engine.state, application, 1 << 39, 1, 0)
+            os.rmdir(os.path.join(engine.state.spool, f"{application}.1.1.0"))
+            os.mkdir(os.path.join(engine.state.spool, f"{application}.{1 << 39}.1.0"), 0o750)
 
     identities.call(MEMBER, claim)
     run_to_its_end(identities, VICTIM, shared_state)

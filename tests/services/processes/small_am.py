@@ -11,6 +11,9 @@ What an application does is in its own first argument word by word (``spec.args`
     quick           be done, without the classes whose import takes longest
     commit-die      register, claim the commit, be killed by SIGKILL
     wait FILE       register, be done when FILE is there
+    pause SECONDS   be done after that time, without the classes whose import takes longest
+
+A runner reads the operator's policy from ``node.yaml`` beside the state directory, if there is one.
 """
 
 from __future__ import annotations
@@ -25,8 +28,12 @@ import time
 def main(argv: list[str]) -> int:
     """Be what the first word says."""
     if argv[0] == "runner":
+        from dlapp.cluster.local import queue_state
         from dlapp.cluster.local.runner.process import main as run
 
+        policy = os.path.join(os.path.dirname(argv[argv.index("--state") + 1]), "node.yaml")
+        if os.path.exists(policy):
+            queue_state.POLICY_FILE = policy
         return run(argv[1:])
     if argv[0] == "task":
         return task(argv)
@@ -41,7 +48,8 @@ def main(argv: list[str]) -> int:
     with open(os.path.join(home, "submission.json"), encoding="utf-8") as file:
         args = json.load(file)["spec"]["args"]
     witness(home, f"start {attempt}\n")
-    if args[0] == "quick":
+    if args[0] in ("quick", "pause"):
+        time.sleep(float(args[1]) if args[0] == "pause" else 0.0)
         return quick(home)
     is_aftermath = "--aftermath" in argv
     if args[0] == "never" or (args[0] == "never-again" and attempt > 1 and not is_aftermath):

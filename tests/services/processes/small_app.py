@@ -3,7 +3,8 @@
     python -I small_app.py STATE_DIR OPTIONS COUNT WORD...     submits COUNT times, prints the ids; OPTIONS is JSON
     python -I small_app.py STATE_DIR OPTIONS CALL ID           view, kill, soft_kill, tend: prints the answer as JSON
 
-Their ApplicationMaster is small_am.py, and does what the words say.
+Their ApplicationMaster is small_am.py, and does what the words say. Those that pause have a max_runtime of a second,
+which counts for the order, and nobody ends them.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ def main(argv: list[str]) -> int:
     if not argv[2].isdigit():
         return call(*argv)
     with engine_at(argv[0], json.loads(argv[1])) as engine:
+        limits = {"max_runtime_s": 1.0, "kill_grace_s": 0.0} if argv[3] == "pause" else {}
         for _ in range(int(argv[2])):
-            print(submit(engine, *argv[3:]), flush=True)
+            print(submit(engine, *argv[3:], **limits), flush=True)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import select
 import signal
@@ -31,7 +32,7 @@ from dlapp.cluster.local.queue import (
     Queue,
 )
 from dlapp.cluster.local.runner.election import ensure_runner, runner_lives, wake_runner
-from dlapp.cluster.local.schedule import QueuedApplication, QueueOrder
+from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.cluster.local.settings import RunnerSettings, settings_of
 from dlapp.cluster.local.state import (
     StateDir,
@@ -142,11 +143,15 @@ class LocalEngine(Closeable):
         import hashlib  # noqa: F401
 
         from dlapp import launch_spec, messages, serialization  # noqa: F401
+        from dlapp.cluster.local import queue_order  # noqa: F401
+        from dlapp.cluster.local.queue_state import read_policy
         from dlapp.cluster.local.runner import history, main, orphans  # noqa: F401
         from dlapp.ids import ApplicationId
         from dlapp.net import control_client  # noqa: F401
         from dlapp.system.processes import as_user
 
+        with contextlib.suppress(ConfigError):
+            read_policy()  # it loads more where the operator has a file
         is_change = what in ("kill", "soft_kill", "release")
 
         def work() -> Any:
@@ -226,6 +231,8 @@ class LocalEngine(Closeable):
             AskTooLarge: it can never be met, with the amounts.
             Denied: the ledger of GPUs does not serve this user; the message says what root can do.
         """
+        from dlapp.cluster.local.queue_state import read_policy
+
         capacity = self.capacity()
         for role in spec.roles:
             if (never := schedule.too_large(Amounts(*role.resources.times(1)), capacity)) is not None:
@@ -237,8 +244,12 @@ class LocalEngine(Closeable):
             raise AskTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role")
         if spec.after:
             self._check_after(spec)
+        gcores, most = spec.total()[2], read_policy().gcores_of(self._uid)
+        if gcores and most is not None and gcores > most:
+            problem = f"asked for {gcores} gcores, and your applications may have {most} at a time"
+            raise AskTooLarge(f"{problem} (queue.user_gcores of node.yaml)", "resources.gcores")
         if spec.uses_docker:
-            self._check_docker(gcores=spec.total()[2])
+            self._check_docker(gcores=gcores)
         if spec.total()[2] > 0:
             self._check_ledger()
         return [f"{key} has no effect on one machine" for key in _keys_for_clusters(spec)]
@@ -346,6 +357,7 @@ class LocalEngine(Closeable):
             ) from error
         try:
             with self._queue().change() as queue:
+                self._refuse_too_many(queue)
                 # In the transaction, as the cache is cleared in one: what is here now stays for this row.
                 if archive and not os.path.exists(archive):
                     raise NotFound(f"the packed workspace {archive} is gone: submit again")
@@ -369,6 +381,7 @@ class LocalEngine(Closeable):
                     state=DEPENDENT if spec.after else HELD if spec.hold else WAITING,
                     after=", ".join(map(str, spec.after)),
                     hold=int(spec.hold),
+                    runs_at_most_s=_runs_at_most_s(spec),
                 )
                 self._give_name(staging, self._state.application(text))
         except BaseException:
@@ -378,6 +391,14 @@ class LocalEngine(Closeable):
             raise
         self._tend_after_submission()
         return ApplicationId.from_text(text)
+
+    def _refuse_too_many(self, queue: Queue) -> None:
+        """Refuse a submission above the operator's limit of queued applications. Raises Denied."""
+        from dlapp.cluster.local.queue_state import read_policy
+
+        most = read_policy().user_queued
+        if most is not None and (waiting := queue.count_waiting(self._uid)) >= most:
+            raise Denied(f"{waiting} of your applications wait, and {most} may (queue.user_queued of node.yaml)")
 
     def _hdfs_of(self, spec: AppSpec) -> HdfsPlace | None:
         """The HDFS that an application has to do with: as it is known here, for its processes see no such variable."""
@@ -543,12 +564,17 @@ class LocalEngine(Closeable):
 
     def queue_facts(self) -> QueueFacts:
         """Return in which order the applications that wait are to start, and, of the caller's own, when."""
-        from dlapp.cluster.engine import QueueFacts
+        from dlapp.cluster.engine import QueueFacts, UserShare
 
         if self._is_others:
             return QueueFacts()
-        order = tuple(one.id for one in self._waiting().all())
-        return QueueFacts(order=order, estimates=self._waits().estimates())
+        found = self._waiting()
+        order = tuple(one.id for one in found.all())
+        whole, shares = sum(found.hours.values()), list[UserShare]()
+        for uid, hours in sorted(found.hours.items(), key=lambda one: -one[1]) if whole else ():
+            meaning = f"of the recent use by all, {hours:.3g} hours"
+            shares.append(UserShare(user=user_name(uid), queue="default", share=hours / whole, meaning=meaning))
+        return QueueFacts(order=order, estimates=self._waits().estimates(), shares=tuple(shares))
 
     def _waits(self) -> MachineWaits:
         from dlapp.cluster.local.client.waits import MachineWaits
@@ -573,21 +599,16 @@ class LocalEngine(Closeable):
 
     def _waiting(self) -> QueueOrder:
         """Return all waiting applications in queue order."""
-        if not self._state.shared:
-            columns = "number, id, submitter, memory_mib, vcores, gcores"
-            rows = self._queue().rows("state = 'waiting'", columns=columns)
-            return QueueOrder([QueuedApplication(row.id, row.submitter, schedule.amounts_of(row)) for row in rows])
-        from dlapp.cluster.local import spool
+        from dlapp.cluster.local.queue_order import order_of
+        from dlapp.cluster.local.queue_state import read_policy
+        from dlapp.scheduler.values import Policy
 
-        entries = sorted([*spool.entries_of(self._state), *spool.entries_of_others(self._state)])
-        waiting = [one for one in entries if one.phase == spool.WAITING]
-        names = {uid: user_name(uid) for uid in {one.uid for one in waiting}}
-        return QueueOrder(
-            [
-                QueuedApplication(one.id, names[one.uid], Amounts(one.memory_mib, one.vcores, one.gcores))
-                for one in waiting
-            ]
-        )
+        rows = self._queue().rows("state IN ('waiting', 'running')")
+        try:
+            policy = read_policy()
+        except ConfigError:
+            policy = Policy()  # the runner starts nothing, and says why
+        return order_of(self._state, rows, policy)
 
     def _look(self, application_id: str) -> tuple[bool, bool, ApplicationRow]:
         """Return whether an application is alive, else whether it had a runner, and its row. Raises NotFound."""
@@ -1066,11 +1087,15 @@ class LocalEngine(Closeable):
 
 def _keys_for_clusters(spec: AppSpec) -> Iterator[str]:
     """Return the keys of a spec that only have an effect on a cluster."""
-    for name, value in (("queue", spec.queue), ("priority", spec.priority)):
-        if value is not None:
-            yield f"application.{name}"
+    if spec.queue is not None:
+        yield "application.queue"
     for key, _ in spec.placement_keys():
         yield key
+
+
+def _runs_at_most_s(spec: AppSpec) -> int | None:
+    """Return after how many seconds an application is ended at the latest; None: there is no limit."""
+    return None if spec.max_runtime_s is None else math.ceil(spec.max_runtime_s + spec.kill_grace_s)
 
 
 def _over(row: ApplicationRow) -> str:

@@ -16,7 +16,7 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.local import schedule, spool
@@ -49,7 +49,9 @@ from dlapp.cluster.local.outcome import (
     write_outcome,
 )
 from dlapp.cluster.local.queue import DONE, RUNNING, UNSTARTED, WAITING, ApplicationRow, Queue, SchemaMismatch
+from dlapp.cluster.local.queue_state import QueueContents, row_of
 from dlapp.cluster.local.runner.election import open_fifo
+from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.schedule import Obstacle, StartDecision
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import (
@@ -60,12 +62,12 @@ from dlapp.cluster.local.state import (
     take_lock,
     write_whole,
 )
-from dlapp.errors import DlappError, Unreachable
+from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.scheduler.amounts import Amounts
+from dlapp.scheduler.values import Decision
 from dlapp.system import clock, log
 from dlapp.system.files import check_own_directory
 from dlapp.system.machine import boot_id
-from dlapp.system.owners import user_name
 from dlapp.system.processes.proc import open_process, start_time
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
 from dlapp.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING
@@ -130,8 +132,9 @@ class Runner:
         self._left: dict[int, OrphanReaper] = {}  # number of the row -> what its dead ApplicationMaster left
         self._pause_s = IDLE_S
         self._lingering_s = LINGERING_S[0]
-        self._misfit: tuple[int, float] | None = None  # the first row, and since when it fits the machine no more
-        self._is_misfit = False
+        self._misfits: dict[int, float] = {}  # numbers of rows -> since when they fit the machine no more
+        self._misfits_seen: set[int] = set()  # in this look
+        self._passes = QueuePasses(state)
         self._ledger: MachineLedger | None = None
         self._ticket: tuple[int, QueueTicket] | None = None  # the row that waits for GPUs, and its place in their queue
         self._history_at = time.monotonic()
@@ -205,9 +208,9 @@ class Runner:
         self._queue.publish(row.number for row in (*rows, *ended))
         for row in rows:
             if row.state == RUNNING:
-                spool.announce(self._state, row.id, row.memory_mib, row.vcores, row.gcores)
+                spool.announce(self._state, row)
                 spool.mark(self._state, row.id, spool.RUNNING)
-        spool.remove(self._state, but=unsettled)
+        spool.remove_all_but(self._state, unsettled)
 
     def _look(self) -> None:
         if self._state.shared and self._sign is None:
@@ -344,37 +347,128 @@ class Runner:
     # ---- starting ----
 
     def _start_what_fits(self) -> None:
-        rows, others = self._queue.unsettled(), self._others()
-        self._tell_waiting([row for row in rows if row.state == WAITING])
-        running = [row for row in rows if row.state == RUNNING]
-        running += [row for row in others if row.state != WAITING and spool.is_alive(self._state.of(row.uid), row.id)]
-        capacity = self._capacity()
-        free = capacity.without(running)
-        first: ApplicationRow | None = None
-        self._is_misfit = False
-        waiting = self._in_order([row for row in (*rows, *others) if row.state == WAITING])
-        for row in schedule.until_anothers_turn(waiting, self._uid, self._must_wait_for):
+        rows = self._queue.unsettled()
+        own = {row.id: row for row in rows if row.state == WAITING}
+        self._tell_waiting(list(own.values()))
+        told = set[int]()
+        self._misfits_seen.clear()
+        if own:
+            contents = self._passes.read(rows)
+            if any(row.uid != self._uid for row in (*contents.waiting, *contents.running)):
+                self._pause_s = min(self._pause_s, FOREIGN_S)  # there is no news of what others do
             try:
-                obstacle = self._missing(row, capacity, free, running) or self._start(row, capacity)
-            except Unreachable:
-                raise  # that the state cannot be written is not the application's fault
-            except DlappError as error:
-                # The driver or the ledger does not work.
-                obstacle = self._never(row, Obstacle(str(error), SERVICE_AWAY, is_known=True))
-            if obstacle is not None:
-                told = row.waiting
-                if row.reason != obstacle.text:
-                    told = self._reason_of(row, obstacle, capacity, free, running)
-                self._waits(row, obstacle.text, bool(others), told)
-                first = row
-                break
-            running.append(row)
-            free = free.without([row])
-        if self._ticket is not None and (first is None or self._ticket[0] != first.number):
+                told = self._follow_schedule(own, contents)
+            except ConfigError as error:
+                first = next(iter(own.values()))
+                self._tell(first, Obstacle(str(error), SERVICE_AWAY, is_known=True))
+                told = {first.number}
+                self._pause_s = min(self._pause_s, TROUBLE_S)
+        self._clear_reasons([row for row in own.values() if row.reason and row.number not in told])
+        if self._ticket is not None and self._ticket[0] not in told:
             self._ticket[1].close()
             self._ticket = None
-        if not self._is_misfit:
-            self._misfit = None
+        self._misfits = {number: since for number, since in self._misfits.items() if number in self._misfits_seen}
+
+    def _follow_schedule(self, own: Mapping[str, ApplicationRow], contents: QueueContents) -> set[int]:
+        """Start those of this user's applications whose turn it is; return the numbers of those told why they wait."""
+        running, told = list(contents.running), set[int]()
+        capacity, others_gcores = self._capacity_for(contents)
+        free = capacity.without(running)
+        found = self._passes.decide(contents, capacity, others_gcores)
+        row_by_id = {row.id: row for row in contents.waiting}
+        for decision in found.decisions:
+            row, obstacle = row_by_id[decision.job.id], None
+            if row.id in own:
+                if decision.code == NEVER_FITS:
+                    obstacle = self._misfit(row, decision, capacity)
+                elif decision.starts or decision.job is found.head:
+                    # The head is tried, too: of GPUs that others hold, only the ledger says which, and keeps the turn.
+                    obstacle = self._start_if_fits(row, capacity, free, running)
+                else:
+                    continue
+            elif not decision.starts:
+                continue
+            if obstacle is not None:
+                self._tell(row, obstacle, capacity, free, running)
+                told.add(row.number)
+                if decision.starts:
+                    break
+                continue
+            # Started here; or it is its turn, and its user's runner starts it.
+            running.append(row)
+            free = free.without([row])
+            if not decision.starts:
+                self._pause_s = 0.0  # the others were decided without it
+                break
+        return told
+
+    def _misfit(self, row: ApplicationRow, decision: Decision, capacity: Amounts) -> Obstacle:
+        """Return why an application can never start; where the machine has too little, it ends after some patience."""
+        if (never := schedule.too_large(schedule.amounts_of(row), capacity)) is not None:
+            return self._never(row, Obstacle(never.problem, NEVER_FITS))
+        return Obstacle(decision.message, decision.code, is_known=True)
+
+    def _tell(
+        self,
+        row: ApplicationRow,
+        obstacle: Obstacle,
+        capacity: Amounts | None = None,
+        free: Amounts | None = None,
+        running: Sequence[ApplicationRow] = (),
+    ) -> None:
+        """Write down why a row waits, with the facts about the machine where they say more.
+
+        Args:
+            row: of this user.
+            obstacle: in its way.
+            capacity, free: of the machine; None: they say nothing here.
+            running: all that run.
+        """
+        if row.reason == obstacle.text:
+            return
+        waiting = ""
+        if capacity is not None and free is not None:
+            waiting = self._reason_of(row, obstacle, capacity, free, running)
+        with self._queue.change():
+            self._queue.add_columns()
+            self._queue.update(row.number, reason=obstacle.text, waiting=waiting)
+
+    def _start_if_fits(
+        self, row: ApplicationRow, capacity: Amounts, free: Amounts, running: Sequence[ApplicationRow]
+    ) -> Obstacle | None:
+        """Start a row if nothing is in the way; what is, or None: it was started, or has ended."""
+        try:
+            return self._missing(row, capacity, free, running) or self._start(row, capacity)
+        except Unreachable:
+            raise  # that the state cannot be written is not the application's fault
+        except DlappError as error:
+            # The driver or the ledger does not work.
+            return self._never(row, Obstacle(str(error), SERVICE_AWAY, is_known=True))
+
+    def _capacity_for(self, contents: QueueContents) -> tuple[Amounts, int]:
+        """Return the amounts of the machine, and how many of its GPUs are held by others or in quarantine."""
+        capacity = self._capacity()
+        if not any(row.gcores for row in contents.waiting):
+            return capacity, 0
+        try:
+            record, devices = self._machine_ledger().record(), self._devices()
+        except Unreachable:
+            raise
+        except DlappError:
+            return capacity, 0  # the first that needs GPUs will say so
+        ids = {row.id for row in contents.running}
+        out = {one.uuid for one in record.devices if one.present and one.quarantine is not None}
+        for lease in record.leases:
+            if lease.application not in ids:
+                out.update(lease.devices)
+        return capacity._replace(gcores=min(capacity.gcores, devices)), len(out)
+
+    def _clear_reasons(self, rows: Sequence[ApplicationRow]) -> None:
+        """Forget why rows waited that others come before now."""
+        if rows:
+            with self._queue.change():
+                for row in rows:
+                    self._queue.update(row.number, reason="", waiting="")
 
     def _tell_waiting(self, waiting: Sequence[ApplicationRow]) -> None:
         """Tell the user of what has waited for too long, where that is wished."""
@@ -396,28 +490,9 @@ class Runner:
         if (pid := start_sender(self._state, self._settings.program, row.id, waiting)) is not None:
             self._poll.register(os.pidfd_open(pid), select.POLLIN)
 
-    def _must_wait_for(self, uid: int) -> bool:
-        """Return whether another user has a runner; then there is no news of its start, and this one looks again."""
-        if not spool.has_runner(self._state.of(uid)):
-            return False
-        self._pause_s = min(self._pause_s, FOREIGN_S)
-        return True
-
     def _others(self) -> list[ApplicationRow]:
         """Return the waiting, starting and running applications of the other users of a shared directory, in order."""
-        names = ("order", "id", "uid", "submitter", "state", "memory_mib", "vcores", "gcores")
-        return [
-            ApplicationRow(names, (one.order, one.id, one.uid, user_name(one.uid), one.phase, *one[3:6]))
-            for one in (spool.entries_of_others(self._state) if self._state.shared else ())
-        ]
-
-    def _in_order(self, waiting: list[ApplicationRow]) -> list[ApplicationRow]:
-        """Sort waiting rows by arrival: by the spools in a shared queue, else by number."""
-        if self._state.shared:
-            own = {one.id: one.order for one in spool.entries_of(self._state)}
-            waiting = [row for row in waiting if row.uid != self._uid or row.id in own]
-            waiting.sort(key=lambda row: own[row.id] if row.uid == self._uid else row.order)
-        return waiting
+        return list(map(row_of, spool.entries_of_others(self._state))) if self._state.shared else []
 
     def _capacity(self) -> Amounts:
         settings = self._settings
@@ -442,22 +517,14 @@ class Runner:
 
     def _never(self, row: ApplicationRow, why: Obstacle) -> Obstacle:
         """An ask that cannot be met as the machine is now: after some patience that is its end."""
-        since = self._misfit[1] if self._misfit and self._misfit[0] == row.number else time.monotonic()
-        self._misfit, self._is_misfit = (row.number, since), True
+        since = self._misfits.setdefault(row.number, time.monotonic())
+        self._misfits_seen.add(row.number)
         if time.monotonic() - since >= PATIENCE_S:
             self._end_unstarted(row, failed(why.text, clock.now_ms()))
             self._pause_s = 0.0
         else:
             self._pause_s = min(self._pause_s, FOREIGN_S)
         return why
-
-    def _waits(self, row: ApplicationRow, why: str, has_others: bool, waiting: str = "") -> None:
-        if has_others:
-            self._pause_s = min(self._pause_s, FOREIGN_S)
-        if row.reason != why:
-            with self._queue.change():
-                self._queue.add_columns()
-                self._queue.update(row.number, reason=why, waiting=waiting)
 
     def _reason_of(
         self,
@@ -589,7 +656,8 @@ class Runner:
             if row.gcores and not os.path.lexists(os.path.join(home, DEVICES_RETURNED)):
                 reservation = self._reserve_again(row)
                 if isinstance(reservation, str):
-                    self._waits(row, reservation, has_others=True)
+                    self._tell(row, Obstacle(reservation, NODES_FULL))
+                    self._pause_s = min(self._pause_s, FOREIGN_S)
                     return
                 held.callback(reservation.close)
                 holds = reservation.fds
@@ -787,6 +855,7 @@ class Runner:
         history.clear_staging(self._state, now_s)
         history.clear_cache(self._state, self._queue, self._settings, self._uid, now_s)
         history.clear_old(self._state, self._queue, self._settings, self._uid, now_s)
+        self._passes.forget_usage(now_s)
         self._history_at = time.monotonic() + HISTORY_S
 
 

@@ -1,0 +1,291 @@
+"""The queue of one machine as its runner and the commands read it: places, usage, limits, and turns of other users."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.cluster.local import queue_state, spool
+from dlapp.cluster.local.client.engine import LocalEngine
+from dlapp.cluster.local.outcome import ended, write_outcome
+from dlapp.cluster.local.queue import DONE, RUNNING, ApplicationRow, Queue
+from dlapp.cluster.local.queue_order import order_of
+from dlapp.cluster.local.queue_state import QueueContents, QueueReader, read_policy, row_of, state_of
+from dlapp.cluster.local.runner.queue_pass import QueuePasses
+from dlapp.cluster.local.spool import SpoolEntry
+from dlapp.errors import AskTooLarge, ConfigError, Denied
+from dlapp.scheduler.amounts import Amounts
+from dlapp.scheduler.values import Policy
+from tests.attacks.local_state import engine_in, make_application
+from tests.services.processes.small_app import spec_of, submit
+
+MACHINE = Amounts(1000, 16, 8)
+OTHER = 60_999
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[LocalEngine]:
+    """An engine of a shared queue, which starts nothing."""
+    state_dir = tmp_path / "state"
+    state_dir.mkdir()
+    state_dir.chmod(0o3770)
+    with engine_in(state_dir, shared=True) as engine:
+        yield engine
+
+
+@pytest.fixture
+def policy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The operator's file, for the engine in this process."""
+    path = tmp_path / "node.yaml"
+    monkeypatch.setattr(queue_state, "POLICY_FILE", str(path))
+    monkeypatch.setattr(queue_state.read_policy, "__kwdefaults__", {"owner": os.getuid()})
+    return path
+
+
+def numbered(application: str) -> int:
+    return int(application.rpartition("_")[2])
+
+
+def change(engine: LocalEngine, application: str, **columns: object) -> None:
+    with Queue(engine.state) as queue, queue.change():
+        queue.update(numbered(application), **columns)
+
+
+def shown(engine: LocalEngine) -> list[str]:
+    return sorted(name.partition(".")[2] for name in os.listdir(engine.state.spool))
+
+
+def entry(number: int, uid: int = OTHER, phase: str = spool.WAITING, gcores: int = 0) -> SpoolEntry:
+    name = f"application_5_{number:04d}"
+    return SpoolEntry((number, uid, name), uid, name, 1, 1, gcores, phase)
+
+
+# ---- spools ----
+
+
+def test_an_application_that_ran_leaves_its_usage_and_one_that_did_not_leaves_nothing(engine: LocalEngine) -> None:
+    ran, never = make_application(engine, "waiting"), make_application(engine, "waiting")
+    change(engine, ran, priority=3, runs_at_most_s=90)
+    (first, second) = spool.entries_of(engine.state)
+    assert (first.id, first.priority, first.runs_at_most_s) == (ran, 3, 90)
+    assert (second.id, second.priority, second.runs_at_most_s) == (never, 0, None)
+    for phase in (spool.STARTING, spool.RUNNING):
+        spool.mark(engine.state, ran, phase)
+    started_ns = spool.entries_of(engine.state)[0].started_ns
+    assert started_ns >= first.order[0]
+    for one in (ran, never):
+        change(engine, one, state=DONE)
+    assert shown(engine) == ["1.1.0", "ended", "running"]
+    content = spool.read(engine.state)
+    (use,) = content.past
+    assert content.entries == []
+    assert (use.id, use.arrived_ns, use.started_ns) == (ran, first.order[0], started_ns)
+    assert use.ended_ns >= started_ns
+    spool.remove_all_but(engine.state, [])
+    assert spool.read(engine.state).past == [use]
+    assert spool.forget_past(engine.state, use.ended_ns) == 0
+    assert spool.forget_past(engine.state, use.ended_ns + 1) == 1
+    assert shown(engine) == []
+
+
+def test_the_end_is_noted_with_the_outcome_also_without_a_runner(engine: LocalEngine) -> None:
+    application = make_application(engine, "waiting")
+    home = engine.state.application(application)
+    os.unlink(os.path.join(home, "outcome.json"))
+    for phase in (spool.STARTING, spool.RUNNING):
+        spool.mark(engine.state, application, phase)
+    write_outcome(home, ended("FINISHED", "SUCCEEDED", "succeeded", "", 5))
+    (found,) = spool.entries_of(engine.state)  # its processes may still be ending
+    assert found.phase == spool.RUNNING
+    (noted,) = [name for name in os.listdir(engine.state.spool) if name.endswith(".ended")]
+    before = os.stat(os.path.join(engine.state.spool, noted)).st_ctime_ns
+    change(engine, application, state=DONE)
+    assert spool.read(engine.state).past[0].ended_ns == before
+
+
+def test_usage_that_was_read_is_not_looked_at_again_until_it_is_gone(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = make_application(engine, "waiting")
+    for phase in (spool.STARTING, spool.RUNNING):
+        spool.mark(engine.state, application, phase)
+    change(engine, application, state=DONE)
+    known: dict[str, spool.PastUse] = {}
+    first = spool.read(engine.state, known).past
+    monkeypatch.setattr(spool, "_made_ns", lambda *_: pytest.fail("looked"))
+    assert spool.read(engine.state, known).past == first
+    for name in os.listdir(engine.state.spool):
+        os.rmdir(os.path.join(engine.state.spool, name))
+    assert spool.read(engine.state, known).past == []
+    assert known == {}
+
+
+def test_names_that_mean_nothing_are_passed_over(engine: LocalEngine) -> None:
+    seed = 5
+    print("seed", seed)
+    chance = random.Random(seed)
+    application = make_application(engine, "waiting")
+    for number in range(200):
+        mark = ".".join(
+            chance.choice(("asks", "running", "ended", "-1", "1e9", "7", "9" * 20, "", "é")) for _ in range(3)
+        )
+        os.mkdir(os.path.join(engine.state.spool, f"application_7_{number:04d}.{mark}"))
+    Path(engine.state.spool, f"{application}.running").touch()
+    found = spool.read(engine.state)
+    assert application in [one.id for one in found.entries]
+    assert all(0 <= one.priority < 10**12 for one in found.entries)
+
+
+# ---- the state for the scheduler ----
+
+
+def test_usage_counts_by_the_kernels_times_and_not_beyond_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1_700_000_000.0
+    monkeypatch.setattr(queue_state, "_boot_s", lambda: now_s - 1800)
+    past = [
+        spool.PastUse("application_5_0001", OTHER, 1, 2, 1, int((now_s - 5400) * 1e9), int((now_s - 3600) * 1e9)),
+        spool.PastUse("application_5_0002", OTHER, 1, 2, 1, int((now_s - 3600) * 1e9), int((now_s - 1) * 1e9)),
+    ]
+    running = row_of(entry(3, phase=spool.RUNNING, gcores=4)._replace(started_ns=int((now_s - 900) * 1e9)))
+    found = state_of(QueueContents([], [running], past), MACHINE, Policy(half_life_s=1e9), now_s)
+    assert found.hours[OTHER] == pytest.approx(2 * 0.5 + 2 * 0.5 + 4 * 0.25, rel=1e-3)
+    assert len(found.starts[OTHER]) == 3
+    by_cores = state_of(QueueContents([], [running], past), MACHINE, Policy(half_life_s=1e9, charge="vcores"), now_s)
+    assert by_cores.hours[OTHER] == pytest.approx(1.25, rel=1e-3)
+
+
+def test_the_end_of_what_runs_is_known_with_max_runtime_only() -> None:
+    now_s = 1000.0
+    limited = row_of(entry(1, phase=spool.RUNNING)._replace(started_ns=int(900e9), runs_at_most_s=300))
+    starting = row_of(entry(2, phase=spool.STARTING)._replace(runs_at_most_s=300))
+    unlimited = row_of(entry(3, phase=spool.RUNNING))
+    found = state_of(QueueContents([], [limited, starting, unlimited], []), MACHINE, Policy(), now_s, others_gcores=2)
+    assert [one.ends_s for one in found.running] == [1200.0, 1300.0, None, None]
+    assert found.running[3].amounts == Amounts(0, 0, 2)
+
+
+def test_ones_own_applications_have_the_places_of_the_spool(engine: LocalEngine) -> None:
+    applications = [make_application(engine, "waiting") for _ in range(3)]
+    change(engine, applications[2], priority=5)
+    with Queue(engine.state) as queue:
+        rows = queue.unsettled()
+        contents = QueueReader(engine.state).read(rows)
+        assert [row.order for row in contents.waiting] == [one.order for one in spool.entries_of(engine.state)]
+        order = order_of(engine.state, queue.unsettled(), Policy())
+    assert [one.id for one in order.all()] == [applications[2], *applications[:2]]
+
+
+def test_a_command_shows_the_order_and_the_limits(engine: LocalEngine, policy_file: Path) -> None:
+    applications = [make_application(engine, "waiting") for _ in range(3)]
+    policy_file.write_text("queue: {user_queued: 2}\n")
+    views = {one["application_id"]: one["waiting"] for one in engine.views_json()}
+    assert [views[one]["code"] for one in applications] == ["starting", "nodes_full", "user_limit"]
+    assert views[applications[1]]["message"] == "waiting: 1 ahead"
+    assert views[applications[2]]["message"] == (
+        "its user has more than 2 applications in the queue (queue.user_queued)"
+    )
+
+
+def test_shares_are_of_the_usage_that_counts(engine: LocalEngine, policy_file: Path) -> None:
+    policy_file.write_text("queue: {charge: vcores}\n")
+    application = make_application(engine, "waiting")
+    for phase in (spool.STARTING, spool.RUNNING):
+        spool.mark(engine.state, application, phase)
+    change(engine, application, state=DONE)
+    (share,) = engine.queue_facts().shares
+    assert share.share == 1.0
+    assert share.meaning.startswith("of the recent use by all, ")
+
+
+# ---- the operator's file ----
+
+
+def test_the_policy_names_users_by_name_or_uid(policy_file: Path) -> None:
+    assert read_policy() == Policy()
+    policy_file.write_text("queue: {max_priority_of: [root=5, 1002=7, nobody-of-that-name=9], user_gcores: 3}\n")
+    found = read_policy()
+    assert found.max_priority_by_user == {0: 5, 1002: 7}
+    assert found.gcores_of(7) == 3
+    policy_file.write_text("queue: {user_gcores: many}\n")
+    with pytest.raises(ConfigError, match=r"queue\.user_gcores: 'many' is not a whole number"):
+        read_policy()
+
+
+def test_limits_refuse_at_submission(engine: LocalEngine, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    monkeypatch.setattr(LocalEngine, "_gcores", lambda self: 8)
+    monkeypatch.setattr(LocalEngine, "_check_ledger", lambda self: None)
+    policy_file.write_text(f"queue: {{user_gcores: 1, user_gcores_of: [{os.getuid()}=4], user_queued: 2}}\n")
+    engine.check(spec_of(gcores=4))
+    with pytest.raises(
+        AskTooLarge, match=r"asked for 5 gcores, and your applications may have 4 at a time \(queue\.user"
+    ):
+        engine.check(spec_of(gcores=5))
+    for _ in range(2):
+        submit(engine, "finish")
+    with pytest.raises(Denied, match=r"2 of your applications wait, and 2 may \(queue\.user_queued of node\.yaml\)"):
+        submit(engine, "finish")
+
+
+# ---- turns ----
+
+
+@pytest.fixture
+def make_turns(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., QueuePasses]:
+    """Make passes over a queue in which another user has a runner, or has none."""
+
+    def make(has_runner: bool = True) -> QueuePasses:
+        monkeypatch.setattr(spool, "has_runner", lambda state: has_runner)
+        return QueuePasses(engine.state)
+
+    return make
+
+
+def both(gcores: int = 8) -> QueueContents:
+    other, own = row_of(entry(1, gcores=gcores)), row_of(entry(2, os.geteuid(), gcores=gcores))
+    return QueueContents([other, own], [], [])
+
+
+def starts(turns: QueuePasses, contents: QueueContents) -> list[str]:
+    return [one.job.id for one in turns.decide(contents, MACHINE, 0).decisions if one.starts]
+
+
+def test_who_has_no_runner_is_passed_over(make_turns: Callable[..., QueuePasses]) -> None:
+    contents = both()
+    assert starts(make_turns(), contents) == [contents.waiting[0].id]
+    assert starts(make_turns(has_runner=False), contents) == [contents.waiting[1].id]
+
+
+def test_who_does_not_start_what_is_its_turn_is_passed_over_until_it_did(
+    make_turns: Callable[..., QueuePasses], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("dlapp.cluster.local.runner.queue_pass.time.monotonic", lambda: clock[0])
+    found, contents = make_turns(), both()
+    other, own = (row.id for row in contents.waiting)
+    for passed_s, first in ((0, other), (29, other), (1, other), (1, own), (600, own)):
+        clock[0] += passed_s
+        assert starts(found, contents) == [first]
+    following = row_of(entry(3, gcores=8))
+    started = QueueContents([following, contents.waiting[1]], [], [])
+    assert starts(found, started) == [own]  # which came before it
+    assert starts(found, QueueContents([following], [], [])) == [following.id]
+
+
+def test_gpus_that_others_hold_are_not_given_out(make_turns: Callable[..., QueuePasses]) -> None:
+    contents = both(gcores=7)
+    assert [one.starts for one in make_turns().decide(contents, MACHINE, 2).decisions] == [False, False]
+
+
+def test_a_running_row_counts_though_its_spool_is_gone(engine: LocalEngine) -> None:
+    application = make_application(engine, "waiting")
+    with Queue(engine.state) as queue:
+        (row,) = queue.unsettled()
+        gone: ApplicationRow = row
+        gone.state = RUNNING
+        os.rmdir(os.path.join(engine.state.spool, f"{application}.1.1.0"))
+        assert QueueReader(engine.state).read([gone]).running == [gone]
