@@ -496,34 +496,53 @@ class Client(Closeable):
             NotFound: there is no such application, or the log of one that has ended is nowhere.
             Denied, Unreachable: it cannot be read.
         """
+        return self.log_tails(self.status(application_id))(container, stream, lines)
+
+    def log_tails(self, view: ApplicationView) -> Callable[[int, str, int], bytes]:
+        """Return a function of a container, a stream and a number of lines that does what `log_tail` does.
+
+        Where the logs are is asked for once, at its first call.
+
+        Args:
+            view: of the application.
+        """
         from dlapp.client.logs import Logs, read_logs
 
-        application_id = self._id(application_id)
-        engine, view = self._on(application_id), self.status(application_id)
-        deadline = time.monotonic() + TAIL_PATIENCE_S
-        missing: list[str] = []
-        opened = Logs(
-            lines,
-            lambda log, name: engine.aggregated_log(view, log, name),
-            lambda: min(_collected_in_s(view), deadline - time.monotonic()),
-            lambda: self._engines.login,
-            last_bytes=TAIL_BYTES,
-        )
-        data = bytearray()
-        with contextlib.closing(opened):
-            for piece in read_logs(
-                lambda: (view.state.ended, engine.logs(application_id)),
-                streams=(stream,),
-                wanted=lambda log: log.index == container,
-                opened=opened,
-                missing=missing.append,
-            ):
-                data += piece.data
-                if len(data) > TAIL_BYTES:
-                    break  # somebody still writes there
-        if missing:
-            raise NotFound(missing[0])
-        return bytes(data[:TAIL_BYTES])
+        engine = self._on(view.application_id)
+        found: list[Sequence[LogFiles]] = []
+
+        def look() -> tuple[bool, Sequence[LogFiles]]:
+            if not found:
+                found.append(engine.logs(view.application_id))
+            return view.state.ended, found[0]
+
+        def log_tail(container: int, stream: str, lines: int) -> bytes:
+            deadline = time.monotonic() + TAIL_PATIENCE_S
+            missing: list[str] = []
+            opened = Logs(
+                lines,
+                lambda log, name: engine.aggregated_log(view, log, name),
+                lambda: min(_collected_in_s(view), deadline - time.monotonic()),
+                lambda: self._engines.login,
+                last_bytes=TAIL_BYTES,
+            )
+            data = bytearray()
+            with contextlib.closing(opened):
+                for piece in read_logs(
+                    look,
+                    streams=(stream,),
+                    wanted=lambda log: log.index == container,
+                    opened=opened,
+                    missing=missing.append,
+                ):
+                    data += piece.data
+                    if len(data) > TAIL_BYTES:
+                        break  # somebody still writes there
+            if missing:
+                raise NotFound(missing[0])
+            return bytes(data[:TAIL_BYTES])
+
+        return log_tail
 
     def index_of(self, application_id: AnyApplication, role: str, number: int) -> int:
         """Return CONTAINER_INDEX of a container that is known by its role and its number in it, from 0.

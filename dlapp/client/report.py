@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dlapp.pages.report import TAIL_LINES, Sources, report
-from dlapp.report import ApplicationView, ContainerView
+from dlapp.report import ApplicationView
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -21,13 +21,11 @@ def report_of(client: Client, view: ApplicationView, now_ms: int) -> str:
     """
     application_id = view.application_id
 
-    def log_tail(one: ContainerView, stream: str) -> bytes:
-        return client.log_tail(application_id, one.index, stream=stream, lines=TAIL_LINES)
-
+    log_tail = client.log_tails(view)
     sources = Sources(
         submission=lambda: client.submission(application_id),
         usage=lambda: client.usage(application_id),
-        log_tail=log_tail,
+        log_tail=lambda one, stream: log_tail(one.index, stream, TAIL_LINES),
         sweep=lambda: client.sweep(application_id).results(),
     )
     return report(view, now_ms, sources)

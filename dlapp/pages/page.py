@@ -98,7 +98,7 @@ def page(view: ApplicationView, now_ms: int, extras: Extras = NOTHING_MORE, live
         sections.cause(view),
         sections.receipt(view),
         _sweep(extras),
-        sections.section("Timeline", timeline(view, shown, now_ms)),
+        sections.section("Timeline", timeline(view, shown, now_ms), _partly(len(shown), len(view.containers))),
         _curves(extras),
         containers(view, shown, now_ms, with_ends=with_ends, live=live is not None),
         sections.outputs(view),
@@ -148,6 +148,10 @@ def refresh_line(refreshes: bool, query: str, now_ms: int, links: str = "") -> s
         f"<nav>{links or '<span></span>'}<span>{escape(local_time(now_ms))}, {how} · "
         f'<a href="?{link}">{word}</a></span></nav>'
     )
+
+
+def _partly(shown: int, count: int) -> str:
+    return f"{shown} of {count} containers" if shown < count else ""
 
 
 def _services(live: Live | None) -> str:

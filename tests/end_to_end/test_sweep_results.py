@@ -1,4 +1,4 @@
-"""What users see of a sweep that ran: why trials have no result, the best ones, their pictures."""
+"""Results of a sweep as users see them: why trials have none, the best ones, their pictures."""
 
 from __future__ import annotations
 
