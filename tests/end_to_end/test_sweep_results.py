@@ -68,6 +68,19 @@ def test_trials_without_a_valid_metric_are_named_and_the_best_is_found(tmp_path:
     assert (refused.code, refused.err) == (2, f"Error: {other} has no [sweep]\n")
 
 
+def test_values_that_would_steer_a_terminal_are_exact_for_programs_and_escaped_on_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "trials.jsonl").write_text('{"CASE": "good", "TEXT": "a\\u001b]0;title\\u0007b\\nc"}\n')
+    sweep = {"list": "trials.jsonl", "metric": "accuracy", "goal": "max"}
+    application = launch(properties(tmp_path, REPORTS, sweep=sweep))
+    ended(application)
+    assert run("dlapp-sweep", application, "--best").out.endswith("TEXT='a\x1b]0;title\x07b\nc'\n")
+    for options in (("--best",), ("--csv",), ()):
+        with Terminal("dlapp-sweep", application, *options) as terminal:
+            assert terminal.wait(timeout_s=120) == 0
+            assert b"\x1b]0" not in terminal.raw
+            assert b"title" in terminal.raw
+
+
 def test_no_best_trial_is_exit_code_3(tmp_path: Path) -> None:
     sweep = {"grid.CASE": "silent", "metric": "accuracy", "goal": "max"}
     application = launch(properties(tmp_path, REPORTS, sweep=sweep))
@@ -137,3 +150,25 @@ def test_on_a_terminal_the_leaderboard_follows_the_sweep_to_its_end(tmp_path: Pa
         assert terminal.wait(timeout_s=120) == 0
         lines = [line.split() for line in terminal.text.splitlines()]
     assert ["2", "trials:", "2", "done;", "accuracy,", "max", "is", "best"] in lines
+
+
+def test_a_trial_that_is_behind_is_stopped_softly_and_its_output_counts(tmp_path: Path) -> None:
+    script = """
+        mkdir output; echo begun >output/found
+        echo '{"metrics": {"accuracy": 0.'$A'}, "step": 3}' >>"$DLAPP_REPORT"
+        [ $A -gt 4 ] && exit 0
+        trap 'echo saved >output/found; exit 0' TERM
+        sleep 600 & wait"""
+    sweep = {"grid.A": "8, 2, 9, 4", "metric": "accuracy", "goal": "max", "asha": "1, 9: 2"}
+    file = properties(tmp_path, script, sweep=sweep, to_hdfs={"output_path": "output", "hdfs": f"{tmp_path}/result"})
+    application = launch(file)
+    assert ended(application)["final_status"] == "SUCCEEDED"
+    results = Client().sweep(application).results()
+    assert [(one.parameters["A"], one.state.value, one.why) for one in results.ranked()] == [
+        ("9", "done", ""),
+        ("8", "done", ""),
+        ("4", "stopped", "stopped early at step 3: 0.4, rung 1 needs 0.8"),
+        ("2", "stopped", "stopped early at step 3: 0.2, rung 1 needs 0.8"),
+    ]
+    found = {one.parent.name: one.read_text() for one in (tmp_path / "result/trials").glob("*/found")}
+    assert found == {"0": "begun\n", "1": "saved\n", "2": "begun\n", "3": "saved\n"}

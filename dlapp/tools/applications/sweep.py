@@ -62,15 +62,20 @@ def main(
         if as_json:
             print_json(leaderboard.trial_json(best))
         else:
-            say(*leaderboard.best_lines(best))
+            _print_exactly("".join(f"{line}\n" for line in leaderboard.best_lines(best)))
     elif as_json:
         for line in leaderboard.json_lines(str(sweep.application_id), results):
             click.echo(line)
     elif as_csv:
-        click.echo(leaderboard.csv_text(results), nl=False)
+        _print_exactly(leaderboard.csv_text(results))
     else:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns or None if sys.stdout.isatty() else None
         say(*leaderboard.leaderboard_lines(results, None if everything else lines, columns))
+
+
+def _print_exactly(text: str) -> None:
+    """Print text for programs; on a terminal, what would steer it is escaped."""
+    click.echo("\n".join(map(one_line, text.split("\n"))) if sys.stdout.isatty() else text, nl=False)
 
 
 def _counts(results: SweepResults) -> str:
