@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dlapp.client import Client, engines
+from dlapp.cluster.engine import QueueFacts
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.state import open_state
 from dlapp.cluster.yarn.client.local_files.last_application import last_application, remember
@@ -49,12 +50,23 @@ class Cluster:
         self._ask()
         return [view(one, ms) for one, ms in self.submitted_ms.items()]
 
+    def queue_facts(self) -> QueueFacts:
+        self._ask()
+        return QueueFacts(order=tuple(self.submitted_ms))
+
     def add_receipts(self, views: Sequence[dict[str, Any]]) -> None: ...
 
 
 def view(application_id: str, submitted_ms: int) -> dict[str, Any]:
     who = {"username": "tony", "submitter": "tony"}
-    return {"application_id": application_id, "submitted_ms": submitted_ms, "finished_ms": submitted_ms + 1, **who}
+    state = {"state": "ACCEPTED", "started_ms": None}
+    return {
+        "application_id": application_id,
+        "submitted_ms": submitted_ms,
+        "finished_ms": submitted_ms + 1,
+        **who,
+        **state,
+    }
 
 
 @pytest.fixture
@@ -129,6 +141,25 @@ def test_a_list_has_the_applications_of_both_and_says_who_is_silent(cluster: Clu
     assert [str(one) for one in silent] == ["rm:8088: refused"]
     with pytest.raises(Unreachable):
         client("local").list_json()
+
+
+def test_the_queue_is_that_of_both_and_without_a_resourcemanager_that_of_this_machine(
+    cluster: Cluster, here: str
+) -> None:
+    with Queue(open_state(load_config().local.state_dir)) as queue, queue.change():
+        queue.update(int(here.rpartition("_")[2]), state="held")
+    cluster.submitted_ms = {ON_YARN: 1}
+    remember(ON_YARN, 1)
+    found = client("local").queue_json()["applications"]
+    assert [(one["application_id"], one["place"]) for one in found] == [(here, None), (ON_YARN, 1)]
+    cluster.dead = True
+    silent: list[Unreachable] = []
+    left = client("local").queue_json(unanswered=silent.append)["applications"]
+    assert [one["application_id"] for one in left] == [here]
+    assert [str(one) for one in silent] == ["rm:8088: refused"]
+    for default in ("local", "yarn"):
+        with pytest.raises(Unreachable):
+            client(default).queue_json(unanswered=silent.append if default == "yarn" else None)
 
 
 def test_a_machine_that_has_no_queue_gets_none_by_looking(cluster: Cluster, state_dir: Any) -> None:

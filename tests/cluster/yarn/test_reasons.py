@@ -29,9 +29,10 @@ ONE, TWO = NODES.values()
 
 
 def queues() -> dict[str, str]:
-    """Properties of queues: small has little at most, mine little for one user, masters one ApplicationMaster."""
+    """Properties of queues: small has little at most, mine little for one user, masters one ApplicationMaster, and the
+    queue above inner has little."""
     keys: dict[str, dict[str, float]] = {
-        "default": {"capacity": 60, "user-limit-factor": 10},
+        "default": {"capacity": 50, "user-limit-factor": 10},
         "small": {"capacity": 20, "maximum-capacity": 25, "user-limit-factor": 10},
         "mine": {"capacity": 10, "maximum-capacity": 100, "user-limit-factor": 1},
         "masters": {
@@ -41,7 +42,10 @@ def queues() -> dict[str, str]:
             "user-limit-factor": 10,
         },
     }
-    found = {f"{ROOT}.queues": ",".join(keys), f"{ROOT}.accessible-node-labels": "*"}
+    found = {f"{ROOT}.queues": ",".join((*keys, "above")), f"{ROOT}.accessible-node-labels": "*"}
+    found |= {f"{ROOT}.above.queues": "inner", f"{ROOT}.above.capacity": "10", f"{ROOT}.above.maximum-capacity": "25"}
+    keys["above.inner"] = {"capacity": 100, "maximum-am-resource-percent": 1, "user-limit-factor": 10}
+    found[f"{ROOT}.above.accessible-node-labels.fast.capacity"] = "0"
     found[f"{ROOT}.accessible-node-labels.fast.capacity"] = "100"
     for name, values in keys.items():
         found |= {f"{ROOT}.{name}.{key}": str(value) for key, value in values.items()}
@@ -200,6 +204,63 @@ def test_nodes_that_are_left_out_full_or_without_a_label_are_named(cluster: Clus
     one, why = cluster.waiting("label", "label", node_label="fast", memory=256)
     assert why.message == "no node that runs has the label fast"
     assert why.change.startswith("without node_label: now")
+
+
+def test_a_limit_of_the_queue_above_and_nodes_that_are_named_are_reasons(cluster: Cluster) -> None:
+    first = cluster.running("first", queue="inner", memory=1536)
+    one, why = cluster.waiting("second", "queue_limit", queue="inner", memory=512)
+    assert "queue above has" in why.message
+    assert f"{ROOT}.above.maximum-capacity" in why.message
+    assert why.change.startswith("queue default: now")
+    cluster.kill(one)
+    cluster.kill(cluster.running("second", queue="default", memory=512), first)
+
+    cluster.running("big", nodes=ONE, memory=3072)
+    one, why = cluster.waiting("named", "excluded_nodes", nodes=ONE, memory=2048)
+    assert why.message == f"nodes leaves out {TWO}, where there is room"
+    assert why.change == f"without nodes: now, on {TWO}"
+    cluster.kill(one)
+    cluster.running("named", memory=2048)
+
+
+def test_a_full_label_is_a_reason_and_without_it_the_application_starts(cluster: Cluster, queued: Hadoop) -> None:
+    nodes = queued.get(f"{queued.rm_url}/ws/v1/cluster/nodes")["nodes"]["node"]
+    (node,) = [one["id"] for one in nodes if one["nodeHostName"] == TWO]
+    label(queued, node, "fast")
+    try:
+        cluster.running("holder", node_label="fast", memory=3328)
+        one, why = cluster.waiting("label", "label", node_label="fast", memory=1024)
+        assert why.message == f"the nodes with the label fast are full, {ONE} without it has room"
+        assert why.change == f"without node_label: now, on {ONE}"
+        cluster.kill(one)
+        cluster.running("label", memory=1024)
+        cluster.end()
+    finally:
+        label(queued, node, "")
+
+
+def test_a_role_that_waits_for_another_is_a_reason(cluster: Cluster, tmp_path: Path) -> None:
+    """Waits for other applications and for a release are in tests/end_to_end/test_start_conditions.py."""
+    client = cluster.client
+    roles = {
+        "role trainer": {"command": "sleep 600", "memory": 256},
+        "role judge": {"command": "true", "memory": 256, "depends_on": "trainer:done"},
+    }
+    file = properties(tmp_path, "true", name="roles", application={"gang": "none"}, **roles)
+    file.write_text(file.read_text().replace("user_shell_script=start.sh\n", ""))
+    one = client.submit(str(file)).application_id
+    until(lambda: (found := client.status(one).waiting) is not None and found.code == "dependency", 120)
+    found = client.why(one).waiting
+    assert found is not None
+    assert found.message == "judge waits for trainer (done)"
+    cluster.kill(one)
+
+
+def label(hadoop: Hadoop, node: str, name: str) -> None:
+    """Give a node a label, or none."""
+    query = f"user.name={getpass.getuser()}" + (f"&labels={name}" if name else "&labels=")
+    url = f"{hadoop.rm_url}/ws/v1/cluster/nodes/{node}/replace-labels?{query}"
+    urllib.request.urlopen(urllib.request.Request(url, b"", method="POST"), timeout=20).close()
 
 
 def test_gpus_in_pieces_and_a_service_that_is_away_are_named(cluster: Cluster) -> None:

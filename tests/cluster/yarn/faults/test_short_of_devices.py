@@ -16,6 +16,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.ids import ApplicationId
 from dlapp.launch_spec import LedgerSettings
+from dlapp.messages import Phase
 from dlapp.report import ApplicationView, Cause
 from tests.applications import properties
 from tests.cluster.yarn.on_yarn import until
@@ -30,8 +31,13 @@ DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
 class Place:
     """A cluster with a ledger, in which this machine is both nodes; each has a record of its own, too."""
 
-    def __init__(self, directory: Path, client: Client, settings: LedgerSettings) -> None:
-        self.directory, self.client, self._settings = directory, client, settings
+    def __init__(self, directory: Path, client: Client, settings: LedgerSettings, options: dict[str, str]) -> None:
+        self.directory, self.client, self._settings, self._options = directory, client, settings, options
+
+    def without_ledger(self) -> Client:
+        """Return a client whose applications hold GPUs of YARN's, and wait for a ledger that is not there."""
+        away = {"gpuid.zookeeper.ensemble": "127.0.0.1:1", "gpuid.zookeeper.credentials": "none"}
+        return Client(load_config(self._options | away, environ={}))
 
     def ill(self, host: str, count: int = 3) -> None:
         """Some of the four GPUs of a node are in quarantine."""
@@ -75,7 +81,7 @@ def place(hadoop: Hadoop, zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pyt
         lock_dir=options["gpuid.lock_dir"],
     )
     with Client(load_config(options, environ={})) as client:
-        yield Place(tmp_path, client, settings)
+        yield Place(tmp_path, client, settings, options)
 
 
 @pytest.mark.slow
@@ -93,6 +99,33 @@ def test_where_no_node_has_enough_they_are_tried_all_the_same(place: Place) -> N
         place.ill(host)
     end = place.run()
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
+
+
+@pytest.mark.slow
+def test_gpus_in_quarantine_are_the_reason_of_a_wait_and_with_fewer_it_starts(place: Place) -> None:
+    place.ill(FIRST)
+
+    def submit(name: str, client: Client = place.client, **resources: object) -> ApplicationId:
+        file = properties(place.directory, "true", name=name, resources={"memory": 256, **resources})
+        return client.submit(str(file)).application_id
+
+    with place.without_ledger() as other:
+        holder = submit("holder", other, gcores=4, nodes=SECOND)
+    until(lambda: [one.phase for one in place.client.status(holder).containers] == [Phase.LEASING], 120)
+    one = submit("two", gcores=2)
+
+    def reason() -> str:
+        waiting = place.client.status(one).waiting
+        return "" if waiting is None else waiting.code
+
+    until(lambda: reason() == "gpus_quarantined", 120)
+    why = place.client.why(one).waiting
+    assert why is not None
+    assert why.message == f"needs 2 GPUs, {FIRST} has 1 free, 3 are in quarantine"
+    assert why.change == f"1 GPU: now, on {FIRST} (--set resources.gcores=1)"
+    place.client.kill(one)
+    assert place.client.wait(submit("one", gcores=1), timeout_s=120).cause is Cause.SUCCEEDED
+    place.client.kill(holder)
 
 
 @pytest.mark.slow
