@@ -16,6 +16,7 @@ from dlapp.messages import Fault
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, ended_with
+from dlapp.system.processes.oom_kills import OomKills
 from dlapp.system.processes.proc import descendants
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters, read_tree
 
@@ -128,6 +129,7 @@ class PlainRun:
         self._kill_again_at: float | None = None
         self._result: PayloadExit | None = None
         self._counters = self._before = NOTHING_KNOWN
+        self._oom_kills = OomKills()
 
     def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
         """See `Running.start`."""
@@ -142,6 +144,7 @@ class PlainRun:
         files = payload.life, payload.stdout, payload.stderr, payload.exit_file
         argv = [SHELL, payload.wrapper, "exec", *files, *words]
         self._before = self._guardian.counters()
+        self._oom_kills.sample()
         try:
             env = {**payload.env, **late_env}
             self._guardian.order("start", payload.keep_fds, argv=argv, env=env, cwd=payload.workspace)
@@ -159,7 +162,7 @@ class PlainRun:
         if self._result is None:
             message = self._guardian.news()
             if message is not None and message["ended"] is not None:
-                self._result = ended_with(message["ended"])
+                self._result = self._with_reason(ended_with(message["ended"]))
                 # Exact, and less than what was read where a process that ended was counted twice for a moment.
                 cpu_s, read_bytes, written_bytes, largest_bytes = message["used"]
                 self._counters = self._counters._replace(
@@ -176,9 +179,18 @@ class PlainRun:
                 self._guardian.kill_inner()
         return self._result
 
+    def _with_reason(self, ended: PayloadExit) -> PayloadExit:
+        """Say so where the kernel killed a process at the time when somebody unknown killed the payload."""
+        is_killed = signal.SIGKILL in (ended.signal, (ended.exit_code or 0) - 128)
+        if not is_killed or self._kill_again_at is not None or not self._oom_kills.happened():
+            return ended
+        text = "the kernel killed a process of this node for lack of memory at that time"
+        return ended._replace(problem="; ".join(filter(None, (ended.problem, text))))
+
     def counters(self) -> ResourceCounters:
         """See `Running.counters`."""
         if self._result is None:
+            self._oom_kills.sample()
             self._counters = self._counters.updated(self._guardian.counters().since(self._before))
         return self._counters
 

@@ -739,6 +739,12 @@ ON_SERVERS = {
     "more memory than asked for, in Docker": OnServer(
         "memory_limit", "user", "task/test_causes.py::test_a_payload_that_docker_ended_for_memory_is_named", "Docker"
     ),
+    "the memory of the node is used up, without Docker": OnServer(
+        "node_memory",
+        "user",
+        "task/test_causes.py::test_a_plain_payload_is_killed_when_the_kernel_kills_for_memory",
+        "Linux, Docker",
+    ),
     "more memory than asked for, on YARN": OnServer(
         "memory_limit",
         "user",

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from dlapp.launch_spec import DockerSettings
-from dlapp.messages import Diagnosis, TaskResult
+from dlapp.messages import Diagnosis, Phase, TaskResult
 from dlapp.spec import Resources
+from dlapp.system.processes.oom_kills import kill_count
 from tests.services.containers.dockerd import IMAGE, Dockerd, busybox_root
 from tests.services.containers.registry import Registry
 from tests.services.disks import small_disk
@@ -43,6 +44,22 @@ def test_a_payload_that_docker_ended_for_memory_is_named(place: Path, dockerd: D
     launch = {"docker": DockerSettings(dockerd.host, "none")}
     result = failed(place, script, launch, docker_image=IMAGE, resources=limits)
     assert (cause(result).rule, cause(result).fault.value) == ("memory_limit", "user")
+
+
+@pytest.mark.docker
+def test_a_plain_payload_is_killed_when_the_kernel_kills_for_memory(place: Path, dockerd: Dockerd) -> None:
+    script = f"until [ -e {place}/go ]; do sleep 0.02; done; kill -KILL $$"
+    with FakeAm(place / "containers", **workspace_archive(place, {"run.sh": script})) as am:
+        am.start()
+        am.wait_until(lambda: any(one.phase is Phase.RUNNING for one in am.reports))
+        before = kill_count()
+        words = ("run", "--rm", "--detach", "--network", "none", "--memory", "16m", IMAGE)
+        dockerd.docker(*words, "sh", "-c", "head -c 200000000 /dev/zero | tail")
+        am.wait_until(lambda: kill_count() != before)
+        (place / "go").touch()
+        result = am.result()
+    assert result.message == "the kernel killed a process of this node for lack of memory at that time"
+    assert (cause(result).rule, result.signal) == ("node_memory", 9)
 
 
 @pytest.mark.docker

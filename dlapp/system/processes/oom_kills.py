@@ -1,0 +1,52 @@
+"""Processes that the kernel has killed on this machine because memory was used up, whose they ever were.
+
+Nobody but root learns which ones these were; how many there are everybody may read. Source: proc(5), /proc/vmstat.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+WINDOW_S = 10.0
+"""Before the end of a process in which such a kill is taken for its own; between two samples of it are 5 s at most."""
+
+
+def kill_count() -> int | None:
+    """Return how many processes the kernel has killed for memory since the machine was started; None: not known."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            lines = file.read(65536)
+    except OSError:
+        return None
+    _, name, rest = lines.partition(b"\noom_kill ")
+    return int(rest.split(b"\n", 1)[0]) if name else None
+
+
+class OomKills:
+    """Watch for such kills, by samples.
+
+    Args:
+        count: returns how many there have been.
+        clock: [s].
+    """
+
+    def __init__(
+        self, count: Callable[[], int | None] = kill_count, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._count, self._clock = count, clock
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def sample(self) -> None:
+        """Take note of how many there are now."""
+        if (count := self._count()) is not None:
+            now_s = self._clock()
+            self._samples.append((now_s, count))
+            while len(self._samples) > 1 and self._samples[1][0] <= now_s - WINDOW_S:
+                self._samples.popleft()
+
+    def happened(self) -> bool:
+        """Return whether there was one in the last `WINDOW_S`, or since the last sample before that."""
+        self.sample()
+        return bool(self._samples) and self._samples[-1][1] > self._samples[0][1]
