@@ -66,6 +66,7 @@ print-color-adjust:exact}
 .key{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;padding:0;margin:.5rem 0;font-size:.87rem}
 .key i{display:inline-block;width:.75em;height:.75em;margin-right:.4em;border-radius:.15em;print-color-adjust:exact}
 svg{display:block;width:100%;overflow:visible}
+.wide{min-width:40rem;max-width:56rem;margin:.4rem 0 .8rem}
 .gantt{display:grid;grid-template-columns:max-content 1fr;gap:0 .8rem;font-size:.8rem;line-height:1}
 .names,.times,.plot{position:relative}
 .names{color:var(--soft);width:var(--w);max-width:30vw}
@@ -92,7 +93,7 @@ footer{margin-top:2rem;font-size:.87rem}
 @media(max-width:40rem){body{padding:.8rem .8rem 2rem}.lines>div{grid-template-columns:1fr}th,td{padding-right:.7rem}
 .facts{grid-template-columns:repeat(auto-fill,minmax(min(8.5rem,100%),1fr))}}
 @media print{html{font-size:12px}body{max-width:none;padding:0;font-size:11px}h2{break-after:avoid}
-.scroll,.log{overflow:visible}
+.scroll,.log{overflow:visible}.wide{min-width:0}
 .log{max-height:none}.ends ::details-content{content-visibility:visible;height:auto}
 .n,.w{white-space:normal}td{overflow-wrap:anywhere;min-width:4rem}
 pre{border:1px solid var(--line);font-size:9.5px}figure,tr{break-inside:avoid}a{color:inherit}nav{display:none}}

@@ -143,9 +143,10 @@ def learning_curves(results: SweepResults, ranked: Sequence[TrialView]) -> str:
 def _figure(heading: str, title: str, frame: str, lines: str) -> str:
     texts = f"<span>{escape(heading)}</span><small>{escape(title)}</small>"
     return (
-        f'<figure><h3>{texts}</h3><svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img">'
+        f'<figure><h3>{texts}</h3><div class="scroll" tabindex="0" role="region" aria-label="{escape(heading)}">'
+        f'<svg class="wide" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img">'
         f'<title>{escape(title)}</title><g class="soft" fill="currentColor" font-size="11">{frame}</g>{lines}</svg>'
-        "</figure>"
+        "</div></figure>"
     )
 
 
@@ -212,7 +213,8 @@ def _table(results: SweepResults, trials: Sequence[TrialView]) -> str:
         ]
         body.append(f'<tr><td class="n">{one.number}</td>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>')
     return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{titles}</tr></thead><tbody>{"".join(body)}</tbody>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="trials"><table>'
+        f"<thead><tr>{titles}</tr></thead><tbody>{''.join(body)}</tbody>"
         "</table></div>"
     )
 
