@@ -300,6 +300,56 @@ def test_a_reason_that_cannot_be_read_is_shown_as_its_words(engine: LocalEngine,
         assert (found.diagnostics, found.waiting.code, found.waiting.message) == (words, "nodes_full", words)
 
 
+def test_a_short_one_starts_before_the_first_if_that_is_not_delayed(engine: LocalEngine, tmp_path: Path) -> None:
+    first = submit(engine, "wait", str(tmp_path / "first"), memory_mib=600, max_runtime_s=3600.0)
+    running(engine, first)
+    large = submit(engine, "wait", str(tmp_path / "large"), memory_mib=900)
+    long = submit(engine, "wait", str(tmp_path / "long"), memory_mib=300, max_runtime_s=7200.0)
+    short = submit(engine, "wait", str(tmp_path / "short"), memory_mib=300, max_runtime_s=600.0)
+    running(engine, short)
+    assert engine.view(long).diagnostics == "waiting: 1 ahead"
+    assert "needs" in engine.view(large).diagnostics
+    for name in ("first", "short"):
+        (tmp_path / name).touch()
+    running(engine, large)
+
+
+def test_a_higher_priority_starts_first(engine: LocalEngine, tmp_path: Path) -> None:
+    running(engine, submit(engine, "wait", str(tmp_path / "first"), memory_mib=600))
+    low = submit(engine, "wait", str(tmp_path / "low"), memory_mib=900)
+    wait_until(lambda: "needs" in engine.view(low).diagnostics)
+    high = submit(engine, "wait", str(tmp_path / "high"), memory_mib=900, priority=1)
+    wait_until(lambda: "needs" in engine.view(high).diagnostics)
+    wait_until(lambda: engine.view(low).diagnostics == "waiting: 1 ahead")
+    (tmp_path / "first").touch()
+    running(engine, high)
+    (tmp_path / "high").touch()
+    running(engine, low)
+
+
+def test_nothing_starts_by_an_operators_file_that_cannot_be_meant(
+    start_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from dlapp.cluster.local import queue_state
+
+    (tmp_path / "node.yaml").write_text("queue: {user_gcores: many}\n")
+    engine = start_engine()
+    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    application = submit(engine, "quick")
+    monkeypatch.setattr(queue_state, "POLICY_FILE", str(tmp_path / "node.yaml"))
+    monkeypatch.setattr(queue_state.read_policy, "__kwdefaults__", {"owner": os.getuid()})
+    lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
+    runner = runner_module.Runner(engine.state, engine._settings, lock)
+    runner._start_what_fits()
+    waiting = engine.view(application).waiting
+    assert waiting is not None
+    assert waiting.code == "service_away"
+    assert "node.yaml:1: queue.user_gcores: 'many' is not a whole number" in waiting.message
+    (tmp_path / "node.yaml").unlink()
+    runner.run()
+    assert engine.view(application).state is State.FINISHED
+
+
 def test_what_fits_together_runs_together(engine: LocalEngine) -> None:
     ids = [submit(engine, "sleep", memory_mib=250) for _ in range(4)]
     running(engine, *ids)
@@ -826,6 +876,27 @@ def test_gpus_are_one_for_the_machine_whoever_asks(start_engine: Callable[..., L
     running(tony, second)
     ann.tend()
     assert ended(ann, first).state is State.FAILED
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_devices")
+def test_programs_without_gpus_run_while_the_first_waits_for_gpus(
+    start_engine: Callable[..., LocalEngine], tmp_path: Path
+) -> None:
+    engine, other = start_engine(), start_engine("-other")
+    for holder, what in ((engine, "own"), (other, "foreign")):
+        first = submit(holder, "wait", str(tmp_path / what), gcores=1)
+        running(holder, first)
+        both = submit(engine, "wait", str(tmp_path / f"{what}-both"), gcores=2)
+        one, none = submit(engine, "sleep", gcores=1), submit(engine, "sleep")
+        running(engine, none)
+        assert "needs 2 gcores, 1 free" in engine.view(both).diagnostics
+        assert engine.view(one).diagnostics == "waiting: 1 ahead"
+        engine.kill(one, "the test")
+        (tmp_path / what).touch()
+        running(engine, both)
+        (tmp_path / f"{what}-both").touch()
+        ended(engine, both)
 
 
 @pytest.mark.usefixtures("two_devices")

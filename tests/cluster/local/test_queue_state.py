@@ -188,6 +188,7 @@ def test_a_command_shows_the_order_and_the_limits(engine: LocalEngine, policy_fi
     assert views[applications[2]]["message"] == (
         "its user has more than 2 applications in the queue (queue.user_queued)"
     )
+    assert engine.view_in_full_json(applications[2])["waiting"]["change"] == ""
 
 
 def test_shares_are_of_the_usage_that_counts(engine: LocalEngine, policy_file: Path) -> None:

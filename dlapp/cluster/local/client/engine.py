@@ -555,7 +555,10 @@ class LocalEngine(Closeable):
         from dlapp.spec import Submission
 
         spec = from_json(Submission, self._submission_json(application_id)).spec
-        told = self._waits().in_full(spec, self._waiting().before(row.id), row)
+        order = self._waiting()
+        told = self._waits().in_full(spec, order.before(row.id), row)
+        if order.obstacle(row.id) is not None:
+            told["change"] = ""  # it would still be above a limit
         return view | {"waiting": view["waiting"] | told}
 
     def plan(self, spec: AppSpec) -> PlanFacts:

@@ -70,7 +70,7 @@ from dlapp.system.files import check_own_directory
 from dlapp.system.machine import boot_id
 from dlapp.system.processes.proc import open_process, start_time
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
-from dlapp.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING
+from dlapp.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, Waiting
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.runner.orphans import OrphanReaper
@@ -429,6 +429,8 @@ class Runner:
         waiting = ""
         if capacity is not None and free is not None:
             waiting = self._reason_of(row, obstacle, capacity, free, running)
+        elif obstacle.is_known:
+            waiting = _reason_json(Waiting(code=obstacle.code, message=obstacle.text))
         with self._queue.change():
             self._queue.add_columns()
             self._queue.update(row.number, reason=obstacle.text, waiting=waiting)
@@ -535,13 +537,9 @@ class Runner:
         running: Sequence[ApplicationRow],
     ) -> str:
         """Return the reason in its JSON form; its words are those of the obstacle."""
-        import json
-
         from dlapp.cluster.local.reasons import facts_of, whole_ask
         from dlapp.cluster.reasons.tiers import choose
-        from dlapp.serialization import to_json
         from dlapp.value import replace
-        from dlapp.waiting import Waiting
 
         reason = Waiting(code=obstacle.code, message=obstacle.text)
         if not obstacle.is_known:
@@ -555,7 +553,7 @@ class Runner:
             found = choose(facts_of([whole_ask(row)], capacity, free, running, gpus=gpus))
             if found.code != STARTING:
                 reason = replace(found, message=obstacle.text)
-        return json.dumps(to_json(reason), separators=(",", ":"))
+        return _reason_json(reason)
 
     def _start(self, row: ApplicationRow, capacity: Amounts) -> Obstacle | None:
         """Start a row's ApplicationMaster; what it still waits for, or None: it was started, or has ended."""
@@ -857,6 +855,14 @@ class Runner:
         history.clear_old(self._state, self._queue, self._settings, self._uid, now_s)
         self._passes.forget_usage(now_s)
         self._history_at = time.monotonic() + HISTORY_S
+
+
+def _reason_json(reason: Waiting) -> str:
+    import json
+
+    from dlapp.serialization import to_json
+
+    return json.dumps(to_json(reason), separators=(",", ":"))
 
 
 def _name(home: str, pid: int) -> None:
