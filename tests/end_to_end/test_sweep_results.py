@@ -127,6 +127,11 @@ def test_optuna_goes_on_with_what_it_learned_when_the_application_master_is_kill
     assert [one.state for one in results.trials] == [TrialState.DONE] * 40
     early, late = (sum(float(values[n]) for n in range(*ends)) for ends in ((0, 10), (30, 40)))
     assert late < early
+    done = run("dlapp-launcher", "--resume", application, "--wait", "--set", "sweep.trials=44", "--json", timeout_s=170)
+    assert done.code == 0, done.err
+    resumed = Client().sweep(json.loads(done.out)["application_id"]).results()
+    assert resumed.counts() == {"done": 44}
+    assert {one.number: one.parameters["X"] for one in resumed.trials[:40]} == values
 
 
 def test_a_plan_says_how_many_trials_and_hours_there_are_at_most(tmp_path: Path) -> None:
