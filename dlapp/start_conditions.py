@@ -119,6 +119,19 @@ def waiting_text(pending: Iterable[After]) -> str:
     return f"waits for the end of {', '.join(names[:_NAMED])}{more}"
 
 
+def plan_texts(after: Iterable[After], ends: Mapping[str, str], *, is_held: bool) -> tuple[str, str]:
+    """Return what an application that is not submitted yet would wait for, besides room: others, and a release; empty:
+    nothing.
+
+    Args:
+        after, ends: as of `judge`.
+        is_held: it asks to be held.
+    """
+    pending = judge(after, ends).pending
+    held = "it is held until it is released (dlapp-release)" if is_held else ""
+    return waiting_text(pending) if pending else "", held
+
+
 def held_text(application_id: str) -> str:
     """Return that an application is held, for users."""
     return f"it is held until it is released ({release_text(application_id)})"

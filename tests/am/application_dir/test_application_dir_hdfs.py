@@ -16,7 +16,7 @@ from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.model import events
 from dlapp.cluster import Heartbeat
 from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
-from dlapp.cluster.yarn.staging import AM, KILL, SOFT_KILL, TRIALS, VIEW, StagingPaths
+from dlapp.cluster.yarn.staging import AM, KILL, RELEASE, SOFT_KILL, TRIALS, VIEW, StagingPaths
 from dlapp.cluster.yarn.staging import SUBMISSION as SUBMISSION_FILE
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
@@ -170,6 +170,8 @@ class Attempt:
                 self.marks.append((KILL, by))
             case events.SoftKill(by):
                 self.marks.append((SOFT_KILL, by))
+            case events.Release(by):
+                self.marks.append((RELEASE, by))
             case Heartbeat(shut_down=str(why)):
                 self.others.append(why)
                 self.told.set()
@@ -470,6 +472,9 @@ def test_a_mark_that_cannot_be_read_at_first_is_looked_at_again_and_hides_no_oth
     files.before_read = lambda _: None
     until(lambda: len(first.marks) == 2)
     assert first.marks[1] == (SOFT_KILL, "tony")
+    files.write(f"{first.home.directory}/{RELEASE}", b'{"by": "anna"}', 0o600)
+    until(lambda: len(first.marks) == 3)
+    assert first.marks[2] == (RELEASE, "anna")
 
 
 NOT_OURS = (b"", b"{", b"[]", b"null", b"1", b"{}", b'{"attempt": null}', b'{"attempt": "x"}', b"\xff")

@@ -91,6 +91,9 @@ def test_one_waits_for_the_end_of_others_and_starts_or_ends_by_how_they_end(
     assert view.diagnostics == f"waits for the end of {bad} (ok)"
     full = engine.view_in_full_json(str(whatever))["waiting"]
     assert (full["code"], full["message"]) == ("dependency", f"waits for the end of {bad} (any), {first} (ok)")
+    specs = spec_of("quick", after=(After(str(first)),)), spec_of("quick", hold=True)
+    planned = [engine.plan(one).waiting for one in specs]
+    assert [one.code for one in planned] == ["dependency", "held"]
     kill_runner(engine)  # what was waited for is in the rows
     engine.tend()
     (tmp_path / "go").touch()

@@ -10,6 +10,7 @@ from dlapp.cluster.engine import PlanFacts
 from dlapp.cluster.local import spool
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
 from dlapp.cluster.local.reasons import THIS_MACHINE, facts_of
+from dlapp.cluster.local.runner.dependencies import ends_of
 from dlapp.cluster.local.schedule import QueuedApplication, amounts_of
 from dlapp.cluster.local.state import StateDir
 from dlapp.cluster.local.views import amounts_json
@@ -21,6 +22,7 @@ from dlapp.errors import DlappError
 from dlapp.scheduler.amounts import Amounts
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec
+from dlapp.start_conditions import plan_texts
 from dlapp.system import clock
 from dlapp.system.owners import user_name
 from dlapp.value import replace
@@ -58,7 +60,8 @@ class MachineWaits:
             spec: of the application.
             waiting: all that wait.
         """
-        facts = self._facts(spec, waiting)
+        dependency, held = plan_texts(spec.after, ends_of(self._queue, spec.after), is_held=spec.hold)
+        facts = replace(self._facts(spec, waiting), dependency=dependency, held=held)
         reason = choose(facts)
         if reason.code == STARTING:
             reason = replace(reason, message="it would start now")

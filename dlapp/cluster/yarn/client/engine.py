@@ -144,6 +144,11 @@ class YarnEngine(Closeable):
 
     def _check_after(self, spec: AppSpec) -> None:
         """Refuse to wait for what is not there, is another user's, or did not end as it should. Raises SpecError."""
+        if failure := judge(spec.after, self._ends_of(spec)).failure:
+            raise SpecError("application.after", failure)
+
+    def _ends_of(self, spec: AppSpec) -> dict[str, str]:
+        """Return how the applications that one waits for have ended, for those that have. Raises SpecError."""
         ends = {}
         for one in spec.after:
             try:
@@ -157,8 +162,7 @@ class YarnEngine(Closeable):
                 ends[one.application_id] = KILLED
             elif report.state.ended:
                 ends[one.application_id] = how_ended(report.final_status.value)
-        if failure := judge(spec.after, ends).failure:
-            raise SpecError("application.after", failure)
+        return ends
 
     def _node_lines(self, spec: AppSpec) -> list[str]:
         """Return what the user is told of the nodes of now; an old list serves where there is nothing to tell."""
@@ -209,7 +213,7 @@ class YarnEngine(Closeable):
     def plan(self, spec: AppSpec) -> PlanFacts:
         """Return what is known here about an application that might be submitted now. Raises AskTooLarge,
         Unreachable."""
-        return ClusterFacts(self._session).plan(spec, clock.now_ms())
+        return ClusterFacts(self._session).plan(spec, clock.now_ms(), self._ends_of(spec))
 
     def queue_facts(self) -> QueueFacts:
         """Return in which order the applications that wait are to start, by queue, and when. Raises Unreachable."""

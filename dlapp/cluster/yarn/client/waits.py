@@ -23,6 +23,7 @@ from dlapp.errors import AskTooLarge, DlappError
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, State
 from dlapp.spec import AppSpec
+from dlapp.start_conditions import plan_texts
 from dlapp.system.text import shown
 from dlapp.value import replace
 from dlapp.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, ContainerAsk, Estimate, Waiting
@@ -145,11 +146,19 @@ class ClusterFacts:
             waiting = replace(waiting, estimate=self.estimate(report.queue, job, now_ms, exclude=report))
         return _with(view, report, waiting)
 
-    def plan(self, spec: AppSpec, now_ms: int) -> PlanFacts:
-        """Return what is known about an application that might be submitted now."""
+    def plan(self, spec: AppSpec, now_ms: int, ends: Mapping[str, str]) -> PlanFacts:
+        """Return what is known about an application that might be submitted now.
+
+        Args:
+            spec: of the application.
+            now_ms: the time [ms since 1970].
+            ends: how applications that it waits for have ended, for those that have.
+        """
         queue, master = spec.queue or "default", master_ask(self._session.config.yarn.am_memory_mib)
         facts = self.of(asks_of(spec), queue, spec.username, {})
-        facts = replace(facts, largest=_ours(self._session.largest(), self._session.dialect()))
+        dependency, held = plan_texts(spec.after, ends, is_held=spec.hold)
+        largest = _ours(self._session.largest(), self._session.dialect())
+        facts = replace(facts, largest=largest, dependency=dependency, held=held)
         waiting = choose(facts)
         if waiting.code == STARTING:
             of_master = choose(replace(facts, asks=(master,)))
