@@ -7,6 +7,7 @@ each policy, all at the same time.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -22,11 +23,12 @@ from dlapp.report import ApplicationView, Cause
 from dlapp.spec import RoleFailure
 from tests.am.gangs.test_killed_ranks import AFTER_GATE, expected
 from tests.applications import processes, wait_for
+from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.processes import am_at_points
 
 END_S = 120.0
 PAYLOAD = "its payload"
-PHASES = (Phase.STARTING, Phase.UNPACKING, Phase.FETCHING, Phase.WAITING, Phase.RUNNING, Phase.STORING, Phase.RELEASING)
+BEFORE_GATE = (Phase.STARTING, Phase.UNPACKING, Phase.FETCHING, Phase.LEASING, Phase.WAITING)
 POLICIES = (RoleFailure.RESTART_GANG, RoleFailure.RESTART, RoleFailure.FAIL)
 SCRIPT = """\
 #!/bin/sh
@@ -63,7 +65,7 @@ class Gang:
         word = victim if isinstance(victim, str) else victim.value
         (directory / "app.properties").write_text(
             f"[application]\nappname={policy.value}\nuser_dev_workspace_path=w\nkill_grace=2s\n"
-            "[resources]\nmemory=64m\ngcores=0\n"
+            f"[resources]\nmemory=64m\ngcores={int(victim is Phase.LEASING)}\n"
             f"[role worker]\ninstances=2\nretries=1\non_failure={policy.value}\n"
             f"script=run.sh\nargs={directory} '{word}'\n"
             f"[from_hdfs]\nhdfs={directory}/data\ninput_path=in\n"
@@ -101,13 +103,24 @@ class Gang:
 
 
 @pytest.fixture
-def client(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
+def client(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """Client of an embedded engine whose tasks of index 1 die in the phase of the test."""
     phase = request.getfixturevalue("victim")
     point = "" if isinstance(phase, str) else f"task 1 {phase.value}"
+    options = {"local.state_dir": str(tmp_path / "state"), "local.vcores": "100"}
+    environment: dict[str, str] = {}
+    if phase is Phase.LEASING:
+        devices = [StubDevice(uuid=f"GPU-{n}") for n in range(2 * len(POLICIES))]
+        environment = with_devices(tmp_path, devices)
+        options["local.gcores"] = str(len(devices))
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("dlapp.gpuid.health.nvml.library_is_there", lambda: True)
+        monkeypatch.setattr("dlapp.system.processes.spawn._KEPT_VARIABLES", ("PATH", *environment))
     # Before the gate the ApplicationMaster must see the death before the gang could be complete.
-    program = am_at_points.install(tmp_path, point, others_wait_for=3 if point and phase not in AFTER_GATE else 0)
-    config = load_config({"local.state_dir": str(tmp_path / "state"), "local.vcores": "100"})
+    waited_for = 3 if phase in BEFORE_GATE else 0
+    program = am_at_points.install(tmp_path, point, others_wait_for=waited_for, environment=environment)
+    config = load_config({**options, "gpuid.lock_dir": os.environ["DLAPP_GPUID_LOCK_DIR"]})
     engine = LocalEngine(config, program=(str(program),))
     with Client(config, engine=engine) as one:
         yield one
@@ -119,7 +132,7 @@ def client(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("victim", [*PHASES, PAYLOAD], ids=lambda one: getattr(one, "value", one))
+@pytest.mark.parametrize("victim", [*BEFORE_GATE, *AFTER_GATE, PAYLOAD], ids=lambda one: getattr(one, "value", one))
 def test_a_rank_is_killed_in_a_phase_under_each_policy(client: Client, tmp_path: Path, victim: Phase | str) -> None:
     gangs = [Gang(client, tmp_path / policy.value, policy, victim) for policy in POLICIES]
     for one in gangs:
