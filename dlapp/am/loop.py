@@ -275,8 +275,7 @@ class Loop:
         from dlapp.am.takeover import trials_to_take
 
         def read() -> events.TrialsTakenOver:
-            results, kept = self._app_dir.former_sweep(ApplicationId.from_text(before))
-            return trials_to_take(results, kept, spec.outputs, self._application_id, self._app_dir.hdfs)
+            return trials_to_take(before, self._app_dir, spec.outputs, self._application_id)
 
         self._state.lack = f"the trials of {before} are read"
         taken = self._wait_for(read)

@@ -1,55 +1,81 @@
-"""The trials of a sweep that another one goes on from: what they came to, and where their output is."""
+"""The trials of a sweep that another one goes on from: what they came to, and where their output is.
+
+That sweep may itself have gone on from another one, and have ended before it could copy what that one stored. So a
+trial is looked for in all of them, the last one first.
+"""
 
 from __future__ import annotations
 
+from dlapp.am.application_dir.interface import ApplicationDir, FormerSweep
 from dlapp.am.model.events import FormerTrial, TrialsTakenOver
+from dlapp.errors import NotFound
 from dlapp.ids import ApplicationId, trial_part
 from dlapp.locations import HdfsPlace
 from dlapp.messages import StoredOutput
-from dlapp.report import OutputView
 from dlapp.spec import OutputSpec
 from dlapp.storage.commit import part_location
 from dlapp.storage.open import open_output
-from dlapp.sweep.results import TrialState, read_results
+from dlapp.sweep.results import TrialState, TrialView, read_results
 
+MOST_SWEEPS = 100
+"""So many are looked at, one after the other."""
 _TAKEN = (TrialState.DONE, TrialState.STOPPED)
 """A trial that failed runs again: its user may have mended what was wrong."""
 
 
 def trials_to_take(
-    results: str,
-    kept: tuple[OutputView, ...],
-    outputs: tuple[OutputSpec, ...],
-    application_id: ApplicationId,
-    hdfs: HdfsPlace | None,
+    before: str, app_dir: ApplicationDir, outputs: tuple[OutputSpec, ...], application_id: ApplicationId
 ) -> TrialsTakenOver:
     """Return the trials that have ended and whose output is there.
 
     Args:
-        results: the results of the sweep before (`dlapp.sweep.results`); empty: there are none.
-        kept: where its outputs are.
+        before: id of the application that is gone on from.
+        app_dir: of the new application.
         outputs: those of the new application.
         application_id: of the new application.
-        hdfs: the HDFS that is configured, if one is.
 
     Raises:
-        ValueError: the results cannot be read.
-        DlappError: it cannot be found out whether an output is there.
+        NotFound: there is no such application any more.
+        ValueError: results cannot be read.
+        DlappError: a sweep cannot be read, or it cannot be found out whether an output is there.
     """
-    if not results:
-        return TrialsTakenOver(())
-    places = {one.name: (one.target if one.committed else one.partial) or "" for one in kept}
+    found: dict[int, FormerTrial] = {}
+    for place in range(MOST_SWEEPS):
+        if not before:
+            break
+        try:
+            former = app_dir.former_sweep(ApplicationId.from_text(before))
+        except NotFound:
+            if place:
+                break  # what an old one knew, the later ones know
+            raise
+        for view in read_results(former.results).trials if former.results else ():
+            if view.state in _TAKEN and view.number not in found:
+                sources = _sources(view, former, outputs, app_dir.hdfs)
+                if sources is not None:
+                    part = trial_part(view.number, max(1, view.tries))
+                    stored = tuple(_stored(one, application_id, part) for one in outputs)
+                    found[view.number] = FormerTrial(view=view, outputs=stored, sources=sources)
+        before = former.resumed_from
+    return TrialsTakenOver(tuple(one for _, one in sorted(found.items())))
+
+
+def _sources(
+    view: TrialView, former: FormerSweep, outputs: tuple[OutputSpec, ...], hdfs: HdfsPlace | None
+) -> tuple[str, ...] | None:
+    """Return where the outputs of a trial are; None: one is not there."""
+    places = {one.name: one.target if one.committed else one.partial for one in former.outputs}
     found = []
-    for view in read_results(results).trials:
-        if view.state not in _TAKEN:
-            continue
-        part = trial_part(view.number, max(1, view.tries))
-        sources = tuple(f"{places.get(one.name, '').rstrip('/')}/{view.number}" for one in outputs)
-        if not all(not one.startswith("/") and open_output(one, hdfs).exists(one) for one in sources):
-            continue
-        stored = tuple(
-            StoredOutput(name=one.name, part=part_location(one.target, application_id, part), files=1, size_bytes=0)
-            for one in outputs
-        )
-        found.append(FormerTrial(view=view, outputs=stored, sources=sources))
-    return TrialsTakenOver(tuple(found))
+    for output in outputs:
+        if not (place := places.get(output.name)):
+            return None
+        source = f"{place.rstrip('/')}/{view.number}"
+        if not open_output(source, hdfs).exists(source):
+            return None
+        found.append(source)
+    return tuple(found)
+
+
+def _stored(output: OutputSpec, application_id: ApplicationId, part: str) -> StoredOutput:
+    location = part_location(output.target, application_id, part)
+    return StoredOutput(name=output.name, part=location, files=1, size_bytes=0)

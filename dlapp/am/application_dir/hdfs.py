@@ -14,6 +14,7 @@ application since and the directory is gone, which any write would make anew.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, read_lines
-from dlapp.am.application_dir.interface import Superseded
+from dlapp.am.application_dir.interface import FormerSweep, Superseded
 from dlapp.am.model.events import Kill, Published, Release, SoftKill
 from dlapp.cluster import Heartbeat
 from dlapp.cluster.yarn.staging import (
@@ -179,27 +180,32 @@ class HdfsApplicationDir:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def former_sweep(self, application_id: ApplicationId) -> tuple[str, tuple[OutputView, ...]]:
-        """Return the results of the sweep of another application of the user, and where its outputs are.
+    def former_sweep(self, application_id: ApplicationId) -> FormerSweep:
+        """Return the sweep of another application of the user.
 
         Args:
             application_id: of the application, which has ended.
+
+        Raises:
+            NotFound: it is not in the history any more.
         """
         try:
             history = parse_json(self._files.read(self._paths.history(application_id), max_bytes=MAX_HISTORY_BYTES))
             found = history.get("outputs") or (history.get("view") or {}).get("outputs") or ()
             outputs = tuple(from_json(OutputView, one) for one in found)
+            resumed_from = str((history.get("submission") or {}).get("resumed_from") or "")
         except NotFound as error:
+            if self._files.look(self._paths.staging(application_id)) is None:
+                raise NotFound(f"{application_id} is not in the history any more") from error
             raise DlappError(
                 f"{application_id} was killed, and its outputs are not settled: dlapp-status {application_id} does that"
             ) from error
         except (SpecError, ValueError, AttributeError, TypeError) as error:
             raise DlappError(f"the history of {application_id} cannot be read: {error}") from error
-        try:
+        data = b""
+        with contextlib.suppress(NotFound):
             data = self._files.read(self._paths.trials(application_id), max_bytes=MAX_RESULTS_BYTES)
-        except NotFound:
-            return "", outputs
-        return data.decode(errors="replace"), outputs
+        return FormerSweep(data.decode(errors="replace"), outputs, resumed_from)
 
     def check_ours(self) -> None:
         """Raise `Superseded` where another attempt has taken over, or has ended the application."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dlapp.errors import DlappError
 
@@ -25,6 +25,20 @@ are left out (`dlapp.am.model.journal_compaction`), so 100,000 containers have s
 
 class Superseded(DlappError):
     """Another attempt runs the application, or has ended it: whoever meets this ends, and touches nothing."""
+
+
+class FormerSweep(NamedTuple):
+    """A sweep that has ended.
+
+    Args:
+        results: of its trials (`dlapp.sweep.results`); empty: there are none.
+        outputs: where they are.
+        resumed_from: id of the application that it went on from; empty: none.
+    """
+
+    results: str
+    outputs: tuple[OutputView, ...]
+    resumed_from: str
 
 
 class JournalWriter(Protocol):
@@ -102,13 +116,16 @@ class ApplicationDir(Protocol):
         """Return the use that was written last, also by an earlier attempt; empty: there is none, or it cannot be
         read."""
 
-    def former_sweep(self, application_id: ApplicationId) -> tuple[str, tuple[OutputView, ...]]:
-        """Return the results of the sweep of another application of the user that has ended (`dlapp.sweep.results`),
-        and where its outputs are; empty: there are none.
+    def former_sweep(self, application_id: ApplicationId) -> FormerSweep:
+        """Return the sweep of another application of the user, which has ended.
+
+        Args:
+            application_id: of the application.
 
         Raises:
+            NotFound: there is no such application any more.
             Unreachable: the file system does not answer.
-            DlappError: they cannot be read.
+            DlappError: it cannot be read.
         """
 
     def check_ours(self) -> None:

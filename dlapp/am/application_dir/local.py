@@ -23,13 +23,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
+from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES, FormerSweep
 from dlapp.am.model.events import Kill, Published
 from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
-from dlapp.report import ApplicationView, CommitClaim, ContainerView, OutputView
+from dlapp.report import ApplicationView, CommitClaim, ContainerView
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.tree import explaining, remove_tree
@@ -162,8 +162,8 @@ class LocalApplicationDir:
                 log.warning(f"the use of the containers so far cannot be read: {error}")
             return {}
 
-    def former_sweep(self, application_id: ApplicationId) -> tuple[str, tuple[OutputView, ...]]:
-        """Return the results of the sweep of another application of the user, and where its outputs are.
+    def former_sweep(self, application_id: ApplicationId) -> FormerSweep:
+        """Return the sweep of another application of the user.
 
         It has ended, but if all its processes were killed, the runner may still be settling its outputs; what they are
         is known with its outcome.
@@ -172,6 +172,8 @@ class LocalApplicationDir:
             application_id: of the application.
         """
         other = LocalApplicationDir(os.path.join(os.path.dirname(self.directory), str(application_id)))
+        if not os.path.isdir(other.directory):
+            raise NotFound(f"{application_id} is not there any more")
         until = time.monotonic() + SETTLED_WITHIN_S
         while not os.path.lexists(other._path("outcome.json")):
             if time.monotonic() >= until:
@@ -184,7 +186,8 @@ class LocalApplicationDir:
             data = b""
         except (OSError, UntrustedFile) as error:
             raise DlappError(f"{path} cannot be read: {error}") from error
-        return data.decode(errors="replace"), view.outputs if view is not None else ()
+        outputs = view.outputs if view is not None else ()
+        return FormerSweep(data.decode(errors="replace"), outputs, other.submission().resumed_from)
 
     def check_ours(self) -> None:
         """Do nothing: on one machine the next attempt begins when this one's process is dead."""

@@ -1,0 +1,110 @@
+"""What a sweep takes over from those before it: trials that have ended, and whose output is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dlapp.am.application_dir.interface import FormerSweep
+from dlapp.am.takeover import trials_to_take
+from dlapp.errors import NotFound
+from dlapp.ids import ApplicationId
+from dlapp.report import OutputView
+from dlapp.spec import OutputSpec
+from dlapp.sweep.results import TrialState, TrialView, trial_line
+
+APP = ApplicationId(1_700_000_000_000, 9)
+HEAD = '{"trials":6,"metric":"loss","goal":"min","parameters":["X"]}'
+
+
+class Applications:
+    """Application directories of sweeps that have ended, by the numbers of their applications."""
+
+    hdfs = None
+
+    def __init__(self, **sweeps: FormerSweep) -> None:
+        self._sweeps = sweeps
+
+    def former_sweep(self, application_id: ApplicationId) -> FormerSweep:
+        name = f"a{application_id.number}"
+        if name not in self._sweeps:
+            raise NotFound(f"{application_id} is not there any more")
+        return self._sweeps[name]
+
+
+def id_of(number: int) -> str:
+    return str(ApplicationId(1_700_000_000_000, number))
+
+
+def results(**trials: TrialState) -> str:
+    lines = [
+        trial_line(
+            TrialView(
+                number=int(name[1:]), state=state, parameters={"X": name}, tries=1, container=0, container_id="c"
+            ),
+            ["X"],
+        )
+        for name, state in trials.items()
+    ]
+    return "\n".join([HEAD, *lines, ""])
+
+
+def taken(applications: Applications, target: Path, before: int = 2) -> dict[int, str]:
+    """Return the sources of the trials that are taken over."""
+    outputs = (OutputSpec(output_path="output", target=f"file://{target}"),)
+    found = trials_to_take(id_of(before), cast(Any, applications), outputs, APP)
+    for one in found.trials:
+        assert one.outputs[0].part == f"file://{target}.{APP}.tmp/trial_{one.view.number}_1"
+    return {one.view.number: one.sources[0] for one in found.trials}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "trials"
+
+
+def made(place: Path, *numbers: int) -> Path:
+    for number in numbers:
+        (place / str(number)).mkdir(parents=True)
+    return place
+
+
+def test_trials_that_ended_well_and_left_output_are_taken(target: Path) -> None:
+    made(target, 0, 1, 2, 3)
+    one = OutputView(name="", target=f"file://{target}", committed=True)
+    text = results(n0=TrialState.DONE, n1=TrialState.STOPPED, n2=TrialState.FAILED, n3=TrialState.WAITING)
+    applications = Applications(a2=FormerSweep(text, (one,), ""))
+    assert taken(applications, target) == {n: f"file://{target}/{n}" for n in (0, 1)}
+
+
+def test_what_the_last_one_did_not_copy_comes_from_the_one_before(target: Path, tmp_path: Path) -> None:
+    first, second = made(tmp_path / "first", 0, 1), made(tmp_path / "second", 1, 4)
+    applications = Applications(
+        a1=FormerSweep(
+            results(n0=TrialState.DONE, n1=TrialState.DONE),
+            (OutputView(name="", target=f"file://{target}", partial=f"file://{first}"),),
+            id_of(7),
+        ),
+        a2=FormerSweep(
+            results(n0=TrialState.DONE, n1=TrialState.DONE, n4=TrialState.DONE, n5=TrialState.DONE),
+            (OutputView(name="", target=f"file://{target}", partial=f"file://{second}"),),
+            id_of(1),
+        ),
+    )
+    assert taken(applications, target) == {
+        0: f"file://{first}/0",
+        1: f"file://{second}/1",
+        4: f"file://{second}/4",
+    }
+
+
+def test_of_a_kill_no_output_is_left_and_all_runs_again(target: Path) -> None:
+    one = OutputView(name="", target=f"file://{target}")
+    assert taken(Applications(a2=FormerSweep(results(n0=TrialState.DONE), (one,), "")), target) == {}
+
+
+def test_a_sweep_that_is_gone_is_named(target: Path) -> None:
+    with pytest.raises(NotFound, match="_0002 is not there any more"):
+        taken(Applications(), target)
