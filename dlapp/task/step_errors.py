@@ -9,6 +9,7 @@ from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.messages import Fault, Stop
 from dlapp.runtime.payload import PayloadError
 from dlapp.storage.api import DiskFull
+from dlapp.system.disk_space import FULL
 from dlapp.task.interrupt import InterruptHandler, Stopped, UninterruptedSteps
 
 REACH_S = 2.0
@@ -21,6 +22,13 @@ class StepFailed(Exception):
     def __init__(self, fault: Fault, message: str, *, service: str = "") -> None:
         super().__init__(message)
         self.fault, self.service = fault, service
+
+
+def is_full_disk(error: BaseException | None) -> bool:
+    """Return whether an error is that of a full disk, and not of one that is too small even when it is empty."""
+    if isinstance(error, DiskFull):
+        return not error.is_too_small
+    return isinstance(error, OSError) and not isinstance(error, DlappError) and error.errno in FULL
 
 
 @contextmanager

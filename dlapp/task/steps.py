@@ -46,7 +46,7 @@ from dlapp.storage.api import DiskFull
 from dlapp.storage.tree import Pace, remove_tree
 from dlapp.system import log_times
 from dlapp.system.clock import backoff_s
-from dlapp.system.disk_space import FULL, mount_point
+from dlapp.system.disk_space import mount_point
 from dlapp.system.log_times import LogTimesWriter
 from dlapp.system.owners import user_name
 from dlapp.system.waits import Wait
@@ -62,7 +62,7 @@ from dlapp.task.link.am_link import AmLink
 from dlapp.task.logs import LogCap, TaskLog
 from dlapp.task.payload_end import PayloadEnd
 from dlapp.task.protocol.payload_files import PayloadFiles
-from dlapp.task.step_errors import REACH_S, StepFailed, step
+from dlapp.task.step_errors import REACH_S, StepFailed, is_full_disk, step
 from dlapp.task.usage import UsageMeter
 from dlapp.value import replace
 
@@ -304,6 +304,8 @@ class Task:
 
         one = self._assignment
         with self._step("the workspace cannot be copied", node=True):
+            for name in ("stdout", "stderr"):  # of the container, in which nothing but trials runs
+                os.close(os.open(os.path.join(self._home, name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
             own = [each.output_path for each in one.outputs] + ([one.script] if one.script else [])
             shared = shared_paths([each.input_path for each in one.inputs if not each.as_list], own)
             mounts = one.docker_image is not None
@@ -1149,11 +1151,9 @@ def _lack(error: BaseException | None, path: str) -> str | None:
         error: what made a step fail.
         path: the directory that it wrote in.
     """
-    if isinstance(error, DiskFull):
-        return None if error.is_too_small else error.lack
-    if isinstance(error, OSError) and not isinstance(error, DlappError) and error.errno in FULL:
-        return f"space on {mount_point(path)}"
-    return None
+    if not is_full_disk(error):
+        return None
+    return error.lack if isinstance(error, DiskFull) else f"space on {mount_point(path)}"
 
 
 def _reach_hdfs(hdfs: HdfsPlace) -> None:

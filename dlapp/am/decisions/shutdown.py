@@ -370,6 +370,8 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
         text += ", output committed"
         there = {part.index for part in parts}
         without = [one for one in state.instances if one.index not in there and not one.failed]
+        if state.sweep is not None:
+            without = []  # its parts are of trials
         if without:
             names = [verdict.container_name(one.index, one.role.name, one.role_index) for one in without]
             text += f" but for {verdict.listed(names)}"

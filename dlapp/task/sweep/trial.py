@@ -20,6 +20,7 @@ from dlapp.launch_spec import LaunchSpec
 from dlapp.messages import Assignment, Fault, PayloadStatus, Phase, TaskResult, TrialOrder, TrialReport, TrialWork
 from dlapp.runtime.payload import PayloadError, PayloadExit, Running
 from dlapp.storage.tree import remove_tree
+from dlapp.system.clock import backoff_s
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
 from dlapp.task.data.outputs import Outputs
 from dlapp.task.data.workspace_changes import WorkspaceChanges
@@ -29,15 +30,18 @@ from dlapp.task.link.am_link import AmLink
 from dlapp.task.logs import LogCap
 from dlapp.task.payload_end import PayloadEnd
 from dlapp.task.protocol.payload_files import PayloadFiles
-from dlapp.task.step_errors import StepFailed, step
+from dlapp.task.step_errors import StepFailed, is_full_disk, step
 from dlapp.task.sweep.curve import MetricCurve
 from dlapp.task.sweep.workspace import WorkspaceTemplate
 from dlapp.value import replace
 
+UNINTERRUPTED = partial(step, UninterruptedSteps())
 TIME_OVER = "trial_time"
 """Reason of a stop (docs/payload.md, DLAPP_STOP) when the time of a trial is over; `STOPPED`: it is stopped early."""
 STOPPED = "trial_stopped"
 _START_S = 0.005
+_ROOM_AGAIN_S, _ROOM_WITHIN_S = (1.0, 30.0), 86_400.0
+"""Between two tries to copy the workspace to a full disk, and how long that is tried: until an operator sees it."""
 _MOST_POLL_S = 3600.0
 
 
@@ -170,20 +174,10 @@ class TrialRun:
     def _all_steps(self) -> TaskResult:
         one = self._setup
         workspace = os.path.join(self.home, "workspace")
-        steps = partial(step, UninterruptedSteps())
-        with steps("the trial could not be prepared", node=True):
-            os.makedirs(os.path.dirname(self.home), 0o700, exist_ok=True)
-            remove_tree(self.home)
-            os.mkdir(self.home, 0o700)
-            for name in ("tmp", "run", "home"):
-                os.mkdir(os.path.join(self.home, name), 0o700)
-            changes = WorkspaceChanges(workspace, os.path.join(self.home, "tmp"))
-            one.template.copy_to(workspace, lambda _: None)
-            for name in ("stdout", "stderr"):
-                os.symlink(os.path.join(one.logs, f"trial_{self.name}.{name}"), os.path.join(self.home, name))
+        changes = self._prepared(workspace)
         run = None
         try:
-            with steps("the trial could not be started", node=True):
+            with UNINTERRUPTED("the trial could not be started", node=True):
                 run = one.make_run(self.order, self.slot, self.home)
             changes.begin()
             result = self._run_payload(run)
@@ -193,6 +187,31 @@ class TrialRun:
         if self._is_killed or not one.assignment.outputs:
             return result
         return self._stored(result, changes)
+
+    def _prepared(self, workspace: str) -> WorkspaceChanges:
+        """Make the directory of the trial. While the disk is full it is made again: who waits loses nothing."""
+        one, until = self._setup, time.monotonic() + _ROOM_WITHIN_S
+        for pause_s in backoff_s(*_ROOM_AGAIN_S):
+            try:
+                with UNINTERRUPTED("the trial could not be prepared", node=True):
+                    os.makedirs(os.path.dirname(self.home), 0o700, exist_ok=True)
+                    remove_tree(self.home)
+                    os.mkdir(self.home, 0o700)
+                    for name in ("tmp", "run", "home"):
+                        os.mkdir(os.path.join(self.home, name), 0o700)
+                    changes = WorkspaceChanges(workspace, os.path.join(self.home, "tmp"))
+                    one.template.copy_to(workspace, lambda _: None)
+                    for name in ("stdout", "stderr"):
+                        os.symlink(os.path.join(one.logs, f"trial_{self.name}.{name}"), os.path.join(self.home, name))
+                return changes
+            except StepFailed as error:
+                if not is_full_disk(error.__cause__) or time.monotonic() > until or self._is_killed or self._why:
+                    raise
+                one.note(f"trial {self.name}: {error}; it is tried again")
+            poll = select.poll()
+            poll.register(self._wake, select.POLLIN)
+            poll.poll(pause_s * 1000)
+        raise AssertionError
 
     def _run_payload(self, run: Running) -> TaskResult:
         one = self._setup
@@ -288,7 +307,7 @@ class TrialRun:
             launch,
             self.home,
             one.link,
-            step=partial(step, UninterruptedSteps()),
+            step=UNINTERRUPTED,
             say=self._say,
             note=partial(_noted, one.note, self.name),
             give_back=lambda: None,  # the GPUs are for the next trial
