@@ -14,6 +14,7 @@ import pytest
 
 from tests.applications import application_dir, ended, launch, processes, properties, run, wait_for
 from tests.engines import Engine, on_yarn_when_full
+from tests.services.containers.dockerd import IMAGE, Dockerd
 
 SCRIPT = """
 echo "trial $DLAPP_TRIAL: $*, $RATE, $(cat input/words)"
@@ -155,3 +156,35 @@ def kill_one(state_dir: Path, role: str, chance: random.Random) -> None:
     if found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(chance.choice(found), signal.SIGKILL)
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_in_docker_each_trial_has_a_container_of_its_own_and_input_cannot_be_written(
+    dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_CLUSTER", "local")
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_NETWORK", "none")
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "a").write_text("of input\n")
+    script = (
+        "cat input/words/a; echo x >input/words/a && echo written; test -e /tmp/mine && echo foreign; touch /tmp/mine\n"
+        'mkdir output; hostname >output/host; echo "$N$1" >output/found; test "$N" != 2'
+    )
+    file = properties(
+        tmp_path,
+        script,
+        application={"docker_image": IMAGE, "user_shell_args": "{N}"},
+        sweep={"grid.N": "1, 2, 3", "trials_per_container": 2},
+        from_hdfs={"hdfs": f"{tmp_path}/words", "input_path": "input"},
+        to_hdfs={"output_path": "output", "hdfs": f"{tmp_path}/result"},
+    )
+    application = launch(file)
+    end = ended(application)
+    assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
+    assert end["diagnostics"] == "1 of 3 trials failed: 1; the first of them: trial 1: exit code 1"
+    found = {one.parent.name: one.read_text() for one in (tmp_path / "result" / "trials").glob("*/found")}
+    assert found == {"0": "11\n", "2": "33\n"}
+    assert len({one.read_text() for one in (tmp_path / "result" / "trials").glob("*/host")}) == 2
+    assert run("dlapp-logs", application, "--trial", "2", "--stdout").out == "of input\n"

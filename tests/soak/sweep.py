@@ -42,8 +42,20 @@ def rounds(seconds: float, seed: int) -> Iterator[str]:
     while not number or time.monotonic() - began < seconds:
         sampler = SAMPLERS[number % len(SAMPLERS)]
         with tempfile.TemporaryDirectory(prefix="dlapp-soak-") as directory:
-            yield f"{sampler}: {_round(Path(directory), sampler, chance)}"
+            try:
+                yield f"{sampler}: {_round(Path(directory), sampler, chance)}"
+            finally:
+                _end_all(Path(directory))
         number += 1
+
+
+def _end_all(root: Path) -> None:
+    """Kill what a round left running, as after a problem."""
+    while left := processes(root / "state"):
+        for one in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+        time.sleep(0.1)
 
 
 def _round(root: Path, sampler: str, chance: random.Random) -> str:
@@ -58,7 +70,7 @@ def _round(root: Path, sampler: str, chance: random.Random) -> str:
             raise Problem(f"{sampler}: {application} has not ended after {END_S:g} s")
         counted = place.runs_of_ended() | counted
         if again := {n: place.runs(n) - count for n, count in counted.items() if place.runs(n) != count}:
-            raise Problem(f"{sampler}: trials that had ended ran again: {again}")
+            raise Problem(f"{sampler}: trials that had ended ran again: {again}, in {application}, {place.keep()}")
         state = place.state(application)
         if state == "FINISHED":
             break
@@ -154,6 +166,12 @@ class _Place:
         there = {one.name for one in (self.root / "results" / name / "trials").iterdir()}
         if there != {str(n) for n in range(TRIALS)}:
             raise Problem(f"{name}: {len(there)} outputs of {TRIALS}: missing {set(map(str, range(TRIALS))) - there}")
+
+    def keep(self) -> str:
+        """Copy the state directory to where it can be looked at; return where."""
+        kept = tempfile.mkdtemp(prefix="dlapp-soak-kept-")
+        shutil.copytree(self.root / "state", f"{kept}/state", ignore_dangling_symlinks=True)
+        return kept
 
     # ---- what ran ----
 
