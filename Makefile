@@ -117,6 +117,7 @@ test-zookeeper:
 test-faults:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
+	@$(COMPILE)
 	@DLAPP_FAULTS=full $(PYTEST) $(ARGS)
 
 test-federation:

@@ -35,7 +35,7 @@ __all__ = ["dockerd"]
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
 
 hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=40)
-hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=500)
+hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=200)
 hypothesis.settings.load_profile("full" if FULL else "quick")
 
 KEPT = ("DLAPP_REQUIRE",)

@@ -31,7 +31,8 @@ from tests.am.plan import Plan, Violation
 from tests.am.simulation import World
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
-TIMES = 20 if FULL else 1
+TIMES = int(os.environ.get("DLAPP_TIMES", "8" if FULL else "1"))
+"""How many times the seeds of a quick run; more take as much longer."""
 
 
 def test_whatever_goes_wrong_it_ends_as_it_must() -> None:

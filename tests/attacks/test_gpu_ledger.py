@@ -88,7 +88,7 @@ def record_of(directory: Path, kind: str, device: str, **fields: Any) -> Path:
 # ---- what lies there ----
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     "name",
     [

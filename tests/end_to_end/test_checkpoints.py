@@ -127,7 +127,9 @@ def gang_file(engine: Engine, tmp_path: Path, end: str, **checkpoint: object) ->
     )
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
+@pytest.mark.parametrize(
+    "engine", ["local", pytest.param("yarn", marks=[pytest.mark.hadoop, pytest.mark.slow])], indirect=True
+)
 def test_all_ranks_of_a_gang_continue_from_the_checkpoint_of_one(engine: Engine, tmp_path: Path) -> None:
     end = '[ "$CONTAINER_INDEX" = 1 ] && kill -9 $$\nsleep 300'
     application = launch(gang_file(engine, tmp_path, end))

@@ -108,7 +108,7 @@ def test_each_container_of_a_framework_has_its_variables(engine: Engine, tmp_pat
     assert printed("--container", "board_0", "--stdout", application) == ["tf"]
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("torch")
 def test_workers_of_pytorch_learn_what_one_process_learns_on_whole_batches(
     engine: Engine, place: Path, workers: int

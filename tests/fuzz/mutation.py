@@ -90,7 +90,8 @@ def _changed(samples: Sequence[bytes], which: int, changes: Sequence[Change]) ->
             case 6:
                 data = data[:end] + data[at:]
             case 7:
-                data = data[:at] + data[at:end] * (1 + size) + data[end:]
+                # Long ones are rare: most parsers take as long as their input is.
+                data = data[:at] + data[at:end] * (1 + (size if size % 8 == 0 else size % 32)) + data[end:]
             case 8:
                 other = samples[size % len(samples)]
                 data = data[:at] + other[where % (len(other) + 1) :]

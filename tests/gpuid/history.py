@@ -250,7 +250,7 @@ class _Run:
             addresses[:: 3 * self.hosts] = ["" for _ in addresses[:: 3 * self.hosts]]
         self.running = [self.start(addresses[place], place % self.hosts) for place in range(workers)]
         wake: list[tuple[float, Any, Callable[[], None]]] = []
-        next_fault = time.monotonic() + 1.0
+        next_fault, fault_after = time.monotonic() + 1.0, 0
         counted, crashed = _Counted(self.events), ""
         deadline = at_least + timeout_s
         while not crashed:
@@ -265,10 +265,11 @@ class _Run:
             for one in [one for one in wake if one[0] <= now]:
                 wake.remove(one)
                 one[2]()
-            if now >= next_fault:
-                next_fault = now + self.choice.uniform(0.1, 0.5)
-                self.one_fault(wake, now)
             counted.look()
+            # On a busy machine there would be more faults than operations, and each costs the start of a process.
+            if now >= next_fault and (counted.operations >= fault_after or now >= next_fault + 3.0 or until_problem):
+                next_fault, fault_after = now + self.choice.uniform(0.1, 0.5), counted.operations + 5
+                self.one_fault(wake, now)
             enough = counted.operations >= operations and now >= at_least and all(self.faults.values())
             if enough or (until_problem and counted.violations):
                 break

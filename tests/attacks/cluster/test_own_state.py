@@ -195,7 +195,7 @@ def use_others(state: Path) -> list[str]:
         return [one for one in own if one not in listed]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_what_lies_in_the_state_directory_of_a_user_costs_that_user_a_line(
     identities: Identities, shared_state_of_both: tuple[Path, str], hostile: Hostile, bait: Bait
@@ -204,7 +204,7 @@ def test_what_lies_in_the_state_directory_of_a_user_costs_that_user_a_line(
     attack(identities, state, hostile, bait, OF_A_USER)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_what_lies_in_the_directories_of_shells_costs_that_user_a_line(
     identities: Identities, shared_state_of_both: tuple[Path, str], hostile: Hostile, bait: Bait
@@ -214,7 +214,7 @@ def test_what_lies_in_the_directories_of_shells_costs_that_user_a_line(
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_what_lies_in_an_application_of_a_user_costs_that_user_that_application(
     identities: Identities, shared_state_of_both: tuple[Path, str], hostile: Hostile, bait: Bait

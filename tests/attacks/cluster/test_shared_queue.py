@@ -110,7 +110,7 @@ def test_an_id_that_leads_out_of_the_directory_removes_nothing(
         run_to_its_end(identities, VICTIM, shared_state)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_a_users_own_directory_that_another_made_first_is_refused_in_a_line_and_others_go_on(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Any
@@ -143,7 +143,7 @@ FILES = (
 )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_what_a_member_puts_into_an_application_costs_others_that_application_only(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Any
@@ -191,7 +191,7 @@ def test_what_a_member_puts_into_an_application_costs_others_that_application_on
 NAMES = ("spool/{id}.1.1.0", "runner-{uid}.alive", "applications/{id}", "spool", "applications")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_what_a_member_puts_into_the_own_directory_holds_up_nobody(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Any

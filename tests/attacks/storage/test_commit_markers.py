@@ -167,7 +167,7 @@ def test_whatever_lies_in_the_place_of_the_marker_is_not_obeyed(
     assert not (place / "run").exists(), kind
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("what", ["tmp", "ready", "partial", "replaced"])
 @pytest.mark.usefixtures("protected_sysctls")
 def test_whatever_lies_beside_the_target_beforehand_costs_at_most_this_commit(

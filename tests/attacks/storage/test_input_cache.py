@@ -104,7 +104,7 @@ def make_input(home: Path) -> str:
     return key
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(11)
 @pytest.mark.usefixtures("weakest_sysctls")
 @pytest.mark.parametrize("path", PATHS)
 def test_what_another_left_in_a_cache_is_not_used_and_delays_nobody(

@@ -146,7 +146,7 @@ def parent(request: pytest.FixtureRequest, identities: Identities, victim: User)
         yield Path(top)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", ["files", "archive", "list"])
 @pytest.mark.parametrize("name", NAMES)
 def test_an_exchange_before_any_call_gets_nothing_written_or_changed_outside_of_the_workspace(
