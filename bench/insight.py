@@ -84,12 +84,19 @@ def _report() -> Row:
 
     data = _usage_file(CONTAINERS)
     view = application(*map(container, range(CONTAINERS)))
-    began = time.perf_counter()
+    began, cpu_began_s = time.perf_counter(), time.process_time()
     end_ms = START_MS + HOURS * 3_600_000
     curves = usage_curves(from_json(UsageHistory, json.loads(data)).containers, START_MS, end_ms)
     text = page(view, end_ms, Extras(curves=curves, length_s=HOURS * 3600.0))
     seconds = time.perf_counter() - began
-    conditions = {"page_bytes": len(text.encode()), "file_bytes": len(data), "containers": CONTAINERS, "hours": HOURS}
+    cpu_s = time.process_time() - cpu_began_s
+    conditions = {
+        "page_bytes": len(text.encode()),
+        "file_bytes": len(data),
+        "cpu_s": cpu_s,
+        "containers": CONTAINERS,
+        "hours": HOURS,
+    }
     return Row(name="report-200", ratio=seconds, goal=2.0, better="lower", conditions=conditions)
 
 
