@@ -260,8 +260,10 @@ class Queue(Closeable):
         return int(cursor.fetchone()[0])
 
     def count_waiting(self, uid: int) -> int:
-        """Return the number of applications of a user that have not started."""
-        cursor = self._execute("SELECT count(*) FROM applications WHERE state = 'waiting' AND uid = ?", (uid,))
+        """Return the number of applications of a user that have not started, held ones and those that wait for others
+        included."""
+        unstarted = "SELECT count(*) FROM applications WHERE state IN ('waiting', 'dependent', 'held') AND uid = ?"
+        cursor = self._execute(unstarted, (uid,))
         return int(cursor.fetchone()[0])
 
     def ids(self, uid: int | None = None) -> list[str]:

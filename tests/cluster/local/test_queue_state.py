@@ -226,8 +226,8 @@ def test_limits_refuse_at_submission(engine: LocalEngine, policy_file: Path, mon
         AskTooLarge, match=r"asked for 5 gcores, and your applications may have 4 at a time \(queue\.user"
     ):
         engine.check(spec_of(gcores=5))
-    for _ in range(2):
-        submit(engine, "finish")
+    submit(engine, "finish")
+    submit(engine, "finish", hold=True)  # held ones count, too
     with pytest.raises(Denied, match=r"2 of your applications wait, and 2 may \(queue\.user_queued of node\.yaml\)"):
         submit(engine, "finish")
 

@@ -258,7 +258,7 @@ def test_a_role_that_waits_for_another_is_a_reason(cluster: Cluster, tmp_path: P
 
 def label(hadoop: Hadoop, node: str, name: str) -> None:
     """Give a node a label, or none."""
-    query = f"user.name={getpass.getuser()}" + (f"&labels={name}" if name else "&labels=")
+    query = f"user.name={getpass.getuser()}" + (f"&labels={name}" if name else "")
     url = f"{hadoop.rm_url}/ws/v1/cluster/nodes/{node}/replace-labels?{query}"
     urllib.request.urlopen(urllib.request.Request(url, b"", method="POST"), timeout=20).close()
 
