@@ -1,4 +1,4 @@
-"""What a sweep takes over from those before it: trials that have ended, and whose output is there."""
+"""Takeover of earlier sweeps by a sweep: trials that have ended, and whose output is there."""
 
 from __future__ import annotations
 
