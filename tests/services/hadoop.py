@@ -628,7 +628,8 @@ class Hadoop:
                 "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "1000",
                 **PREEMPTION,
                 "yarn.nm.liveness-monitor.expiry-interval-ms": "8000",
-                "yarn.resourcemanager.connect.max-wait.ms": "60000",
+                # A NodeManager that gives up ends what runs there, and is not there when the ResourceManager is back.
+                "yarn.resourcemanager.connect.max-wait.ms": "600000",
                 "yarn.resourcemanager.connect.retry-interval.ms": "500",
                 "yarn.acl.enable": "true",
                 "yarn.admin.acl": me,

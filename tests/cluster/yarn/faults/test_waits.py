@@ -44,6 +44,7 @@ def test_while_the_resourcemanager_is_away_the_status_on_hdfs_says_what_is_waite
         assert view.diagnostics.startswith(f"the ResourceManager does not answer: {hadoop.rm_url}: ")
     finally:
         hadoop.start_part("rm")
+        hadoop.wait_until_ready()
     until(lambda: client.status(application_id).phase == "running 1 of 1", 90)
     (tmp_path / "go").touch()
     end = client.wait(application_id, timeout_s=90)
