@@ -469,6 +469,7 @@ class Runner:
         """Forget why rows waited that others come before now."""
         if rows:
             with self._queue.change():
+                self._queue.add_columns()
                 for row in rows:
                     self._queue.update(row.number, reason="", waiting="")
 
