@@ -58,6 +58,7 @@ CALLS = {
     "dashboard_urls": (ID,),
     "soft_kill": (ID, "'root'"),
     "kill": (ID, "'root'"),
+    "release": (ID, "'root'"),
 }
 """What goes through `LocalEngine._as`, by the method that is called for it, and its arguments."""
 STATES = ("waiting", "running", "done", "gone", "odd")
