@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from tests.applications import ended, launch, properties, run, status, wait_for
+from dlapp.system.machine import boot_id
+from tests.applications import application_dir, ended, launch, processes, properties, run, status, wait_for
 from tests.end_to_end.faults.test_kill_matrix import kill
 from tests.engines import Engine
 
@@ -60,3 +63,49 @@ def test_applications_wait_for_others_or_a_release_over_restarts_and_start_or_en
     assert run("dlapp-release", held).out == f"{held} is released\n"
     assert ended(held)["final_status"] == "SUCCEEDED"
     assert "had already ended" in run("dlapp-release", held).out
+
+
+@pytest.mark.slow
+def test_after_a_restart_of_the_machine_one_begins_again_with_its_checkpoint_and_its_output(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    go, ran = tmp_path / "go", tmp_path / "ran"
+    script = (
+        f'echo "${{DLAPP_RESUME_FROM:-none}}" >> {ran}; cat "$DLAPP_RESUME_FROM/step" 2>/dev/null >> {ran}\n'
+        'mkdir -p saved; echo 7 > saved/step; echo \'{"checkpoint": "saved"}\' >> "$DLAPP_REPORT"\n'
+        f"until [ -e {go} ]; do sleep 0.05; done; mkdir -p output; echo done > output/result"
+    )
+    file = properties(
+        tmp_path,
+        script,
+        application={"requeue": "true"},
+        to_hdfs={"output_path": "output", "hdfs": tmp_path / "result"},
+        checkpoint={"path": "saved", "hdfs": tmp_path / "checkpoints", "every": "1s"},
+    )
+    one = launch(file)
+    wait_for("a checkpoint", lambda: list(tmp_path.glob("checkpoints/*/checkpoint-*.json")), END_S)
+    home = application_dir(state_dir, one)
+    while left := processes(state_dir):
+        kill([each.pid for each in left])
+    restart(home, one)
+    view = status(one)
+    assert (view["state"], view["final_status"]) in (("ACCEPTED", "UNDEFINED"), ("RUNNING", "UNDEFINED"))
+    assert run("dlapp-list").code == 0
+    wait_for("it runs again", lambda: len(ran.read_text().splitlines()) > 1, END_S)
+    go.touch()
+    end = ended(one)
+    assert (end["final_status"], end["attempt"]) == ("SUCCEEDED", 2)
+    first, again, step = ran.read_text().splitlines()
+    assert (first, step) == ("none", "7")
+    assert again != "none"
+    assert (tmp_path / "result" / "result").read_text() == "done\n"
+    assert [path.name for path in tmp_path.glob("result.*")] == []
+
+
+def restart(home: Path, application: str) -> None:
+    """Leave what a restart of the machine leaves, besides that no process is there: all was of another boot."""
+    with contextlib.closing(sqlite3.connect(home.parents[1] / "dlapp.db")) as database:
+        database.execute("UPDATE applications SET boot_id = 'another' WHERE id = ?", (application,))
+        database.commit()
+    journal = home / "journal-1.jsonl"
+    journal.write_text(journal.read_text().replace(f'"boot":"{boot_id()}"', '"boot":"another"'))
