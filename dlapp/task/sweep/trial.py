@@ -179,17 +179,22 @@ class TrialRun:
         try:
             with UNINTERRUPTED("the trial could not be started", node=True):
                 run = one.make_run(self.order, self.slot, self.home)
-            changes.begin()
+            if changes is not None:
+                changes.begin()
             result = self._run_payload(run)
         finally:
             if run is not None:
                 run.close()
-        if self._is_killed or not one.assignment.outputs:
+        if self._is_killed or changes is None:
             return result
         return self._stored(result, changes)
 
-    def _prepared(self, workspace: str) -> WorkspaceChanges:
-        """Make the directory of the trial. While the disk is full it is made again: who waits loses nothing."""
+    def _prepared(self, workspace: str) -> WorkspaceChanges | None:
+        """Make the directory of the trial. While the disk is full it is made again: who waits loses nothing.
+
+        Returns:
+            What was in the workspace before the program; None: it has no outputs.
+        """
         one, until = self._setup, time.monotonic() + _ROOM_WITHIN_S
         for pause_s in backoff_s(*_ROOM_AGAIN_S):
             try:
@@ -199,7 +204,9 @@ class TrialRun:
                     os.mkdir(self.home, 0o700)
                     for name in ("tmp", "run", "home"):
                         os.mkdir(os.path.join(self.home, name), 0o700)
-                    changes = WorkspaceChanges(workspace, os.path.join(self.home, "tmp"))
+                    changes = None
+                    if one.assignment.outputs:  # it waits for two ticks of the clock of the file system
+                        changes = WorkspaceChanges(workspace, os.path.join(self.home, "tmp"))
                     one.template.copy_to(workspace, lambda _: None)
                     for name in ("stdout", "stderr"):
                         os.symlink(os.path.join(one.logs, f"trial_{self.name}.{name}"), os.path.join(self.home, name))
