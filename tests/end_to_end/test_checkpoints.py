@@ -35,7 +35,7 @@ echo "half of epo" >model/epoch
 @pytest.mark.parametrize(
     ("engine", "what"),
     [
-        ("local", "its program"),
+        pytest.param("local", "its program", marks=pytest.mark.slow),
         ("local", "all its processes"),  # they are found on one machine
         pytest.param("yarn", "its program", marks=pytest.mark.hadoop),
     ],

@@ -181,6 +181,7 @@ def test_ranks_of_pytorch_continue_from_what_rank_0_has_saved(engine: Engine, pl
     assert found == pytest.approx(alone(place, len(found)), abs=1e-9)
 
 
+@pytest.mark.slow
 @on_yarn_when_full
 @pytest.mark.usefixtures("torch")
 def test_a_process_of_torchrun_that_dies_restarts_the_gang(engine: Engine, place: Path) -> None:
