@@ -209,7 +209,10 @@ class TrialRun:
                         changes = WorkspaceChanges(workspace, os.path.join(self.home, "tmp"))
                     one.template.copy_to(workspace, lambda _: None)
                     for name in ("stdout", "stderr"):
-                        os.symlink(os.path.join(one.logs, f"trial_{self.name}.{name}"), os.path.join(self.home, name))
+                        log = os.path.join(one.logs, f"trial_{self.name}.{name}")
+                        remove_tree(log)  # a program of an earlier trial may have made a FIFO there, or a link
+                        os.close(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+                        os.symlink(log, os.path.join(self.home, name))
                 return changes
             except StepFailed as error:
                 if not is_full_disk(error.__cause__) or time.monotonic() > until or self._is_killed or self._why:
@@ -223,8 +226,6 @@ class TrialRun:
     def _run_payload(self, run: Running) -> TaskResult:
         one = self._setup
         paths = tuple(os.path.join(self.home, name) for name in ("stdout", "stderr"))
-        for path in paths:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
 
         def tell(_: PayloadStatus) -> None:
             one.tell()

@@ -1,0 +1,50 @@
+"""Trials of a container, run by a real task against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dlapp.messages import Fault, TaskResult, TrialOrder, TrialWork
+from tests.task.fake_am import FakeAm, workspace_archive
+
+
+def run_trials(am: FakeAm, count: int) -> dict[int, TaskResult]:
+    """Order some trials, one after another, and return their results."""
+    found: dict[int, TaskResult] = {}
+    for number in range(count):
+        am.order(trials=(TrialOrder(number=number, try_number=1),))
+        am.wait_until(lambda: take_results(am, found) > number, 120)  # noqa: B023
+    am.order(trials=(), trials_are_over=True)
+    assert am.result().fault is Fault.NONE
+    return found
+
+
+def take_results(am: FakeAm, found: dict[int, TaskResult]) -> int:
+    for report in list(am.reports):
+        found |= {one.number: one.result for one in report.trials if one.result is not None}
+    return len(found)
+
+
+def test_a_trial_that_makes_the_files_of_the_next_ones_holds_up_none_and_their_output_goes_where_it_belongs(
+    place: Path,
+) -> None:
+    (place / "precious").write_text("kept")
+    script = f"""
+        case $DLAPP_TRIAL in 0)
+            cd "$(dirname "$(readlink ../stdout)")" || exit 9
+            mkfifo trial_1_1.stdout
+            mkdir -p trial_1_1.stderr/x
+            ln -s {place}/precious trial_2_1.stdout
+            ln {place}/precious trial_2_1.stderr
+        esac
+        echo "of $DLAPP_TRIAL"; echo oops >&2
+    """
+    with FakeAm(place / "containers", **workspace_archive(place, {"run.sh": script}), sweep=TrialWork(metric="")) as am:
+        am.start()
+        results = run_trials(am, 3)
+        ends = {number: (one.fault, one.message) for number, one in results.items()}
+        assert ends == dict.fromkeys(range(3), (Fault.NONE, ""))
+        for number in range(3):
+            assert (am.home / f"trial_{number}_1.stdout").read_text() == f"of {number}\n"
+            assert (am.home / f"trial_{number}_1.stderr").read_text() == "oops\n"
+    assert (place / "precious").read_text() == "kept"
