@@ -6,9 +6,12 @@ import csv
 import io
 import json
 
+import pytest
+
 from dlapp.sweep.results import SweepResults, TrialState, TrialView
 from dlapp.sweep.spec import Goal
 from dlapp.tools.display.leaderboard import best_lines, csv_text, json_lines, leaderboard_lines
+from dlapp.value import replace
 
 STATES = TrialState
 RESULTS = SweepResults(
@@ -84,6 +87,16 @@ def test_csv_has_every_trial_and_parameter() -> None:
         "name": "a b",
     }
     assert rows[2]["accuracy"] == ""
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+x", "-cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\n=1"])
+def test_no_cell_of_csv_is_a_formula(text: str) -> None:
+    parameters = {"lr": "-0.5", "name": text}
+    trial = TrialView(number=0, state=STATES.FAILED, parameters=parameters, why=text.replace("\n", "\r"))
+    found = replace(RESULTS, trials=(trial,), metric=text)
+    (row,) = csv.DictReader(io.StringIO(csv_text(found), newline=""))
+    assert (row["lr"], row["name"], row["why"]) == ("-0.5", f"'{text}", f"'{text}")
+    assert f"'{text}" in row
 
 
 def test_json_is_one_document() -> None:

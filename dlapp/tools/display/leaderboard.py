@@ -53,15 +53,38 @@ def best_lines(trial: TrialView) -> list[str]:
 
 
 def csv_text(results: SweepResults) -> str:
-    """Return all trials that were started as CSV, best first."""
+    """Return all trials that were started as CSV, best first. No cell is a formula: they may be another user's."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    own = ("trial", "state", results.metric or "metric", "step", "seconds", "tries", "container", "exit_code", "why")
+    own = (
+        "trial",
+        "state",
+        _no_formula(results.metric) or "metric",
+        "step",
+        "seconds",
+        "tries",
+        "container",
+        "exit_code",
+        "why",
+    )
     writer.writerow((*own, *results.parameters))
     for one in results.ranked():
         values = (one.number, one.state.value, one.metric, one.step, one.ran_s, one.tries, one.container, one.exit_code)
-        writer.writerow((*values, one.why, *(one.parameters.get(name, "") for name in results.parameters)))
+        texts = (one.why, *(one.parameters.get(name, "") for name in results.parameters))
+        writer.writerow((*values, *map(_no_formula, texts)))
     return file.getvalue()
+
+
+def _no_formula(text: str) -> str:
+    """Return text that a spreadsheet shows, with ``'`` before what it would evaluate. Numbers stay as they are."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")  # the writer does not quote \r, which would begin a row
+    if not text.startswith(("=", "+", "-", "@", "\t", "\n")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def json_lines(application_id: str, results: SweepResults) -> Iterator[str]:
