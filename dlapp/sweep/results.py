@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
-from dlapp.sweep.spec import MAX_TRIALS, Goal, SweepSpec
+from dlapp.sweep.spec import MAX_PARAMETERS, MAX_TRIALS, Goal, SweepSpec
 from dlapp.value import Value, field
 
 MAX_CURVE_POINTS = 32
@@ -181,17 +181,25 @@ def read_results(text: str, *, curves: bool = True) -> SweepResults:
         head, rows = json.loads(first), json.loads(f"[{lines}]")
         if not isinstance(head, dict):
             raise ValueError("its first line is not an object")
-        names = tuple(map(str, head["parameters"]))
+        names = _names(head["parameters"])
         goal = Goal(head["goal"]) if head["goal"] is not None else None
         total = _checked(head["trials"], int)
         trials = [_trial(row, names, curves) for row in rows]
         metric = str(head["metric"])
-    except (LookupError, TypeError, RecursionError) as error:
+    except (LookupError, TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"a line is not complete: {error!r}") from error
     trials.sort(key=lambda one: one.number)
     if not 0 <= total <= MAX_TRIALS or len(trials) > total:
         raise ValueError(f"it has {len(trials)} of {total} trials")
     return SweepResults(total=total, parameters=names, metric=metric, goal=goal, trials=tuple(trials))
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Return names of parameters; a shell may evaluate them (``dlapp-sweep --best``), also those of another user."""
+    names = tuple(_checked(name, str) for name in _checked(value, list))
+    if len(names) > MAX_PARAMETERS or not all(name.isascii() and name.isidentifier() for name in names):
+        raise ValueError("it has parameters with names that no parameter can have")
+    return names
 
 
 def _trial(row: Any, names: tuple[str, ...], curves: bool) -> TrialView:

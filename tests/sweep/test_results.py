@@ -121,6 +121,8 @@ def test_a_later_format_with_more_in_it_is_read() -> None:
         (1, []),
         (3, "x"),
         (3, float("nan")),
+        (3, 10**400),
+        (6, -(10**400)),
         (9, None),
         (10, ["1"]),
         (10, ["1", 2]),
@@ -136,6 +138,13 @@ def test_a_file_of_others_is_refused(change: tuple[int, object]) -> None:
     row[change[0]] = change[1]
     with pytest.raises(ValueError, match=r"."):
         read_results(f"{head_line(SWEEP)}\n{json.dumps(row)}\n")
+
+
+@pytest.mark.parametrize("names", [["a;touch x;b"], ["$(touch x)"], ["a b"], [""], ["ä"], [1], "ab", ["x"] * 101, None])
+def test_a_name_that_a_shell_could_not_take_as_a_variable_is_refused(names: object) -> None:
+    head = {**json.loads(head_line(SWEEP)), "parameters": names}
+    with pytest.raises(ValueError, match=r"."):
+        read_results(f"{json.dumps(head)}\n")
 
 
 @given(st.text(max_size=100))
