@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from dlapp.errors import SpecError
+from dlapp.system.text import first_repeated
 from dlapp.value import Value
 
 MAX_TRIALS = 10_000
@@ -238,8 +239,8 @@ def sweep_problems(sweep: SweepSpec) -> Iterator[tuple[str, str]]:
     names = sweep.parameters
     if len(names) > MAX_PARAMETERS:
         yield "sweep", f"has {len(names)} parameters, the maximum is {MAX_PARAMETERS}"
-    for name in sorted({one for one in names if names.count(one) > 1}):
-        yield "sweep", f"has the parameter {name} twice"
+    if (twice := first_repeated(names)) is not None:
+        yield "sweep", f"has the parameter {twice} twice"
     most = most_trials(sweep)
     if most is not None and sweep.trials > most:
         where = f"the grid has {most}" if sweep.sampler is Sampler.GRID else f"the list has {most}"
@@ -324,8 +325,7 @@ def _check_values(where: str, values: tuple[str, ...]) -> None:
         raise SpecError(where, "has no values")
     for value in values:
         check_value(where, value)
-    if len(set(values)) < len(values):
-        twice = next(value for value in values if values.count(value) > 1)
+    if (twice := first_repeated(values)) is not None:
         raise SpecError(where, f"has {twice!r} twice")
 
 

@@ -9,7 +9,7 @@ import re
 
 from dlapp.errors import SpecError
 from dlapp.sweep.spec import OPTUNA, AshaSpec, Distribution, DistributionKind, Sampler
-from dlapp.system.text import nearest, read_count, shown
+from dlapp.system.text import first_repeated, nearest, read_count, shown
 
 OPTUNA_SAMPLERS = {
     "tpe": "TPESampler",
@@ -39,9 +39,8 @@ def read_values(text: str) -> tuple[str, ...]:
     values = tuple(value.strip() for row in rows for value in row if value.strip())
     if not values:
         raise ValueError("has no values")
-    for value in values:
-        if values.count(value) > 1:
-            raise ValueError(f"has {shown(value)} twice")
+    if (twice := first_repeated(values)) is not None:
+        raise ValueError(f"has {shown(twice)} twice")
     return values
 
 

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from dlapp.errors import UsageError
-from dlapp.sweep.spec import MAX_TRIALS, MAX_VALUE_BYTES, TrialTable
-from dlapp.system.text import nearest, shown
+from dlapp.sweep.spec import MAX_PARAMETERS, MAX_TRIALS, MAX_VALUE_BYTES, TrialTable
+from dlapp.system.text import first_repeated, nearest, shown
 
 MAX_FILE_BYTES = 1 << 20
 ENDINGS = (".csv", ".jsonl", ".ndjson")
 _MAX_FAULTS = 20
+_MAX_SHOWN = 200
+"""Characters of a name, and of all names in a message, which each of some 100,000 rows may cause."""
 
 
 def read_trial_list(data: bytes, path: str) -> TrialTable:
@@ -94,10 +96,11 @@ def _csv_rows(text: str) -> Iterator[tuple[int, tuple[str, ...] | str]]:
             continue
         if names is None:
             names = values
-            if twice := sorted({name for name in names if names.count(name) > 1}):
-                raise ValueError(f"{line}: the header has {shown(twice[0])} twice")
+            if (twice := first_repeated(names)) is not None:
+                raise ValueError(f"{line}: the header has {shown(twice)} twice")
+            _check_names(line, names)
         elif len(values) != len(names):
-            yield line, f"has {len(values)} values, the header has {len(names)}: {', '.join(names)}"
+            yield line, f"has {len(values)} values, the header has {len(names)}: {_joined(names)}"
             continue
         yield line, tuple(values)
 
@@ -115,9 +118,10 @@ def _json_rows(text: str) -> Iterator[tuple[int, tuple[str, ...] | str]]:
             continue
         if not names:
             names = tuple(row)
+            _check_names(line, names)
             yield line, names
         if lacks := [name for name in names if name not in row]:
-            yield line, f"lacks {', '.join(lacks)}, which the first trial has"
+            yield line, f"lacks {_joined(lacks)}, which the first trial has"
         elif more := [name for name in row if name not in names]:
             yield line, f"has {shown(more[0])}, which the first trial has not, {nearest(more[0], names)}"
         else:
@@ -153,6 +157,18 @@ def _refuse_constant(text: str) -> NoReturn:
 def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"has {shown(next(name for name in names if names.count(name) > 1))} twice")
+        raise ValueError(f"has {shown(first_repeated([name for name, _ in pairs]) or '')} twice")
     return row
+
+
+def _check_names(line: int, names: Sequence[str]) -> None:
+    """Refuse what no sweep can have before it is compared with each row."""
+    if len(names) > MAX_PARAMETERS:
+        raise ValueError(f"{line}: has {len(names)} parameters, the maximum is {MAX_PARAMETERS}")
+    if (longest := max(names, key=len)) and len(longest) > _MAX_SHOWN:
+        raise ValueError(f"{line}: has the parameter {shown(longest)}, whose name is longer than {_MAX_SHOWN}")
+
+
+def _joined(names: Sequence[str]) -> str:
+    text = ", ".join(names)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -7,7 +7,7 @@ Each raises ValueError with the problem alone (``'4x' is no memory: ...``); the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _SIZE = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?[ \t]*([A-Za-z]*)", re.ASCII)
 _SPAN = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)[ \t]*([A-Za-z]*)[ \t]*", re.ASCII)
@@ -148,6 +148,12 @@ def counted(count: int, plural: str) -> str:
 def shown(text: str, most: int = 60) -> str:
     """Text in quotes for a message: escaped, and cut where it is long."""
     return repr(text) if len(text) <= most else repr(text[:most]) + "..."
+
+
+def first_repeated(texts: Sequence[str]) -> str | None:
+    """Return the first of some texts that is there again later; None: all are different."""
+    last = {text: place for place, text in enumerate(texts)}
+    return next((text for place, text in enumerate(texts) if last[text] != place), None)
 
 
 def human_size(size_bytes: float) -> str:

@@ -20,6 +20,7 @@ from dlapp.sweep.spec import (
     SweepSpec,
     TrialTable,
 )
+from dlapp.sweep.text_forms import read_values
 from dlapp.value import replace
 from tests.launcher.test_application import LEAST, ON_HDFS, read, refused
 
@@ -268,3 +269,10 @@ def test_a_sweep_knows_how_many_run_at_once_and_how_long_at_most() -> None:
     sweep = replace(sweep, trial_time_s=60.0, retries=1, concurrency=4)
     assert sweep.concurrency_of(3) == 4
     assert sweep.longest_s(3) == 3 * 2 * 60.0
+
+
+def test_one_hundred_thousand_values_are_compared_in_time_that_grows_as_their_number() -> None:
+    values = ", ".join(map(str, range(100_000)))
+    assert len(read_values(values)) == 100_000
+    with pytest.raises(ValueError, match="has '99999' twice"):
+        read_values(f"{values}, 99999")

@@ -56,6 +56,12 @@ def test_all_rows_with_faults_are_named_with_their_lines() -> None:
         (b"lr\n" + b"x" * 5000 + b"\n", "t.csv", "t.csv:2: lr has more than 4096 bytes"),
         (b"lr\n" + b"1\n" * 10_001, "t.csv", "t.csv: has 10001 trials, the maximum is 10000"),
         (b"x" * (1 << 20) + b"x", "t.csv", "t.csv: has more than 1024 KiB"),
+        (
+            b"a" * 201 + b"\n1,2\n" * 3,
+            "t.csv",
+            f"t.csv:1: has the parameter '{'a' * 60}'..., whose name is longer than 200",
+        ),
+        (f"{','.join(map(str, range(101)))}\n1\n".encode(), "t.csv", "t.csv:1: has 101 parameters, the maximum is 100"),
         (b'{"lr": NaN}', "t.jsonl", "t.jsonl:1: NaN is not a number of JSON"),
         (b'{"lr": 1, "lr": 2}', "t.jsonl", "t.jsonl:1: has 'lr' twice"),
         (b"{}", "t.jsonl", "t.jsonl:1: has no parameters"),
@@ -79,3 +85,21 @@ def test_any_bytes_are_a_list_or_refused(data: bytes, path: str) -> None:
     except UsageError:
         return
     assert table.rows
+
+
+WIDE = [f"n{number}" for number in range(60_000)]
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        pytest.param(",".join(WIDE) + "\n1" * 100_000, "t.csv", id="a wide header"),
+        pytest.param(",".join([*WIDE, "n59999"]), "t.csv", id="a name twice at the end of a wide header"),
+        pytest.param("h" * 500_000 + "\n1,2" * 100_000, "t.csv", id="a long name"),
+        pytest.param(f"{{{', '.join(f'{chr(34)}{one}{chr(34)}: 1' for one in WIDE)}}}", "t.jsonl", id="a wide object"),
+    ],
+)
+def test_a_list_of_any_shape_is_refused_with_work_that_grows_as_its_size(data: str, path: str) -> None:
+    """In short messages: a header that was repeated for each row took 100 GB."""
+    assert len(data) <= 1 << 20
+    assert sum(map(len, problems(data.encode(), path))) < 1000
