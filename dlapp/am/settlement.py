@@ -23,7 +23,6 @@ from dlapp.report import CommitClaim, OutputClaim, OutputView
 from dlapp.spec import OnFailure, OutputSpec, Submission
 from dlapp.storage import commit
 from dlapp.storage.api import DiskFull, Moved
-from dlapp.storage.copies import copy_output
 from dlapp.storage.open import open_output
 from dlapp.storage.settlement import ApplicationOutputs, Waits
 from dlapp.storage.tree import remove_tree
@@ -235,6 +234,8 @@ class OutputSettlement:
             for stored, source in zip(part.outputs, part.sources, strict=False):
                 files = open_output(stored.part, self._app_dir.hdfs)
                 if not files.exists(stored.part):
+                    from dlapp.storage.copies import copy_output  # tempfile, and few sweeps go on from another one
+
                     copy_output(source, stored.part, self._app_dir.hdfs)
 
     def _finish_claim_of_another(self, claim: CommitClaim) -> OutputsSettled:
