@@ -209,10 +209,10 @@ def _trial(row: Any, names: tuple[str, ...], curves: bool) -> TrialView:
         number=_checked(number, int),
         state=_STATES[state],
         tries=_checked(tries, int),
-        metric=None if metric is None else _finite(metric),
+        metric=None if metric is None else finite_number(metric),
         step=None if step is None else _checked(step, int),
         reports=_checked(reports, int),
-        ran_s=_finite(ran_s),
+        ran_s=finite_number(ran_s),
         container=None if container is None else _checked(container, int),
         exit_code=None if exit_code is None else _checked(exit_code, int),
         why=_checked(why, str),
@@ -226,7 +226,8 @@ _STATES = {one.value: one for one in TrialState}
 
 
 def _curve(text: Any) -> tuple[tuple[float, float], ...]:
-    numbers = [_finite(float(word)) for word in _checked(text, str).split(" ", 2 * MAX_CURVE_POINTS)] if text else []
+    words = _checked(text, str).split(" ", 2 * MAX_CURVE_POINTS) if text else []
+    numbers = [finite_number(float(word)) for word in words]
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
@@ -236,7 +237,8 @@ def _checked(value: Any, kind: type) -> Any:
     return value
 
 
-def _finite(value: Any) -> float:
+def finite_number(value: Any) -> float:
+    """Return a number of a record as a float. Raises ValueError, OverflowError: it is none, or not finite."""
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError("it has no finite number where one belongs")
     return float(value)

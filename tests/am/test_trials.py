@@ -6,12 +6,17 @@ import sys
 
 import pytest
 
+from dlapp.am.decisions.trials import recovery
 from dlapp.am.model import events
-from dlapp.am.model.trials import SweepState
+from dlapp.am.model.journal import RecoveredState, RecoveredTrial
+from dlapp.am.model.state import ApplicationState, Timing
+from dlapp.am.model.trials import SweepState, TrialRecord, end_fields
+from dlapp.ids import ContainerId
 from dlapp.messages import Fault, TaskResult
 from dlapp.report import FinalStatus
 from dlapp.sweep.results import TrialState, TrialView, read_results
 from dlapp.sweep.spec import AshaSpec, Distribution, DistributionKind, Goal, Sampler, SweepSpec
+from tests.am.driving import APPLICATION
 from tests.am.sweep_cluster import SweepCluster, stored, well
 
 
@@ -196,6 +201,31 @@ def test_a_sweep_that_needs_optuna_fails_by_name_without_it(monkeypatch: pytest.
     ending = SweepCluster(11, sweep).run()
     assert ending.final_status is FinalStatus.FAILED
     assert ending.diagnostics.startswith("the sweep's sampler needs Optuna, which cannot be imported here: ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"points": [[1.0, float("inf")]]},
+        {"points": [[float("inf"), 1.0]]},
+        {"points": [[1, 10**400]]},
+        {"points": [[10**400, 1.0]]},
+        {"ran_s": float("nan")},
+        {"exit_code": float("inf")},
+    ],
+)
+def test_an_end_on_record_with_a_number_that_is_not_finite_is_passed_over(change: dict[str, object]) -> None:
+    trial, known, holder = TrialRecord(0), RecoveredTrial(), ContainerId(APPLICATION, 1, 1)
+    trial.tries, trial.holder, trial.index, trial.points = 1, holder, 0, ((1.0, 0.5),)
+    known.tries, known.holder = 1, holder
+    known.end = {"t": 1, **end_fields(trial, TrialState.DONE), **change}
+    former = RecoveredState()
+    former.trials[0] = known
+    state = ApplicationState(SweepCluster(1, sweep_of(1)).submission, APPLICATION, 2, former=former, timing=Timing())
+    recovery.recover(state, former)
+    assert state.sweep is not None
+    assert state.sweep.trials[0].has_ended is (not change)
 
 
 def taken_over(*numbers: int) -> events.TrialsTakenOver:

@@ -15,7 +15,7 @@ from dlapp.am.model.journal import RecoveredTrial
 from dlapp.ids import ContainerId, trial_part
 from dlapp.messages import StoredOutput, TrialOrder, TrialWork
 from dlapp.sweep.asha import AshaState
-from dlapp.sweep.results import TrialState, TrialView, head_line, thinned, trial_line
+from dlapp.sweep.results import TrialState, TrialView, finite_number, head_line, thinned, trial_line
 from dlapp.sweep.spec import Sampler, SweepSpec
 from dlapp.sweep.trial import trial_of
 
@@ -307,10 +307,11 @@ def take_end_fields(trial: TrialRecord, record: dict[str, Any]) -> TrialState:
     """Take what `end_fields` wrote. Return how the trial ended.
 
     Raises:
-        LookupError, TypeError, ValueError: a field is missing, or is none of that kind.
+        LookupError, TypeError, ValueError, OverflowError: a field is missing, or is none of that kind.
     """
-    trial.points = tuple((float(step), float(value)) for step, value in record.get("points", ()))
-    trial.reports, trial.ran_s = int(record.get("reports", 0)), float(record["ran_s"])
+    points = record.get("points", ())
+    trial.points = tuple((float(int(step)), finite_number(value)) for step, value in points)
+    trial.reports, trial.ran_s = int(record.get("reports", 0)), finite_number(record["ran_s"])
     trial.problem, trial.stop = str(record.get("problem", "")), str(record.get("stop", ""))
     trial.message = str(record.get("message", ""))
     code, index, started_ms = record.get("exit_code"), record.get("index"), record.get("started_ms")
@@ -354,7 +355,7 @@ def recovered_parts(trials: dict[int, RecoveredTrial]) -> list[Part]:
         try:
             if known.end is None or known.holder is None or take_end_fields(trial, known.end) is TrialState.FAILED:
                 continue
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, OverflowError):
             continue
         if trial.outputs:
             parts.append(

@@ -32,7 +32,7 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
         if known.end is not None:
             try:
                 how = take_end_fields(trial, known.end)
-            except (LookupError, TypeError, ValueError):
+            except (LookupError, TypeError, ValueError, OverflowError):
                 continue
             if how is not TrialState.WAITING:
                 sweep.recall_end(trial, how)
