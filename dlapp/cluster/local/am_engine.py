@@ -135,7 +135,7 @@ class LocalAmEngine:
         self._ended: deque[ContainerEnd] = deque()
         self._start_failed: deque[ContainerEnd] = deque()
         self._started: deque[ContainerId] = deque()
-        self._sweeps: list[int] = []
+        self._removals: list[int] = []
         self._orphaned: list[_Container] = []  # of an earlier attempt, with processes and without a task
         self._reaper: threading.Thread | None = None
         self._nudge = (-1, -1)
@@ -570,13 +570,13 @@ class LocalAmEngine:
             names = ", ".join(f"process {pid}" for pid in pids)
             log.info(f"{what}killed processes that had no owner any more: {names}")
 
-    def _start_sweep(self) -> None:
+    def _start_container_removal(self) -> None:
         """Have the container removed that a killed task left: its payload has ended, by its lifeline."""
-        self._sweeps = [pid for pid in self._sweeps if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        self._removals = [pid for pid in self._removals if os.waitpid(pid, os.WNOHANG)[0] == 0]
         words = [*self._settings.program, "sweep", "--application", str(self._application)]
         words += ["--host", self._settings.docker_host]
         try:
-            self._sweeps.append(spawn(words, log=os.path.join(self._home, "am.log")))
+            self._removals.append(spawn(words, log=os.path.join(self._home, "am.log")))
         except OSError as error:
             log.warning(f"its containers could not be listed: {error}")
 
@@ -587,7 +587,7 @@ class LocalAmEngine:
             return False
         status = container.status or 0
         if status < 0 and self._has_image:
-            self._start_sweep()
+            self._start_container_removal()
         diagnostics = ""
         if status != 0:
             # The status has its own words; this is what it does not say.

@@ -815,9 +815,9 @@ class Runner:
         if is_marked:
             self._start_sender(row)
         if _has_image(home):
-            self._start_sweep(row)
+            self._start_container_removal(row)
 
-    def _start_sweep(self, row: ApplicationRow) -> None:
+    def _start_container_removal(self, row: ApplicationRow) -> None:
         """Have the containers removed that it may have left. Nobody waits for that, and it ends by itself in time."""
         words = [*self._settings.program, "sweep", "--application", row.id, "--host", self._settings.docker_host]
         try:

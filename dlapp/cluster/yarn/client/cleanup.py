@@ -57,7 +57,7 @@ _BUSY_S = 3600.0
 _FORGOTTEN_S = 2 * 86_400.0
 """What the ResourceManager has forgotten, and nobody has changed for so long, is over."""
 MOST_AT_ONCE = 100
-"""Whoever submits waits for the sweep."""
+"""Whoever submits waits for the cleanup."""
 GONE_AFTER_S = 5.0
 """From the ResourceManager's word that an application has ended to the end of its processes: the node hears of it with
 its next heartbeat (1 s), and SIGKILL follows SIGTERM after 250 ms. Seen: up to 1.3 s. Until then its ApplicationMaster
@@ -267,7 +267,7 @@ def forgotten(
     return found
 
 
-def sweep(
+def clean_up(
     files: StagingFiles,
     places: StagingPaths,
     ended: Mapping[ApplicationId, EndedApplication],
@@ -327,7 +327,7 @@ def mark_use(files: StagingFiles, location: str, modified_ms: int, now_ms: int) 
         files.write(location + USED, b"", 0o600)
 
 
-def sweep_cache(directory: str, limits: Retention) -> None:
+def clean_up_cache(directory: str, limits: Retention) -> None:
     """Remove archives that were made on this machine; each of them can be made again at any time."""
     now_ms = clock.now_ms()
     # One that was just made is just being brought to the cluster.

@@ -55,7 +55,7 @@ ASK_EVERY_S = 25.0
 """Between two requests to an ApplicationMaster that cannot be reached from here to write its view more often."""
 RECEIPTS_READ = 200
 """Of so many applications that have ended, the latest, a list reads what they have cost."""
-SWEEP_S = 2.0
+SETTLE_S = 2.0
 """How long a list waits until what ended applications left is settled; what is not settled then, a later command is."""
 RUNNING_READ = 20
 """Of so many applications that run, the latest, a list shows how far they are: it reads a file on HDFS for each."""
@@ -66,7 +66,7 @@ class ApplicationReader:
 
     def __init__(self, there: ClusterSession, masters: AmClients) -> None:
         self._session, self._masters = there, masters
-        self._sweeper: threading.Thread | None = None
+        self._settler: threading.Thread | None = None
         self._nodes: dict[str, str] = {}
         self._ask_at: dict[ApplicationId, float] = {}
 
@@ -132,7 +132,7 @@ class ApplicationReader:
         """
         whose = None if everybody else user or self._session.user
         known = self._session.rest().reports(user=whose)
-        with self._sweeping() if whose in (None, self._session.user) else contextlib.nullcontext():
+        with self._settling() if whose in (None, self._session.user) else contextlib.nullcontext():
             reports = [*self._forgotten(whose, known, limit), *known]
             reports.sort(key=lambda one: (one.started_ms, one.application_id))
             ended = [one for one in reports if one.state.ended]
@@ -168,20 +168,20 @@ class ApplicationReader:
                         one["receipt"] = receipt_of_history(data)
 
     @contextlib.contextmanager
-    def _sweeping(self) -> Iterator[None]:
+    def _settling(self) -> Iterator[None]:
         """Settle beside the block what the caller's own applications left that have ended or are forgotten.
 
-        The block's end waits `SWEEP_S` for it at most: each step may be cut off at any time, and is done again later.
+        The block's end waits `SETTLE_S` for it at most: each step may be cut off at any time, and is done again later.
         While one lasts, none is begun.
         """
-        sweeper = self._sweeper
-        if sweeper is None or not sweeper.is_alive():
-            self._sweeper = sweeper = threading.Thread(target=self._sweep, name="yarn-sweep", daemon=True)
-            sweeper.start()
+        settler = self._settler
+        if settler is None or not settler.is_alive():
+            self._settler = settler = threading.Thread(target=self._settle_quietly, name="yarn-settle", daemon=True)
+            settler.start()
         yield
-        sweeper.join(SWEEP_S)
+        settler.join(SETTLE_S)
 
-    def _sweep(self) -> None:
+    def _settle_quietly(self) -> None:
         # What hinders it hinders no list, and comes up again.
         try:
             self._settle_ended()

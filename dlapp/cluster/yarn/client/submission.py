@@ -18,7 +18,7 @@ from typing import Any
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, environment_of, python_command
 from dlapp.cluster.yarn.client import preflight, views
-from dlapp.cluster.yarn.client.cleanup import ended_applications, mark_use, sweep, sweep_cache
+from dlapp.cluster.yarn.client.cleanup import clean_up, clean_up_cache, ended_applications, mark_use
 from dlapp.cluster.yarn.client.interpreter import DIRECTORY as PYTHON_DIRECTORY
 from dlapp.cluster.yarn.client.interpreter import archive_resource, check_archive, interpreter
 from dlapp.cluster.yarn.client.local_files import tools_tokens
@@ -86,13 +86,13 @@ class ApplicationSubmitter:
         with contextlib.suppress(DlappError, OSError):
             bundle.packed(local_cache("travel"))
         with contextlib.suppress(DlappError, OSError):
-            self._sweep()
+            self._clean_up()
 
-    def _sweep(self) -> None:
+    def _clean_up(self) -> None:
         """Remove what others' kills left, and what is older or more than it may be."""
         storage, history = self._session.config.storage, self._session.config.history
         archives = Retention(storage.cache_age_s, storage.cache_limit_bytes)
-        sweep_cache(local_cache("workspaces"), archives)
+        clean_up_cache(local_cache("workspaces"), archives)
         files = self._session.own_files()
         histories = Retention(history.age_s, history.limit_bytes)
         try:
@@ -103,7 +103,7 @@ class ApplicationSubmitter:
             for application_id in ended:
                 tools_tokens.forget(application_id, login_user=self._session.user)
             notices = self._session.notices(files)
-            sweep(files, places, ended, archives, histories, clock.now_ms(), notices)
+            clean_up(files, places, ended, archives, histories, clock.now_ms(), notices)
             if notices is not None:
                 notices.deliver(ended)
         finally:

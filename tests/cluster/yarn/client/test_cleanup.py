@@ -13,11 +13,11 @@ from dlapp.cluster.yarn.client.cleanup import (
     GONE_AFTER_S,
     NOTHING_KEPT,
     EndedApplication,
+    clean_up,
+    clean_up_cache,
     forgotten,
     mark_use,
     settle,
-    sweep,
-    sweep_cache,
 )
 from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
@@ -164,7 +164,7 @@ def left(files: Memory, place: str) -> list[str]:
 
 def swept(files: Memory, *ended: ApplicationId) -> int:
     over = dict.fromkeys(ended, EndedApplication(State.KILLED, 60.0))
-    return sweep(files, PLACES, over, ARCHIVES, HISTORIES, NOW_MS)  # type: ignore[arg-type]
+    return clean_up(files, PLACES, over, ARCHIVES, HISTORIES, NOW_MS)  # type: ignore[arg-type]
 
 
 def settled(files: Memory, state: State = State.KILLED, ago_s: float = GONE_AFTER_S) -> str | None:
@@ -351,7 +351,7 @@ def test_histories_go_by_age_and_by_size(files: Memory) -> None:
     assert left(files, PLACES.all_history) == ["application_1_0002.json", "application_1_0003.json"]
 
 
-def test_a_sweep_ends(files: Memory) -> None:
+def test_a_cleanup_ends(files: Memory) -> None:
     for number in range(300):
         files.put(f"{PLACES.all_history}/application_1_{number:04d}.json", days_old=100)
     assert [swept(files) for _ in range(4)] == [100, 100, 100, 0]
@@ -361,8 +361,8 @@ def test_archives_of_this_machine_go_likewise_but_not_one_just_made(tmp_path: Pa
     for name, days in (("old", 31), ("used", 1), ("new", 0)):
         (tmp_path / name).write_bytes(b"x" * 600)
         os.utime(tmp_path / name, times=None if not days else (1, os.stat(tmp_path / name).st_mtime - days * 86_400))
-    sweep_cache(str(tmp_path), Retention(30 * 86_400, 10_000))
+    clean_up_cache(str(tmp_path), Retention(30 * 86_400, 10_000))
     assert sorted(os.listdir(tmp_path)) == ["new", "used"]
-    sweep_cache(str(tmp_path), Retention(30 * 86_400, 100))
+    clean_up_cache(str(tmp_path), Retention(30 * 86_400, 100))
     assert os.listdir(tmp_path) == ["new"]
-    sweep_cache(str(tmp_path / "nowhere"), Retention(1, 1))
+    clean_up_cache(str(tmp_path / "nowhere"), Retention(1, 1))

@@ -177,7 +177,7 @@ def test_what_a_resourcemanager_that_starts_does_not_list_yet_is_left_alone(monk
 
 
 def test_a_list_does_not_wait_for_a_file_system_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "SWEEP_S", 0.01)
+    monkeypatch.setattr(status, "SETTLE_S", 0.01)
     files = Files()
     files.stage(1)
     files.go.clear()
@@ -185,14 +185,14 @@ def test_a_list_does_not_wait_for_a_file_system_that_is_slow(monkeypatch: pytest
     for _ in range(3):
         assert len(shown.views()) == 1
     assert files.is_asked.wait(20)
-    sweeps = [thread for thread in threading.enumerate() if thread.name == "yarn-sweep"]
-    assert len(sweeps) == 1, "none begins while one lasts"
+    threads = [thread for thread in threading.enumerate() if thread.name == "yarn-settle"]
+    assert len(threads) == 1, "none begins while one lasts"
     files.go.set()
-    sweeps[0].join(20)
+    threads[0].join(20)
     assert files.staged() == set()
 
 
-def test_an_error_of_the_sweep_is_one_line_and_hinders_no_list(
+def test_an_error_of_the_settlement_is_one_line_and_hinders_no_list(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
