@@ -6,8 +6,9 @@ from typing import Any
 
 from dlapp.cluster.engine import Engine
 from dlapp.serialization import to_json
+from dlapp.waiting import DEPENDENCY, HELD
 
-_WITHOUT_PLACE = ("dependency", "held")
+_WITHOUT_PLACE = (DEPENDENCY, HELD)
 
 
 def queue_of(engine: Engine) -> dict[str, Any]:

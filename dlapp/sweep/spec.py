@@ -153,7 +153,7 @@ class SweepSpec(Value, kw_only=True):
         random: the parameters that are drawn, also by Optuna.
         table: the rows of a list.
         seed: of the draws; the same seed gives the same trials.
-        optuna_sampler: name of Optuna's sampler (`dlapp.sweep.optuna_names`).
+        optuna_sampler: name of Optuna's sampler (`dlapp.sweep.text_forms`).
         optuna_pruner: name of Optuna's pruner; empty: none.
         metric: the payload's metric that trials are compared by; empty: they are not.
         goal: whether more of it is better; None: there is no metric.

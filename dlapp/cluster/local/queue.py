@@ -80,7 +80,7 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 # id: in full; the number alone names it only within this database.
 # archive: path of the packed workspace, so that the cache keeps what somebody still needs.
 # starts, aftermaths: how often an ApplicationMaster was started for it, and a cleaner after one that died.
-# reason: what the first that waits is waiting for, as its runner knows.
+# reason: what it waits for, as its runner knows; empty: others come first.
 # after: of what it waits for, as in its file, that which is not known yet. hold: it is not released yet.
 # runs_at_most_s: after how many seconds it is ended at the latest (max_runtime and kill_grace).
 # tags: a line each. waiting: JSON of `dlapp.waiting.Waiting`, of which `reason` is the message.

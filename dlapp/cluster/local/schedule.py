@@ -29,7 +29,7 @@ class TooLarge(NamedTuple):
 
 
 class Obstacle(NamedTuple):
-    """Obstacle to the start of the first of the queue.
+    """Obstacle to the start of an application that waits.
 
     Args:
         text: for users.

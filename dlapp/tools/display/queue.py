@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dlapp.client.queue import code_of
 from dlapp.tools.common import one_line
 from dlapp.tools.display.columns import COLUMNS, Column
 from dlapp.tools.display.view import NOTHING, View, age_text, fitted_table, short_ids, table
+from dlapp.waiting import DEPENDENCY, HELD
 
 _HEAD = ("#", "ID", "USER", "NAME", "STATE", "GPUS", "TIME", "START", "QUEUE", "PRIORITY", "WHY")
 _DROPPED = ("QUEUE", "PRIORITY", "NAME", "TIME", "USER")
@@ -17,8 +19,8 @@ _LEAST = {"WHY": 12, "USER": 6, "NAME": 8}
 
 def state_of(view: View) -> str:
     """Return one word for where an application is in the queue, as ``dlapp-queue --state`` has it."""
-    code = str((view.get("waiting") or {}).get("code", ""))
-    if code in ("held", "dependency"):
+    code = code_of(view)
+    if code in (HELD, DEPENDENCY):
         return code
     return "running" if view["state"] == "RUNNING" else "waiting"
 
