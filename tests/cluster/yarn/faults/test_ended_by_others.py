@@ -24,7 +24,7 @@ from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import Hadoop
 from tests.services.keeper import end_all_in
 
-LIFETIME_S, GRACE_S = 24, 2
+LIFETIME_S, GRACE_S = 40, 2
 SCRIPT = """#!/bin/sh
 trap 'kill $!; echo saved > output/x; exit 0' TERM
 mkdir output
@@ -109,7 +109,7 @@ def test_output_of_an_application_that_an_operator_kills_is_kept_and_a_lifetime_
     (part,) = files.names(kept)
     assert files.read(f"{kept}/{part}/x", max_bytes=100) == b"begun\n"
 
-    end = client.wait(limited, timeout_s=LIFETIME_S)
+    end = client.wait(limited, timeout_s=120)
     assert end.cause is Cause.TIMED_OUT
     assert end.diagnostics == "timed out: lifetime limit of the queue or application in YARN, output committed"
     assert end.diagnosis is not None
