@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from dlapp.errors import UsageError
@@ -88,12 +88,7 @@ def read_sweep_section(properties: Properties, faults: Faults, path_of: Callable
         commit=SweepCommit(get("commit", SweepCommit.END.value)),
     )
     if "trials" not in keys:
-        most = most_trials(draft)
-        if most is not None and most > MAX_TRIALS:
-            add(SECTION, f"has {most} trials, the maximum is {MAX_TRIALS}; trials=N takes the first N")
-        elif most is None and random and f"{SECTION}.trials" not in broken:
-            add(f"{SECTION}.trials", "is missing: how many trials are drawn")
-        draft = replace(draft, trials=min(most or 1, MAX_TRIALS))
+        draft = replace(draft, trials=_default_trials(draft, broken, add))
     if "seed" in keys and draft.sampler in (Sampler.GRID, Sampler.LIST):
         add(f"{SECTION}.seed", f"has no effect with sampler={draft.sampler.value}, which draws nothing")
     for where, problem in sweep_problems(draft):
@@ -103,6 +98,22 @@ def read_sweep_section(properties: Properties, faults: Faults, path_of: Callable
     if any(one == SECTION or one.startswith(f"{SECTION}.") for one in faults.named):
         return None
     return SweepSpec(**{name: getattr(draft, name) for name in SweepSpec.record_fields})
+
+
+def _default_trials(draft: SweepSpec, broken: Collection[str], add: Callable[[str, str], None]) -> int:
+    """Return how many trials a file has that does not say it: all that there can be.
+
+    Args:
+        draft: the sweep, without that number.
+        broken: keys whose errors are known.
+        add: takes a key and its problem.
+    """
+    most = most_trials(draft)
+    if most is not None and most > MAX_TRIALS:
+        add(SECTION, f"has {most} trials, the maximum is {MAX_TRIALS}; trials=N takes the first N")
+    elif most is None and draft.random and f"{SECTION}.trials" not in broken:
+        add(f"{SECTION}.trials", "is missing: how many trials are drawn")
+    return min(most or 1, MAX_TRIALS)
 
 
 def _usual_sampler(keys: Any, broken: set[str]) -> str:
