@@ -96,7 +96,7 @@ def test_what_cannot_be_resumed_is_refused_by_name(engine: Engine, tmp_path: Pat
     plain = properties(tmp_path, "exit 3", name="plain")
     application = id_of(run("dlapp-launcher", "--wait", plain))
     for arguments, code, problem in (
-        (["--resume", application], 2, f"{application} has no [checkpoint], so nothing can be resumed; --again"),
+        (["--resume", application], 2, "has no [checkpoint] and no [sweep], so nothing can be resumed; --again"),
         (["--resume", "999_9999"], 3, "no application's id ends with '999_9999'"),
         (["--resume", application, "--again", application], 2, "--resume and --again exclude each other"),
         (["--again", application, "--print-spec"], 2, "--again is not possible together with --print-spec or --plan"),
