@@ -232,7 +232,7 @@ class Task:
             self._clean_up()
         except Exception as error:  # what the payload did is not lost by a bug of ours
             self._log.warn(f"the task could not clean up: {error!r}")
-        self._meter.output_bytes = sum(one.size_bytes for one in result.outputs)
+        self._meter.output_bytes += sum(one.size_bytes for one in result.outputs)
         return replace(result, receipt=self._meter.receipt())
 
     def _work(self) -> TaskResult:
@@ -336,6 +336,7 @@ class Task:
                 return worker.run()
             finally:
                 self._meter.end_run()
+                self._meter.output_bytes = worker.stored_bytes()
 
     def _why_no_trial(self) -> WorkerEnd | None:
         from dlapp.task.sweep.worker import WorkerEnd

@@ -58,6 +58,7 @@ def test_each_trial_has_its_own_workspace_and_its_output_is_committed_once(engin
     end = ended(application)
     assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
     assert end["diagnostics"].startswith("1 of 6 trials failed: 4; the first of them: trial 4: exit code 9")
+    assert end["receipt"]["bytes"]["output"] >= 5 * len("1 4\n")
     found = {name: text.split() for name, text in engine.tree("result/trials").items()}
     values = [(rate, size) for rate in "12" for size in "456"]
     assert found == {f"{n}/found": list(values[n]) for n in range(6) if n != 4}

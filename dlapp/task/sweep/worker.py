@@ -57,12 +57,17 @@ class TrialWorker:
         self._trials: dict[tuple[int, int], TrialRun] = {}
         self._unnamed: set[tuple[int, int]] = set()
         self._used = NOTHING_KNOWN  # by trials that are over
+        self._stored_bytes = 0  # by them
         self._reported: object = None
 
     def counters(self) -> ResourceCounters:
         """Return what all trials so far have used."""
         running = (one.read_counters() for one in self._trials.values())
         return reduce(ResourceCounters.plus, running, self._used)
+
+    def stored_bytes(self) -> int:
+        """Return the size of the output that all trials so far have stored."""
+        return self._stored_bytes + sum(map(_stored_by, self._trials.values()))
 
     def run(self) -> TaskResult:
         """Run trials until orders say that there are no more, or to end."""
@@ -121,6 +126,7 @@ class TrialWorker:
         trial = self._trials.pop(key)
         self._unnamed.discard(key)
         self._used = self._used.plus(trial.counters)._replace(memory_bytes=None)
+        self._stored_bytes += _stored_by(trial)
         trial.close()
 
     def _free_slot(self) -> int | None:
@@ -139,3 +145,8 @@ class TrialWorker:
         poll.register(self._stopper.wake_fd, select.POLLIN)
         poll.poll(max(1, int(min(self._sample(), _LOOK_S) * 1000)))
         self._stopper.drain()
+
+
+def _stored_by(trial: TrialRun) -> int:
+    result = trial.report().result
+    return 0 if result is None else sum(one.size_bytes for one in result.outputs)
