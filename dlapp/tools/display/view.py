@@ -19,6 +19,8 @@ View = Mapping[str, Any]
 ENDED = ("FINISHED", "FAILED", "KILLED")
 NOTHING = "-"
 _YEAR_MS = 300 * 86_400_000
+_LEAST_STAMP = 4
+"""Of a short id that needs more than its number: how many digits of the time before that, at least."""
 """From this age on, a date needs its year more than its time."""
 _NAMED = re.compile(r"container (\d+) \(")
 _FAILED = re.compile(
@@ -199,13 +201,31 @@ def short_enough(lines: Sequence[str], rows: int) -> bool:
 
 
 def short_ids(ids: Sequence[str]) -> list[str]:
-    """Return the number of each id, or the whole id if the number is the ending of another one, too."""
+    """Return the number of each id; if the number is the ending of another one, too, what comes before it as well."""
     numbers = [one.rpartition("_")[2] for one in ids]
-    endings: dict[str, int] = {}
-    for number in numbers:
+    alike: dict[str, list[str]] = {number: [] for number in numbers}
+    for one, number in zip(ids, numbers, strict=True):
         for start in range(len(number)):
-            endings[number[start:]] = endings.get(number[start:], 0) + 1
-    return [number if endings[number] == 1 else one for one, number in zip(ids, numbers, strict=True)]
+            if (others := alike.get(number[start:])) is not None:
+                others.append(one)
+    return [_short_id(one, number, alike[number]) for one, number in zip(ids, numbers, strict=True)]
+
+
+def _short_id(application_id: str, number: str, alike: Sequence[str]) -> str:
+    """Return the shortest ending of an id, from its number or the digits before that, which is that of no other id.
+
+    Args:
+        application_id: the id.
+        number: its last part.
+        alike: all ids that end with this number.
+    """
+    if len(alike) == 1:
+        return number
+    for length in range(len(number) + 1 + _LEAST_STAMP, len(application_id)):
+        ending = application_id[-length:]
+        if sum(one.endswith(ending) for one in alike) == 1:
+            return ending
+    return application_id
 
 
 def _cells(view: View, now_ms: int) -> dict[str, str]:
