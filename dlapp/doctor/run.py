@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, run_checks, warned
 from dlapp.errors import ConfigError, DlappError
+from dlapp.system.text import counted
 
 if TYPE_CHECKING:
     from dlapp.config import Config
@@ -122,10 +123,13 @@ def _configuration(config: Config, defaults: bool) -> Iterator[Finding]:
         if not path:
             continue
         count = sum(origin.rpartition(":")[0] == path for origin in config.origins.values())
-        there = f"values of it that count: {count}" if os.path.exists(path) else "not there (it is optional)"
+        there = f"{counted(count, 'values')} in effect" if os.path.exists(path) else "not there (it is optional)"
         yield passed("config.file", f"{path}: {there}")
     for line in config.ignored:
         yield warned("config.variable", line, "unset it, or write the name of docs/configuration.md")
     for name, origin in config.origins.items():
         if origin != "default" or defaults:
             yield passed(f"config.{name}", f"{config.texts.get(name, 'not set')} (from {origin})")
+    if (command := config.notify.command) and config.cluster == "local" and not os.access(command[0], os.X_OK):
+        found = f"notify.command: {command[0]} is not a program that you may run"
+        yield warned("notify.command", found, "correct the path, or chmod +x it; without it nothing is told")

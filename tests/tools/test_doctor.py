@@ -81,9 +81,17 @@ def test_the_lines_say_where_each_value_came_from(doctor: Doctor) -> None:
     doctor.variables["DLAPP_CONFIG"] = str(doctor.home / "mine.yaml")
     lines = doctor.run().splitlines()
     assert f"pass  config.defaults.memory    1g (from {doctor.home}/mine.yaml:2)" in lines
-    assert f"pass  config.file               {doctor.home}/mine.yaml: values of it that count: 1" in lines
+    assert f"pass  config.file               {doctor.home}/mine.yaml: 1 value in effect" in lines
     assert not any("config.defaults.vcores" in line for line in lines)
     assert "pass  config.defaults.vcores    1 (from default)" in doctor.run("--defaults").splitlines()
+
+
+def test_a_program_for_notifications_that_cannot_be_run_is_a_warning(doctor: Doctor) -> None:
+    doctor.variables["DLAPP_NOTIFY_COMMAND"] = f"{doctor.home}/tell --now"
+    assert doctor.findings()["notify.command"]["verdict"] == "warn"
+    (doctor.home / "tell").write_text("#!/bin/sh\n")
+    (doctor.home / "tell").chmod(0o755)
+    assert "notify.command" not in doctor.findings()
 
 
 def test_each_fault_of_the_configuration_is_a_line(doctor: Doctor) -> None:
