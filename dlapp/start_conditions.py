@@ -68,7 +68,8 @@ def read_after(text: str) -> tuple[After, ...]:
     for one in filter(None, (part.strip() for part in re.split(r"[,\n]", text))):
         application_id, colon, end = one.partition(":")
         if not is_application_id(application_id):
-            raise ValueError(f"{shown(one)} is not ID, ID:ok, ID:any or ID:failed, with the whole id of an application")
+            forms = "ID, ID:ok, ID:any or ID:failed, with the whole id of an application (dlapp-list -o id shows them)"
+            raise ValueError(f"{shown(one)} is not {forms}")
         try:
             found.append(After(application_id, RequiredEnd(end) if colon else RequiredEnd.OK))
         except ValueError:

@@ -164,8 +164,6 @@ def _phase_of(state: ApplicationState) -> str:
             return f"stopping, {running} of {total} still running"
         return f"storing{obstacles.get(Phase.STORING, '')}" if storing else "stopping"
     words = []
-    if (sweep := state.sweep) is not None:
-        words.append(f"{len(sweep.trials) - sweep.left} of {len(sweep.trials)} trials ended, {sweep.running} running")
     if running:
         words.append(f"running {running} of {total}")
     if storing:
@@ -201,7 +199,11 @@ def _phase_of(state: ApplicationState) -> str:
     if (over := counts.get(Phase.ENDED, 0)) < total:
         failed = sum(bool(one.failed) for one in state.instances)
         words += [f"{count} {what}" for count, what in ((over - failed, "done"), (failed, "failed")) if count]
-    return ", ".join(words) or "ending"
+    text = ", ".join(words) or "ending"
+    if (sweep := state.sweep) is None:
+        return text
+    ended = len(sweep.trials) - sweep.left
+    return f"{ended} of {len(sweep.trials)} trials ended, {sweep.running} running; containers: {text}"
 
 
 def lacking(state: ApplicationState) -> tuple[ContainerAsk, ...]:

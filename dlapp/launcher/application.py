@@ -249,6 +249,8 @@ def read_application(
         try:
             with open(path, "rb") as stream:
                 data = stream.read(MOST_BYTES + 1)
+        except FileNotFoundError as error:
+            raise UsageError(f"{path}: {error.strerror} (dlapp-launcher --init {path} writes a first one)") from error
         except (OSError, ValueError) as error:
             raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     faults = Faults(path)

@@ -9,6 +9,8 @@ from dlapp.scheduler.order import in_order, own_order
 from dlapp.scheduler.values import Decision, Policy, QueueState, RunningJob, Schedule, WaitingJob
 from dlapp.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, USER_LIMIT
 
+_NO_RUNNER = "passed over: its user has no runner (that user's next dlapp command starts one)"
+
 
 def decide(state: QueueState, policy: Policy, now_s: float) -> Schedule:
     """Decide on every job that waits.
@@ -36,7 +38,7 @@ def _admitted(state: QueueState, policy: Policy, now_s: float) -> tuple[dict[int
         if asked[0] > memory_mib or asked[1] > vcores or asked[2] > gcores:
             apart.append(Decision(job, code=NEVER_FITS, message="asks for more than this machine has"))
         elif job.user in absent:
-            apart.append(Decision(job, code=SERVICE_AWAY, message="passed over: its user has no runner"))
+            apart.append(Decision(job, code=SERVICE_AWAY, message=_NO_RUNNER))
         else:
             by_user.setdefault(job.user, []).append(job)
     most = policy.user_queued

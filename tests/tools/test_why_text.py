@@ -193,9 +193,9 @@ def test_a_plan_is_shown() -> None:
         "start : not known: the history is too short (1 application to learn from)",
         "GPU-hours : 8 at most",
     ]
-    assert plan_lines(plan | {"gpu_hours_most": None}, NOW_MS)[-1] == "GPU-hours : no limit, as max_runtime is not set"
+    assert plan_lines(plan | {"gpu_hours_most": None}, NOW_MS)[-1] == "GPU-hours : no limit (max_runtime is not set)"
     for longest_s, most in (
-        (None, "no limit, as trial_time is not set"),
+        (None, "no time limit (trial_time is not set)"),
         (45.0, "at most 45 s"),
         (7265, "at most 2 h 02 min"),
     ):

@@ -11,7 +11,8 @@ from dlapp.tools.display.view import table
 from dlapp.tools.display.why import estimate_text
 
 _SHOWN_NAMES = 5
-_UNLIMITED = "no limit, as max_runtime is not set"
+_UNITS = {"memory": "memory (MiB)"}
+_UNLIMITED = "no limit (max_runtime is not set)"
 
 
 def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
@@ -39,13 +40,13 @@ def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
         lines.append(f"input{name} : {human_size(one['size_bytes'])} in {_count(one['files'], 'file')}")
     if sweep := plan.get("sweep"):
         longest_s = sweep["longest_s"]
-        most = "no limit, as trial_time is not set" if longest_s is None else f"at most {_duration(longest_s)}"
+        most = "no time limit (trial_time is not set)" if longest_s is None else f"at most {_duration(longest_s)}"
         lines.append(f"sweep : {_count(sweep['trials'], 'trial')}, {sweep['concurrency']} at once, {most}")
     head = ("LIMIT", "RESOURCE", "ASKED", "AVAILABLE", "MOST")
-    rows = [
-        (one["limit"], one["resource"], str(one["asked"]), str(one["available"]), str(one["most"]))
-        for one in plan["limits"]
-    ]
+    rows = []
+    for one in plan["limits"]:
+        resource = _UNITS.get(one["resource"], one["resource"])
+        rows.append((one["limit"], resource, str(one["asked"]), str(one["available"]), str(one["most"])))
     if rows:
         lines += table(head, rows)
     for role, nodes in plan["nodes"].items():

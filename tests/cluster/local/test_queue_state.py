@@ -200,6 +200,7 @@ def test_shares_are_of_the_usage_that_counts(engine: LocalEngine, policy_file: P
     (share,) = engine.queue_facts().shares
     assert share.share == 1.0
     assert share.meaning.startswith("of the recent use by all, ")
+    assert share.meaning.endswith(" core-hours")
 
 
 # ---- the operator's file ----

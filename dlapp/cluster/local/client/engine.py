@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from dlapp.ids import ApplicationId
     from dlapp.locations import HdfsPlace
     from dlapp.report import ApplicationView
+    from dlapp.scheduler.values import Policy
     from dlapp.spec import AppSpec, Secrets, Submission
 
 KILL_ASK_S = 2.0
@@ -398,7 +399,8 @@ class LocalEngine(Closeable):
 
         most = read_policy().user_queued
         if most is not None and (waiting := queue.count_waiting(self._uid)) >= most:
-            raise Denied(f"{waiting} of your applications wait, and {most} may (queue.user_queued of node.yaml)")
+            text = f"{waiting} of your applications wait, and {most} may (queue.user_queued of node.yaml)"
+            raise Denied(f"{text}; submit again when one has started")
 
     def _hdfs_of(self, spec: AppSpec) -> HdfsPlace | None:
         """The HDFS that an application has to do with: as it is known here, for its processes see no such variable."""
@@ -574,8 +576,9 @@ class LocalEngine(Closeable):
         found = self._waiting()
         order = tuple(one.id for one in found.all())
         whole, shares = sum(found.hours.values()), list[UserShare]()
+        unit = "GPU-hours" if _readable_policy().charge == "gcores" else "core-hours"
         for uid, hours in sorted(found.hours.items(), key=lambda one: -one[1]) if whole else ():
-            meaning = f"of the recent use by all, {hours:.3g} hours"
+            meaning = f"of the recent use by all, {hours:.3g} {unit}"
             shares.append(UserShare(user=user_name(uid), queue="default", share=hours / whole, meaning=meaning))
         return QueueFacts(order=order, estimates=self._waits().estimates(), shares=tuple(shares))
 
@@ -603,15 +606,9 @@ class LocalEngine(Closeable):
     def _waiting(self) -> QueueOrder:
         """Return all waiting applications in queue order."""
         from dlapp.cluster.local.queue_order import order_of
-        from dlapp.cluster.local.queue_state import read_policy
-        from dlapp.scheduler.values import Policy
 
         rows = self._queue().rows("state IN ('waiting', 'running')")
-        try:
-            policy = read_policy()
-        except ConfigError:
-            policy = Policy()  # the runner starts nothing, and says why
-        return order_of(self._state, rows, policy)
+        return order_of(self._state, rows, _readable_policy())
 
     def _look(self, application_id: str) -> tuple[bool, bool, ApplicationRow]:
         """Return whether an application is alive, else whether it had a runner, and its row. Raises NotFound."""
@@ -1110,6 +1107,18 @@ def _umask() -> int:
     # Reading it by os.umask would change it for a moment under other threads. Source: proc(5), since Linux 4.7.
     words = status_words("self", "Umask")
     return int(words[0], 8) if words else 0o022
+
+
+def _readable_policy() -> Policy:
+    """Return the operator's policy; the defaults if it is refused: the runner starts nothing then, and says why."""
+    from dlapp.cluster.local.queue_state import read_policy
+
+    try:
+        return read_policy()
+    except ConfigError:
+        from dlapp.scheduler.values import Policy
+
+        return Policy()
 
 
 def _wait_for(condition: Callable[[], bool], deadline: float) -> bool:
