@@ -131,7 +131,7 @@ def _read_table(path: str) -> TrialTable:
     try:
         # Not to wait for the writer of a FIFO.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
+            data = stream.read(MAX_FILE_BYTES + 1) or b""  # None: a FIFO whose writer has written nothing
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     return read_trial_list(data, path)

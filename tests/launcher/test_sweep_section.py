@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,17 @@ def test_a_name_in_braces_that_no_parameter_has_is_noted(place: Path, config: Co
         "user_shell_args: {epoch} is no parameter of the sweep and stays as it is, known are lr, index, trial",
         "user_shell_args: {ll} is no parameter of the sweep and stays as it is, the nearest is lr",
     )
+
+
+def test_a_list_that_is_a_fifo_is_not_waited_for(place: Path, config: Config) -> None:
+    os.mkfifo(place / "t.csv")
+    for flags in (os.O_RDONLY, os.O_RDWR):  # without a writer, and with one that writes nothing
+        fd = os.open(place / "t.csv", flags | os.O_NONBLOCK)
+        try:
+            (fault,) = refused(place, f"{LEAST}[sweep]\nlist=t.csv\n", config)
+        finally:
+            os.close(fd)
+        assert "t.csv: has no trials" in fault
 
 
 def test_too_large_grids_and_lists_are_refused(place: Path, config: Config) -> None:
