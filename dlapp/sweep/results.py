@@ -19,6 +19,8 @@ from dlapp.value import Value, field
 
 MAX_CURVE_POINTS = 32
 """Points that are kept of a trial's curve: 10,000 trials have 5 MB of them."""
+_MAX_WHY = 500
+"""Characters of a reason that the file keeps: a program can name its files so that each reason has some thousands."""
 
 
 class TrialState(Enum):
@@ -157,7 +159,7 @@ def trial_line(trial: TrialView, parameters: Iterable[str]) -> str:
         round(trial.ran_s, 3),
         trial.container,
         trial.exit_code,
-        trial.why,
+        trial.why[:_MAX_WHY],
         [trial.parameters.get(name) for name in parameters],
         " ".join(f"{int(step) if step == int(step) else step} {value!r}" for step, value in trial.curve),
         trial.container_id,

@@ -32,6 +32,10 @@ RESERVED_PARAMETERS = ("index", "trial")
 OPTUNA = "optuna:"
 MAX_RESULTS_BYTES = 32 << 20
 """Of the file with the results of a sweep: with 10,000 trials it has some 10 MB."""
+MAX_VALUES_BYTES = 12 << 20
+"""Of the parameters of all trials in that file; one that is too large could not be read, nor could its sweep go on."""
+_NUMBER_BYTES = 18
+"""Of a drawn number there, with its quotes."""
 
 
 class Sampler(Enum):
@@ -247,6 +251,11 @@ def sweep_problems(sweep: SweepSpec) -> Iterator[tuple[str, str]]:
         yield "sweep.trials", f"is {sweep.trials}, {where}"
     if (size := table_bytes(sweep)) > MAX_TABLE_BYTES:
         yield "sweep", f"has {size >> 10} KiB of values, the maximum is {MAX_TABLE_BYTES >> 10} KiB"
+    if (size := sweep.trials * _longest_row(sweep)) > MAX_VALUES_BYTES:
+        yield (
+            "sweep",
+            f"has {size >> 10} KiB of values in its trials, the maximum is {MAX_VALUES_BYTES >> 10} KiB",
+        )
     if sweep.metric and sweep.goal is None:
         yield "sweep.goal", "is missing: max or min, for which metric is better"
     if not sweep.metric:
@@ -276,6 +285,14 @@ def table_bytes(sweep: SweepSpec) -> int:
     rows = sweep.table.rows if sweep.table is not None else ()
     columns = (*(one.values for one in sweep.grid), *(one.values for one in sweep.random))
     return sum(len(value.encode(errors="surrogateescape")) + 3 for row in (*rows, *columns) for value in row)
+
+
+def _longest_row(sweep: SweepSpec) -> int:
+    """Return how long the values of one trial can be in the file of results [bytes]; those of a list are few."""
+    import json
+
+    columns = (*(one.values for one in sweep.grid), *(one.values for one in sweep.random))
+    return sum(max((len(json.dumps(value)) for value in values), default=_NUMBER_BYTES) for values in columns)
 
 
 def check_value(where: str, value: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlapp.errors import SpecError
 from dlapp.sweep.results import (
     MAX_CURVE_POINTS,
     SweepResults,
@@ -19,7 +20,7 @@ from dlapp.sweep.results import (
     thinned,
     trial_line,
 )
-from dlapp.sweep.spec import Goal, GridParameter, Sampler, SweepSpec
+from dlapp.sweep.spec import MAX_RESULTS_BYTES, MAX_TRIALS, Goal, GridParameter, Sampler, SweepSpec
 from dlapp.value import replace
 
 STATES = TrialState
@@ -30,6 +31,7 @@ SWEEP = SweepSpec(
     metric="accuracy",
     goal=Goal.MAX,
 )
+COUNT = GridParameter("n", tuple(map(str, range(MAX_TRIALS))))
 
 
 def results(goal: Goal, *trials: TrialView) -> SweepResults:
@@ -154,6 +156,25 @@ def test_any_text_is_results_or_refused(text: str) -> None:
             read_results(one)
         except ValueError:
             continue
+
+
+def test_the_results_of_the_largest_sweep_can_be_read() -> None:
+    values = ("x" * 600, "y" * 400, "z" * 200)
+    grid = (*(GridParameter(f"long{place}", (value,)) for place, value in enumerate(values)), COUNT)
+    sweep = SweepSpec(sampler=Sampler.GRID, trials=MAX_TRIALS, grid=grid, metric="m", goal=Goal.MIN)
+    curve = tuple((step + 0.5, -1.2345678901234567e-101) for step in range(MAX_CURVE_POINTS))
+    parameters = dict(zip(sweep.parameters, (*values, "9999"), strict=True))
+    trial = replace(one(9999, STATES.FAILED, 1.5), parameters=parameters, curve=curve, why="w" * 5000)
+    size = len(head_line(sweep)) + MAX_TRIALS * (len(trial_line(trial, sweep.parameters)) + 1)
+    assert size <= MAX_RESULTS_BYTES
+
+
+@pytest.mark.parametrize("value", ["x" * 1300, "\x01" * 220])
+def test_a_sweep_whose_results_could_not_be_read_is_refused(value: str) -> None:
+    grid = (GridParameter("long", (value,)), COUNT)
+    assert SweepSpec(sampler=Sampler.GRID, trials=1000, grid=grid)
+    with pytest.raises(SpecError, match="KiB of values in its trials, the maximum is 12288 KiB"):
+        SweepSpec(sampler=Sampler.GRID, trials=MAX_TRIALS, grid=grid)
 
 
 def test_a_long_curve_keeps_its_ends() -> None:
