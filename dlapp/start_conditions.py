@@ -12,7 +12,7 @@ from dlapp.id_text import is_application_id
 from dlapp.system.text import shown
 from dlapp.value import Value
 
-MOST = 100
+MAX_AFTER = 100
 """So many applications one can wait for."""
 _NAMED = 3
 SUCCEEDED, FAILED, KILLED, UNKNOWN = "SUCCEEDED", "FAILED", "KILLED", "UNKNOWN"
@@ -81,8 +81,8 @@ def read_after(text: str) -> tuple[After, ...]:
 def check_after(conditions: Iterable[After]) -> None:
     """Refuse conditions that cannot stand together. Raises ValueError."""
     ids = [one.application_id for one in conditions]
-    if len(ids) > MOST:
-        raise ValueError(f"has {len(ids)} applications, the maximum is {MOST}")
+    if len(ids) > MAX_AFTER:
+        raise ValueError(f"has {len(ids)} applications, the maximum is {MAX_AFTER}")
     if twice := next((one for one in ids if ids.count(one) > 1), None):
         raise ValueError(f"{twice} appears twice")
 

@@ -11,7 +11,8 @@ from dlapp.system.clock import backoff_s
 
 FIRST_S, EVERY_S = 2.0, 30.0
 """The longest pauses between two looks, at the beginning and later."""
-MOST_SHOWN = 200
+_MAX_ERROR_LENGTH = 200
+"""Characters of an error that are shown with the wait: it may have text of a server."""
 
 
 class EndWatcher:
@@ -49,7 +50,7 @@ class EndWatcher:
             try:
                 how = self._read(one)
             except DlappError as error:
-                unread = str(error)[:MOST_SHOWN]
+                unread = str(error)[:_MAX_ERROR_LENGTH]
                 break  # what does not answer for one does not answer for the next
             if how is not None:
                 ends[one] = how

@@ -22,7 +22,7 @@ from dlapp.errors import DlappError
 if TYPE_CHECKING:
     from dlapp.cluster.local.queue import ApplicationRow
 
-MOST = 100
+MAX_ATTEMPTS = 100
 """The largest value of ``local.am_attempts``."""
 DEVICES_RETURNED = "devices-returned"
 """A file in the application directory: its payloads are over, and its devices are nobody's or others'."""
@@ -47,7 +47,7 @@ def alive_lock(home: str, attempt: int) -> str:
 
 def alive_locks(home: str) -> Iterator[str]:
     """Yield the paths of the locks of all attempts so far, the first one's always."""
-    for attempt in range(1, MOST + 1):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         path = alive_lock(home, attempt)
         if attempt > 1 and not os.path.lexists(path):
             return

@@ -15,7 +15,7 @@ from dlapp.messages import Fault, Report, TaskResult, TrialReport
 from dlapp.serialization import to_json
 from dlapp.sweep.results import TrialState, metric_missing
 
-MOST_POINTS = 256
+MAX_REPORTED_POINTS = 256
 """Of one report of a trial; a task sends half as many."""
 
 
@@ -56,7 +56,7 @@ def take(state: ApplicationState, container: Container, instance: Instance, repo
 def _take_report(state: ApplicationState, trial: TrialRecord, one: TrialReport) -> None:
     sweep = state.sweep
     assert sweep is not None
-    points = tuple((point[0], point[1]) for point in one.points[-MOST_POINTS:] if len(point) == 2)
+    points = tuple((point[0], point[1]) for point in one.points[-MAX_REPORTED_POINTS:] if len(point) == 2)
     if points != trial.points:
         trial.points, trial.reports = points, one.reports
         sweep.changed += 1

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from dlapp.cluster.local import schedule, spool
 from dlapp.cluster.local.attempts import (
     DEVICES_RETURNED,
+    MAX_ATTEMPTS,
     MAX_STARTS,
-    MOST,
     alive_lock,
     begins_again,
     first_attempt,
@@ -250,7 +250,7 @@ class Runner:
             self._settle(row, outcome)
         elif not began(home, row.boot_id, self._boot_id):
             self._begin_again(row, home)
-        elif begins_again(row, home, self._boot_id) and first_attempt(home) <= MOST:
+        elif begins_again(row, home, self._boot_id) and first_attempt(home) <= MAX_ATTEMPTS:
             self._requeue(row, home)
         elif row.number in self._died and (attempt := next_attempt(row, home, self._boot_id)) is not None:
             self._start_again(row, home, attempt)
