@@ -28,10 +28,12 @@ class WorkspaceChanges:
 
     def __init__(self, workspace: str, scratch: str) -> None:
         self._workspace, self._scratch = workspace, scratch
+        self._real = os.path.realpath(workspace)
         self._from_ns = self._until_ns = _clock_ns(scratch, 0)
 
     def begin(self) -> None:
         """Set the second mark: what is changed from now on is changed by the script."""
+        self._real = os.path.realpath(self._workspace)
         self._until_ns = _clock_ns(self._scratch, _clock_ns(self._scratch, 0))
 
     def keep_only(self, without: Collection[str]) -> list[str]:
@@ -41,8 +43,11 @@ class WorkspaceChanges:
             without: paths in the workspace, relative to it, to remove as well.
 
         Returns:
-            What is left, as sorted paths relative to the workspace; those of directories end in ``/``.
+            What is left, as sorted paths relative to the workspace; those of directories end in ``/``. Nothing, and
+            nothing is removed, if the script has put a link in the place of the workspace.
         """
+        if os.path.realpath(self._workspace) != self._real:
+            return []
         left: list[str] = []
         unwanted = tuple(f"{os.path.normpath(path)}/" for path in without)
         for directory, names, files in os.walk(self._workspace, topdown=False):
