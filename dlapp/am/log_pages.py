@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.system import clock
+from dlapp.system import clock, log
 
 if TYPE_CHECKING:
     from dlapp.am.server import ControlRequest
@@ -61,6 +61,25 @@ class LogPages:
             call.refuse(503, "other logs are just read; try again")
 
     def _read(self, one: ContainerView, query: PageQuery) -> None:
+        try:
+            answer = self._page(one, query)
+        except Exception:  # with four threads that ended so, no log would be read any more
+            import traceback
+
+            log.warning(f"the page of a log: {traceback.format_exc()}")
+            answer = b""
+        with self._lock:
+            calls = self._reading.pop(query)
+            self._pages[query] = time.monotonic() + _EVERY_S, answer
+            while len(self._pages) > _KEPT:
+                self._pages.popitem(last=False)
+        for call in calls:
+            if answer:
+                call.answer_bytes(answer)
+            else:
+                call.refuse(500, "internal error; the log of the ApplicationMaster says which")
+
+    def _page(self, one: ContainerView, query: PageQuery) -> bytes:
         from dlapp.pages.log_page import LOG_BYTES, log_page
 
         try:
@@ -68,11 +87,4 @@ class LogPages:
             found: bytes | str = b"" if data is None else data
         except (DlappError, OSError) as error:
             found = f"it cannot be read: {error}"
-        answer = log_page(self._appname, one, query, found, clock.now_ms()).encode(errors="replace")
-        with self._lock:
-            calls = self._reading.pop(query)
-            self._pages[query] = time.monotonic() + _EVERY_S, answer
-            while len(self._pages) > _KEPT:
-                self._pages.popitem(last=False)
-        for call in calls:
-            call.answer_bytes(answer)
+        return log_page(self._appname, one, query, found, clock.now_ms()).encode(errors="replace")

@@ -45,6 +45,7 @@ class Call:
 
     def refuse(self, status: int, _why: str) -> None:
         self.refused = status
+        self._answered.set()
 
     def text(self) -> str:
         assert self._answered.wait(60)
@@ -91,6 +92,16 @@ def test_why_a_log_cannot_be_read_is_said(engine: Engine) -> None:
     engine.error = Unreachable("node7:8042: status 403")
     engine.go.set()
     assert "it cannot be read: node7:8042: status 403" in ask(pages_of(engine), 0).text()
+
+
+def test_errors_in_dlapp_refuse_no_other_log(engine: Engine) -> None:
+    pages, engine.error = pages_of(engine), AssertionError("an error in dlapp")
+    calls = [ask(pages, index) for index in range(4)]
+    engine.go.set()
+    assert [call.text() for call in calls] == [""] * 4
+    assert [call.refused for call in calls] == [500] * 4
+    engine.error = None
+    assert "a line" in ask(pages, 4).text()
 
 
 @pytest.mark.parametrize(
