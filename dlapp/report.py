@@ -235,6 +235,7 @@ class ApplicationView(Value, kw_only=True):
         network: Docker's network mode of its containers; empty: it is not in Docker.
         resumed_from: id of the application from whose checkpoint it goes on; empty: none.
         again_of: id of the application that is submitted once more by this one; empty: none.
+        trials: how many trials its sweep has; None: it is no sweep, or that is not known yet.
         containers: the last one of each index, in the order of CONTAINER_INDEX.
         not_started: role -> how many containers it is to have, of the roles of which none was ever started.
         resumable: it has a whole checkpoint, with which ``--resume`` goes on when it has ended.
@@ -276,6 +277,7 @@ class ApplicationView(Value, kw_only=True):
     soft_kill_by: str = ""
     soft_kill_ends_ms: int | None = None
     as_of_ms: int | None = None
+    trials: int | None = None
     containers: tuple[ContainerView, ...] = ()
     not_started: dict[str, int] = field(default_factory=dict)
     resumable: bool = False

@@ -76,6 +76,7 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         tracking_url=tracking_url,
         soft_kill_by=state.soft_by,
         soft_kill_ends_ms=state.soft_ends_ms,
+        trials=None if spec.sweep is None else spec.sweep.trials,
         containers=tuple(_container(one, one.last) for one in state.instances if one.last is not None),
         not_started={
             role.spec.name: role.spec.instances

@@ -73,7 +73,7 @@ def test_a_trial_that_fails_is_tried_again_and_does_not_end_the_sweep() -> None:
     cluster = SweepCluster(2, sweep_of(8, retries=1), outcome=outcome)
     ending = cluster.run()
     assert ending.final_status is FinalStatus.SUCCEEDED
-    assert ending.diagnostics == "1 of 8 trials failed: 3; the first of them: trial 3: exit code 9"
+    assert ending.diagnostics == "1 of 8 trials failed (trial 3): exit code 9"
     assert (cluster.starts[3], cluster.starts[5]) == (2, 2)
     assert cluster.on_record[5] == "done 2"
 
@@ -85,7 +85,10 @@ def test_more_failures_than_allowed_end_the_sweep_and_keep_what_there_is() -> No
     cluster = SweepCluster(3, sweep_of(30, max_failures=1), outcome=outcome)
     ending = cluster.run()
     assert ending.final_status is FinalStatus.FAILED
-    assert ending.diagnostics.startswith("2 trials failed, allowed are 1 (max_failures): 2, 4; the first of them:")
+    assert ending.diagnostics == (
+        "more trials failed than max_failures=1 allows: 2 of 30 trials failed (trials 2, 4); the first of them, "
+        "trial 2: exit code 1"
+    )
     assert cluster.settled is not None
     assert {part.index for part in cluster.settled.parts} >= {0, 1, 3}
 
@@ -94,7 +97,7 @@ def test_a_sweep_whose_trials_all_fail_has_failed() -> None:
     cluster = SweepCluster(4, sweep_of(3), outcome=lambda *_: (TaskResult(fault=Fault.USER, exit_code=1), ()))
     ending = cluster.run()
     assert ending.final_status is FinalStatus.FAILED
-    assert ending.diagnostics.startswith("3 of 3 trials failed: 0-2; ")
+    assert ending.diagnostics.startswith("3 of 3 trials failed (trials 0-2); the first of them, trial 0: exit code 1")
 
 
 def test_no_more_trials_run_at_once_than_the_sweep_allows() -> None:

@@ -11,6 +11,7 @@ from dlapp.messages import Diagnosis, Evidence, Fault, PayloadStatus, Phase
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Gang, Resources, RoleSpec
+from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.value import replace
 from tests.am.driving import START_MS, Driver, result
 
@@ -67,6 +68,13 @@ def test_the_view_names_roles_of_which_no_container_was_started() -> None:
     assert am.view().not_started == {"eval": 3}
     am.running(3, request_id=2)
     assert am.view().not_started == {}
+
+
+def test_the_view_has_the_number_of_trials_of_a_sweep() -> None:
+    draws = Distribution(name="X", kind=DistributionKind.UNIFORM, low=0.0, high=1.0)
+    sweep = SweepSpec(sampler=Sampler.RANDOM, trials=3, random=(draws,))
+    assert Driver(RoleSpec(), sweep=sweep).view().trials == 3
+    assert Driver(RoleSpec()).view().trials is None
 
 
 def test_the_phase_says_since_when_and_until_when_a_start_lasts() -> None:

@@ -57,7 +57,9 @@ def test_each_trial_has_its_own_workspace_and_its_output_is_committed_once(engin
     application = launch(file)
     end = ended(application)
     assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
-    assert end["diagnostics"].startswith("1 of 6 trials failed: 4; the first of them: trial 4: exit code 9")
+    assert end["diagnostics"].startswith("1 of 6 trials failed (trial 4): exit code 9")
+    assert end["trials"] == 6
+    assert f"next : dlapp-sweep {application}" in run("dlapp-status", application).out.splitlines()
     assert end["receipt"]["bytes"]["output"] >= 5 * len("1 4\n")
     found = {name: text.split() for name, text in engine.tree("result/trials").items()}
     values = [(rate, size) for rate in "12" for size in "456"]
@@ -87,7 +89,7 @@ def test_a_sweep_goes_on_with_more_trials_and_the_output_of_those_before(engine:
     first = launch(file)
     end = ended(first)
     assert end["final_status"] == "FAILED"
-    assert end["diagnostics"].startswith("1 trial failed, allowed are 0 (max_failures): 1; ")
+    assert end["diagnostics"].startswith("more trials failed than max_failures=0 allows: 1 of ")
     (tmp_path / "test_workspace" / "mended").touch()
     done = run("dlapp-launcher", "--resume", first, "--set", "sweep.grid.N=1, 2, 3, 4", "--wait", file, timeout_s=120)
     assert done.code == 0, done.err
@@ -184,7 +186,7 @@ def test_in_docker_each_trial_has_a_container_of_its_own_and_input_cannot_be_wri
     application = launch(file)
     end = ended(application)
     assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
-    assert end["diagnostics"] == "1 of 3 trials failed: 1; the first of them: trial 1: exit code 1"
+    assert end["diagnostics"] == "1 of 3 trials failed (trial 1): exit code 1"
     found = {one.parent.name: one.read_text() for one in (tmp_path / "result" / "trials").glob("*/found")}
     assert found == {"0": "11\n", "2": "33\n"}
     assert len({one.read_text() for one in (tmp_path / "result" / "trials").glob("*/host")}) == 2

@@ -276,6 +276,38 @@ def test_output_of_failed_containers_is_told_from_that_of_a_failed_application()
     assert kept_lines(view(), []) == []
 
 
+def test_of_a_sweep_the_trials_are_shown_in_place_of_the_empty_logs_of_its_containers() -> None:
+    kept = OutputView(name="", target="file:///m", committed=True, partial="file:///m.app.failed")
+    done = view(trials=6, containers=(container(0, exit_code=0),), outputs=(kept,), diagnostics="1 of 6 trials failed")
+    assert answer_lines(done, END_MS) == [
+        "succeeded after 0:00:46",
+        "diagnostics : 1 of 6 trials failed",
+        "next : dlapp-sweep application_1474893803111_0042",
+        "output : committed to file:///m",
+        "failed : output of failed trials kept at file:///m.app.failed",
+    ]
+    assert "stdout" not in status_lines(done, [log(0)], END_MS)
+    assert "stdout" in status_lines(done, [log(0)], END_MS, all_logs=True)
+
+
+@pytest.mark.parametrize(
+    ("of", "commands"),
+    [
+        ({"state": State.RUNNING, "cause": None, "finished_ms": None}, ["dlapp-sweep -f"]),
+        ({"state": State.ACCEPTED, "cause": None, "finished_ms": None}, []),
+        ({"cause": Cause.FAILED, "diagnostics": "3 of 3 trials failed (trials 0-2); ..."}, ["dlapp-sweep"]),
+        (
+            {"cause": Cause.FAILED, "diagnostics": "container 0 (worker 0) failed: no 'in'"},
+            ["dlapp-sweep", "dlapp-logs --own"],
+        ),
+    ],
+)
+def test_the_next_command_of_a_sweep_shows_its_trials(of: dict[str, Any], commands: list[str]) -> None:
+    one = view(trials=3, containers=(container(0),), **of)
+    found = [line.removeprefix("next : ") for line in answer_lines(one, END_MS) if line.startswith("next : ")]
+    assert found == [f"{command} application_1474893803111_0042" for command in commands]
+
+
 def test_gpus_that_are_not_used_have_a_line_while_it_runs() -> None:
     idle = IdleGpus(containers=(0,), since_ms=START_MS, message="all GPUs of container 0 below 5 % since 14:02:03")
     line = f"idle : {idle.message}"

@@ -232,7 +232,7 @@ def _conclude_sweep(state: ApplicationState, sweep: SweepState) -> None:
     """End the application when each trial has ended, or no container is left that could run one."""
     from dlapp.am.decisions import sweep_summary
 
-    text = sweep_summary.ending_text(sweep)
+    text = sweep_summary.failures_text(sweep)
     if sweep.left:
         failures = {one.index: one.failed for one in state.instances if one.failed}
         fail(state, verdict.failures(failures, len(state.instances)) or "no container is left that runs trials")

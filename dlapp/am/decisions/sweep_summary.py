@@ -10,17 +10,18 @@ from dlapp.sweep.results import TrialState
 
 
 def failures_text(sweep: SweepState) -> str:
-    """Name the trials that failed, and why the first of them did; empty: none failed."""
+    """Name the trials that failed, and why the first of them did; empty: none failed.
+
+    ``1 of 6 trials failed (trial 4): exit code 9``
+    """
     failed = [one for one in sweep.trials if one.state is TrialState.FAILED]
     if not failed:
         return ""
+    first, count = failed[0], f"{len(failed)} of {len(sweep.trials)} trials failed"
+    if len(failed) == 1:
+        return f"{count} (trial {first.number}): {first.message}"
     names = ", ".join(verdict.ranges([one.number for one in failed]))
-    return f"{names}; the first of them: trial {failed[0].number}: {failed[0].message}"
-
-
-def ending_text(sweep: SweepState) -> str:
-    """Return what the diagnostics say of a sweep whose trials have ended; empty: all ended well."""
-    return f"{sweep.failed} of {len(sweep.trials)} trials failed: {failures_text(sweep)}" if sweep.failed else ""
+    return f"{count} (trials {names}); the first of them, trial {first.number}: {first.message}"
 
 
 def parts_of(sweep: SweepState, *, failed: bool) -> tuple[Part, ...]:

@@ -44,12 +44,15 @@ class ErrorTail(NamedTuple):
 
 
 def read_error_tail(client: Client, view: View) -> ErrorTail | None:
-    """Return what the container by which an application failed wrote to stderr last; None: its program did not fail."""
+    """Return what the container by which an application failed wrote to stderr last; None: its program did not fail.
+
+    A container of a sweep has none: each trial has its own.
+    """
     from dlapp.client import TAIL_BYTES
     from dlapp.errors import DlappError
     from dlapp.tools.display.terminal import plain_line
 
-    if (failed := _culprit(view)) is None or not _program_failed(failed):
+    if _is_sweep(view) or (failed := _culprit(view)) is None or not _program_failed(failed):
         return None
     index = int(failed["index"])
     try:
@@ -104,7 +107,7 @@ def status_lines(
     lines += [f"changed : {line}" for line in view.get("changes", ())]
     if view["started_ms"] is not None:
         lines.append(f"launchTime : {local_time(view['started_ms'])}")
-    for log in logs if all_logs else _main_log(view, logs):
+    for log in logs if all_logs else () if _is_sweep(view) else _main_log(view, logs):
         for stream in ("stdout", "stderr"):
             if url := log["files"].get(stream):
                 lines += [stream, url]
@@ -147,7 +150,7 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
         name = f" {output['name']}".rstrip()
         how = "committed to" if output["committed"] else "not committed to" if ended(view) else "goes to"
         lines.append(f"output{name} : {how} {output['target']}")
-        lines += _kept_beside(output)
+        lines += _kept_beside(output, view)
     return [*lines, *_unstored_lines(unstored)]
 
 
@@ -173,14 +176,15 @@ def kept_lines(view: View, unstored: Sequence[str]) -> list[str]:
         view: of the application.
         unstored: directories with output that could not be stored.
     """
-    return [*(line for output in view["outputs"] for line in _kept_beside(output)), *_unstored_lines(unstored)]
+    return [*(line for output in view["outputs"] for line in _kept_beside(output, view)), *_unstored_lines(unstored)]
 
 
-def _kept_beside(output: Mapping[str, Any]) -> list[str]:
+def _kept_beside(output: Mapping[str, Any], view: View) -> list[str]:
     name, lines = f" {output['name']}".rstrip(), []
     if output["partial"]:
-        # Of an output that is committed, this is what containers left that failed while the others went on.
-        what = f"failed{name} : output of failed containers" if output["committed"] else f"partial{name} :"
+        # Of an output that is committed, this is what containers or trials left that failed while the others went on.
+        whose = "trials" if _is_sweep(view) else "containers"
+        what = f"failed{name} : output of failed {whose}" if output["committed"] else f"partial{name} :"
         lines.append(f"{what} kept at {output['partial']}")
     if output.get("replaced"):
         lines.append(f"replaced{name} : not written by dlapp, kept at {output['replaced']}")
@@ -222,6 +226,10 @@ def _culprit(view: View) -> Mapping[str, Any] | None:
     return failed if f"container {failed['index']} (" in view["diagnostics"] else None
 
 
+def _is_sweep(view: View) -> bool:
+    return view.get("trials") is not None
+
+
 def _program_failed(container: Mapping[str, Any]) -> bool:
     return bool(container["exit_code"]) or container["signal"] is not None
 
@@ -244,12 +252,13 @@ def _tail_lines(tail: ErrorTail) -> list[str]:
 
 def _next_commands(view: View) -> list[str]:
     """Return what to type next; empty: nothing in particular."""
-    application_id = view["application_id"]
+    application_id, is_sweep = view["application_id"], _is_sweep(view)
     if view["state"] == "RUNNING":
-        return [f"dlapp-logs -f {application_id}"]
-    commands = []
-    if view["cause"] == "failed" and view["containers"]:
-        failed = _culprit(view)
+        return [f"{'dlapp-sweep' if is_sweep else 'dlapp-logs'} -f {application_id}"]
+    commands = [f"dlapp-sweep {application_id}"] if is_sweep and ended(view) else []
+    failed = _culprit(view)
+    # A sweep that failed by its trials has no container to look at.
+    if view["cause"] == "failed" and view["containers"] and not (is_sweep and failed is None):
         which = "--own" if failed is None or not _program_failed(failed) else f"--container {failed['index']}"
         commands.append(f"dlapp-logs {which} {application_id}")
     if view.get("resumable") and ended(view) and view["cause"] != "succeeded":

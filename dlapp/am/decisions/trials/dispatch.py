@@ -27,9 +27,8 @@ def check(state: ApplicationState) -> None:
     if sweep is None or state.stage is not Stage.ACTIVE:
         return
     if sweep.spec.max_failures is not None and sweep.failed > sweep.spec.max_failures:
-        most = sweep.spec.max_failures
-        count = f"{sweep.failed} trial{'s' if sweep.failed > 1 else ''}"
-        shutdown.fail(state, f"{count} failed, allowed are {most} (max_failures): {failures_text(sweep)}")
+        allowed = f"max_failures={sweep.spec.max_failures}"
+        shutdown.fail(state, f"more trials failed than {allowed} allows: {failures_text(sweep)}")
         return
     if sweep.learns and sweep.study is None:
         try:

@@ -118,6 +118,7 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
                 tags=submission.spec.tags,
                 submitted_ms=submission.submitted_ms,
                 total_containers=submission.spec.containers,
+                trials=None if submission.spec.sweep is None else submission.spec.sweep.trials,
                 memory_mib=memory_mib,
                 vcores=vcores,
                 gcores=gcores,

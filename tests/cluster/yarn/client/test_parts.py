@@ -39,6 +39,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
 from dlapp.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
+from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.value import replace
 from tests.cluster.yarn.client.test_cleanup import Memory
 from tests.services.http_server import as_json, http_server
@@ -296,6 +297,15 @@ def test_of_one_whose_master_died_it_is_said_that_what_was_not_stored_is_gone(
     shown = merged(report(state, final, "it ended"), AmState(view, submission, outputs))
     gone = "; what its containers had not stored is gone: YARN deletes a container's directory with the container"
     assert shown.diagnostics == f"it ended{gone if is_said else ''}"
+
+
+def test_a_sweep_whose_master_said_nothing_is_known_by_its_submission() -> None:
+    draws = Distribution(name="X", kind=DistributionKind.UNIFORM, low=0.0, high=1.0)
+    sweep = SweepSpec(sampler=Sampler.RANDOM, trials=3, random=(draws,))
+    for given, trials in ((sweep, 3), (None, None)):
+        spec = AppSpec(username="u", appname="a", workspace="/w", script="s", roles=(RoleSpec(),), sweep=given)
+        submission = Submission(spec=spec, workspace_archive="", workspace_digest="", submitter="u", submitted_ms=1)
+        assert merged(report(State.FAILED), AmState(submission=submission)).trials == trials
 
 
 class NoHdfs:
