@@ -100,6 +100,6 @@ WIDE = [f"n{number}" for number in range(60_000)]
     ],
 )
 def test_a_list_of_any_shape_is_refused_with_work_that_grows_as_its_size(data: str, path: str) -> None:
-    """In short messages: a header that was repeated for each row took 100 GB."""
+    """The messages are short: a header that was repeated for each row took 100 GB."""
     assert len(data) <= 1 << 20
     assert sum(map(len, problems(data.encode(), path))) < 1000
