@@ -195,6 +195,7 @@ class OutputClaim(Value, kw_only=True):
         parts: name within the target ("" for the target itself) -> location of what a container stored.
         failed: the same for containers that failed while the others went on: kept beside the target.
         keep_previous: as in `dlapp.spec.OutputSpec`.
+        committed: how many trials have been committed by themselves, and are not among the parts.
     """
 
     target: str
@@ -202,6 +203,7 @@ class OutputClaim(Value, kw_only=True):
     parts: dict[str, str]
     failed: dict[str, str] = field(default_factory=dict)
     keep_previous: int = 0
+    committed: int = 0
 
 
 class CommitClaim(Value, kw_only=True):

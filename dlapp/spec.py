@@ -296,6 +296,7 @@ class OutputSpec(Value, kw_only=True):
         overwrite: replace what is there.
         keep_previous: with ``overwrite``, how many former outputs of dlapp's own are kept beside the target.
         on_failure: keep or drop what a failed application leaves.
+        by_trial: the output of each trial is committed when that has ended, to a directory of its own in ``target``.
     """
 
     name: str = ""
@@ -304,6 +305,7 @@ class OutputSpec(Value, kw_only=True):
     overwrite: bool = False
     on_failure: OnFailure = OnFailure.KEEP
     keep_previous: int = 0
+    by_trial: bool = False
 
     def __post_init__(self) -> None:
         section = f"to_hdfs {self.name}".strip()

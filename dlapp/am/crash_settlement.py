@@ -15,10 +15,11 @@ from dlapp.am.model.state import ApplicationState
 from dlapp.am.settlement import OutputSettlement
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine
-from dlapp.errors import DlappError
+from dlapp.errors import DlappError, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import ApplicationView, Cause, FinalStatus, OutputView
 from dlapp.spec import Submission
+from dlapp.system import log
 from dlapp.value import replace
 
 
@@ -39,10 +40,11 @@ def settle_crashed(
         Unreachable: as `decide`.
     """
     submission = app_dir.submission()
+    committed = _commit_trials(app_dir, submission, application_id)
     end, outputs = decide(app_dir, submission, application_id, why)
     view = _readable_view(app_dir) or view_of(ApplicationState(submission, application_id, attempt), "")
     if submission.spec.sweep is not None:
-        _write_results(app_dir, submission, application_id, attempt)
+        _write_results(app_dir, submission, application_id, attempt, committed)
     state, finished_ms = end.cause.state(by_itself=False), view.finished_ms or now_ms
     view = view.ended(state, end.final_status, end.cause, end.diagnostics, finished_ms)
     view = replace(view, outputs=outputs)
@@ -52,14 +54,25 @@ def settle_crashed(
 
 
 def _write_results(
-    app_dir: LocalApplicationDir, submission: Submission, application_id: ApplicationId, attempt: int
+    app_dir: LocalApplicationDir,
+    submission: Submission,
+    application_id: ApplicationId,
+    attempt: int,
+    committed: set[int],
 ) -> None:
-    """Write what the trials of a sweep came to, by the journals: the ApplicationMaster may have died before it did."""
+    """Write what the trials of a sweep came to, by the journals: the ApplicationMaster may have died before it did.
+
+    Args:
+        app_dir, submission, application_id, attempt: as of `settle_crashed`.
+        committed: numbers of the trials that were committed since.
+    """
     from dlapp.am.decisions.trials import recovery
 
     last = ApplicationState(submission, application_id, attempt)
     recovery.recover(last, replay(records(app_dir.all_journal_lines())))
     if last.sweep is not None:
+        for number in committed:
+            last.sweep.note_committed(last.sweep.trials[number])
         app_dir.write_trials(last.sweep.results())
 
 
@@ -127,6 +140,37 @@ def _parts(app_dir: LocalApplicationDir, submission: Submission) -> tuple[list[P
         elif known.result is None:
             lost.append(Part(known.index, role.name, role_index, container_id, ()))
     return stored, lost
+
+
+def _commit_trials(app_dir: LocalApplicationDir, submission: Submission, application_id: ApplicationId) -> set[int]:
+    """Commit the trials that have ended, if each is committed by itself; nothing of a kill, or of what was claimed.
+
+    Of one that cannot be committed the output is left as that of others.
+
+    Returns:
+        The numbers of those that are committed now.
+
+    Raises:
+        Unreachable: as `decide`.
+    """
+    committed = set[int]()
+    by_trial = any(one.by_trial for one in submission.spec.outputs)
+    if not by_trial or app_dir.claimed() is not None or app_dir.kill_request() is not None:
+        return committed
+    from dlapp.am.model.trials import recovered_parts
+
+    settlement = OutputSettlement(app_dir, submission, application_id)
+    for part in recovered_parts(replay(records(app_dir.all_journal_lines())).trials, ended_only=True):
+        if part.sources:
+            continue
+        try:
+            settlement.commit_trial(part, again=True)
+            committed.add(part.index)
+        except Unreachable:
+            raise
+        except (DlappError, OSError) as error:
+            log.error(f"the output of trial {part.index} could not be committed: {error}")
+    return committed
 
 
 def _with_unstored_output(app_dir: LocalApplicationDir) -> set[ContainerId]:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from dlapp.am.log_pages import LogPages
     from dlapp.am.model.start_gate import StartGate
     from dlapp.am.other_applications import EndWatcher
+    from dlapp.am.trial_commits import TrialCommits
     from dlapp.launch_spec import LedgerSettings
     from dlapp.notifications.sender import Sender
 
@@ -95,6 +96,7 @@ Item = (
     | events.SoftKill
     | events.OutputsSettled
     | events.SettlementWaits
+    | events.TrialCommitted
     | events.DeviceCountsRead
     | events.OthersEnded
     | events.Release
@@ -179,6 +181,7 @@ class Loop:
         self._open_answers: dict[object, tuple[bytes, float]] = {}
         self._log_pages: LogPages | None = None
         self._settling: threading.Thread | None = None
+        self._trial_commits: TrialCommits | None = None
         self._ending: events.ApplicationEnd | None = None
         self._abandoned = self._on_record = False
         self._start_failed: list[ContainerEnd] = []
@@ -502,6 +505,8 @@ class Loop:
                 self._stop_calls.clear()
             case events.SettleOutputs():
                 self._settle(action)
+            case events.CommitTrial():
+                self._commit_trial(action)
             case events.Finish(ending):
                 self._ending = ending
             case events.Notify(event, key, text):
@@ -557,6 +562,15 @@ class Loop:
             # A next attempt would know less. To die for that would be worse.
             log.error(f"the journal cannot be written: {error}")
 
+    def _commit_trial(self, wanted: events.CommitTrial) -> None:
+        if self._trial_commits is None:
+            from dlapp.am.trial_commits import TrialCommits  # few applications need it
+
+            settlement = OutputSettlement(self._app_dir, self._submission, self._application_id)
+            patience_s = self._submission.spec.output_patience_s
+            self._trial_commits = TrialCommits(settlement, patience_s, self._queue.put)
+        self._trial_commits.add(wanted)
+
     def _settle(self, wanted: events.SettleOutputs) -> None:
         def tell(lack: str) -> None:
             self._queue.put(events.SettlementWaits(lack))
@@ -566,6 +580,8 @@ class Loop:
         def work() -> None:
             settled: Item
             try:
+                if self._trial_commits is not None:
+                    self._trial_commits.close()
                 settled = settlement.settle(self._attempt, wanted)
             except Superseded as error:
                 settled = Heartbeat(shut_down=str(error))

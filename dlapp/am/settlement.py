@@ -102,6 +102,7 @@ class OutputSettlement:
                 keep_previous=one.keep_previous,
                 parts=dict(self._named_parts(wanted.parts, one, stray=False)),
                 failed=dict(self._kept_beside(wanted, one)) if one.on_failure is OnFailure.KEEP else {},
+                committed=wanted.committed,
             )
             for one in self._spec.outputs
         )
@@ -125,6 +126,24 @@ class OutputSettlement:
         if settled.error is None:
             return replace(settled, ended=ending)
         return replace(settled, error="; ".join((settled.error, *unsaved)))
+
+    def commit_trial(self, part: Part, *, again: bool) -> None:
+        """Commit the output of a trial by itself.
+
+        Args:
+            part: what it stored.
+            again: an earlier call may have got through.
+
+        Raises:
+            Superseded: it is another attempt's by now.
+            DlappError, OSError: it is not committed; whoever settles the outputs tries again.
+        """
+        self._app_dir.check_ours()
+        if (problem := self._misplaced_part([part])) is not None:
+            raise DlappError(problem)
+        for output in self._spec.outputs:
+            for name, location in self._named_parts([part], output, stray=False):
+                self._outputs.commit_trial(output, name, location, again=again)
 
     def finish(self, claim: CommitClaim, *, again: bool, give_up: bool) -> OutputsSettled:
         """Carry out a commit claim; retry while the file system does not answer and the directory has patience, or, for

@@ -13,7 +13,7 @@ from dlapp.ids import ApplicationId, trial_part
 from dlapp.locations import HdfsPlace
 from dlapp.messages import StoredOutput
 from dlapp.spec import OutputSpec
-from dlapp.storage.commit import part_location
+from dlapp.storage.commit import part_location, trial_target
 from dlapp.storage.open import open_output
 from dlapp.sweep.results import TrialState, TrialView, read_results
 
@@ -52,7 +52,9 @@ def trials_to_take(
         for view in read_results(former.results).trials if former.results else ():
             if view.state in _TAKEN and view.number not in found:
                 sources = _sources(view, former, outputs, app_dir.hdfs)
-                if sources is not None:
+                if sources and sources == tuple(_own_place(one, view.number) for one in outputs):
+                    found[view.number] = FormerTrial(view=view, is_committed=True)
+                elif sources is not None:
                     part = trial_part(view.number, max(1, view.tries))
                     stored = tuple(_stored(one, application_id, part) for one in outputs)
                     found[view.number] = FormerTrial(view=view, outputs=stored, sources=sources)
@@ -64,7 +66,7 @@ def _sources(
     view: TrialView, former: FormerSweep, outputs: tuple[OutputSpec, ...], hdfs: HdfsPlace | None
 ) -> tuple[str, ...] | None:
     """Return where the outputs of a trial are; None: one is not there."""
-    places = {one.name: one.target if one.committed else one.partial for one in former.outputs}
+    places = {one.name: one.target if one.committed or view.is_committed else one.partial for one in former.outputs}
     found = []
     for output in outputs:
         if not (place := places.get(output.name)):
@@ -74,6 +76,11 @@ def _sources(
             return None
         found.append(source)
     return tuple(found)
+
+
+def _own_place(output: OutputSpec, number: int) -> str:
+    """Return where a sweep commits a trial by itself; empty: it commits all together."""
+    return trial_target(output.target, number) if output.by_trial else ""
 
 
 def _stored(output: OutputSpec, application_id: ApplicationId, part: str) -> StoredOutput:

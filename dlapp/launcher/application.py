@@ -55,7 +55,7 @@ from dlapp.spec import (
     problems_with_sweep,
 )
 from dlapp.storage.glob import split_pattern
-from dlapp.sweep.spec import Sampler, SweepSpec
+from dlapp.sweep.spec import Sampler, SweepCommit, SweepSpec
 from dlapp.system.files import is_inside
 from dlapp.system.owners import user_name
 from dlapp.system.text import shown
@@ -839,6 +839,7 @@ class _Maker:
             overwrite=overwrite,
             on_failure=OnFailure(get(section, "on_failure", "keep")),
             keep_previous=previous,
+            by_trial=self.properties.value("sweep", "commit", "") == SweepCommit.TRIAL.value,
         )
 
     def _checkpoint(

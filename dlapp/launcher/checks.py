@@ -226,7 +226,8 @@ class WorldCheck:
                 what = f"{path} already exists{why}; name another, or set overwrite=true{options}"
                 self._fault(section, "hdfs", what)
                 return
-            for lack in storage.check_writable(output.target, overwrite=output.overwrite):
+            place = f"{output.target}/0" if output.by_trial and storage.exists(output.target) else output.target
+            for lack in storage.check_writable(place, overwrite=output.overwrite):
                 self.note(f"{path}: {lack}")
             root = os.path.realpath(self.scan.root)
             is_local = bool(self.spec.workspace and self.scan.root) and output.target.startswith(FILE)

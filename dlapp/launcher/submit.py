@@ -25,7 +25,6 @@ from dlapp.launcher.application import (
     read_application,
 )
 from dlapp.launcher.checks import Note, WorldCheck
-from dlapp.launcher.keys import NOT_BUILT
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.pack import pack
 from dlapp.launcher.properties import Faults
@@ -35,7 +34,6 @@ from dlapp.messages import new_secret
 from dlapp.notifications.settings import settings_of
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, Secrets, Submission
-from dlapp.sweep.spec import SweepCommit
 from dlapp.system import clock
 from dlapp.value import replace
 
@@ -203,8 +201,6 @@ def _step(say: Say, name: str, ok: str) -> Iterator[None]:
 def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
     """Check the request with the engine; refuse a key that it cannot honour, with its line."""
     try:
-        if (sweep := application.spec.sweep) is not None and sweep.commit is SweepCommit.TRIAL:
-            raise SpecError("sweep.commit", f"trial {NOT_BUILT}")
         return engine.check(application.spec)
     except SpecError as refused:
         faults = Faults(application.properties.path)

@@ -131,6 +131,12 @@ class OutputFileSystem(FileSystem, Protocol):
             DiskFull: there is not enough room.
         """
 
+    def pass_on(self, location: str, new: str) -> None:
+        """Rename what `store` has stored to another place that `store` could have stored it in.
+
+        Nothing at ``location`` is no error: it may have been passed on before.
+        """
+
     def try_storing(self, location: str) -> None:
         """Store and delete a small file beside ``location``, in the way in which `store` will: from this machine.
 

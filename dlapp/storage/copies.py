@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 
 from dlapp.errors import NotFound
 from dlapp.locations import FILE, HdfsPlace, local_path, shown
 from dlapp.storage.fetch_plan import FetchTarget
+from dlapp.storage.glob import literal_pattern
 from dlapp.storage.open import open_output
-
-_WILD = re.compile(r"([\\*?\[\]{}])")
 
 
 def copy_output(source: str, target: str, hdfs: HdfsPlace | None) -> None:
@@ -34,7 +32,7 @@ def copy_output(source: str, target: str, hdfs: HdfsPlace | None) -> None:
         return
     above = open_output(source, hdfs)
     with tempfile.TemporaryDirectory(prefix="dlapp-copy-") as scratch:
-        found = above.matches(_WILD.sub(r"\\\1", source))
+        found = above.matches(literal_pattern(source))
         if not found:
             raise NotFound(f"{shown(source)}: nothing is there")
         copy = f"{scratch}/copy"

@@ -25,6 +25,11 @@ MOST_WRITTEN_OUT = 1 << 18
 """Characters of all names of a pattern, their braces written out; an expression is compiled at 1 us a character."""
 
 
+def literal_pattern(location: str) -> str:
+    """Return a pattern that matches this location alone."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", location)
+
+
 def split_pattern(pattern: str) -> list[list[str | re.Pattern[str]]]:
     """The alternatives of an absolute pattern, each a list of path components: text to take as it is, or what to match.
 

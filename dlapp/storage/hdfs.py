@@ -159,6 +159,24 @@ class HdfsFiles:
         with calling(place, top):
             yield place
 
+    def pass_on(self, location: str, new: str) -> None:
+        """See `OutputFileSystem.pass_on`."""
+        old, top = self.place.path(location), self.place.path(new)
+        if self.web.status(old) is None:
+            return
+        above, _, name = old.rpartition("/")
+        found = self.check_own_directory(above)
+        source = f"{INODES}/{found.inode_id}/{name}" if self.web.has_numbers() else old
+        with self._held_in_place(top) as place:
+            try:
+                is_renamed = self.web.rename(source, place)
+            except NotFound:
+                if self.web.status(place) is None:
+                    raise
+                return  # another process has just done it
+        if not is_renamed and self.web.status(old) is not None:
+            raise DlappError(f"{shown(new)} is there, so {shown(location)} cannot be renamed to it")
+
     def check_own_directory(self, path: str) -> FileStatus:
         """Return what a directory is that only the user may write.
 

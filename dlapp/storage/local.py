@@ -107,6 +107,16 @@ class LocalFiles:
                 _make_movable(inside)
         return stored
 
+    def pass_on(self, location: str, new: str) -> None:
+        """See `OutputFileSystem.pass_on`."""
+        path = local_path(location).rstrip("/")
+        if not os.path.lexists(path):
+            return
+        above, name = os.path.split(path)
+        with closing_fd(open_own_directory(above)) as above_fd:
+            self.store(path, new, move=True)
+            remove_tree(path, dir_fd=above_fd, name=name)  # where it had to be copied
+
     def try_storing(self, location: str) -> None:
         """See `OutputFileSystem.try_storing`."""
 

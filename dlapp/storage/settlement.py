@@ -11,13 +11,14 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from dlapp.errors import DlappError, Unreachable
-from dlapp.ids import ApplicationId
+from dlapp.ids import ApplicationId, is_trial_part
 from dlapp.locations import local_path, shown
 from dlapp.report import CommitClaim, OutputClaim, OutputView
 from dlapp.spec import OnFailure, OutputSpec
 from dlapp.storage import commit
 from dlapp.storage.api import DiskFull, OutputFileSystem
 from dlapp.storage.commit.marker import OutputCommit, Parts
+from dlapp.storage.glob import literal_pattern
 from dlapp.storage.open import open_output
 from dlapp.system.disk_space import FULL, mount_point, room_at
 from dlapp.system.files import UntrustedFile
@@ -65,6 +66,11 @@ class ApplicationOutputs(NamedTuple):
             try:
                 if failed:
                     aside = self._commit_of(output.target).keep_failed(failed)
+                if one[0].by_trial:
+                    problems = self._commit_trials(output, wait)
+                    errors.extend(problems)
+                    is_whole = not problems and bool(parts or output.committed)
+                    return OutputView(name=name, target=output.target, committed=is_whole, partial=aside)
                 if not parts:
                     self._commit_of(output.target).drop()
                     return OutputView(name=name, target=output.target, partial=aside)
@@ -97,6 +103,86 @@ class ApplicationOutputs(NamedTuple):
         views = _each(settle, zip(self.specs, claim.outputs, strict=True))
         return views, next(iter(errors), None)
 
+    def commit_trial(
+        self, output: OutputSpec | OutputClaim, number: int | str, location: str, *, again: bool
+    ) -> str | None:
+        """Commit the output of one trial, to a directory of its own in the target.
+
+        It is renamed to where a part of that directory is stored, and committed from there. So what lies in the target
+        under a name of the application is to be committed, whoever finds it.
+
+        Args:
+            output: what it belongs to.
+            number: of the trial.
+            location: where its task has stored it.
+            again: an earlier call may have got through.
+
+        Returns:
+            As `dlapp.storage.commit.commit`.
+
+        Raises:
+            DlappError, OSError: as there.
+        """
+        target, files = commit.trial_target(output.target, number), self.open_files(output.target)
+        part = self._trial_part(target, location)
+        files.pass_on(location, part)
+        return commit.commit(
+            target,
+            self.application_id,
+            [("", part)],
+            overwrite=output.overwrite,
+            keep_previous=output.keep_previous,
+            again=again,
+            commit_times=partial(self.commit_times, target),
+            files=files,
+        )
+
+    def _commit_trials(self, output: OutputClaim, wait: Waits) -> list[str]:
+        """Commit each trial that is not committed. Return an error for each that cannot be: it is kept aside."""
+        errors = []
+        for number, location in output.parts.items():
+            target = commit.trial_target(output.target, number)
+            try:
+                self.commit_trial(output, number, location, again=True)
+            except (DlappError, OSError) as error:
+                problem = _full_disk(error, target) or error
+                if isinstance(problem, wait):
+                    raise problem from error
+                kept = self._kept(target, [("", self._trial_part(target, location))])
+                where = f"; it is kept at {shown(kept)}" if kept and str(kept) not in str(problem) else ""
+                errors.append(f"output {target} could not be committed: {problem}{where}")
+        self._commit_of(output.target).drop()
+        return errors
+
+    def _finish_trials(self, output: OutputSpec) -> None:
+        """Commit the trials whose commit was begun by a process that has died."""
+        files, pattern = self.open_files(output.target), literal_pattern(output.target)
+        begun = {}
+        for kind in ("tmp", "commit"):
+            for entry in files.matches(f"{pattern}/*.{self.application_id}.{kind}"):
+                name = entry.location.rpartition("/")[2].removesuffix(f".{self.application_id}.{kind}")
+                if name.isascii() and name.isdigit():
+                    begun[name] = entry.location
+        for number in begun:
+            target = commit.trial_target(output.target, number)
+            above = commit.parts_location(target, self.application_id)
+            names = [one.location.rpartition("/")[2] for one in files.matches(f"{literal_pattern(above)}/trial_*")]
+            parts = [one for one in names if is_trial_part(one) and one.startswith(f"trial_{number}_")]
+            try:
+                if parts:
+                    where = commit.part_location(output.target, self.application_id, parts[-1])
+                    self.commit_trial(output, number, where, again=True)
+                elif not self._commit_of(target).finish_interrupted():
+                    self._commit_of(target).drop()
+            except Unreachable:
+                raise
+            except (DlappError, OSError) as error:
+                kept = self._kept(target, [("", f"{above}/{one}") for one in parts[-1:]])
+                self.note(f"output {target} could not be committed, and stays in {kept}: {error}")
+
+    def _trial_part(self, target: str, location: str) -> str:
+        return commit.part_location(target, self.application_id, location.rpartition("/")[2])
+
     def leave(self, parts_of: Callable[[OutputSpec], Parts] | None) -> tuple[OutputView, ...]:
         """Keep what was stored as ``.partial``, or remove it where the output's ``on_failure`` says so.
 
@@ -109,6 +195,8 @@ class ApplicationOutputs(NamedTuple):
 
         def settle(output: OutputSpec) -> OutputView:
             kept = None
+            if output.by_trial:
+                self._finish_trials(output)
             if parts_of is not None and output.on_failure is OnFailure.KEEP:
                 kept = self._kept(output.target, parts_of(output))
             else:

@@ -52,6 +52,7 @@ class TrialView(Value, kw_only=True):
         ran_s: how long its program has run, in its last run [s].
         container: CONTAINER_INDEX of the container that runs it, or ran it last; None: none did.
         container_id: of that container; empty: not known.
+        is_committed: its output was committed by itself, and is where it belongs.
         exit_code: of its program; None: it runs, or a signal ended it.
         why: why it was stopped or failed, or has no metric; empty: there is nothing to say.
         curve: steps and values that it reported, at most `MAX_CURVE_POINTS` of them.
@@ -70,6 +71,7 @@ class TrialView(Value, kw_only=True):
     why: str = ""
     curve: tuple[tuple[float, float], ...] = ()
     container_id: str = ""
+    is_committed: bool = False
 
 
 class SweepResults(Value, kw_only=True):
@@ -164,7 +166,13 @@ def trial_line(trial: TrialView, parameters: Iterable[str]) -> str:
         " ".join(f"{int(step) if step == int(step) else step} {value!r}" for step, value in trial.curve),
         trial.container_id,
     )
-    return json.dumps(row, separators=(",", ":"))
+    line = json.dumps(row, separators=(",", ":"))
+    return committed_line(line) if trial.is_committed else line
+
+
+def committed_line(line: str) -> str:
+    """Return the line of a trial whose output has been committed by itself since it was written."""
+    return f"{line[:-1]},true]"
 
 
 def read_results(text: str, *, curves: bool = True) -> SweepResults:
@@ -221,6 +229,7 @@ def _trial(row: Any, names: tuple[str, ...], curves: bool) -> TrialView:
         parameters={name: _checked(value, str) for name, value in zip(names, values, strict=True) if value is not None},
         curve=_curve(curve) if curves else (),
         container_id=_checked(container_id, str),
+        is_committed=len(row) > 13 and row[13] is True,
     )
 
 

@@ -109,6 +109,8 @@ class SweepCluster:
         self.on_record: dict[int, str] = {}
         self.starts: dict[int, int] = {}
         self.settled: events.SettleOutputs | None = None
+        self.committed: dict[int, str] = {}
+        self.begun_commits: set[int] = set()
         self.ending: events.ApplicationEnd | None = None
         self.most_running = 0
         self._containers = 0
@@ -187,11 +189,27 @@ class SweepCluster:
                 else:
                     mine = self.attempt
                     self.at(self.chance.uniform(0, 0.1), lambda: self.write_later(mine))
+            case events.CommitTrial(part, again):
+                mine = self.attempt
+                self.at(self.chance.uniform(0.001, 0.5), lambda: self.commit_trial(part, mine, again=again))
             case events.SettleOutputs():
                 self.settled = action
                 self.at(0.01, lambda: self.handle(events.OutputsSettled()))
             case events.Finish(ending):
                 self.ending = ending
+
+    def commit_trial(self, part: events.Part, attempt: int, *, again: bool) -> None:
+        if attempt != self.attempt or self.master is None or self.settled is not None:
+            return
+        assert part.index in self.on_record, f"seed {self.seed}: {part} is committed before its end is on record"
+        before = self.committed.setdefault(part.index, part.trial)
+        assert before == part.trial, f"seed {self.seed}: {part} is committed after {before}"
+        assert again or part.index not in self.begun_commits, f"seed {self.seed}: {part} is committed twice"
+        self.begun_commits.add(part.index)
+        if self.chance.random() < 0.1:
+            self.kill_master()
+        # A thread of the same process says so: that is never lost, but with the process.
+        self.at(0.001, lambda: self.handle(events.TrialCommitted(part.index)) if attempt == self.attempt else None)
 
     def write(self) -> None:
         self.durable += self.fleeting

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dlapp.am import settlement
 from dlapp.am.application_dir.local import LocalApplicationDir
-from dlapp.am.crash_settlement import decide
+from dlapp.am.crash_settlement import decide, settle_crashed
 from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settlement, SettleOutputs
 from dlapp.am.model.journal import line
 from dlapp.am.settlement import OutputSettlement
 from dlapp.errors import Unreachable
-from dlapp.ids import ApplicationId, ContainerId
+from dlapp.ids import ApplicationId, ContainerId, trial_part
 from dlapp.messages import Fault, StoredOutput, TaskResult
 from dlapp.report import Cause, CommitClaim, FinalStatus, OutputClaim
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from dlapp.storage import commit as commit_module
 from dlapp.storage.commit import part_location
+from dlapp.sweep.results import read_results
+from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepCommit, SweepSpec
 from dlapp.value import replace
 from tests.services.disks import fill, small_disk
 
@@ -277,6 +281,40 @@ def test_the_aftermath_keeps_what_an_earlier_try_stored(tmp_path: Path) -> None:
     _, (view,) = decide(world.home, world.submission, APP, "died")
     assert view.partial is not None
     assert Path(view.partial.removeprefix("file://"), "model").read_text() == "from 0"
+
+
+@pytest.mark.parametrize("asked_to_kill", [False, True])
+def test_the_aftermath_commits_trials_that_had_ended_where_each_is_committed_by_itself(
+    tmp_path: Path, asked_to_kill: bool
+) -> None:
+    world = World(tmp_path)
+    draws = Distribution(name="X", kind=DistributionKind.UNIFORM, low=0.0, high=1.0)
+    sweep = SweepSpec(sampler=Sampler.RANDOM, trials=4, random=(draws,), commit=SweepCommit.TRIAL)
+    spec = replace(world.submission.spec, outputs=(replace(world.submission.spec.outputs[0], by_trial=True),))
+    submission = replace(world.submission, spec=replace(spec, sweep=sweep))
+    (tmp_path / "home" / "submission.json").write_text(json.dumps(to_json(submission)))
+    journal = world.home.journal(1)
+    container = str(ContainerId(APP, 1, 2))
+    for number, state in enumerate(["done", "stopped", "failed", "killed"]):
+        location = part_location(f"file://{world.target}", APP, trial_part(number, 1))
+        path = Path(location.removeprefix("file://"))
+        path.mkdir()
+        (path / "model").write_text(state)
+        record = {
+            "number": number, "try": 1, "in": container, "index": 0, "state": state, "ran_s": 1.0, "started_ms": 1,
+            "user_faults": 0, "node_faults": 0, "outputs": [["", location, 1, 5, False]],
+        }  # fmt: skip
+        journal.add(line({"kind": "trial_end", "t": number, **record}))
+    journal.close()
+    if asked_to_kill:
+        (tmp_path / "home" / "kill.json").write_text('{"by": "tony", "ms": 1}')
+    settle_crashed(world.home, APP, 1, Mock(), 1, "died")
+    found = {str(one.relative_to(world.target)): one.read_text() for one in world.target.rglob("model")}
+    assert found == ({} if asked_to_kill else {"0/model": "done", "1/model": "stopped"})
+    results = read_results((tmp_path / "home" / "trials.jsonl").read_text())
+    assert [one.is_committed for one in results.trials] == [not asked_to_kill] * 2 + [False] * 2
+    kept = {one.name: (one / "model").read_text() for one in tmp_path.glob("out.*.partial/*")}
+    assert kept == ({} if asked_to_kill else {"3": "killed"})
 
 
 @pytest.mark.parametrize("asked_to_kill", [False, True])

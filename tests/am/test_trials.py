@@ -15,7 +15,7 @@ from dlapp.ids import ContainerId
 from dlapp.messages import Fault, TaskResult
 from dlapp.report import FinalStatus
 from dlapp.sweep.results import TrialState, TrialView, read_results
-from dlapp.sweep.spec import AshaSpec, Distribution, DistributionKind, Goal, Sampler, SweepSpec
+from dlapp.sweep.spec import AshaSpec, Distribution, DistributionKind, Goal, Sampler, SweepCommit, SweepSpec
 from tests.am.driving import APPLICATION
 from tests.am.sweep_cluster import SweepCluster, stored, well
 
@@ -62,6 +62,38 @@ def test_no_result_is_lost_and_none_counts_twice_whoever_is_killed(seed: int) ->
     assert cluster.settled is not None
     parts = {part.index: part.trial.rpartition("_")[2] for part in cluster.settled.parts}
     assert parts == {number: state.partition(" ")[2] for number, state in cluster.on_record.items()}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_trial_is_committed_by_itself_once_whoever_is_killed(seed: int) -> None:
+    cluster = SweepCluster(
+        seed,
+        sweep_of(40, commit=SweepCommit.TRIAL),
+        workers=1 + seed % 4,
+        worker_kills=3,
+        master_kills=seed % 5,
+        loss=0.1 if seed % 2 else 0.0,
+    )
+    ending = cluster.run()
+    assert ending.final_status is FinalStatus.SUCCEEDED, f"seed {seed}: {ending}"
+    assert cluster.settled is not None
+    # Of an attempt that died before it heard of its last commit, the next one commits again what is there, or the end.
+    rest = {part.index: part.trial for part in cluster.settled.parts}
+    assert all(cluster.committed.get(number, trial) == trial for number, trial in rest.items())
+    tries = {n: trial.rpartition("_")[2] for n, trial in (cluster.committed | rest).items()}
+    assert tries == {number: state.partition(" ")[2] for number, state in cluster.on_record.items()}
+    assert cluster.settled.committed == 40 - len(rest)
+
+
+def test_a_sweep_that_is_killed_says_how_many_trials_are_committed() -> None:
+    cluster = SweepCluster(3, sweep_of(20, commit=SweepCommit.TRIAL))
+    cluster.at(4, lambda: cluster.handle(events.Kill("ann")))
+    ending = cluster.run()
+    assert cluster.settled is not None
+    count = sum(one.is_committed for one in read_results(trials_of(cluster).results()).trials)
+    assert cluster.settled.how is events.Settlement.DROP
+    assert 1 < count < 20
+    assert ending.diagnostics.endswith(f"; the output of {count} trials is committed in file:///results/run")
 
 
 def test_a_trial_that_fails_is_tried_again_and_does_not_end_the_sweep() -> None:

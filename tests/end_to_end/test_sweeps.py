@@ -105,8 +105,47 @@ def test_a_sweep_goes_on_with_more_trials_and_the_output_of_those_before(engine:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1])
-def test_killed_at_random_no_trial_is_lost_and_none_runs_again(seed: int, state_dir: Path, tmp_path: Path) -> None:
+@on_yarn_when_full
+def test_a_trial_that_has_ended_is_committed_by_itself_and_not_again_by_who_goes_on(
+    engine: Engine, tmp_path: Path
+) -> None:
+    waits = f'test "$N" != 2 || until test -e {tmp_path}/go; do sleep 0.1; done'
+    file = properties(
+        tmp_path,
+        f'mkdir -p output; echo "$N $DLAPP_APP_ID" >output/found\n{waits}',
+        sweep={"grid.N": "1, 2, 3", "commit": "trial"},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/result"},
+    )
+    first = launch(file)
+
+    def is_there() -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return "0" in engine.names("result/trials")
+        return False
+
+    wait_for("the output of trial 0", is_there, timeout_s=240)
+    run("dlapp-kill", first)
+    end = ended(first)
+    assert end["final_status"] == "KILLED"
+    assert "the output of 1 trial is committed in " in end["diagnostics"]
+    assert engine.names("result/trials") == ["0"]
+    assert engine.beside("result/trials") == []
+    number = os.stat(f"{engine.root}/result/trials/0").st_ino if engine.name == "local" else 0
+    (tmp_path / "go").touch()
+    done = run("dlapp-launcher", "--resume", first, "--wait", file, timeout_s=240)
+    assert done.code == 0, done.err
+    second = next(line.partition(" = ")[2] for line in done.out.splitlines() if line.startswith("DL App ID"))
+    found = {name: text.split() for name, text in engine.tree("result/trials").items()}
+    assert found == {"0/found": ["1", first], "1/found": ["2", second], "2/found": ["3", second]}
+    assert not number or os.stat(f"{engine.root}/result/trials/0").st_ino == number
+    assert [(one["trial"], one["state"]) for one in results_of(second)] == [(n, "done") for n in range(3)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "commit"), [(1, "end"), (2, "trial")])
+def test_killed_at_random_no_trial_is_lost_and_none_runs_again(
+    seed: int, commit: str, state_dir: Path, tmp_path: Path
+) -> None:
     chance = random.Random(f"sweep {seed}")
     runs = tmp_path / "runs"
     runs.mkdir()
@@ -118,16 +157,18 @@ def test_killed_at_random_no_trial_is_lost_and_none_runs_again(seed: int, state_
         tmp_path,
         script,
         resources={"containers": 2},
-        sweep={"grid.N": ", ".join(map(str, range(12))), "metric": "loss", "goal": "min"},
+        sweep={"grid.N": ", ".join(map(str, range(12))), "metric": "loss", "goal": "min", "commit": commit},
         to_hdfs={"output_path": "output", "hdfs": f"{tmp_path}/result"},
     )
     application = launch(file, DLAPP_LOCAL_AM_ATTEMPTS="5")
     home = application_dir(state_dir, application)
+    committed: dict[str, int] = {}
     for victim in chance.sample(["task", "am", "runner", "task"], 4):
         before = ended_trials(home)
         wait_for("another trial", lambda before=before: ended_trials(home) - before or is_over(home))  # type: ignore[misc]
         time.sleep(chance.uniform(0, 0.2))
         finished = {number: (runs / str(number)).read_text() for number in ended_trials(home)}
+        committed |= committed_trials(tmp_path)
         kill_one(state_dir, victim, chance)
     end = ended(application)
     assert end["final_status"] == "SUCCEEDED", f"seed {seed}: {end['diagnostics']}"
@@ -135,7 +176,17 @@ def test_killed_at_random_no_trial_is_lost_and_none_runs_again(seed: int, state_
     assert not again, f"seed {seed}: trials ran again that had ended"
     found = {one.parent.name: one.read_text().strip() for one in (tmp_path / "result" / "trials").glob("*/found")}
     assert found == {str(n): str(n) for n in range(12)}, f"seed {seed}"
+    assert bool(committed) == (commit == "trial")
+    last = committed_trials(tmp_path)
+    assert last == last | committed, f"seed {seed}: trials were committed again"
+    assert sorted(os.listdir(tmp_path / "result")) == ["trials"]
+    assert len(os.listdir(tmp_path / "result" / "trials")) == 12
     assert [(one["trial"], one["state"]) for one in results_of(application)] == [(n, "done") for n in range(12)]
+
+
+def committed_trials(directory: Path) -> dict[str, int]:
+    """Return the trials in the target, each with the inode number of its directory."""
+    return {one.parent.name: one.parent.stat().st_ino for one in directory.glob("result/trials/*/found")}
 
 
 def ended_trials(home: Path) -> set[int]:

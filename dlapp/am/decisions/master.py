@@ -44,6 +44,7 @@ from dlapp.am.model.events import (
     SettlementWaits,
     SoftKill,
     Tick,
+    TrialCommitted,
     TrialsTakenOver,
 )
 from dlapp.am.model.instance import Stage, StopReason
@@ -87,6 +88,10 @@ class Master:
                 from dlapp.am.decisions.trials import takeover
 
                 takeover.take(state, event)
+            case TrialCommitted():
+                from dlapp.am.decisions.trials import dispatch
+
+                dispatch.take_committed(state, event)
             case SettlementWaits(lack):
                 state.lack = lack
             case DeviceCountsRead(usable):

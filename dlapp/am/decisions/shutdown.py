@@ -250,7 +250,8 @@ def _failure_text(state: ApplicationState) -> str:
 
 def _check_closing(state: ApplicationState) -> None:
     if not state.open:
-        settle(state)
+        if state.sweep is None or not state.sweep.committing or state.settlement is Settlement.DROP:
+            settle(state)
     elif state.awake_ms < state.closing_until_ms:
         return
     elif state.closing_stage == 0:
@@ -295,6 +296,7 @@ def settle(state: ApplicationState) -> None:
     if state.commits or state.soft_text is not None:
         state.note("ending", durable=True, **journal.ending_record(state.ending, state.settlement))
     state.stage = Stage.SETTLING
+    committed = state.sweep.committed if state.sweep is not None else 0
     dead = tuple(
         each.container_id
         for one in state.instances
@@ -303,16 +305,21 @@ def settle(state: ApplicationState) -> None:
     )
     match state.settlement:
         case Settlement.COMMIT:
-            state.do(SettleOutputs(state.settlement, state.ending, parts, failed, lost, dead))
+            state.do(SettleOutputs(state.settlement, state.ending, parts, failed, lost, dead, committed))
         case Settlement.KEEP:
             # Of an index that is not done, an earlier try may have stored what the last one did not.
             kept, done = failed, parts
             if state.sweep is None:
                 kept, lost = _kept_parts([one for one in state.instances if not one.done])
                 done = tuple(part for part in parts if state.instances[part.index].done)
-            state.do(SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost, dead))
+            state.do(SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost, dead, committed))
         case Settlement.DROP:
-            state.do(SettleOutputs(state.settlement, state.ending, (), dead=dead))
+            state.do(SettleOutputs(state.settlement, state.ending, (), dead=dead, committed=committed))
+
+
+def _committed_text(state: ApplicationState, committed: int) -> str:
+    places = verdict.listed([one.target for one in state.spec.outputs])
+    return f"the output of {committed} trial{'s is' if committed > 1 else ' is'} committed in {places}"
 
 
 def _filled(outputs: tuple[StoredOutput, ...]) -> set[str]:
@@ -359,6 +366,9 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
     filled = _filled(tuple(one for part in parts for one in part.outputs))
     if not state.spec.outputs:
         pass
+    elif not filled and state.sweep is not None and state.sweep.committed:
+        state.settlement = Settlement.COMMIT
+        text += ", output committed"
     elif not filled:
         text += ", there was no output to commit"
         state.settlement = Settlement.KEEP if parts or has_rest else Settlement.DROP
@@ -402,6 +412,9 @@ def take_settled(state: ApplicationState, event: OutputsSettled) -> None:
         state.ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, text)
     elif event.error is not None:
         state.ending = replace(state.ending, diagnostics=f"{state.ending.diagnostics}; {event.error}")
+    if state.sweep is not None and state.sweep.committed and not state.commits:
+        text = _committed_text(state, state.sweep.committed)
+        state.ending = replace(state.ending, diagnostics="; ".join(filter(None, (state.ending.diagnostics, text))))
     state.note("settled", **journal.settled_record(state.ending, state.settlement, state.outputs))
     state.stage = Stage.LEAVING
     state.closing_until_ms = state.awake_ms + state.timing.end_ms

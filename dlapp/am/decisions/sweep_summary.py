@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dlapp.am.decisions import verdict
 from dlapp.am.model.events import Part
-from dlapp.am.model.trials import SweepState
-from dlapp.ids import trial_part
+from dlapp.am.model.trials import SweepState, part_of
 from dlapp.sweep.results import TrialState
 
 
@@ -25,14 +24,17 @@ def failures_text(sweep: SweepState) -> str:
 
 
 def parts_of(sweep: SweepState, *, failed: bool) -> tuple[Part, ...]:
-    """Return the output of trials.
+    """Return the output of trials that is not committed.
 
     Args:
         sweep: with the trials.
         failed: of those that failed; else of the others.
     """
     return tuple(
-        Part(one.number, "trial", one.number, one.holder, one.outputs, trial_part(one.number, one.tries), one.sources)
+        part_of(one)
         for one in sweep.trials
-        if one.outputs and one.holder is not None and (one.state is TrialState.FAILED) is failed
+        if one.outputs
+        and one.holder is not None
+        and not one.is_committed
+        and (one.state is TrialState.FAILED) is failed
     )

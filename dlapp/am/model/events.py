@@ -111,17 +111,31 @@ class FormerTrial(Value, kw_only=True):
     Args:
         view: what it came to.
         outputs, sources: what it stored, by the names of the outputs, and where that is.
+        is_committed: it is where this sweep would commit it.
     """
 
     view: TrialView
     outputs: tuple[StoredOutput, ...] = ()
     sources: tuple[str, ...] = ()
+    is_committed: bool = False
 
 
 class TrialsTakenOver(Value):
     """The trials of the sweep that this one goes on from."""
 
     trials: tuple[FormerTrial, ...]
+
+
+class TrialCommitted(Value):
+    """The output of a trial is where it belongs, or cannot be brought there now.
+
+    Args:
+        number: of the trial.
+        error: why it cannot; the end of the application tries again. Empty: it is there.
+    """
+
+    number: int
+    error: str = ""
 
 
 class SettlementWaits(Value):
@@ -154,6 +168,7 @@ Event = (
     | Kill
     | SettlementWaits
     | OutputsSettled
+    | TrialCommitted
     | TrialsTakenOver
     | DeviceCountsRead
     | OthersEnded
@@ -257,6 +272,7 @@ class SettleOutputs(Value):
         failed: with COMMIT, what containers stored that failed: it is put aside.
         lost: containers whose task ended without a result after the payload ran; what they left is put aside, too.
         dead: all containers whose task ended without a result: their directories are cleared after that.
+        committed: how many trials have been committed by themselves; they are not among the parts.
     """
 
     how: Settlement
@@ -265,6 +281,19 @@ class SettleOutputs(Value):
     failed: tuple[Part, ...] = ()
     lost: tuple[Part, ...] = ()
     dead: tuple[ContainerId, ...] = ()
+    committed: int = 0
+
+
+class CommitTrial(Value):
+    """Put the output of a trial where it belongs, which has ended on record; answered by `TrialCommitted`.
+
+    Args:
+        part: what it stored.
+        again: an earlier attempt may have done it.
+    """
+
+    part: Part
+    again: bool = False
 
 
 class Finish(Value):
@@ -314,6 +343,7 @@ Action = (
     | SendOrders
     | AnswerStop
     | SettleOutputs
+    | CommitTrial
     | Finish
     | Abandon
     | Notify

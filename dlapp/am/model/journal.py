@@ -26,6 +26,7 @@ does no harm.
                                                the result until this is on record
     trial_back  number, user_faults,           it waits again
              node_faults
+    trial_committed  number                    its output has been committed by itself
     taken    of                                the trials that had ended in this other application were taken over
     rung     trial, rung, step, value,         early stopping has compared a trial, and stops it or not
              cutoff, stops                     (`dlapp.sweep.asha.RungDecision`)
@@ -316,6 +317,9 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
             former.finished = True
         case "trial" | "trial_back" | "trial_end":
             _replay_trial(former.trials.setdefault(int(record["number"]), RecoveredTrial()), record)
+        case "trial_committed":
+            if (trial := former.trials.get(int(record["number"]))) is not None and trial.end is not None:
+                trial.end = {**trial.end, "committed": True}
         case "taken":
             former.has_taken = True
         case "rung":

@@ -15,7 +15,15 @@ from dlapp.am.model.journal import RecoveredTrial
 from dlapp.ids import ContainerId, trial_part
 from dlapp.messages import StoredOutput, TrialOrder, TrialWork
 from dlapp.sweep.asha import AshaState
-from dlapp.sweep.results import TrialState, TrialView, finite_number, head_line, thinned, trial_line
+from dlapp.sweep.results import (
+    TrialState,
+    TrialView,
+    committed_line,
+    finite_number,
+    head_line,
+    thinned,
+    trial_line,
+)
 from dlapp.sweep.spec import Sampler, SweepSpec
 from dlapp.sweep.trial import trial_of
 
@@ -46,6 +54,7 @@ class TrialRecord:
         message: of its last end, for the user.
         outputs: what its last try stored.
         sources: where ``outputs`` are, if another sweep stored them; else empty.
+        is_committed: its output is where it belongs.
         line: of the results, when it has ended (`dlapp.sweep.results`); empty: it has not.
         started_ms, finished_ms: of its last try [ms since 1970].
     """
@@ -56,6 +65,7 @@ class TrialRecord:
         "finished_ms",
         "holder",
         "index",
+        "is_committed",
         "line",
         "message",
         "node_faults",
@@ -87,6 +97,7 @@ class TrialRecord:
         self.exit_code: int | None = None
         self.outputs: tuple[StoredOutput, ...] = ()
         self.sources: tuple[str, ...] = ()
+        self.is_committed = False
         self.started_ms: int | None = None
         self.finished_ms: int | None = None
 
@@ -106,6 +117,8 @@ class SweepState:
         running: how many trials run.
         left: how many have not ended, or not on record.
         unrecorded: ends that are not on record yet, each with the line of the journal that says it.
+        committing: numbers of the trials whose output is to be committed by itself, and is not yet.
+        committed: how many are.
         changed: grows with each change that users see.
         study: Optuna, once `open_study` was called; None: another sampler gives the parameters.
     """
@@ -121,6 +134,8 @@ class SweepState:
         self.left = spec.trials
         self.failed = 0
         self.unrecorded: deque[tuple[int, ContainerId, TrialRecord]] = deque()
+        self.committing: set[int] = set()
+        self.committed = 0
         self.changed = 0
         self.study: OptunaStudy | None = None
         self.asha = AshaState(spec.asha, spec.goal) if spec.asha is not None and spec.goal is not None else None
@@ -231,6 +246,15 @@ class SweepState:
         self._fix_line(trial)
         self.left -= 1
         self.failed += ended is TrialState.FAILED
+        self.committed += trial.is_committed
+
+    def note_committed(self, trial: TrialRecord) -> None:
+        """Record that the output of a trial that has ended is where it belongs."""
+        self.committing.discard(trial.number)
+        if not trial.is_committed:
+            trial.is_committed, trial.line = True, committed_line(trial.line)
+            self.committed += 1
+            self.changed += 1
 
     def _fix_line(self, trial: TrialRecord) -> None:
         trial.line = trial_line(view_of(self, trial), self.spec.parameters)
@@ -298,6 +322,8 @@ def end_fields(trial: TrialRecord, ended: TrialState) -> dict[str, Any]:
         fields["exit_code"] = trial.exit_code
     if trial.sources:
         fields["sources"] = trial.sources
+    if trial.is_committed:
+        fields["committed"] = True
     if trial.outputs:
         fields["outputs"] = [[one.name, one.part, one.files, one.size_bytes, one.stray] for one in trial.outputs]
     return fields
@@ -323,6 +349,7 @@ def take_end_fields(trial: TrialRecord, record: dict[str, Any]) -> TrialState:
         for name, part, files, size, stray in record.get("outputs", ())
     )
     trial.sources = tuple(map(str, record.get("sources", ())))
+    trial.is_committed = record.get("committed", False) is True
     state = record["state"]
     return TrialState.WAITING if state == ENDED_WITH_SWEEP else TrialState(state)
 
@@ -344,23 +371,36 @@ def view_of(sweep: SweepState, trial: TrialRecord) -> TrialView:
         why=trial.stop or trial.message,
         curve=thinned(trial.points),
         container_id="" if trial.holder is None else str(trial.holder),
+        is_committed=trial.is_committed,
     )
 
 
-def recovered_parts(trials: dict[int, RecoveredTrial]) -> list[Part]:
-    """Return the output of trials by what the journal says of them."""
+def part_of(trial: TrialRecord) -> Part:
+    """Return the output that the last try of a trial stored."""
+    number, holder = trial.number, trial.holder
+    assert holder is not None
+    return Part(number, "trial", number, holder, trial.outputs, trial_part(number, trial.tries), trial.sources)
+
+
+def recovered_parts(trials: dict[int, RecoveredTrial], *, ended_only: bool = False) -> list[Part]:
+    """Return the output of trials that is not committed, by what the journal says of them.
+
+    Args:
+        trials: by number.
+        ended_only: leave out those that ended because the application did.
+    """
     parts = []
     for number, known in sorted(trials.items()):
         trial = TrialRecord(number)
         try:
-            if known.end is None or known.holder is None or take_end_fields(trial, known.end) is TrialState.FAILED:
+            if known.end is None or known.holder is None:
                 continue
+            how = take_end_fields(trial, known.end)
         except (LookupError, TypeError, ValueError, OverflowError):
             continue
-        if trial.outputs:
-            parts.append(
-                Part(
-                    number, "trial", number, known.holder, trial.outputs, trial_part(number, known.tries), trial.sources
-                )
-            )
+        trial.holder, trial.tries = known.holder, known.tries
+        if how is TrialState.FAILED or (ended_only and how is TrialState.WAITING):
+            continue
+        if trial.outputs and not trial.is_committed:
+            parts.append(part_of(trial))
     return parts

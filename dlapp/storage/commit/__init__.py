@@ -26,6 +26,11 @@ def part_location(target: str, app_id: ApplicationId, part: ContainerId | str) -
     return f"{parts_location(target, app_id)}/{part}"
 
 
+def trial_target(target: str, number: int | str) -> str:
+    """Return where the output of a trial belongs that is committed by itself."""
+    return f"{target.rstrip('/')}/{number}"
+
+
 def parts_location(target: str, app_id: ApplicationId) -> str:
     """The directory of all containers' parts."""
     return f"{target.rstrip('/')}.{app_id}.tmp"

@@ -21,6 +21,7 @@ from dlapp.storage.commit import CommitRefused, ForeignMarker, finish_interrupte
 from dlapp.storage.commit.written import ATTRIBUTE, attribute_value
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.settlement import ApplicationOutputs
 from dlapp.storage.webhdfs import FileStatus
 from dlapp.system.files import UntrustedFile
 from tests.services.hadoop import IS_HADOOP_2
@@ -166,6 +167,39 @@ def test_a_commit_that_is_killed_anywhere_keeps_the_former_output(
         assert beside(files, target) == [kept.rpartition("/")[2]]
         if not died:
             assert count > 7
+            break
+
+
+@pytest.mark.slow
+def test_a_commit_of_one_trial_that_is_killed_anywhere_leaves_it_whole_or_absent(
+    place: HdfsPlace, files: HdfsFiles, base: str
+) -> None:
+    for count in range(100):
+        target = f"{base}/{count}/trials"
+        location = part_location(target, APP, "trial_3_1")
+        files.make_directory(part_location(target, APP, ""), 0o700)
+        files.web.write(files.place.path(f"{location}/model"), b"model 3")
+        spec = OutputSpec(output_path="output", target=target, by_trial=True)
+        mortal = HdfsFiles(place, Mortal(place, count, done=True))
+        died = False
+        try:
+            ApplicationOutputs(APP, (spec,), lambda _: mortal).commit_trial(spec, 3, location, again=False)  # noqa: B023
+        except Killed:
+            died = True
+        assert tree(files, f"{target}/3") in (None, {"model": "model 3"})
+        outputs = ApplicationOutputs(APP, (spec,), lambda _: files)
+        if count % 2:
+            outputs.commit_trial(spec, 3, location, again=True)
+            outputs.leave(None)
+            assert tree(files, target) == {"3/": "", "3/model": "model 3"}
+        else:  # nobody knows any more that it has ended
+            view = outputs.leave(lambda _: [("3", location)])[0]  # noqa: B023
+            where = view.partial or target
+            assert tree(files, where) == {"3/": "", "3/model": "model 3"}
+            assert not view.partial or tree(files, target) in (None, {})
+        assert beside(files, target) in ([], [f"trials.{APP}.partial"])
+        if not died:
+            assert count > 5
             break
 
 

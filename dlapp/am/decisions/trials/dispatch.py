@@ -9,12 +9,14 @@ from typing import Any
 
 from dlapp.am.decisions import containers, shutdown, verdict
 from dlapp.am.decisions.sweep_summary import failures_text
+from dlapp.am.model.events import CommitTrial, Settlement, TrialCommitted
 from dlapp.am.model.instance import Container, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
-from dlapp.am.model.trials import SweepState, TrialRecord, end_fields
+from dlapp.am.model.trials import SweepState, TrialRecord, end_fields, part_of
 from dlapp.errors import DlappError
 from dlapp.messages import Fault, Phase, Stop
 from dlapp.sweep.results import TrialState, thinned
+from dlapp.sweep.spec import SweepCommit
 from dlapp.value import replace
 
 LOSSES = 8
@@ -163,11 +165,45 @@ def take_written(state: ApplicationState, lines: int) -> None:
     while sweep.unrecorded and sweep.unrecorded[0][0] <= lines:
         _, holder, trial = sweep.unrecorded.popleft()
         sweep.forget_end(trial, holder)
+        commit(state, trial, again=False)
         container = state.open.get(holder)
         if container is not None and container.instance is not None:
             # It is of use, however often those before it were lost.
             container.instance.node_faults = container.instance.pauses = 0
             note_room(state, container)
+
+
+def commit(state: ApplicationState, trial: TrialRecord, *, again: bool) -> None:
+    """Have the output of a trial committed, if each is by itself.
+
+    Args:
+        state: of the application; it is changed.
+        trial: whose end is on record.
+        again: an earlier attempt may have done it.
+    """
+    sweep = state.sweep
+    assert sweep is not None
+    if sweep.spec.commit is not SweepCommit.TRIAL or trial.state not in (TrialState.DONE, TrialState.STOPPED):
+        return
+    if state.stage in (Stage.SETTLING, Stage.LEAVING, Stage.ENDED):
+        return  # its part is among those of the end
+    is_dropped = state.stage is not Stage.ACTIVE and state.settlement is Settlement.DROP
+    # What is to be copied from another sweep's output, or kept aside, waits for the end.
+    waits = bool(trial.sources) or any(one.stray for one in trial.outputs)
+    if trial.outputs and not trial.is_committed and not waits and not is_dropped:
+        sweep.committing.add(trial.number)
+        state.do(CommitTrial(part_of(trial), again))
+
+
+def take_committed(state: ApplicationState, event: TrialCommitted) -> None:
+    """Record that the output of a trial is committed; if it is not, the end of the application tries again."""
+    sweep = state.sweep
+    if sweep is None or not 0 <= event.number < len(sweep.trials):
+        return
+    sweep.committing.discard(event.number)
+    if not event.error:
+        sweep.note_committed(sweep.trials[event.number])
+        state.note("trial_committed", number=event.number)
 
 
 def worker_verdict(judged: verdict.Verdict) -> verdict.Verdict:

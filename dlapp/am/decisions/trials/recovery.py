@@ -6,6 +6,7 @@ lives stays there until its task is heard. Until all are heard none is given out
 
 from __future__ import annotations
 
+from dlapp.am.decisions.trials import dispatch
 from dlapp.am.model.journal import RecoveredState
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.trials import take_end_fields
@@ -36,6 +37,8 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
                 continue
             if how is not TrialState.WAITING:
                 sweep.recall_end(trial, how)
+                if former.outputs is None:
+                    dispatch.commit(state, trial, again=True)
         elif known.runs and known.holder in state.open and known.index is not None:
             sweep.give(trial, known.holder, known.index, known.tries, state.now_ms)
     if sweep.asha is not None:

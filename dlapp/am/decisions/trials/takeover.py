@@ -29,7 +29,7 @@ def take(state: ApplicationState, event: TrialsTakenOver) -> None:
         trial.tries, trial.holder, trial.index = max(1, view.tries), holder, view.container or 0
         trial.points, trial.reports, trial.ran_s = view.curve, view.reports, view.ran_s
         trial.exit_code, trial.message = view.exit_code, view.why
-        trial.outputs, trial.sources = one.outputs, one.sources
+        trial.outputs, trial.sources, trial.is_committed = one.outputs, one.sources, one.is_committed
         trial.parameters = view.parameters if sweep.learns else None
         trial.finished_ms = state.now_ms
         state.note("trial_end", **end_fields(trial, view.state))

@@ -1,0 +1,80 @@
+"""Commits of trials while their sweep runs, one after another, in a thread of their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from dlapp.am.application_dir.interface import Superseded
+from dlapp.am.model.events import CommitTrial, TrialCommitted
+from dlapp.am.settlement import OutputSettlement
+from dlapp.cluster import Heartbeat
+from dlapp.errors import DlappError, Unreachable
+from dlapp.storage.api import DiskFull
+from dlapp.storage.commit import CommitBusy
+from dlapp.system import log
+from dlapp.system.clock import backoff_s
+
+_AGAIN_S = 1.0, 30.0
+"""Between two tries while the file system does not answer or is full: doubled from the first to the second."""
+
+
+class TrialCommits:
+    """Thread that commits the output of trials.
+
+    Args:
+        settlement: commits it.
+        patience_s: how long a file system that does not answer, or is full, is waited for.
+        tell: told what became of each.
+    """
+
+    def __init__(
+        self, settlement: OutputSettlement, patience_s: float, tell: Callable[[TrialCommitted | Heartbeat], None]
+    ) -> None:
+        self._settlement, self._patience_s, self._tell = settlement, patience_s, tell
+        self._wanted: SimpleQueue[CommitTrial | None] = SimpleQueue()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="am-trial-outputs", daemon=True)
+        self._thread.start()
+
+    def add(self, wanted: CommitTrial) -> None:
+        """Commit a trial after those before it."""
+        self._wanted.put(wanted)
+
+    def close(self) -> None:
+        """End after the commit that is going on; the end of the application does the others."""
+        self._closing.set()
+        self._wanted.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (wanted := self._wanted.get()) is not None and not self._closing.is_set():
+            try:
+                error = self._why_not_committed(wanted)
+            except Superseded as superseded:
+                self._tell(Heartbeat(shut_down=str(superseded)))
+                return
+            number = wanted.part.index
+            if error:
+                log.error(f"the output of trial {number} could not be committed: {error}")
+            self._tell(TrialCommitted(number, error))
+
+    def _why_not_committed(self, wanted: CommitTrial) -> str:
+        until, is_again = time.monotonic() + self._patience_s, wanted.again
+        for pause_s in backoff_s(*_AGAIN_S):
+            try:
+                self._settlement.commit_trial(wanted.part, again=is_again)
+            except (Unreachable, DiskFull, CommitBusy) as error:
+                is_again = True
+                log.warning(f"the output of trial {wanted.part.index}: {error}; it is tried again")
+                if time.monotonic() + pause_s > until or self._closing.wait(pause_s):
+                    return str(error)
+            except Superseded:
+                raise
+            except Exception as error:  # whatever it is: the end of the application waits for an answer
+                return str(error) if isinstance(error, (DlappError, OSError)) else repr(error)
+            else:
+                return ""
+        raise AssertionError

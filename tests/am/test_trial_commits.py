@@ -1,0 +1,84 @@
+"""The thread that commits trials answers for each, whatever the file system says, and ends when it is told."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from typing import cast
+
+import pytest
+
+from dlapp.am import trial_commits
+from dlapp.am.application_dir.interface import Superseded
+from dlapp.am.model.events import CommitTrial, Part, TrialCommitted
+from dlapp.am.settlement import OutputSettlement
+from dlapp.am.trial_commits import TrialCommits
+from dlapp.cluster import Heartbeat
+from dlapp.errors import DlappError, Unreachable
+from dlapp.ids import ApplicationId, ContainerId
+
+CONTAINER = ContainerId(ApplicationId(1700000000000, 1), 1, 2)
+WAIT_S = 120.0
+
+
+class Outputs:
+    """Commits of trials, each of which goes as said before."""
+
+    def __init__(self, *says: BaseException | None) -> None:
+        self.says, self.calls = list(says), SimpleQueue[tuple[int, bool]]()
+
+    def commit_trial(self, part: Part, *, again: bool) -> None:
+        self.calls.put((part.index, again))
+        if (error := self.says.pop(0)) is not None:
+            raise error
+
+
+def begun(outputs: Outputs) -> tuple[TrialCommits, SimpleQueue[TrialCommitted | Heartbeat]]:
+    told = SimpleQueue[TrialCommitted | Heartbeat]()
+    return TrialCommits(cast(OutputSettlement, outputs), 1e6, told.put), told
+
+
+def wanted(number: int, *, again: bool = False) -> CommitTrial:
+    return CommitTrial(Part(number, "trial", number, CONTAINER, (), f"trial_{number}_1"), again)
+
+
+def test_who_is_away_is_waited_for_and_may_have_done_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_commits, "_AGAIN_S", (0.001, 0.001))
+    outputs = Outputs(Unreachable("away"), Unreachable("away"), None, None)
+    commits, told = begun(outputs)
+    commits.add(wanted(3))
+    commits.add(wanted(4, again=True))
+    assert [told.get(timeout=WAIT_S) for _ in range(2)] == [TrialCommitted(3), TrialCommitted(4)]
+    commits.close()
+    assert [outputs.calls.get(timeout=WAIT_S) for _ in range(4)] == [(3, False), (3, True), (3, True), (4, True)]
+
+
+def test_each_failure_is_answered_and_the_next_trial_is_committed() -> None:
+    commits, told = begun(Outputs(DlappError("the name is taken"), ValueError("odd"), None))
+    for number in range(3):
+        commits.add(wanted(number))
+    answers = [told.get(timeout=WAIT_S) for _ in range(3)]
+    assert answers == [
+        TrialCommitted(0, "the name is taken"),
+        TrialCommitted(1, "ValueError('odd')"),
+        TrialCommitted(2),
+    ]
+    commits.close()
+
+
+def test_the_end_of_the_application_waits_for_no_file_system_that_is_away() -> None:
+    outputs = Outputs(Unreachable("away"))
+    commits, told = begun(outputs)
+    commits.add(wanted(0))
+    commits.add(wanted(1))
+    outputs.calls.get(timeout=WAIT_S)
+    commits.close()
+    assert told.get(timeout=WAIT_S) == TrialCommitted(0, "away")
+    assert told.empty()
+    assert outputs.calls.empty()
+
+
+def test_an_attempt_that_is_superseded_commits_no_more() -> None:
+    commits, told = begun(Outputs(Superseded("by attempt 2")))
+    commits.add(wanted(0))
+    assert told.get(timeout=WAIT_S) == Heartbeat(shut_down="by attempt 2")
+    commits.close()
