@@ -169,6 +169,25 @@ class IdleGpus(Value, kw_only=True):
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
+class RestartView(Value, kw_only=True):
+    """Restart of a gang.
+
+    Args:
+        role: the first one of the gang.
+        generation: the one that began with the restart.
+        at_ms: when [ms since 1970].
+        container: CONTAINER_INDEX of the member that was the reason; None: it was no single one.
+        cause: one line for people, with that container's name.
+    """
+
+    role: str
+    generation: int
+    at_ms: int
+    container: int | None = None
+    cause: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
 class OutputView(Value, kw_only=True):
     """One output.
 
@@ -247,6 +266,7 @@ class ApplicationView(Value, kw_only=True):
         lacking: the containers that its ApplicationMaster has asked for and does not have.
         usable_gpus: hosts that may not give out all of their GPUs -> how many they may, by the ledger.
         idle: the GPUs that are not used; None: none are, or there is no guard.
+        restarts: the latest of its gangs, oldest first.
         min_version: the least format version that may write this.
     """
 
@@ -290,6 +310,7 @@ class ApplicationView(Value, kw_only=True):
     lacking: tuple[ContainerAsk, ...] = ()
     usable_gpus: dict[str, int] = field(default_factory=dict)
     idle: IdleGpus | None = None
+    restarts: tuple[RestartView, ...] = ()
     min_version: int = 1
     unknown: Mapping[str, Any] = field(default_factory=dict)
 

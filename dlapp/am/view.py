@@ -15,11 +15,11 @@ from dlapp.am.decisions.gangs.checkpoints import can_be_resumed
 from dlapp.am.decisions.start_gate import closed_text
 from dlapp.am.decisions.usage import receipts
 from dlapp.am.decisions.verdict import of_end, of_result, ranges
-from dlapp.am.model.gate import Gate
+from dlapp.am.model.gate import MAX_RESTARTS, Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Phase
-from dlapp.report import ApplicationView, ContainerView, FinalStatus, IdleGpus, State
+from dlapp.report import ApplicationView, ContainerView, FinalStatus, IdleGpus, RestartView, State
 from dlapp.spec import Until
 from dlapp.start_conditions import release_text
 from dlapp.system.waits import SHOWN_AFTER_S
@@ -91,6 +91,7 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         lacking=(asks := lacking(state)),
         usable_gpus=dict(state.devices.usable) if any(one.gcores for one in asks) else {},
         idle=_idle(state),
+        restarts=tuple(_restarts(state)),
     )
 
 
@@ -117,7 +118,12 @@ def for_strangers(view: ApplicationView) -> ApplicationView:
         replace(one, diagnosis=None, earlier=tuple(replace(each, diagnosis=None) for each in one.earlier))
         for one in view.containers
     )
-    return replace(view, diagnosis=None, containers=containers)
+    return replace(view, diagnosis=None, containers=containers, restarts=())
+
+
+def _restarts(state: ApplicationState) -> list[RestartView]:
+    found = [one for gate in state.gates for one in gate.restarts]
+    return sorted(found, key=lambda one: one.at_ms)[-MAX_RESTARTS:]
 
 
 def _idle(state: ApplicationState) -> IdleGpus | None:

@@ -69,6 +69,9 @@ def _notes(view: ApplicationView) -> list[str]:
         notes.append(f"waits: {waiting.message} ({waiting.code}){since}")
         notes += [f"with this change it would start now: {waiting.change}"] if waiting.change else []
     notes += [f"idle: {view.idle.message}"] if view.idle is not None else []
+    if view.restarts:
+        last = view.restarts[-1]
+        notes.append(f"restarted: generation {last.generation} at {local_time(last.at_ms)}, {last.cause}")
     notes += [f"changed by the cluster: {one}" for one in view.changes]
     if view.state.ended and view.not_started:
         roles = ", ".join(f"{role} ({counted(count, 'containers')})" for role, count in view.not_started.items())

@@ -26,6 +26,8 @@ def test_a_next_attempt_and_a_restart_of_a_gang_have_keys_of_their_own() -> None
     am.report(2, Phase.RUNNING, failure=result(Fault.USER, 1))
     am.wait(40)
     assert told(am) == [("running", ""), ("restarted", "worker-1")]
+    why = "container 0 (worker 0): exit code 1"
+    assert am.of(Notify, am.all)[-1].text == f"the programs of a gang start again (role worker, restart 1): {why}"
     after = Driver(RoleSpec(instances=2, retries=1), gang=Gang.ALL, attempt=2, former=am.journal())
     after.wait(5)
     assert ("restarted", "attempt-2") in told(after)

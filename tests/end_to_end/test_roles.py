@@ -332,6 +332,9 @@ def test_where_one_rank_is_killed_its_gang_starts_again_in_the_same_containers(e
     after = {one["index"]: one for one in status(application)["containers"]}
     assert [one["generation"] for one in after.values()] == [1, 1]
     assert {index: one["container_id"] for index, one in after.items()} == before
+    (line,) = [one for one in run("dlapp-status", application).out.splitlines() if one.startswith("restarted : ")]
+    assert line.startswith("restarted : generation 1 at ")
+    assert line.endswith(", container 1 (worker 1): killed by signal 9")
     wanted = [f"[{n}] {line}" for n in (0, 1) for line in ("1 in", "work.sh given")]
     assert sorted(printed("--stdout", application)) == wanted
 

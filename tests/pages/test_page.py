@@ -15,7 +15,7 @@ from dlapp.pages.style import STYLE
 from dlapp.pages.text import duration
 from dlapp.pages.timeline import Bar, bars_of, timeline
 from dlapp.pages.usage_curves import usage_curves
-from dlapp.report import Cause, IdleGpus, OutputView, State, TryView
+from dlapp.report import Cause, IdleGpus, OutputView, RestartView, State, TryView
 from dlapp.usage import ContainerSeries, Receipt
 from dlapp.value import replace
 from dlapp.waiting import Waiting
@@ -90,13 +90,15 @@ def test_what_others_wrote_is_text() -> None:
         username=EVIL,
         diagnostics=EVIL,
         changes=(EVIL,),
+        restarts=(RestartView(role="w", generation=1, at_ms=NOW_MS, cause=EVIL),),
         outputs=(OutputView(name="", target=EVIL, partial=EVIL),),
     )
     extras = Extras(facts=[(EVIL, EVIL)], properties=EVIL, logs=[LogEnd(0, "stderr", EVIL)], notes=[EVIL])
     found = Document(page(view, NOW_MS, extras, Live()))
     assert found.of("script") == []
     assert [one["href"] for one in found.of("a")] == ["?still=1", "?log=0.stdout", "?log=0.stderr"]
-    assert found.text.count(EVIL) >= 11
+    assert found.text.count(EVIL) >= 12
+    assert f", {EVIL}" in found.text.partition("restarted: generation 1 at ")[2]
 
 
 def test_the_page_of_a_running_application_is_loaded_again_and_leads_to_logs() -> None:

@@ -14,7 +14,7 @@ from dlapp.am.decisions.verdict import Verdict, container_name, failure, of_end,
 from dlapp.cluster import ContainerEnd
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Fault, Phase, TaskResult
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, IdleGpus, OutputView, State
+from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, IdleGpus, OutputView, RestartView, State
 from dlapp.serialization import to_json
 from dlapp.tools.applications.list import STATES
 from dlapp.tools.display.progress import PlainLines, picture_lines
@@ -306,6 +306,15 @@ def test_the_next_command_of_a_sweep_shows_its_trials(of: dict[str, Any], comman
     one = view(trials=3, containers=(container(0),), **of)
     found = [line.removeprefix("next : ") for line in answer_lines(one, END_MS) if line.startswith("next : ")]
     assert found == [f"{command} application_1474893803111_0042" for command in commands]
+
+
+def test_the_latest_restarts_of_gangs_have_a_line_each_with_the_reason() -> None:
+    restarts = [RestartView(role="w", generation=n, at_ms=END_MS + n * 1000, cause=f"cause {n}") for n in range(1, 6)]
+    assert answer_lines(view(restarts=tuple(restarts)), END_MS)[1:] == [
+        "restarted : generation 3 at 2016-09-26 23:25:00, cause 3",
+        "restarted : generation 4 at 2016-09-26 23:25:01, cause 4",
+        "restarted : generation 5 at 2016-09-26 23:25:02, cause 5",
+    ]
 
 
 def test_gpus_that_are_not_used_have_a_line_while_it_runs() -> None:

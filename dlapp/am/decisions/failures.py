@@ -185,9 +185,9 @@ def _of_recalled(state: ApplicationState, container: Container, judged: Verdict)
     """
     if not gang.was_recalled(state, container):
         return judged
-    if judged.fault is not Fault.NODE:
+    if judged.fault is not Fault.NODE or container.instance is None:
         return gang.RECALLED
-    gang.acquit(state, state.role_of(container).gate)
+    gang.acquit_restart(state, state.role_of(container).gate, judged.reason, container.instance)
     return judged
 
 
@@ -210,7 +210,7 @@ def take_failure(state: ApplicationState, container: Container, instance: Instan
         instance.user_faults += 1
         if _is_tried_again(state, instance, judged):
             state.note_faults(instance)
-            gang.restart(state, gate, instance)
+            gang.restart(state, gate, judged.reason, instance, is_charged=True)
             return
         instance.user_faults -= 1
     state.order(container, stop=Stop.SOFT, why=judged.reason)
@@ -244,7 +244,7 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
         if judged.fault is not Fault.NODE:
             return  # a consequence of the failure that ends the application
         gang.acquit(state, gate)
-        gang.restart(state, gate)  # those who have ended meanwhile, too
+        gang.restart(state, gate, judged.reason, instance)  # those who have ended meanwhile, too
     if judged.avoid_node or judged.is_silent:
         state.avoided.add(container.grant.node, judged.reason, state.awake_ms, is_silent=judged.is_silent)
     if instance.container is container:
@@ -268,7 +268,7 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
             assignment.free(state, instance, durable, paused_until_ms=until_ms)
             is_recalled = container.stop_reason is StopReason.RECALLED or role.spec.on_failure is RoleFailure.RESTART
             if role.gate.gang and role.gate.open and not is_recalled:
-                gang.restart(state, role.gate, instance if judged.fault is Fault.USER else None)
+                gang.restart(state, role.gate, judged.reason, instance, is_charged=judged.fault is Fault.USER)
     elif instance.index in state.deciding or (role.gate.gang and not role.gate.open) or _fails_all(instance):
         failure = _failure(state, instance, judged)
         if judged.fault is Fault.USER and role.gate.gang and role.gate.open and not _fails_all(instance):

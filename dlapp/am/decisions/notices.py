@@ -23,6 +23,8 @@ def check(state: ApplicationState) -> None:
     for gate in state.gates:
         if gate.generation:
             text = f"the programs of a gang start again (role {gate.name}, restart {gate.generation})"
+            if gate.restarts and gate.restarts[-1].generation == gate.generation:
+                text += f": {gate.restarts[-1].cause}"
             _tell(state, RESTARTED, f"{gate.name}-{gate.generation}", text)
     _check_waiting(state)
 

@@ -50,4 +50,4 @@ def take_notice(state: ApplicationState, container_id: ContainerId, wait_s: floa
     if role.gate.gang and role.gate.open and role.spec.on_failure is not RoleFailure.RESTART:
         if role.gate.failure is not None:
             gang.acquit(state, role.gate)
-        gang.restart(state, role.gate)
+        gang.restart(state, role.gate, VERDICT.reason, container.instance)

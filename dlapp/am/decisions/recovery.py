@@ -34,6 +34,7 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
         role.recovering = role.gate.gang
         if role.gate.gang and (known := former.gates.get(role.gate.name)) is not None:
             role.gate.close(known.generation)
+            role.gate.restarts = known.restarts
             if role.gate.checkpoints is not None:
                 role.gate.checkpoints.begin(known.checkpoint, known.checkpoints_after)
             if known.open:

@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from dlapp.am.model.checkpoints import GangCheckpoints
+    from dlapp.report import RestartView
+
+MAX_RESTARTS = 5
+"""Of a gang, the latest: their causes are kept."""
 
 
 class GangFailure(NamedTuple):
@@ -48,6 +52,7 @@ class Gate:
         failure: what ends the application once the other members have ended; None: nothing.
         checkpoints: those of its members; None: they have none.
         charged: index of the member whose failure restarted it and counts against its retries; None: another reason.
+        restarts: the latest ones, oldest first; a restart that only an earlier attempt knew the reason of is left out.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -59,6 +64,7 @@ class Gate:
         self.waits = False
         self.failure: GangFailure | None = None
         self.charged: int | None = None
+        self.restarts: tuple[RestartView, ...] = ()
         self.checkpoints: GangCheckpoints | None = None
         self._size = size
         self.roster_version = -1

@@ -18,8 +18,8 @@ does no harm.
     give_up  index, user_faults, node_faults   it is not tried again; if it decides, with its failure in ``why``
     wait     index, service, since_ms          it waits for this service (empty: for none), and for which since when
     gate     role, open, generation,           of the gang of this role and those behind it in the spec; on the disk
-             checkpoint, after                 before a payload may start, or is stopped for it; with the checkpoint
-                                               of the generation, once it is chosen
+             checkpoint, after, restarts       before a payload may start, or is stopped for it; with the checkpoint
+                                               of the generation, once it is chosen, and the latest restarts
     trial    number, try, in, index,           a trial was given to a container, and to which; with the parameters
              parameters                        that Optuna chose, then on the disk before the container hears of it
     trial_end  number, try, state, ...         it has ended (`dlapp.am.model.trials.end_fields`); its container keeps
@@ -54,7 +54,7 @@ from dlapp.cluster import ContainerEnd, Grant
 from dlapp.errors import UsageError
 from dlapp.ids import ContainerId
 from dlapp.messages import Fault, TaskResult
-from dlapp.report import Cause, FinalStatus, OutputView
+from dlapp.report import Cause, FinalStatus, OutputView, RestartView
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Resources
 from dlapp.start_conditions import After, read_after
@@ -101,12 +101,14 @@ class RecoveredContainer:
 
 
 class RecoveredGate(NamedTuple):
-    """The gate of a gang: whether it stood open, in which generation, and with which checkpoint that begins."""
+    """The gate of a gang: whether it stood open, in which generation, with which checkpoint that begins, and why it was
+    restarted."""
 
     open: bool
     generation: int = 0
     checkpoint: int | None = None
     checkpoints_after: int = 0
+    restarts: tuple[RestartView, ...] = ()
 
 
 class RecoveredWait:
@@ -305,6 +307,7 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
                 int(record.get("generation", 0)),
                 None if checkpoint is None else int(checkpoint),
                 int(record.get("after", 0)),
+                tuple(from_json(RestartView, one) for one in record.get("restarts", ())),
             )
         case "soft":
             former.soft = str(record["by"]), Cause(record["cause"]), int(record["ends_ms"])

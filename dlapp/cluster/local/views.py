@@ -337,6 +337,7 @@ def checked_view(seen: object) -> View:
     except (ValueError, TypeError, RecursionError) as error:  # SpecError is a ValueError, too
         raise DlappError(f"its view cannot be read: {str(error)[:200]}") from error
     times = [view[name] for name in ("submitted_ms", "started_ms", "finished_ms")]
+    times += [one["at_ms"] for one in view["restarts"]]
     for one in view["containers"]:
         times += [one[name] for name in ("started_ms", "finished_ms")]
         times += [old["finished_ms"] for old in one["earlier"]]

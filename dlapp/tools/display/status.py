@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dlapp.system import clock
 from dlapp.system.text import counted
 from dlapp.tools.display.receipt import receipt_lines, usage_text
 from dlapp.tools.display.view import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 TAIL_LINES = 10
 _SHOWN_METRICS = 4
 """Of each container in a table; ``--json`` has all."""
+_SHOWN_RESTARTS = 3
+"""Of gangs, the latest; ``--json`` has all that are kept."""
 _UNFINISHED = {"RUNNING": "running"}
 _AFTER_PAYLOAD = ("storing", "releasing", "ended")
 
@@ -134,6 +137,9 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
         lines.append(f"waiting : {waiting['message']} ({waiting['code']})")
     if (idle := view.get("idle")) and not ended(view):
         lines.append(f"idle : {idle['message']}")
+    for one in view.get("restarts", ())[-_SHOWN_RESTARTS:]:
+        at = clock.date_and_time(one["at_ms"] / 1000)
+        lines.append(f"restarted : generation {one['generation']} at {at}, {one['cause']}")
     if view["diagnostics"] and view["diagnostics"] != waiting.get("message"):
         lines.append(f"diagnostics : {view['diagnostics']}")
     lines += _cause_lines(view)

@@ -507,3 +507,15 @@ def test_a_tree_without_write_permission_is_removed_and_a_link_is_not_followed(t
     history.remove_tree(str(tmp_path / "tree"))
     assert os.listdir(tmp_path) == ["outside"]
     assert os.listdir(tmp_path / "outside") == ["precious"]
+
+
+@pytest.mark.parametrize("at_ms", [-1, views.MAX_MS + 1])
+def test_a_view_of_another_user_with_a_restart_at_no_time_is_refused(at_ms: int) -> None:
+    def seen(ms: int) -> dict[str, object]:
+        restart = {"role": "worker", "generation": 1, "at_ms": ms, "container": 0, "cause": "exit code 1"}
+        name = "application_1700000000000_0001"
+        return {"application_id": name, "attempt": 1, "state": "RUNNING", "restarts": [restart]}
+
+    assert views.checked_view(seen(1))["restarts"][0]["cause"] == "exit code 1"
+    with pytest.raises(DlappError, match="invalid time"):
+        views.checked_view(seen(at_ms))

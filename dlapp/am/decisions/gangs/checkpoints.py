@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Report, Stop
+from dlapp.serialization import to_json
 from dlapp.spec import RoleFailure
 
 
@@ -81,10 +83,14 @@ def _choose(state: ApplicationState, gate: Gate) -> None:
 
 
 def note(state: ApplicationState, gate: Gate, *, durable: bool = True) -> None:
-    """Write down the state of a gate, with the checkpoint of its generation."""
+    """Write down the state of a gate, with the checkpoint of its generation and its latest restarts."""
     known = gate.checkpoints
-    chosen = {} if known is None or known.number is None else {"checkpoint": known.number, "after": known.after}
-    state.note("gate", durable=durable, role=gate.name, open=gate.open, generation=gate.generation, **chosen)
+    more: dict[str, Any] = {}
+    if known is not None and known.number is not None:
+        more = {"checkpoint": known.number, "after": known.after}
+    if gate.restarts:
+        more["restarts"] = [to_json(one) for one in gate.restarts]
+    state.note("gate", durable=durable, role=gate.name, open=gate.open, generation=gate.generation, **more)
 
 
 def _members(state: ApplicationState, gate: Gate) -> Iterator[Container]:

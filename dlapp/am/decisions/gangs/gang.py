@@ -10,17 +10,22 @@ from collections.abc import Iterable, Iterator
 
 from dlapp.am.decisions import assignment, containers, shutdown
 from dlapp.am.decisions.gangs import checkpoints, launches, roster
-from dlapp.am.decisions.verdict import Verdict
+from dlapp.am.decisions.verdict import Verdict, container_name
 from dlapp.am.model.demand import Role
-from dlapp.am.model.gate import GangFailure, Gate
+from dlapp.am.model.gate import MAX_RESTARTS, GangFailure, Gate
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.roster import has_place
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Fault, Phase, Stop
+from dlapp.report import RestartView
 from dlapp.spec import RoleFailure
+from dlapp.value import replace
 
 RECALLED = Verdict(Fault.STOPPED, StopReason.RECALLED.value, free=True)
 """On the end of a payload whose gang was restarted before it."""
+MAX_CAUSE = 200
+"""Characters of the cause of a restart."""
+_INCOMPLETE = "it was incomplete after the death of an ApplicationMaster"
 
 
 def arrive(state: ApplicationState, instance: Instance, container: Container) -> None:
@@ -57,16 +62,51 @@ def start_payloads(state: ApplicationState, role: Role, indexes: Iterable[int]) 
             assignment.let_start(state, container)
 
 
-def restart(state: ApplicationState, gate: Gate, charged: Instance | None = None) -> None:
+def restart(
+    state: ApplicationState, gate: Gate, why: str, member: Instance | None = None, *, is_charged: bool = False
+) -> None:
     """Begin a gang anew: end the payloads of all members, and close the gate until all are ready again.
 
     Args:
         state: of the application; it is changed.
         gate: of the gang.
-        charged: the member whose failure is the reason, and counts against its retries; None: another reason.
+        why: the reason, for the user.
+        member: the one that is the reason; None: it is no single one.
+        is_charged: it failed by itself, which counts against its retries.
     """
+    one = _restart_view(state, gate, gate.generation + 1, why, member)
+    gate.restarts = (*gate.restarts, one)[-MAX_RESTARTS:]
     _begin_generation(state, gate, gate.generation + 1)
-    gate.charged = charged.index if charged is not None else None
+    gate.charged = member.index if member is not None and is_charged else None
+
+
+def _restart_view(
+    state: ApplicationState, gate: Gate, generation: int, why: str, member: Instance | None
+) -> RestartView:
+    line, index = why.partition("\n")[0], None
+    if member is not None:
+        index = member.index
+        line = f"{container_name(index, member.role.name, member.role_index)}: {line}"
+    cause = line if len(line) <= MAX_CAUSE else line[: MAX_CAUSE - 1] + "…"
+    return RestartView(role=gate.name, generation=generation, at_ms=state.now_ms, container=index, cause=cause)
+
+
+def acquit_restart(state: ApplicationState, gate: Gate, why: str, member: Instance) -> None:
+    """Count a restart against nobody: the member that seemed to be the reason failed with the node of another one.
+
+    Args:
+        state: of the application; it is changed.
+        gate: of the gang, restarted before this was known.
+        why: how the other one ended, for the user.
+        member: the other one.
+    """
+    was_charged = gate.charged is not None
+    acquit(state, gate)
+    if was_charged and gate.restarts and gate.restarts[-1].generation == gate.generation:
+        known = gate.restarts[-1]
+        one = _restart_view(state, gate, gate.generation, why, member)
+        gate.restarts = (*gate.restarts[:-1], replace(one, at_ms=known.at_ms))
+        checkpoints.note(state, gate, durable=False)
 
 
 def hold_failure(state: ApplicationState, gate: Gate, instance: Instance, text: str) -> None:
@@ -201,11 +241,11 @@ def check_recovered(state: ApplicationState, role: Role) -> None:
     is_incomplete = any(one.waiting and one.spec.on_failure is not RoleFailure.RESTART for one in members)
     if role.gate.open:
         if is_incomplete:
-            restart(state, role.gate)
+            restart(state, role.gate, _INCOMPLETE)
     elif any(_has_passed(one) and one.stop_reason is None and not was_recalled(state, one) for one in bound):
         # No journal says that it was opened, but payloads run. All there: it was; else it cannot be completed.
         if is_incomplete or not checkpoints.began_alike(state, role.gate, bound):
-            restart(state, role.gate)
+            restart(state, role.gate, _INCOMPLETE)
         else:
             open_gate(state, role.gate)
 
