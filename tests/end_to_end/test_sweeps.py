@@ -105,7 +105,7 @@ def test_a_sweep_goes_on_with_more_trials_and_the_output_of_those_before(engine:
 
 
 @pytest.mark.slow
-@on_yarn_when_full
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
 def test_a_trial_that_has_ended_is_committed_by_itself_and_not_again_by_who_goes_on(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -117,27 +117,21 @@ def test_a_trial_that_has_ended_is_committed_by_itself_and_not_again_by_who_goes
         to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/result"},
     )
     first = launch(file)
-
-    def is_there() -> bool:
-        with contextlib.suppress(FileNotFoundError):
-            return "0" in engine.names("result/trials")
-        return False
-
-    wait_for("the output of trial 0", is_there, timeout_s=240)
+    wait_for("the output of trial 0", lambda: "0" in trials_in_target(engine), timeout_s=240)
     run("dlapp-kill", first)
     end = ended(first)
     assert end["final_status"] == "KILLED"
     assert "the output of 1 trial is committed in " in end["diagnostics"]
     assert engine.names("result/trials") == ["0"]
     assert engine.beside("result/trials") == []
-    number = os.stat(f"{engine.root}/result/trials/0").st_ino if engine.name == "local" else 0
+    number = os.stat(f"{engine.root}/result/trials/0").st_ino
     (tmp_path / "go").touch()
     done = run("dlapp-launcher", "--resume", first, "--wait", file, timeout_s=240)
     assert done.code == 0, done.err
     second = next(line.partition(" = ")[2] for line in done.out.splitlines() if line.startswith("DL App ID"))
     found = {name: text.split() for name, text in engine.tree("result/trials").items()}
     assert found == {"0/found": ["1", first], "1/found": ["2", second], "2/found": ["3", second]}
-    assert not number or os.stat(f"{engine.root}/result/trials/0").st_ino == number
+    assert os.stat(f"{engine.root}/result/trials/0").st_ino == number
     assert [(one["trial"], one["state"]) for one in results_of(second)] == [(n, "done") for n in range(3)]
 
 
@@ -184,9 +178,60 @@ def test_killed_at_random_no_trial_is_lost_and_none_runs_again(
     assert [(one["trial"], one["state"]) for one in results_of(application)] == [(n, "done") for n in range(12)]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
+def test_on_yarn_each_result_counts_once_when_the_master_and_a_worker_are_killed(
+    engine: Engine, tmp_path: Path
+) -> None:
+    (runs := tmp_path / "runs").mkdir()
+    file = properties(
+        tmp_path,
+        f'echo x >>{runs}/$DLAPP_TRIAL; mkdir -p output; echo "$N" >output/found\n'
+        f'test "$N" -lt 4 || until test -e {tmp_path}/go; do sleep 0.1; done\n'
+        'echo \'{"metrics": {"loss": \'$N\'}}\' >>"$DLAPP_REPORT"',
+        resources={"containers": 2},
+        sweep={"grid.N": "0, 1, 2, 3, 4, 5, 6, 7", "metric": "loss", "goal": "min", "commit": "trial"},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/result"},
+    )
+    application = launch(file)
+
+    finished: set[str] = set()
+
+    def kill(role: str) -> None:
+        finished.update(trials_in_target(engine))
+        found = [one.pid for one in engine.processes(application) if one.role == role]
+        assert found
+        os.kill(found[0], signal.SIGKILL)
+
+    wait_for("a trial that is committed", lambda: trials_in_target(engine), timeout_s=240)
+    kill("am")
+    wait_for("all that do not wait", lambda: trials_in_target(engine) >= set("0123"), timeout_s=240)
+    wait_for("two that wait", lambda: {one.name for one in runs.iterdir()} >= set("012345"), timeout_s=240)
+    kill("task")
+    (tmp_path / "go").touch()
+    end = ended(application, timeout_s=240)
+    assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
+    found = {name: text.strip() for name, text in engine.tree("result/trials").items()}
+    assert found == {f"{n}/found": str(n) for n in range(8)}
+    assert [(one["trial"], one["state"], one["metric"]) for one in results_of(application)] == [
+        (n, "done", n) for n in range(8)
+    ]
+    times = {one.name: one.read_text().count("x") for one in runs.iterdir()}
+    assert len(finished) >= 4
+    assert {times[name] for name in finished} == {1}, times
+
+
+def trials_in_target(engine: Engine) -> set[str]:
+    """Return the numbers of the trials that are committed."""
+    with contextlib.suppress(FileNotFoundError):
+        return {name for name in engine.names("result/trials") if name.isdigit()}
+    return set()
+
+
 def committed_trials(directory: Path) -> dict[str, int]:
     """Return the trials in the target, each with the inode number of its directory."""
-    return {one.parent.name: one.parent.stat().st_ino for one in directory.glob("result/trials/*/found")}
+    found = [one for one in directory.glob("result/trials/*") if one.name.isdigit()]  # others are being committed
+    return {one.name: one.stat().st_ino for one in found}
 
 
 def ended_trials(home: Path) -> set[int]:
