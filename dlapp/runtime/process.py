@@ -76,9 +76,13 @@ class Guardian:
             return self.news()
         return message
 
-    def counters(self) -> ResourceCounters:
-        """Return what the descendants of inner have used so far, those of payloads before this one included."""
-        return NOTHING_KNOWN if self._inner is None or self.gone else read_tree(self._inner)
+    def counters(self, *, all_ended: bool = False) -> ResourceCounters:
+        """Return what the descendants of inner have used so far, those of payloads before this one included.
+
+        Args:
+            all_ended: there is no payload.
+        """
+        return NOTHING_KNOWN if self._inner is None or self.gone else read_tree(self._inner, all_ended=all_ended)
 
     def pids(self) -> list[int]:
         """Return the descendants of inner: the processes of the payload."""
@@ -143,7 +147,7 @@ class PlainRun:
         # See wrapper.sh.
         files = payload.life, payload.stdout, payload.stderr, payload.exit_file
         argv = [SHELL, payload.wrapper, "exec", *files, *words]
-        self._before = self._guardian.counters()
+        self._before = self._guardian.counters(all_ended=True)
         self._oom_kills.sample()
         try:
             env = {**payload.env, **late_env}

@@ -35,13 +35,14 @@ def test_a_process_that_ended_still_counts_below_the_one_that_took_its_status() 
         found = read_tree(process.pid).cpu_s
         assert found is not None
         assert 0.29 <= found < 2.0, "its own time is not counted, that of its child is"
+        assert read_tree(process.pid, all_ended=True) == read_tree(process.pid)
         process.communicate()
 
 
 def test_of_a_process_that_is_gone_nothing_is_known() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    assert read_tree(gone.pid) == NOTHING_KNOWN
+    assert read_tree(gone.pid) == read_tree(gone.pid, all_ended=True) == NOTHING_KNOWN
 
 
 def test_counters_never_get_smaller_and_keep_what_a_reading_does_not_have() -> None:

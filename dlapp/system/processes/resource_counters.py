@@ -11,6 +11,7 @@ Source: proc(5); Linux, kernel/exit.c, wait_task_zombie.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from dlapp.system.processes.proc import read_proc
@@ -76,13 +77,17 @@ class _ProcessCounters(NamedTuple):
     children_ticks: int
 
 
-def read_tree(root: int) -> ResourceCounters:
+def read_tree(root: int, *, all_ended: bool = False) -> ResourceCounters:
     """Return the counters of all descendants of a process, those included that have ended and whose status was taken.
 
     Memory is what each has for itself, and once what the one that shares the most shares. Pages that a process and its
     fork both still have count for each.
+
+    Args:
+        root: the process.
+        all_ended: they have all ended, so no other process of the machine has to be looked at.
     """
-    processes = _tree(root)
+    processes = _tree(root, [str(root)] if all_ended else os.listdir("/proc"))
     if root not in processes:
         return NOTHING_KNOWN
     own, shared = 0, 0
@@ -112,20 +117,19 @@ def process_is_there(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
-def _tree(root: int) -> dict[int, _ProcessCounters]:
-    """Return a process and all its descendants, dead ones too whose status nobody took."""
+def _tree(root: int, names: Sequence[str]) -> dict[int, _ProcessCounters]:
+    """Return a process and all its descendants, dead ones too whose status nobody took.
+
+    Args:
+        root: the process.
+        names: in /proc, of the processes that may be among them.
+    """
     found: dict[int, _ProcessCounters] = {}
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        # The second field is the program's name in brackets, and may hold brackets and blanks itself.
-        words = read_proc(int(name), "stat").rpartition(b") ")[2].split(None, 15)
-        if len(words) < 16:
-            continue
-        pid, parent = int(name), int(words[1])
-        found[pid] = _ProcessCounters(pid, parent, int(words[11]) + int(words[12]), int(words[13]) + int(words[14]))
-        children.setdefault(parent, []).append(pid)
+    for name in names:
+        if name.isdigit() and (process := _read_process(int(name))) is not None:
+            found[process.pid] = process
+            children.setdefault(process.parent, []).append(process.pid)
     tree: dict[int, _ProcessCounters] = {}
     todo = [root]
     while todo:
@@ -134,6 +138,14 @@ def _tree(root: int) -> dict[int, _ProcessCounters]:
             tree[pid] = found[pid]
             todo += children.get(pid, ())
     return tree
+
+
+def _read_process(pid: int) -> _ProcessCounters | None:
+    # The second field is the program's name in brackets, and may hold brackets and blanks itself.
+    words = read_proc(pid, "stat").rpartition(b") ")[2].split(None, 15)
+    if len(words) < 16:
+        return None
+    return _ProcessCounters(pid, int(words[1]), int(words[11]) + int(words[12]), int(words[13]) + int(words[14]))
 
 
 def _disk_bytes(pid: int) -> tuple[int, int] | None:
