@@ -4,8 +4,10 @@ and a small program in the ApplicationMaster's place.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -216,10 +218,10 @@ def test_what_was_about_to_end_does_not_begin_again(engine: LocalEngine, name: s
     until_running(engine, one)
     restart(engine, one)
     home = Path(engine.state.application(str(one)))
-    ended = (
-        '{"state": "FINISHED", "final_status": "SUCCEEDED", "cause": "succeeded", "diagnostics": "", "finished_ms": 1}'
-    )
-    (home / name).write_text(ended if name == "outcome.json" else "{}")
+    ended = {"state": "FINISHED", "final_status": "SUCCEEDED", "cause": "succeeded", "diagnostics": ""}
+    # An end long ago would leave the history at once.
+    ended_now = json.dumps({**ended, "finished_ms": time.time_ns() // 1_000_000})
+    (home / name).write_text(ended_now if name == "outcome.json" else "{}")
     engine.tend()
     until_over(engine, one)
     expected = FinalStatus.KILLED if name == "kill.json" else FinalStatus.SUCCEEDED
