@@ -484,6 +484,8 @@ class Report(Value, kw_only=True):
             generation, and that it has stored since; None: it has not looked yet.
         restored: number of the checkpoint with which its payload begins in this generation; 0: with none; None: that is
             not done yet.
+        not_whole: number of a checkpoint that orders named for this generation and that could not be restored; None:
+            there is none.
         trials: in a sweep: those that it was ordered to run, until orders leave them out.
         seen: the number of the orders that the task has; the answer is held back while there are no newer ones.
         wait_s: how long the answer may be held back.
@@ -511,6 +513,7 @@ class Report(Value, kw_only=True):
     generation: int = 0
     checkpoints: tuple[int, ...] | None = None
     restored: int | None = None
+    not_whole: int | None = None
     trials: tuple[TrialReport, ...] = ()
     seen: int = 0
     wait_s: float = 0.0

@@ -429,8 +429,8 @@ class Task:
 
     def _prepare_anew(self) -> None:
         """Fill the workspace for a generation, with the checkpoint that counts now."""
-        known = {"payload": None, "checkpoints": None, "restored": None, "launches": (), "launch_states": ()}
-        self._say(Phase.UNPACKING, generation=self._generation, **known)
+        known = {"payload": None, "checkpoints": None, "restored": None, "not_whole": None}
+        self._say(Phase.UNPACKING, generation=self._generation, launches=(), launch_states=(), **known)
         self._fill_workspace()
 
     @property
@@ -692,7 +692,7 @@ class Task:
             not_whole: int | None = None
             while True:
                 found = self._wait_out(one.find, Phase.FETCHING, service)
-                known = {"generation": self._generation, "checkpoints": found, "restored": None}
+                known = {"generation": self._generation, "checkpoints": found, "restored": None, "not_whole": not_whole}
                 self._say(Phase.FETCHING, detail="waits until all containers have looked for checkpoints", **known)
                 generation, number, after = self._link.wait_for_checkpoint(self._generation, not_whole)
                 if generation != self._generation:

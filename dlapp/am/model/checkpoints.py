@@ -1,9 +1,10 @@
 """Checkpoints of one gang: with which one the payloads of a generation begin.
 
-Each task says which whole checkpoints it finds. When all members of a generation have said so, the greatest number that
-all of them have is that of the generation. No payload runs at that time, so no number is added; one that a task of a
-lost node stores meanwhile is not in all lists. If a member cannot restore the one that was chosen, it says so by a list
-without it, and another one is chosen for all.
+Each task says which whole checkpoints it finds. When all members of a generation have said so, one number is chosen for
+all: the greatest that all of them have where each index has a directory of its own, else the greatest that the one has
+that stores. For a member that goes on may look while the container that stored is still being preempted, and stores;
+who stores next looks when that one is gone. If a member cannot restore the one that was chosen, it says so, and another
+one is chosen for all.
 
 While payloads run, the tasks that store add to their lists. Where each index has a directory of its own, a number is
 complete when all of them have it.
@@ -26,6 +27,7 @@ class GangCheckpoints:
 
     Attributes:
         found: index -> the numbers that it has said.
+        refused: numbers that were chosen and that a member could not restore.
         number: the one that was chosen; 0: there is none; None: not chosen yet.
         after: the numbers of those that are stored in this generation are greater.
         complete: the last one that all have stored in this generation; 0: none.
@@ -34,11 +36,13 @@ class GangCheckpoints:
     def __init__(self, size: int, writers: Iterable[int], *, of_every_index: bool) -> None:
         self._size, self.writers, self.of_every_index = size, frozenset(writers), of_every_index
         self.found: dict[int, frozenset[int]] = {}
+        self.refused: set[int] = set()
         self.begin()
 
     def begin(self, number: int | None = None, after: int = 0) -> None:
         """Begin a generation, or go on with one of an earlier attempt, which has chosen a number."""
         self.found.clear()
+        self.refused.clear()
         self.number, self.after, self.complete = number, after, 0
 
     def choose(self, starts: int) -> bool:
@@ -49,7 +53,7 @@ class GangCheckpoints:
         """
         if len(self.found) < self._size:
             return False
-        number = self.common(self.found)
+        number = self.common(self.found if self.of_every_index or not self.writers else self.writers)
         if number == self.number:
             return False
         self.number, self.after = number, self._after(starts)
@@ -68,8 +72,8 @@ class GangCheckpoints:
         return True
 
     def common(self, indexes: Iterable[int]) -> int:
-        """Return the greatest number that all of these have found; 0: there is none."""
-        return max(frozenset.intersection(*(self.found[index] for index in indexes)), default=0)
+        """Return the greatest number that all of these have found and nobody has refused; 0: there is none."""
+        return max(frozenset.intersection(*(self.found[index] for index in indexes)) - self.refused, default=0)
 
     def _after(self, starts: int) -> int:
         return checkpoints_after(max(max(numbers, default=0) for numbers in self.found.values()), starts)

@@ -47,6 +47,18 @@ def test_nothing_is_chosen_before_all_have_looked() -> None:
     assert known.number == 1
 
 
+def test_who_looked_before_the_last_one_was_stored_restores_it_all_the_same_and_who_cannot_says_so() -> None:
+    known = GangCheckpoints(2, [0], of_every_index=False)
+    known.found = {0: frozenset({1, 2}), 1: frozenset({1})}  # 1 looked while the preempted container was storing
+    assert known.choose(1)
+    assert known.number == 2
+    known.refused.add(2)
+    assert known.choose(1)
+    assert known.number == 1
+    known.begin()
+    assert known.refused == set()
+
+
 def test_one_that_a_member_cannot_restore_is_replaced_for_all() -> None:
     known = of_every_index({1, 2}, {1, 2})
     known.choose(1)
@@ -150,6 +162,18 @@ def test_the_gate_opens_when_all_have_restored_what_was_chosen() -> None:
     assert am.orders(3).go
     former = am.journal().gates["worker"]
     assert (former.open, former.checkpoint) == (True, 1)
+
+
+def test_a_member_that_could_not_restore_what_was_chosen_gets_another_one() -> None:
+    am = Driver(RoleSpec(instances=2), gang=Gang.ALL, checkpoint=CheckpointSpec(path="model", target="file:///kept"))
+    for number in (2, 3):
+        am.granted(number)
+        am.hello(number)
+    looked(am, 3, ())
+    assert looked(am, 2, (1,)).checkpoint == 1
+    assert am.orders(3).checkpoint == 1
+    am.report(3, Phase.FETCHING, index=1, address="10.0.0.1", checkpoints=(), not_whole=1)
+    assert am.orders(2).checkpoint == am.orders(3).checkpoint == 0
 
 
 @pytest.mark.parametrize(

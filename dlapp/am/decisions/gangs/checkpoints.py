@@ -32,6 +32,8 @@ def take_report(state: ApplicationState, container: Container, instance: Instanc
     if container.stop_reason is not None or orders.stop is not Stop.NO:
         return
     known.found[instance.index] = frozenset(report.checkpoints)
+    if report.not_whole is not None:
+        known.refused.add(report.not_whole)
     if not gate.open:
         _choose(state, gate)
     elif report.restored is None:
