@@ -78,8 +78,9 @@ def content(place: Path) -> dict[str, str]:
 
 
 def kept(application: str) -> dict[str, str] | None:
-    """Return what the status names as kept beside the target."""
-    location = status(application)["outputs"][0]["partial"]
+    """Return what the status names as kept beside the target; None, too, where no ApplicationMaster told of outputs."""
+    outputs = status(application)["outputs"]
+    location = outputs[0]["partial"] if outputs else None
     return None if location is None else content(Path(location.removeprefix("file://")))
 
 
