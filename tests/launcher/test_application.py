@@ -57,19 +57,6 @@ OWN_PATH = "write the path itself (~ is the home directory)"
 LEAST = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
 
 
-@pytest.fixture
-def config() -> Config:
-    return load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory with a workspace ``w`` that has a script ``s.sh``."""
-    (tmp_path / "w").mkdir()
-    (tmp_path / "w/s.sh").write_text("#!/bin/sh\n")
-    return tmp_path
-
-
 def read(place: Path, text: str, config: Config, engine: EngineInfo = NO_GPUS) -> ResolvedApplication:
     (place / "app.properties").write_text(text)
     return read_application(str(place / "app.properties"), config, engine)

@@ -6,24 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.config import Config, load_config
+from dlapp.config import Config
 from dlapp.errors import SpecError
 from dlapp.spec import AppSpec, CheckpointSpec, RoleSpec
 from tests.launcher.test_application import LEAST, ON_HDFS, read, refused
 
 OUTPUT = "[to_hdfs]\noutput_path=out\nhdfs={}\n"
-
-
-@pytest.fixture
-def config() -> Config:
-    return load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    (tmp_path / "w").mkdir()
-    (tmp_path / "w/s.sh").write_text("#!/bin/sh\n")
-    return tmp_path
 
 
 def test_checkpoints_are_beside_the_first_output_unless_the_file_says_where(place: Path, config: Config) -> None:

@@ -28,18 +28,6 @@ from tests.launcher.test_application import LEAST, ON_HDFS, read, refused
 GRID = "[sweep]\ngrid.lr=0.1, 0.01\n"
 
 
-@pytest.fixture
-def config() -> Config:
-    return load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    (tmp_path / "w").mkdir()
-    (tmp_path / "w/s.sh").write_text("#!/bin/sh\n")
-    return tmp_path
-
-
 def sweep_of(place: Path, config: Config, section: str, more: str = "") -> SweepSpec:
     sweep = read(place, f"{LEAST}{more}[sweep]\n{section}", config).spec.sweep
     assert sweep is not None
