@@ -96,6 +96,23 @@ def json_option(help: str) -> Callable[[Body], Body]:
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
+def label_options(body: Body) -> Body:
+    """``--queue``, ``--project``, ``--tag``, ``--name``: parameters ``queue``, ``project``, ``tags``, ``name``."""
+    text = "Only those whose name contains TEXT, in upper or lower case."
+    body = click.option("--name", metavar="TEXT", help=text)(body)
+    text = "Only those with this tag; of several tags with all of them."
+    body = click.option("--tag", "tags", multiple=True, metavar="TAG", help=text)(body)
+    text = "Only those of this project, in upper or lower case."
+    body = click.option("--project", metavar="PROJECT", help=text)(body)
+    return click.option("--queue", metavar="QUEUE", help="Only those in this queue.")(body)
+
+
+def output_option(body: Body) -> Body:
+    """``-o``, as the parameter ``output``."""
+    text = "wide (all columns, uncut), json, id (ids alone), or name=COLUMN,... (these columns)."
+    return click.option("-o", "output", metavar="FORM", default="", help=text)(body)
+
+
 def override_options(keys: str) -> Callable[[Body], Body]:
     """``--set`` and ``--env``, as the parameters ``settings`` and ``variables``.
 

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlapp.errors import NotFound, Unreachable, UsageError
-from dlapp.tools.common import command, json_option, note, print_json, read_since_ms, say, say_paged, whole
+from dlapp.tools.common import (
+    command,
+    json_option,
+    label_options,
+    note,
+    output_option,
+    print_json,
+    read_since_ms,
+    say,
+    say_paged,
+    whole,
+)
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -34,20 +45,9 @@ STATES = ("waiting", "running", "finished", "succeeded", "failed", "timed-out", 
     "--state", "states", type=click.Choice(STATES), multiple=True, help="Only those; may be given several times."
 )
 @click.option("--user", "user_option", metavar="USER", help="Only those of this user; the same as the argument.")
-@click.option("--queue", metavar="QUEUE", help="Only those in this queue.")
-@click.option("--project", metavar="PROJECT", help="Only those of this project, in upper or lower case.")
-@click.option(
-    "--tag", "tags", multiple=True, metavar="TAG", help="Only those with this tag; of several tags with all of them."
-)
-@click.option("--name", metavar="TEXT", help="Only those whose name contains TEXT, in upper or lower case.")
+@label_options
 @click.option("--since", metavar="TIME", help="Only those submitted since: 30m, 2h, 7d, 2023-11-14, 2023-11-14T22:00.")
-@click.option(
-    "-o",
-    "output",
-    metavar="FORM",
-    default="",
-    help="wide (all columns, uncut), json, id (ids alone), or name=COLUMN,... (these columns).",
-)
+@output_option
 @click.option("--sort", metavar="COLUMN", default="", help="Sort by this column, with - before it the other way round.")
 @json_option("Print the views as JSON.")
 def main(

@@ -10,7 +10,17 @@ from typing import Any
 import click
 
 from dlapp.errors import Unreachable
-from dlapp.tools.common import command, json_option, note, print_json, say, say_paged, whole
+from dlapp.tools.common import (
+    command,
+    json_option,
+    label_options,
+    note,
+    output_option,
+    print_json,
+    say,
+    say_paged,
+    whole,
+)
 
 STATES = ("running", "waiting", "held", "dependency")
 
@@ -20,19 +30,8 @@ STATES = ("running", "waiting", "held", "dependency")
     "--state", "states", type=click.Choice(STATES), multiple=True, help="Only those; may be given several times."
 )
 @click.option("--user", metavar="USER", help="Only those of this user.")
-@click.option("--queue", metavar="QUEUE", help="Only those in this queue.")
-@click.option("--project", metavar="PROJECT", help="Only those of this project, in upper or lower case.")
-@click.option(
-    "--tag", "tags", multiple=True, metavar="TAG", help="Only those with this tag; of several tags with all of them."
-)
-@click.option("--name", metavar="TEXT", help="Only those whose name contains TEXT, in upper or lower case.")
-@click.option(
-    "-o",
-    "output",
-    metavar="FORM",
-    default="",
-    help="wide (all columns, uncut), json, id (ids alone), or name=COLUMN,... (these columns).",
-)
+@label_options
+@output_option
 @json_option("Print the queue as JSON.")
 def main(
     states: tuple[str, ...],
