@@ -139,8 +139,14 @@ def release(state: ApplicationState, container: Container) -> None:
             trial.message = f"its container was lost {trial.node_faults} times while it ran"
             end(state, trial, TrialState.FAILED)
         else:
-            sweep.take_back(trial)
-            state.note("trial_back", number=trial.number, user_faults=trial.user_faults, node_faults=trial.node_faults)
+            run_again(state, trial)
+
+
+def run_again(state: ApplicationState, trial: TrialRecord) -> None:
+    """Let a trial wait again, and record what counts against it."""
+    assert state.sweep is not None
+    state.sweep.take_back(trial)
+    state.note("trial_back", number=trial.number, user_faults=trial.user_faults, node_faults=trial.node_faults)
 
 
 def end(state: ApplicationState, trial: TrialRecord, how: TrialState) -> None:

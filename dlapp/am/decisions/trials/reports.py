@@ -100,9 +100,7 @@ def _judge(state: ApplicationState, trial: TrialRecord, one: TrialReport, result
         trial.user_faults += judged.fault is Fault.USER
         trial.node_faults += judged.fault in (Fault.NODE, Fault.STOPPED, Fault.SERVICE)
         if _is_tried_again(sweep.spec.retries, trial, judged):
-            sweep.take_back(trial)
-            user_faults, node_faults = trial.user_faults, trial.node_faults
-            state.note("trial_back", number=trial.number, user_faults=user_faults, node_faults=node_faults)
+            dispatch.run_again(state, trial)
         else:
             dispatch.end(state, trial, TrialState.FAILED)
 
