@@ -24,11 +24,11 @@ class RequiredEnd(Enum):
     """End of an application that another one waits for."""
 
     OK = "ok"
-    """It succeeded."""
+    """End with success."""
     ANY = "any"
-    """It ended."""
+    """End of any kind."""
     FAILED = "failed"
-    """It ended without success: it failed, timed out or was killed."""
+    """End without success: a failure, a time-out or a kill."""
 
 
 class After(Value):

@@ -27,12 +27,12 @@ class TrialState(Enum):
     """State of a trial."""
 
     WAITING = "waiting"
-    """It runs for the first time, or again, when there is room for it."""
+    """Trial that runs for the first time, or again, when there is room for it."""
     RUNNING = "running"
     DONE = "done"
-    """Its program ended with exit code 0."""
+    """Trial whose program ended with exit code 0."""
     STOPPED = "stopped"
-    """It was ended early on purpose, and its output counts."""
+    """Trial that was ended early on purpose; its output counts."""
     FAILED = "failed"
 
 
