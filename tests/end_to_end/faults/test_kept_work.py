@@ -260,10 +260,11 @@ def test_output_that_is_only_in_the_history_is_not_removed_with_it(
     (home,) = state_dir.iterdir()
     (home / "unstored").write_text("in the way, so that the output cannot be renamed to there")
     _, seen = waited(computing_once(tmp_path, small_disk, output_patience="1s"))
-    (kept,) = seen["unstored"]
+    application = seen["application_id"]
+    # What lies in a workspace is named when the runner has settled the end, which may be a moment after it is seen.
+    (kept,) = wait_for("the output is named", lambda: status(application)["unstored"], END_S)
     refused = run("dlapp-rm", "last")
     assert refused.code == 2
-    application = seen["application_id"]
     assert refused.err == f"Error: {application} has output that could not be stored: move {kept} first\n"
     assert Path(kept, "model").stat().st_size == 1_000_000
     Path(kept).rename(tmp_path / "saved")
