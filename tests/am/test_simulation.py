@@ -300,7 +300,7 @@ def forgets_what_was_stored(plant: Plant) -> None:
 
 
 def takes_a_gang_for_whole(plant: Plant) -> None:
-    plant.setattr(gang, "restart", lambda *_: None)
+    plant.setattr(gang, "restart", lambda *_, **__: None)
 
 
 def gives_up_tasks_that_cannot_find_it(plant: Plant) -> None:

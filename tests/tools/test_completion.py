@@ -15,6 +15,7 @@ from dlapp.cluster.local.client.ownership import database_of
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.config import load_config
 from dlapp.ids import ApplicationId
+from dlapp.tools.main import COMMANDS
 from tests.applications import BIN, ended, launch, properties
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
@@ -89,7 +90,7 @@ def test_a_shell_completes_ids_options_and_actions(shell: str, tmp_path: Path) -
     assert "--json" in in_shell(shell, script, "status", "--j")
     assert "heal" in in_shell(shell, script, "gpu", "he")
     words = {"bash": BASH_WORDS, "zsh": ZSH_WORDS, "fish": FISH_WORDS}[shell]
-    assert set(in_shell(shell, words, "s", "", "1")) == {"submit", "status", "softkill", "shell"}
+    assert set(in_shell(shell, words, "s", "", "1")) == {"submit", *(name for name in COMMANDS if name[0] == "s")}
     assert set(in_shell(shell, words, "status", "app", "2")) == {first, second}
     assert "submit" in in_shell(shell, words, "help", "su", "2")
     for application in (first, second):
