@@ -185,14 +185,8 @@ class Queue(Closeable):
     @contextlib.contextmanager
     def change(self) -> Iterator[Queue]:
         """A transaction: all of it, or, after an error in it, nothing. Nobody else writes meanwhile."""
-        connection = self._open()
-        if self._copied:
-            raise Unreachable(self._copied)
+        connection = self._begin()
         self._changed.clear()
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise _failed(self._state.database, error) from error
         try:
             yield self
             try:
@@ -200,38 +194,60 @@ class Queue(Closeable):
             except sqlite3.Error as error:
                 raise _failed(self._state.database, error) from error
         except BaseException:
-            # After some errors, a full disk among them, SQLite has gone back by itself.
-            with contextlib.suppress(sqlite3.Error):
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+            _roll_back(connection)
             raise
-        if self._state.shared and self._changed:
+        if self._state.shared:
             self.publish(self._changed)
 
+    def _begin(self) -> sqlite3.Connection:
+        connection = self._open()
+        if self._copied:
+            raise Unreachable(self._copied)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise _failed(self._state.database, error) from error
+        return connection
+
     def publish(self, numbers: Iterable[int]) -> None:
-        """Show rows to the other users of a shared state directory as they are now."""
+        """Show rows to the other users of a shared state directory as they are now.
+
+        What cannot be written they see as it was, until the next change or the user's runner writes it.
+        """
+        for number in tuple(numbers):
+            with contextlib.suppress(OSError):
+                self._publish(number)
+
+    def _publish(self, number: int) -> None:
+        # 1. A submits: its row is committed.
+        # 2. B, the runner, sees the row, shows it, starts the application, which ends.
+        # 3. A shows the row. Read before 2, it would say that the application waits, and that would stay.
+        # So a row is read and shown in one transaction, in which nobody changes it.
+        connection = self._begin()
+        try:
+            for row in self.rows("number = ?", (number,)):
+                self._show(row)
+        finally:
+            _roll_back(connection)
+
+    def _show(self, row: ApplicationRow) -> None:
         import json
 
         from dlapp.cluster.local import spool
         from dlapp.cluster.local.state import check_directory, write_whole
 
-        marks = ",".join(map(str, numbers))
-        for row in self.rows(f"number IN ({marks})"):
-            # If it cannot be written, others see the old state until the next change or the next runner writes it.
-            with contextlib.suppress(OSError):
-                shown = {name: value for name, value in vars(row).items() if name not in ("uid", "archive")}
-                home = self._state.application(row.id)
-                check_directory(home, row.uid)
-                path = os.path.join(home, "row.json")
-                write_whole(path, json.dumps(shown))
-                os.chmod(path, 0o640)
-                if row.state == DONE:
-                    spool.end(self._state, row.id)
-                elif row.state in (DEPENDENT, HELD):
-                    spool.mark(self._state, row.id, spool.BLOCKED)
-                elif row.state == WAITING:
-                    spool.mark(self._state, row.id, spool.WAITING)
-                    spool.announce(self._state, row)
+        shown = {name: value for name, value in vars(row).items() if name not in ("uid", "archive")}
+        home = self._state.application(row.id)
+        check_directory(home, row.uid)
+        path = os.path.join(home, "row.json")
+        write_whole(path, json.dumps(shown))
+        os.chmod(path, 0o640)
+        if row.state == DONE:
+            spool.end(self._state, row.id)
+        elif row.state in (DEPENDENT, HELD):
+            spool.mark(self._state, row.id, spool.BLOCKED)
+        elif row.state == WAITING:
+            spool.announce(self._state, row)
 
     # ---- reading ----
 
@@ -325,6 +341,13 @@ def refuse_links(path: str) -> None:
             # The database itself has two names while it is made.
             if name != path and found.st_nlink > 1:
                 raise Unreachable(f"{name}: has another name, too")
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # After some errors, a full disk among them, SQLite has gone back by itself.
+    with contextlib.suppress(sqlite3.Error):
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def _schema_of(connection: sqlite3.Connection) -> int:

@@ -34,7 +34,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.local.attempts import is_alive as application_is_alive
@@ -99,21 +99,26 @@ class Spool(NamedTuple):
 
 
 def announce(state: StateDir, row: ApplicationRow) -> None:
-    """Write that an application of this user waits; this fixes its place in the order. May be repeated."""
+    """Write that an application of this user has a place in the order; the first time fixes it. May be repeated.
+
+    What its runner has marked stays: a submission may come to this when its application runs already.
+    """
+    _remove(state, f"{row.id}.{BLOCKED}")
     if row.priority or row.runs_at_most_s:
         _make(state, f"{row.id}.{ASKS}.{row.priority or 0}.{row.runs_at_most_s or 0}")
     _make(state, f"{row.id}.{row.memory_mib}.{row.vcores}.{row.gcores}")
 
 
 def mark(state: StateDir, application_id: str, phase: str) -> None:
-    """Write that an application of this user waits (again), is not to be started yet, starts or runs. May be
-    repeated."""
+    """Write that an application of this user waits again, is not to be started yet, starts or runs. May be repeated.
+
+    Only the user's runner does so, but for ``BLOCKED``: nobody else knows what it is just starting.
+    """
     if phase != WAITING:
         _make(state, f"{application_id}.{phase}")
         return
-    for name in (STARTING, RUNNING, BLOCKED):
-        with contextlib.suppress(FileNotFoundError):
-            os.rmdir(os.path.join(state.spool, f"{application_id}.{name}"))
+    for name in (STARTING, RUNNING, ENDED):
+        _remove(state, f"{application_id}.{name}")
 
 
 def end(state: StateDir, application_id: str) -> None:
@@ -127,13 +132,20 @@ def end(state: StateDir, application_id: str) -> None:
             _remove(state, name)
 
 
-def remove_all_but(state: StateDir, application_ids: Iterable[str]) -> None:
-    """Remove the entries of this user's applications that are not among the given ones, but for usage that is kept."""
-    kept, names = set(application_ids), _names(state)
-    kept |= {name.partition(".")[0] for name in names if name.endswith(f".{ENDED}")}
-    for name in names:
-        if name.partition(".")[0] not in kept:
-            _remove(state, name)
+def ids(state: StateDir) -> set[str]:
+    """Return the ids in this user's spool, but for those of which usage is kept."""
+    names = _names(state)
+    return {name.partition(".")[0] for name in names} - {name.partition(".")[0] for name in names if _is_end(name)}
+
+
+def remove(state: StateDir, application_ids: Collection[str]) -> None:
+    """Remove entries of this user's applications, but for usage that is kept."""
+    if application_ids:
+        names = _names(state)
+        kept = {name.partition(".")[0] for name in names if _is_end(name)}
+        for name in names:
+            if (found := name.partition(".")[0]) in application_ids and found not in kept:
+                _remove(state, name)
 
 
 def forget_past(state: StateDir, before_ns: int) -> int:
@@ -144,6 +156,10 @@ def forget_past(state: StateDir, before_ns: int) -> int:
         if name.partition(".")[0] in old:
             _remove(state, name)
     return len(old)
+
+
+def _is_end(name: str) -> bool:
+    return name.endswith(f".{ENDED}")
 
 
 def _is_of_past(mark: str) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,9 +14,10 @@ import pytest
 from dlapp.cluster.local import queue_state, spool
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.outcome import ended, write_outcome
-from dlapp.cluster.local.queue import DONE, RUNNING, ApplicationRow, Queue
+from dlapp.cluster.local.queue import DONE, HELD, RUNNING, WAITING, ApplicationRow, Queue
 from dlapp.cluster.local.queue_order import order_of
 from dlapp.cluster.local.queue_state import QueueContents, QueueReader, read_policy, row_of, state_of
+from dlapp.cluster.local.runner.main import Runner
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.spool import SpoolEntry
 from dlapp.errors import AskTooLarge, ConfigError, Denied
@@ -85,11 +88,77 @@ def test_an_application_that_ran_leaves_its_usage_and_one_that_did_not_leaves_no
     assert content.entries == []
     assert (use.id, use.arrived_ns, use.started_ns) == (ran, first.order[0], started_ns)
     assert use.ended_ns >= started_ns
-    spool.remove_all_but(engine.state, [])
+    spool.remove(engine.state, {ran, never})
     assert spool.read(engine.state).past == [use]
     assert spool.forget_past(engine.state, use.ended_ns) == 0
     assert spool.forget_past(engine.state, use.ended_ns + 1) == 1
     assert shown(engine) == []
+
+
+def test_what_is_submitted_while_a_runner_begins_keeps_its_place(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [make_application(engine, "waiting")]
+    runner = Runner(engine.state, engine._settings, -1)
+    read = runner._queue.unsettled
+
+    def read_then_submit() -> list[ApplicationRow]:
+        rows = read()
+        ids.append(make_application(engine, "waiting"))
+        return rows
+
+    monkeypatch.setattr(runner._queue, "unsettled", read_then_submit)
+    runner._publish_anew()
+    runner._queue.close()
+    assert [one.id for one in spool.entries_of(engine.state)] == ids
+
+
+def test_an_application_without_a_place_gets_one_with_the_runners_next_look(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = make_application(engine, "waiting")
+    for name in os.listdir(engine.state.spool):
+        os.rmdir(os.path.join(engine.state.spool, name))
+    runner = Runner(engine.state, engine._settings, -1)
+    monkeypatch.setattr(runner, "_capacity", lambda: Amounts(0, 0, 0))
+    runner._look()
+    runner._queue.close()
+    assert [(one.id, one.phase) for one in spool.entries_of(engine.state)] == [(application, spool.WAITING)]
+
+
+def test_a_row_does_not_change_while_it_is_shown(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown_rows, show = list[ApplicationRow](), Queue._show
+
+    def try_to_change_then_show(queue: Queue, row: ApplicationRow) -> None:
+        with (
+            contextlib.closing(sqlite3.connect(engine.state.database, timeout=0.0, isolation_level=None)) as other,
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+        ):
+            other.execute("BEGIN IMMEDIATE")
+        shown_rows.append(row)
+        show(queue, row)
+
+    monkeypatch.setattr(Queue, "_show", try_to_change_then_show)
+    application = make_application(engine, "waiting")
+    assert [row.id for row in shown_rows] == [application]
+    assert shown(engine) == ["1.1.0"]
+
+
+def test_a_submission_that_is_late_does_not_undo_the_start(engine: LocalEngine) -> None:
+    application = make_application(engine, "waiting")
+    for phase in (spool.STARTING, spool.RUNNING):
+        spool.mark(engine.state, application, phase)
+        with Queue(engine.state) as queue:
+            queue.publish([numbered(application)])
+        assert [one.phase for one in spool.entries_of(engine.state)] == [phase]
+
+
+def test_an_application_that_was_held_has_a_place_when_it_is_released(engine: LocalEngine) -> None:
+    application = make_application(engine, HELD)
+    assert spool.blocked_ids(engine.state) == {application}
+    change(engine, application, state=WAITING)
+    assert spool.blocked_ids(engine.state) == set()
+    assert [one.id for one in spool.entries_of(engine.state)] == [application]
 
 
 def test_the_end_is_noted_with_the_outcome_also_without_a_runner(engine: LocalEngine) -> None:

@@ -95,6 +95,8 @@ STAY_S = 5.0
 and then the submission starts another."""
 HISTORY_S, BUSY_HISTORY_S = 3600.0, 600.0
 """Between two times that what is old is cleared, and how long that is put off while there is something to do."""
+MAX_ANNOUNCED = 100
+"""How many applications without a place in the order get one in one look."""
 TROUBLE_S = 2.0
 """Between two tries while the state cannot be written: the disk is full, say."""
 
@@ -201,16 +203,20 @@ class Runner:
 
     def _publish_anew(self) -> None:
         """Show others how things stand, whatever an earlier runner's death left out."""
+        # The spool first: what is submitted meanwhile is announced after its row is written, so it is not among what
+        # the spool had and the rows do not have.
+        listed, entries = spool.ids(self._state), spool.entries_of(self._state)
         rows = self._queue.unsettled()
         unsettled = {row.id for row in rows}
-        left = [one.id for one in spool.entries_of(self._state) if one.id not in unsettled]
-        ended = [row for row in map(self._queue.row, left) if row is not None]
+        ended = [row for row in map(self._queue.row, {one.id for one in entries} - unsettled) if row is not None]
         self._queue.publish(row.number for row in (*rows, *ended))
         for row in rows:
             if row.state == RUNNING:
                 spool.announce(self._state, row)
                 spool.mark(self._state, row.id, spool.RUNNING)
-        spool.remove_all_but(self._state, unsettled)
+            elif row.state == WAITING:
+                spool.mark(self._state, row.id, spool.WAITING)
+        spool.remove(self._state, listed - unsettled)
 
     def _look(self) -> None:
         if self._state.shared and self._sign is None:
@@ -354,6 +360,7 @@ class Runner:
         self._misfits_seen.clear()
         if own:
             contents = self._passes.read(rows)
+            self._announce_again(own, contents)
             if any(row.uid != self._uid for row in (*contents.waiting, *contents.running)):
                 self._pause_s = min(self._pause_s, FOREIGN_S)  # there is no news of what others do
             try:
@@ -368,6 +375,15 @@ class Runner:
             self._ticket[1].close()
             self._ticket = None
         self._misfits = {number: since for number, since in self._misfits.items() if number in self._misfits_seen}
+
+    def _announce_again(self, own: Mapping[str, ApplicationRow], contents: QueueContents) -> None:
+        """Give applications a place in the order that have none: who submitted them could not write to the spool."""
+        lost = sorted(own.keys() - {row.id for row in contents.waiting})[:MAX_ANNOUNCED]
+        for one in lost:
+            spool.mark(self._state, one, spool.WAITING)
+        if lost:
+            self._queue.publish(own[one].number for one in lost)
+            self._pause_s = min(self._pause_s, FOREIGN_S)
 
     def _follow_schedule(self, own: Mapping[str, ApplicationRow], contents: QueueContents) -> set[int]:
         """Start those of this user's applications whose turn it is; return the numbers of those told why they wait."""
@@ -637,15 +653,19 @@ class Runner:
             self._settle(row, write_outcome(home, failed(why, clock.now_ms())))
         else:
             self._died.pop(row.number, None)
-            with self._queue.change():
-                self._queue.update(row.number, state=WAITING, started_ms=None)
+            self._put_back(row, starts=row.starts)
 
     def _requeue(self, row: ApplicationRow, home: str) -> None:
         """Put a row that ran when the machine was restarted back to waiting: its next attempt begins it again."""
         note_requeue(home)
         log.warning(f"{row.id}: the machine was restarted while it ran; it waits to begin again")
+        self._put_back(row, starts=first_attempt(home) - 1)
+
+    def _put_back(self, row: ApplicationRow, *, starts: int) -> None:
+        if self._state.shared:
+            spool.mark(self._state, row.id, spool.WAITING)
         with self._queue.change():
-            self._queue.update(row.number, state=WAITING, started_ms=None, starts=first_attempt(home) - 1)
+            self._queue.update(row.number, state=WAITING, started_ms=None, starts=starts)
 
     def _start_again(self, row: ApplicationRow, home: str, attempt: int) -> None:
         """Start the next ApplicationMaster of a row whose last one is dead; its tasks may run on."""
