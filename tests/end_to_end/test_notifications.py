@@ -18,7 +18,7 @@ from tests.services.http_server import Answer, Request, http_server
 from tests.services.mail_server import mail_server
 from tests.services.webhook import Hook
 
-END_S = 60.0
+END_S = 120.0
 
 
 def masters(found: list[Process]) -> list[int]:

@@ -5,7 +5,6 @@ They read the user's own configuration, so nothing on HDFS decides where somethi
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,8 @@ from dlapp.ids import ApplicationId
 from dlapp.notification import EVENTS
 from dlapp.notifications.events import notification_of_end
 from dlapp.notifications.outbox import MAX_AGE_MS, from_bytes, to_bytes
-from dlapp.notifications.sender import Sender
 from dlapp.notifications.settings import settings_of
+from dlapp.notifications.single_try import deliver_left
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.serialization import from_json
 from dlapp.spec import Submission
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from dlapp.config import Config
 
 DELIVER_S = 5.0
-"""How long a command stays for deliveries at most."""
+"""How long a command stays for deliveries at most: so long only if a server does not answer."""
 AM_STAYS_S, AM_DIES_S = 45.0, 5.0
 """How long after the end an ApplicationMaster may still send: one that ended by itself, and one that was killed."""
 MOST_AT_ONCE = 20
@@ -88,7 +87,7 @@ class EndNotices:
         return bool(self._files.names(StagingPaths(self._files.home).all_outboxes))
 
     def deliver(self, ended: Mapping[ApplicationId, EndedApplication]) -> None:
-        """Deliver what ended applications left, once, and for at most `DELIVER_S`.
+        """Deliver what ended applications left; each is tried once, and waited for for at most `DELIVER_S`.
 
         Args:
             ended: the user's applications that have ended, how, and how long ago.
@@ -102,7 +101,7 @@ class EndNotices:
             return
         if settings is None:
             return
-        senders = []
+        left = []
         places = StagingPaths(self._files.home)
         for name, _, changed_ms in self._files.entries(places.all_outboxes):
             try:
@@ -115,11 +114,7 @@ class EndNotices:
                 self._files.remove(places.outbox(application_id))
             if end is None or end.ago_s < (AM_STAYS_S if end.state is State.FINISHED else AM_DIES_S):
                 continue  # its ApplicationMaster may send it now
-            sender = Sender(settings, StagedOutbox(self._files, application_id))
-            sender.begin()
-            senders.append(sender)
-            if len(senders) == MOST_AT_ONCE:
+            left.append(StagedOutbox(self._files, application_id))
+            if len(left) == MOST_AT_ONCE:
                 break
-        until = time.monotonic() + DELIVER_S
-        for sender in senders:
-            sender.close(max(0.0, until - time.monotonic()))
+        deliver_left(settings, left, DELIVER_S)

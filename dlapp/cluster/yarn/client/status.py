@@ -56,7 +56,9 @@ ASK_EVERY_S = 25.0
 RECEIPTS_READ = 200
 """Of so many applications that have ended, the latest, a list reads what they have cost."""
 SETTLE_S = 2.0
-"""How long a list waits until what ended applications left is settled; what is not settled then, a later command is."""
+"""How long a list waits until what ended applications left is settled; what is not settled then, a later command is.
+It waits for `notices.DELIVER_S` more if their user is to be told of something: on a machine that is always busy no
+command would ever come to that."""
 RUNNING_READ = 20
 """Of so many applications that run, the latest, a list shows how far they are: it reads a file on HDFS for each."""
 
@@ -67,6 +69,7 @@ class ApplicationReader:
     def __init__(self, there: ClusterSession, masters: AmClients) -> None:
         self._session, self._masters = there, masters
         self._settler: threading.Thread | None = None
+        self._has_notices = False  # the settler has found notifications to deliver
         self._nodes: dict[str, str] = {}
         self._ask_at: dict[ApplicationId, float] = {}
 
@@ -171,7 +174,8 @@ class ApplicationReader:
     def _settling(self) -> Iterator[None]:
         """Settle beside the block what the caller's own applications left that have ended or are forgotten.
 
-        The block's end waits `SETTLE_S` for it at most: each step may be cut off at any time, and is done again later.
+        The block's end waits `SETTLE_S` for it, or longer for notifications: each step may be cut off at any time, and
+        is done again later.
         While one lasts, none is begun.
         """
         settler = self._settler
@@ -180,6 +184,10 @@ class ApplicationReader:
             settler.start()
         yield
         settler.join(SETTLE_S)
+        if self._has_notices and settler.is_alive():
+            from dlapp.cluster.yarn.client.notices import DELIVER_S
+
+            settler.join(DELIVER_S)
 
     def _settle_quietly(self) -> None:
         # What hinders it hinders no list, and comes up again.
@@ -196,7 +204,8 @@ class ApplicationReader:
     def _settle_ended(self) -> None:
         with contextlib.closing(self._session.own_files()) as files:
             places, notices = StagingPaths(files.home), self._session.notices(files)
-            if files.names(places.all_staging) or (notices is not None and notices.is_there_any()):
+            self._has_notices = notices is not None and notices.is_there_any()
+            if self._has_notices or files.names(places.all_staging):
                 with self._session.own_rest() as rest:
                     ended = ended_applications(rest, files, places, self._session.user)
                 # One that has just ended removes its directory itself.

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dlapp.cluster.yarn.client import notices as client_notices
 from dlapp.cluster.yarn.client import status
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S
@@ -190,6 +191,30 @@ def test_a_list_does_not_wait_for_a_file_system_that_is_slow(monkeypatch: pytest
     files.go.set()
     threads[0].join(20)
     assert files.staged() == set()
+
+
+def test_a_list_waits_longer_for_notifications_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_notices, "DELIVER_S", 60.0)
+    is_begun, is_late, delivered, join = threading.Event(), threading.Event(), list[int](), threading.Thread.join
+
+    def deliver(ended: dict[ApplicationId, Any]) -> None:
+        is_begun.set()
+        is_late.wait(20)
+        delivered.append(len(ended))
+
+    def join_too_early_first(thread: threading.Thread, timeout: float | None = None) -> None:
+        if thread.name == "yarn-settle" and not is_late.is_set():
+            is_begun.wait(20)
+            is_late.set()
+        else:
+            join(thread, timeout)
+
+    shown = reader(Files(), [known(1)])
+    notices = SimpleNamespace(is_there_any=lambda: True, deliver=deliver)
+    monkeypatch.setattr(shown._session, "notices", lambda _files: notices)
+    monkeypatch.setattr(threading.Thread, "join", join_too_early_first)
+    assert len(shown.views()) == 1
+    assert delivered == [1]
 
 
 def test_an_error_of_the_settlement_is_one_line_and_hinders_no_list(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -14,12 +15,17 @@ from dlapp.cluster.yarn.client.notices import AM_STAYS_S, EndNotices
 from dlapp.cluster.yarn.staging import StagingFiles, StagingPaths
 from dlapp.config import load_config
 from dlapp.errors import NotFound
-from dlapp.notifications.outbox import MAX_AGE_MS, Outbox, from_bytes
+from dlapp.notification import MAIL, WEBHOOK, Notification, NotificationSettings, Webhook
+from dlapp.notifications.outbox import MAX_AGE_MS, Outbox, from_bytes, to_bytes
+from dlapp.notifications.single_try import deliver_left
 from dlapp.report import State
 from dlapp.serialization import to_json
 from dlapp.spec import RoleSpec
 from dlapp.system.clock import now_ms
 from tests.am.driving import APPLICATION, submission
+from tests.applications import wait_for
+from tests.notifications.test_channels import MemoryFile, mail_to, settings
+from tests.notifications.test_outbox import event
 from tests.services.http_server import Answer, Request, http_server
 
 HOME = "hdfs://namenode:8020/user/tony"
@@ -72,10 +78,16 @@ def taken() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def notices(files: Files, taken: list[dict[str, Any]], tmp_path: Path) -> Iterator[EndNotices]:
+def answers() -> list[int]:
+    """What the webhook answers, one after the other; then 200."""
+    return []
+
+
+@pytest.fixture
+def notices(files: Files, taken: list[dict[str, Any]], answers: list[int], tmp_path: Path) -> Iterator[EndNotices]:
     def answer(request: Request) -> Answer:
         taken.append(json.loads(request.body))
-        return Answer()
+        return Answer(answers.pop(0) if answers else 200)
 
     with http_server(answer) as url:
         hook = tmp_path / "hook"
@@ -112,6 +124,56 @@ def test_an_applicationmaster_that_may_still_send_is_left_alone(
     notices.deliver({APPLICATION: EndedApplication(State.FAILED, 1.0)})
     notices.deliver({APPLICATION: EndedApplication(State.FINISHED, AM_STAYS_S - 1)})
     assert (taken, len(files.outbox.pending)) == ([], 1)
+
+
+def test_what_a_server_does_not_take_now_is_left_for_the_next_command(
+    notices: EndNotices, files: Files, taken: list[dict[str, Any]], answers: list[int]
+) -> None:
+    notices.record_end(APPLICATION, kept())
+    before = files.there[OUTBOX]
+    others = threading.enumerate()
+    answers += [503, 200]
+    notices.deliver({APPLICATION: EndedApplication(State.KILLED, 60.0)})
+    assert (len(taken), files.there[OUTBOX]) == (1, before), "it is tried once"
+    wait_for(
+        "no thread of the delivery",
+        lambda: not [one for one in threading.enumerate() if one not in others and one.name == f"notify-{WEBHOOK}"],
+    )
+    notices.deliver({APPLICATION: EndedApplication(State.KILLED, 60.0)})
+    assert [one["event"] for one in taken] == ["killed", "killed"]
+    assert files.there == {}
+
+
+def test_what_a_server_refuses_is_given_up_with_a_line_on_stderr(
+    notices: EndNotices, files: Files, answers: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    notices.record_end(APPLICATION, kept())
+    answers.append(404)
+    notices.deliver({APPLICATION: EndedApplication(State.KILLED, 60.0)})
+    assert files.there == {}
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert f"the event {APPLICATION}/killed is given up: the webhook answered 404" in said.err
+
+
+def test_a_channel_that_hangs_does_not_keep_the_other_from_its_events() -> None:
+    hangs, sent = threading.Event(), list[str]()
+
+    def deliver(_: NotificationSettings, channel: str, one: Notification) -> None:
+        if channel == WEBHOOK:
+            hangs.wait(60)
+        sent.append(channel)
+        if channel == MAIL and len(sent) == 2:
+            hangs.set()
+
+    outbox = Outbox()
+    for kind in ("running", "failed"):
+        outbox = outbox.take(event(kind, at_ms=now_ms()), (WEBHOOK, MAIL))
+    file = MemoryFile(to_bytes(outbox))
+    both = settings(webhook=Webhook("http://127.0.0.1:1"), mail=mail_to(1))
+    deliver_left(both, [file], 60.0, deliver=deliver)
+    assert sent == [MAIL, MAIL, WEBHOOK, WEBHOOK]
+    assert file.data is None
 
 
 def test_what_nobody_can_deliver_any_more_is_removed(notices: EndNotices, files: Files) -> None:

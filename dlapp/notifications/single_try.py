@@ -1,0 +1,101 @@
+"""One try to deliver what is left in outboxes, by a command that somebody waits for.
+
+Each channel has a thread, so that a server that hangs delays nobody but itself, and is tried until it does not take a
+notification. What is left then, or in time, stays in the outbox for the next command.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from dlapp.errors import DlappError, Unreachable
+from dlapp.notification import Notification, NotificationSettings
+from dlapp.notifications.channels import NotDelivered, deliver
+from dlapp.notifications.outbox import Outbox, OutboxFile, from_bytes, to_bytes
+from dlapp.system import log
+from dlapp.system.clock import now_ms
+
+Deliver = Callable[[NotificationSettings, str, Notification], None]
+_Settled = tuple[int, str, str]
+"""The place of an outbox, the id of a notification, and the channel that has taken it or never will."""
+
+
+def deliver_left(
+    settings: NotificationSettings, files: Sequence[OutboxFile], timeout_s: float, *, deliver: Deliver = deliver
+) -> None:
+    """Deliver what is in outboxes, and remove those of which nothing is left.
+
+    Args:
+        settings: where to.
+        files: of the outboxes.
+        timeout_s: how long this waits for the deliveries [s].
+        deliver: delivers one notification by one channel.
+
+    Raises:
+        Unreachable: the file system does not answer.
+    """
+    outboxes, todo = dict[int, Outbox](), dict[str, list[tuple[int, Notification]]]()
+    for place, file in enumerate(files):
+        try:
+            outbox = outboxes[place] = from_bytes(file.read()).without_expired(now_ms())
+            if not outbox.pending:
+                file.remove()
+        except Unreachable:
+            raise
+        except (DlappError, OSError):
+            continue  # one that cannot be read or removed does not hinder the others
+        for one, channel in outbox.for_channels(settings.channels):
+            todo.setdefault(channel, []).append((place, one))
+    settled = SimpleQueue[_Settled | None]()
+    for channel, ones in todo.items():
+        given = settings, channel, ones, settled, deliver
+        threading.Thread(target=_deliver_in_order, args=given, name=f"notify-{channel}", daemon=True).start()
+    working, until = len(todo), time.monotonic() + timeout_s
+    while working:
+        try:
+            item = settled.get(timeout=max(0.0, until - time.monotonic()))
+        except Empty:
+            return
+        if item is None:
+            working -= 1
+            continue
+        place, notification_id, channel = item
+        outboxes[place] = outboxes[place].without(notification_id, channel)
+        try:
+            _record(files[place], outboxes[place])
+        except Unreachable:
+            raise
+        except (DlappError, OSError):
+            continue  # it is sent again
+
+
+def _record(file: OutboxFile, outbox: Outbox) -> None:
+    if outbox.pending:
+        file.write(to_bytes(outbox))
+    else:
+        file.remove()
+
+
+def _deliver_in_order(
+    settings: NotificationSettings,
+    channel: str,
+    ones: Sequence[tuple[int, Notification]],
+    settled: SimpleQueue[_Settled | None],
+    deliver: Deliver,
+) -> None:
+    try:
+        for place, one in ones:
+            try:
+                deliver(settings, channel, one)
+            except NotDelivered as error:
+                if not error.final:
+                    return
+                # Not to standard output, which has the command's data.
+                os.write(2, log.line("WARNING", f"{channel}: the event {one.id} is given up: {error}"))
+            settled.put((place, one.id, channel))
+    finally:
+        settled.put(None)
