@@ -2,6 +2,9 @@
 
 A change is tried on the facts by the functions that choose the reason, so it removes the reason or is not named. The
 order is that of what a user gives up: where it runs, then how much it gets.
+
+With the change the application is submitted anew, and the engine gives a place to its ApplicationMaster first: on any
+node. So a change counts only if the containers start wherever that is.
 """
 
 from __future__ import annotations
@@ -9,7 +12,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 
-from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, WaitFacts, amount_text, each
+from dlapp.cluster.reasons.facts import (
+    GCORES,
+    MEMORY,
+    VCORES,
+    LimitFacts,
+    NodeFacts,
+    WaitFacts,
+    amount_text,
+    each,
+)
 from dlapp.cluster.reasons.tiers import can_start, fitting_nodes
 from dlapp.spec import DEFAULT_ROLE
 from dlapp.value import replace
@@ -24,11 +36,36 @@ def smallest_change(facts: WaitFacts) -> str:
     those that are tried would do: ``2 GPUs: now, on host03 (--set resources.gcores=2)``."""
     if not facts.asks or facts.nodes is None or facts.dependency or facts.held or facts.before or can_start(facts):
         return ""
-    for name, option, changed in _changes(facts):
+    for name, option, changed in _changes(_submitted_anew(facts)):
         if can_start(changed):
             where = _where(changed)
             return f"{name}: now{f', on {where}' if where else ''}{f' ({option})' if option else ''}"
     return ""
+
+
+def _submitted_anew(facts: WaitFacts) -> WaitFacts:
+    """Return the facts with room for the ApplicationMaster kept on each node that has it, and below each limit."""
+
+    def without_master(node: NodeFacts) -> NodeFacts:
+        free = dict(node.free)
+        if node.host == facts.master_host:
+            free = {name: amount + facts.master.get(name, 0) for name, amount in free.items()}
+        if not node.labels and all(free.get(name, amount) >= amount for name, amount in facts.master.items()):
+            free = {name: amount - facts.master.get(name, 0) for name, amount in free.items()}
+        return replace(node, free=free)
+
+    def with_master(limits: Sequence[LimitFacts]) -> tuple[LimitFacts, ...]:
+        return tuple(
+            replace(one, used={name: amount + facts.master.get(name, 0) for name, amount in one.used.items()})
+            for one in limits
+        )
+
+    return replace(
+        facts,
+        nodes=None if facts.nodes is None else tuple(without_master(node) for node in facts.nodes),
+        limits=facts.limits if facts.master_host else with_master(facts.limits),
+        other_queues=tuple((name, with_master(limits)) for name, limits in facts.other_queues),
+    )
 
 
 def _changes(facts: WaitFacts) -> Iterator[tuple[str, str, WaitFacts]]:

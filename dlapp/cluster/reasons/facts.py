@@ -112,6 +112,8 @@ class WaitFacts(Value, kw_only=True):
         one_machine: there is one node, for the words.
         other_queues: the limits of the other queues that take applications, by name.
         has_containers: it has some of its containers: ``asks`` is only the rest.
+        master: what its ApplicationMaster takes of a node, if the engine counts that.
+        master_host: where that is running now; empty: nowhere.
     """
 
     asks: tuple[ContainerAsk, ...] = ()
@@ -130,6 +132,8 @@ class WaitFacts(Value, kw_only=True):
     one_machine: bool = False
     other_queues: tuple[tuple[str, tuple[LimitFacts, ...]], ...] = ()
     has_containers: bool = False
+    master: Amounts = field(default_factory=dict)
+    master_host: str = ""
 
 
 def asks_of(spec: AppSpec) -> tuple[ContainerAsk, ...]:

@@ -168,6 +168,47 @@ def test_a_change_is_named_only_if_nothing_is_in_the_way_with_it() -> None:
     assert named > 30
 
 
+def test_with_a_change_the_containers_start_wherever_the_next_applicationmaster_is() -> None:
+    """The application is submitted anew: what its ApplicationMaster has is free again, and taken on any node."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance, master, named = random.Random(seed), {"memory": 512, "vcores": 1}, 0
+    for _ in range(300):
+        nodes = [node(f"host{n}", left={"memory": chance.randrange(8) * 512}) for n in range(3)]
+        asked = ask(memory_mib=4096, count=chance.randrange(1, 3), together=chance.random() < 0.5)
+        host = chance.choice(nodes).host
+        facts = WaitFacts(asks=(asked,), nodes=tuple(nodes), master=master, master_host=host)
+        key, _, value = smallest_change(facts).rpartition(".")[2].rstrip(")").partition("=")
+        if not value:
+            continue
+        named += 1
+        changed = replace(asked, **{{"memory": "memory_mib", "containers": "count"}[key]: int(value)})
+        for next_host in [one.host for one in nodes]:
+            amounts = {one.host: dict(one.free) for one in nodes}
+            for name, amount in master.items():
+                amounts[host][name] += amount
+                amounts[next_host][name] -= amount
+            if min(amounts[next_host].values()) >= 0:
+                moved = tuple(replace(one, free=amounts[one.host]) for one in nodes)
+                assert can_start(replace(facts, asks=(changed,), nodes=moved)), (facts, key, value, next_host)
+    assert named > 30
+
+
+def test_a_queue_is_only_named_if_it_has_room_for_the_applicationmaster_too() -> None:
+    def queue(name: str, left: int) -> LimitFacts:
+        return LimitFacts(code="queue_limit", name=name, most={"memory": 4096}, used={"memory": 4096 - left})
+
+    facts = WaitFacts(
+        asks=(ask(memory_mib=GIB),),
+        nodes=(node("host02"),),
+        limits=(queue("queue small", 0),),
+        other_queues=(("near", (queue("queue near", GIB + 511),)), ("large", (queue("queue large", GIB + 512),))),
+        master={"memory": 512, "vcores": 1},
+        master_host="host02",
+    )
+    assert smallest_change(facts) == "queue large: now, on host02 (--set application.queue=large)"
+
+
 def test_a_gang_that_fits_nowhere_together_is_told_how_many_containers_would_do() -> None:
     facts = WaitFacts(asks=(ask(count=4, gcores=1, together=True),), nodes=TWO)
     found = choose(facts)

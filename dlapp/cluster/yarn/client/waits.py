@@ -93,6 +93,7 @@ class ClusterFacts:
                 asks, starting = (), first_line(now.diagnostics) or starting
         has_containers = report.state is State.RUNNING and bool(view.containers)
         facts = self.of(asks, report.queue, report.user, view.usable_gpus, exclude=str(report.application_id))
+        host = report.am_node.rpartition(":")[0] if report.state is State.RUNNING else ""
         is_over = _AM_LIMIT in report.diagnostics and report.state is not State.RUNNING
         return replace(
             facts,
@@ -101,6 +102,8 @@ class ClusterFacts:
             since_ms=since_ms,
             starting=starting,
             has_containers=has_containers,
+            master=_amounts_of_master(report, view, self._session.config.yarn.am_memory_mib) if host else {},
+            master_host=host,
         )
 
     def of(
@@ -158,11 +161,12 @@ class ClusterFacts:
         facts = self.of(asks_of(spec), queue, spec.username, {})
         dependency, held = plan_texts(spec.after, ends, is_held=spec.hold)
         largest = _ours(self._session.largest(), self._session.dialect())
-        facts = replace(facts, largest=largest, dependency=dependency, held=held)
+        of_master = {MEMORY: master.memory_mib, VCORES: master.vcores}
+        facts = replace(facts, largest=largest, dependency=dependency, held=held, master=of_master)
         waiting = choose(facts)
         if waiting.code == STARTING:
-            of_master = choose(replace(facts, asks=(master,)))
-            waiting = of_master if of_master.code != STARTING else replace(waiting, message="it would start now")
+            first = choose(replace(facts, asks=(master,)))
+            waiting = first if first.code != STARTING else replace(waiting, message="it would start now")
         shares = [self._share(each(one)) for one in facts.asks]
         return PlanFacts(
             facts=facts,
@@ -284,6 +288,19 @@ class ClusterFacts:
 def master_ask(memory_mib: int) -> ContainerAsk:
     """Return the container of an ApplicationMaster."""
     return ContainerAsk(role="ApplicationMaster", count=1, memory_mib=memory_mib, vcores=1, together=True)
+
+
+def _amounts_of_master(report: AppReport, view: ApplicationView, memory_mib: int) -> dict[str, int]:
+    """Return what the ApplicationMaster of an application that runs has.
+
+    Args:
+        report: of YARN.
+        view: with its containers.
+        memory_mib: what is asked for it here [MiB].
+    """
+    asked = {MEMORY: memory_mib, VCORES: 1}
+    # YARN may have rounded that up; what it has given is more than that once there are containers.
+    return asked if view.containers else asked | _given(report)
 
 
 def check_limits(
