@@ -12,9 +12,13 @@ What a container sees:
     /dlapp/python           the module dlapp_context; read-only
     /dlapp/log/             the files that take stdout, stderr and the exit code
     /dlapp/life             the lifeline; read-only, like the wrapper beside it
+    /dlapp/ending           the FIFO by which the wrapper says that the payload has ended
 
 What is known only when the payload starts cannot be in the container's environment. The wrapper reads it from the file
 env.sh in DLAPP_DIR, which is written before the container starts, and never read by dlapp.
+
+With the container its cgroup and its network go, so after the payload's end the wrapper waits until the task has read
+what they count. Where the wrapper is killed, the last counters are those that were read before.
 
 With GPUs the wrapper first writes down which it sees. Only if these are those that were leased is it told to begin.
 
@@ -57,7 +61,7 @@ from dlapp.runtime.gpu import verification
 from dlapp.runtime.gpu.modes import Facts, GpuPart, part_for
 from dlapp.runtime.images import digest_of, make_sure_of_image
 from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
-from dlapp.runtime.lifeline import Lifeline
+from dlapp.runtime.lifeline import EndNotice, Lifeline
 from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit
 from dlapp.runtime.shim import ShimWatch
 from dlapp.system.files import closing_fd, open_own_directory, write_all
@@ -66,6 +70,7 @@ from dlapp.system.processes.resource_counters import NOTHING_KNOWN, CgroupCounte
 
 _WRAPPER = "/dlapp/wrapper.sh"
 _LOG = "/dlapp/log"
+_ENDING = "/dlapp/ending"
 _ENV_FILE = "env.sh"
 
 _CALL_TIMEOUT_S = 60.0
@@ -99,6 +104,7 @@ class DockerRun:
         self.image_digest = ""
         """Which image it is, for good, once it is prepared."""
         self._lifeline: Lifeline | None = None
+        self._notice: EndNotice | None = None
         self._shim = ShimWatch()
         self._made = False
         self._began_ticks = 0
@@ -147,6 +153,7 @@ class DockerRun:
         payload.write_context()
         if self._lifeline is None:
             self._lifeline = Lifeline(payload.life)
+            self._notice = EndNotice(payload.ending)
         out, err, exit_file = f"{_LOG}/stdout", f"{_LOG}/stderr", f"{_LOG}/exit"
         mode = "look" if payload.gpus else "wait"
         # Docker's init then passes SIGTERM (docker stop, the host's shutdown) on to the payload, not only to its shell.
@@ -177,6 +184,7 @@ class DockerRun:
                 Bind(payload.stderr, err),
                 Bind(payload.exit_file, exit_file),
                 Bind(payload.life, LIFE, read_only=True),
+                Bind(payload.ending, _ENDING, read_only=True),
                 Bind(payload.wrapper, _WRAPPER, read_only=True),
                 *account_binds(known, payload.directory),
                 *(Bind(source, target) for source, target in payload.caches),
@@ -263,15 +271,19 @@ class DockerRun:
         """See `Running.watched_fds`. The wrapper's end of the lifeline tells of the end; dockerd need not live."""
         if self._lifeline is None or not self._lifeline.taken:
             return []
-        return [*self._lifeline.watched_fds(), *self._shim.watched_fds()]
+        notice = [] if self._notice is None else self._notice.watched_fds()
+        return [*self._lifeline.watched_fds(), *notice, *self._shim.watched_fds()]
 
     def ended(self) -> PayloadExit | None:
         """See `Running.ended`."""
         now = time.monotonic()
         if self._result is None and self._lifeline is not None:
             self._shim.check(self._lifeline)
+            if self._notice is not None and self._notice.take():
+                self.counters()
+                self._lifeline.say("done")
             if self._lifeline.payload_gone:
-                self.counters()  # at once: with the container goes its cgroup
+                self.counters()  # of a container whose wrapper was killed: it may be there still
                 self._result = self._read_end()
             elif not self._lifeline.taken and now >= self._look_at:
                 self._look_at = now + _LOOK_EVERY_S
@@ -312,6 +324,7 @@ class DockerRun:
         if self._kill_help_at is None and self._lifeline is not None:
             self._kill_help_at = time.monotonic() + _KILL_HELP_AFTER_S
             self._sent.add(signal.SIGKILL)
+            self.counters()
             self._lifeline.say("kill")
 
     def _read_end(self) -> PayloadExit:
@@ -329,6 +342,9 @@ class DockerRun:
         if self._lifeline is not None:
             self._lifeline.close()
             self._lifeline = None
+        if self._notice is not None:
+            self._notice.close()
+            self._notice = None
         self._shim.close()
         if self._made:
             try:

@@ -14,6 +14,10 @@ import fcntl
 import os
 import select
 import termios
+import time
+from collections.abc import Callable
+
+_NOTICE_EVERY_S = 1.0
 
 
 class Lifeline:
@@ -65,3 +69,39 @@ class Lifeline:
             if fd is not None:
                 os.close(fd)
         self._reader = self._writer = None
+
+
+class EndNotice:
+    """A fresh FIFO at ``path`` by which the wrapper says that its payload has ended, and that it waits for "done".
+
+    The payload can write there, too, as often as it likes. So what comes is only taken now and then.
+    """
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        os.mkfifo(path, 0o600)
+        # With a writing end of our own it is never seen to be closed.
+        self._fd: int | None = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._clock, self._next_s = clock, 0.0
+
+    def watched_fds(self) -> list[tuple[int, int]]:
+        """Return the descriptors to poll for a notice."""
+        return [] if self._fd is None or self._clock() < self._next_s else [(self._fd, select.POLLIN)]
+
+    def take(self) -> bool:
+        """Return whether a notice has come since the last call."""
+        if self._fd is None or self._clock() < self._next_s:
+            return False
+        try:
+            os.read(self._fd, 4096)
+        except BlockingIOError:
+            return False
+        self._next_s = self._clock() + _NOTICE_EVERY_S
+        return True
+
+    def close(self) -> None:
+        """Let go. May be repeated."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

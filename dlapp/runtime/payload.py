@@ -115,6 +115,8 @@ class Payload(Value, kw_only=True):
     """File in which the wrapper writes how it ended."""
     life = _Inside("life")
     """The FIFO of its lifeline."""
+    ending = _Inside("ending")
+    """In Docker: the FIFO by which the wrapper says that the program has ended."""
 
     python = _Inside("python")
     """Directory of the module dlapp_context, on the host."""

@@ -6,7 +6,8 @@
 # MODE  exec: become the payload; a guardian is our parent, has the exit status and ends what is left.
 #       wait: stay as the payload's parent. Only in a container of our own, below its init: on "term" in the FIFO all
 #       processes get SIGTERM (on "abort" SIGABRT) and their end is waited for, on "kill" or its closing all get SIGKILL; EXIT is told the
-#       exit code. No GPU was asked for, so none may be seen.
+#       exit code. Then the FIFO "ending" beside LIFE, if there is one, is told "end", and "done" in LIFE is waited for:
+#       as long as we live the container's counters can be read. No GPU was asked for, so none may be seen.
 #       look: the same, but first EXIT is told which GPUs are seen, up to a line "end", and another "go" is waited for.
 # HOW   shell: run SCRIPT by bash, or sh; program: execute it; a path: the same, its interpreter must be there;
 #       command: SCRIPT is a command, which PATH has, or a path.
@@ -89,11 +90,13 @@ trap : TERM INT HUP QUIT ABRT
     exec >/dev/null 2>&1
     while read -r _dlapp_word <&3; do
         [ "$_dlapp_word" = kill ] && break
+        [ "$_dlapp_word" = done ] && continue
         kill -s USR1 $$
         if [ "$_dlapp_word" = abort ]; then kill -s ABRT -- -1; else kill -s TERM -- -1; fi
     done
     kill -s KILL -- -1
 ) &
+_dlapp_reader=$!
 # In the foreground: in the background a shell without a terminal would have it ignore SIGINT for good. In a subshell,
 # so that this shell's own word on how it ended ("Killed") does not get into the payload's stderr.
 (exec "$@" >>"$_dlapp_out" 2>>"$_dlapp_err")
@@ -103,4 +106,13 @@ if [ -n "$_dlapp_soft" ]; then
     # What the payload started has the grace time too. Three are ours: init, this shell, and the one in the background.
     while set -- /proc/[0-9]* && [ $# -gt 3 ]; do sleep 0.1 2>/dev/null || sleep 1 || break; done
 fi
+_dlapp_ending=${_dlapp_life%/*}/ending
+if [ -p "$_dlapp_ending" ]; then
+    # From now on this shell reads LIFE. To open a FIFO both ways does not wait for somebody at the other end.
+    kill -s KILL "$_dlapp_reader"
+    wait "$_dlapp_reader"
+    echo end 1<>"$_dlapp_ending" && while read -r _dlapp_word <&3; do
+        case $_dlapp_word in kill | done) break ;; esac
+    done
+fi 2>/dev/null
 exit "$_dlapp_code"

@@ -6,7 +6,7 @@ import os
 import select
 from pathlib import Path
 
-from dlapp.runtime.lifeline import Lifeline
+from dlapp.runtime.lifeline import EndNotice, Lifeline
 from tests.runtime.driver import somebody_holds
 
 
@@ -70,3 +70,24 @@ def test_saying_something_to_nobody_is_no_error(tmp_path: Path) -> None:
     line.say("term")
     line.close()
     line.say("term")
+
+
+def test_a_notice_wakes_a_poll_and_is_taken_once_and_more_of_them_are_not_taken_at_once(tmp_path: Path) -> None:
+    now_s = 100.0
+    notice = EndNotice(str(tmp_path / "ending"), clock=lambda: now_s)
+    assert not notice.take()
+    with open(tmp_path / "ending", "r+b", buffering=0) as wrapper:
+        wrapper.write(b"end\n")
+        poll = select.poll()
+        for fd, events in notice.watched_fds():
+            poll.register(fd, events)
+        assert poll.poll(5000)
+        assert notice.take()
+        wrapper.write(b"end\n" * 1000)
+        assert (notice.take(), notice.watched_fds()) == (False, [])
+        now_s += 1.0
+        assert notice.watched_fds()
+        assert notice.take()
+    notice.close()
+    assert not notice.take()
+    assert notice.watched_fds() == []

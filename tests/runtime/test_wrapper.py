@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.lifeline import Lifeline
+from dlapp.runtime.lifeline import EndNotice, Lifeline
 from dlapp.runtime.payload import WRAPPER
 from tests.runtime.driver import wait_until
 
@@ -58,7 +58,7 @@ class Wrapped:
 
     def wait(self) -> int:
         assert self.process is not None
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=120)
 
     def text(self, name: str) -> str:
         path = self.directory / name
@@ -163,3 +163,41 @@ def test_a_payloads_sigint_is_not_ignored(tmp_path: Path, shell: list[str]) -> N
     assert wrapped.wait() == 128 + signal.SIGINT
     assert wrapped.text("stdout") == ""
     wrapped.line.close()
+
+
+@pytest.mark.parametrize("word", ["done", "kill", ""])
+def test_after_the_payloads_end_it_waits_for_the_tasks_last_look(tmp_path: Path, shell: list[str], word: str) -> None:
+    wrapped = Wrapped(tmp_path, "sleep 1000 & exit 3")
+    notice = EndNotice(str(tmp_path / "ending"), clock=iter(range(1000)).__next__)
+    wrapped.start_in_namespace(shell)
+    wait_until(lambda: wrapped.text("exit") == "exited 3\n", "the payload has ended")
+    wait_until(notice.take, "the wrapper says so")
+    assert wrapped.process is not None
+    assert wrapped.process.poll() is None
+    if word:
+        wrapped.line.say(word)
+    else:
+        wrapped.line.close()
+    assert wrapped.wait() == 3
+    wait_until(lambda: not word or wrapped.line.payload_gone, "all of it is gone")
+    wrapped.line.close()
+    notice.close()
+
+
+def test_a_payload_that_gives_the_wrappers_notice_itself_is_answered_and_ends_as_any_other(
+    tmp_path: Path, shell: list[str]
+) -> None:
+    wrapped = Wrapped(tmp_path, "for i in 1 2 3; do echo end >ending; done; exit 3")
+    notice = EndNotice(str(tmp_path / "ending"), clock=iter(range(1_000_000)).__next__)
+    wrapped.start_in_namespace(shell)
+
+    def has_ended() -> bool:
+        assert wrapped.process is not None
+        if notice.take():
+            wrapped.line.say("done")
+        return wrapped.process.poll() is not None
+
+    wait_until(has_ended, "the wrapper ends")
+    assert wrapped.wait() == 3
+    wrapped.line.close()
+    notice.close()
