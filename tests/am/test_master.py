@@ -464,6 +464,8 @@ def test_a_fault_of_the_node_is_tried_elsewhere_and_is_not_the_programs() -> Non
         am.finished(number, result(Fault.NODE, None, None, message="GPU 0 is held by another program"))
     (ask,) = am.master.asks()
     assert (ask.count, ask.placement, ask.avoid) == (1, Placement(), ("node1",))
+    am.do(Heartbeat(resync=True))
+    assert am.state.avoided.names(am.state.awake_ms) == (), "a ResourceManager that was started anew knows other nodes"
 
 
 def test_where_there_is_no_elsewhere_the_faults_of_the_node_end_it_with_the_reason() -> None:

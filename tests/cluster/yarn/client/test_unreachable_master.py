@@ -18,6 +18,7 @@ from dlapp.locations import FileInfo
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.serialization import to_json
 from dlapp.tools.display.status import status_lines
+from dlapp.value import replace
 from tests.am.application_dir.test_application_dir_hdfs import FilesInMemory
 
 APP = ApplicationId(1700000000000, 7)
@@ -53,6 +54,9 @@ class Silent:
 
     def view(self, _report: AppReport) -> object:
         raise Unreachable("ApplicationMaster at http://node7:40000: no answer")
+
+    def leave(self) -> None:
+        """Keep no connection."""
 
 
 @pytest.fixture
@@ -98,6 +102,19 @@ def test_while_no_resourcemanager_answers_what_it_wrote_is_shown(files: Staged) 
     files.files.clear()
     with pytest.raises(Unreachable, match=r"^http://rm:8088: connection refused$"):
         reader.view(APP)
+
+
+def test_of_one_that_ended_what_yarn_says_is_shown_while_hdfs_is_away() -> None:
+    def away(_user: str) -> Staged:
+        raise Unreachable("NameNode at nn:8020: connection refused")
+
+    ended = replace(REPORT, state=State.FINISHED, final_status=FinalStatus.FAILED, diagnostics="exit status 3")
+    told = ApplicationReader(SimpleNamespace(user="tony", files=away), Silent())._told(ended)  # type: ignore[arg-type]
+    assert told.unread == "NameNode at nn:8020: connection refused"
+    shown = merged(ended, told)
+    assert (shown.state, shown.final_status, shown.queue) == (State.FINISHED, FinalStatus.FAILED, "default")
+    unread = "of its containers and output nothing can be read now: NameNode at nn:8020: connection refused"
+    assert shown.diagnostics == f"exit status 3; {unread}"
 
 
 def test_a_list_and_what_was_submitted_ask_nobody_for_views(reader: ApplicationReader, files: Staged) -> None:
