@@ -23,7 +23,7 @@ T = TypeVar("T")
 BIN = Path(sys.executable).parent
 
 
-def wait_for(what: str, look: Callable[[], T | Literal[False] | None], timeout_s: float = 60.0) -> T:
+def wait_for(what: str, look: Callable[[], T | Literal[False] | None], timeout_s: float = 120.0) -> T:
     """Look again and again until there is something to see; it is returned."""
     deadline = time.monotonic() + timeout_s
     while True:

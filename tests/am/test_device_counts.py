@@ -32,7 +32,7 @@ class Reader:
         self.devices = DeviceCountReader(where, self.told.put, clock=lambda: self.now)
 
     def next(self) -> dict[str, int]:
-        return dict(self.told.get(timeout=30).usable)
+        return dict(self.told.get(timeout=60).usable)
 
     def nothing(self) -> bool:
         with pytest.raises(Empty):

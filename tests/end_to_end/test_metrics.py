@@ -44,7 +44,7 @@ def ask(port: int, query: str) -> list[dict[str, Any]]:
     """Return what Prometheus answers to a query; nothing while it does not answer."""
     url = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return list(json.load(answer)["data"]["result"])
     except urllib.error.URLError:
         return []
@@ -100,7 +100,7 @@ until [ -e {go} ]; do sleep 0.05; done"""
             (group,) = json.loads((targets / f"{application}.json").read_text())
             for path in ("/metrics", "/metrics/", f"/metrics/{'0' * 32}"):
                 with pytest.raises(urllib.error.HTTPError, match="404"):
-                    urllib.request.urlopen(f"http://{group['targets'][0]}{path}", timeout=10)
+                    urllib.request.urlopen(f"http://{group['targets'][0]}{path}", timeout=60)
         finally:
             go.touch()
         wait_for("its end", lambda: status(application)["state"] == "FINISHED", END_S)

@@ -56,7 +56,7 @@ def control() -> Iterator[Callable[[bytes], bytes]]:
     with address.server as server:
 
         def ask(data: bytes) -> bytes:
-            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as link:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
                 answer = b""
                 with suppress(ConnectionError):
                     link.sendall(data)

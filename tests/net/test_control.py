@@ -46,7 +46,7 @@ def ask(url: str, method: str = "GET", path: str = "/", body: object = None, *, 
         return connection.call(method, path, body, timeout_s=60)
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -25,7 +25,7 @@ USER = 12_345
 """The ordinary user that root becomes; no account of that number is needed."""
 
 PROGRAM = str(Path(__file__).with_name("payload_process.py"))
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Driven:

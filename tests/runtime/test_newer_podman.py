@@ -76,5 +76,5 @@ def test_a_container_that_sees_anothers_device_never_runs_its_payload(driven: Dr
     assert said["problem"] == f"the container sees /dev/nvidia7, which is not its own; it was to have gpu2 ({FALSE})"
     assert driven.out() == b""
     assert driven.process is not None
-    driven.process.wait(timeout=20)
+    driven.process.wait(timeout=120)
     assert podman.containers() == []

@@ -417,7 +417,7 @@ class Hadoop:
             )
         for one in keep:
             os.close(one)
-        self._until("the keeper", lambda: (self.directory / "control").exists(), 10)
+        self._until("the keeper", lambda: (self.directory / "control").exists(), 60)
 
     def __enter__(self) -> Hadoop:
         return self
@@ -433,7 +433,7 @@ class Hadoop:
             os.close(self._lifeline)
             self._lifeline = None
         if self._keeper is not None:
-            self._keeper.wait(30)
+            self._keeper.wait(120)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # ---- parts ----
@@ -538,7 +538,7 @@ class Hadoop:
     def get(self, url: str, method: str = "GET") -> Any:
         """The JSON that ``url`` answers with."""
         request = urllib.request.Request(url, method=method, headers={"Accept": "application/json"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def _until(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:

@@ -28,7 +28,7 @@ from tests.services.ports import held
 
 JAR = Path(ZOOKEEPER_JAR)
 ROOT = Path(__file__).resolve().parents[2]
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 TICK_MS = 200
 """Two ticks are the shortest session that a server grants."""
 JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
@@ -170,7 +170,7 @@ class ZooKeeper:
             )
         for one in keep:
             os.close(one)
-        self._until("the keeper", (self.directory / "control").exists, 10)
+        self._until("the keeper", (self.directory / "control").exists, 60)
 
     def __enter__(self) -> ZooKeeper:
         return self
@@ -186,7 +186,7 @@ class ZooKeeper:
             os.close(self._lifeline)
             self._lifeline = None
         if self._keeper is not None:
-            self._keeper.wait(30)
+            self._keeper.wait(120)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # ---- servers ----

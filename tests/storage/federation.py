@@ -89,8 +89,8 @@ class Federation:
         self._mount("/other", "ns1", "/")
         self._mount("/spread", "ns0,ns1", "/spread", "-order", "HASH_ALL")
         through = self.through()
-        self.router._until("the mounts", lambda: set(through.web.mounts()) == {"/other", "/spread"}, 30)
-        self.router._until("the mount", lambda: through.exists("hdfs://dlapp/other/here"), 30)
+        self.router._until("the mounts", lambda: set(through.web.mounts()) == {"/other", "/spread"}, 120)
+        self.router._until("the mount", lambda: through.exists("hdfs://dlapp/other/here"), 120)
 
     def place(self, server: Hadoop, port: str) -> HdfsPlace:
         return HdfsPlace("hdfs://dlapp", (f"http://127.0.0.1:{server.ports[port]}",), Login(getpass.getuser()))

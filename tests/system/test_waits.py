@@ -91,10 +91,10 @@ def test_a_wait_that_begins_again_is_told_again(monkeypatch: pytest.MonkeyPatch)
         for number in (1, 2):
             with wait:
                 for _ in range(3 + looks._value):
-                    assert looks.acquire(timeout=20)
+                    assert looks.acquire(timeout=60)
                 assert len(told) == number
             for _ in range(3 + looks._value):
-                assert looks.acquire(timeout=20)
+                assert looks.acquire(timeout=60)
 
 
 def test_no_thread_looks_for_waits_while_a_process_forks() -> None:

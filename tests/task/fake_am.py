@@ -96,7 +96,7 @@ class FakeAm:
             self.task.terminate()
         self.die()
         if self.task is not None:
-            self.task.wait(timeout=20)
+            self.task.wait(timeout=120)
 
     # ---- what the application does ----
 
@@ -208,7 +208,7 @@ class FakeAm:
             phases = [report.phase for report in sorted(self.reports, key=lambda one: one.number)]
         return list(dict.fromkeys(phases))
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
         """Wait until something holds, looking after each report and 100 times a second."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -224,7 +224,7 @@ class FakeAm:
         """Wait for the task's result and its end."""
         assert self.task is not None
         self.wait_until(lambda: any(report.result for report in self.reports))
-        assert self.task.wait(timeout=20) == 0, self.log()
+        assert self.task.wait(timeout=120) == 0, self.log()
         return next(report.result for report in self.reports if report.result)
 
     def log(self) -> str:

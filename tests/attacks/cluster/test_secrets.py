@@ -222,7 +222,7 @@ def put(hadoop: Hadoop, path_and_query: str) -> None:
     import urllib.request
 
     url = f"{hadoop.hdfs_url}/webhdfs/v1{path_and_query}&user.name={OWNER}"
-    with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=20) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60) as answer:
         assert answer.status == 200
 
 

@@ -118,7 +118,7 @@ def am(make_am: Callable[..., Am]) -> Am:
     return make_am()
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"

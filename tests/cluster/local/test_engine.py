@@ -71,7 +71,7 @@ def clear(engine: LocalEngine) -> None:
     wait_until(lambda: runner_of(engine) is None)
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], Any], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"

@@ -180,7 +180,7 @@ def test_time_is_given_to_what_ends_by_itself_and_more_of_it_to_a_task(
     assert left.end_in_time() == [], "it was there a moment ago"
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"

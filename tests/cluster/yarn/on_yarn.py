@@ -24,7 +24,7 @@ from tests.services.hadoop import Hadoop
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T | Literal[False] | None], timeout_s: float = 40) -> T:
+def until(condition: Callable[[], T | Literal[False] | None], timeout_s: float = 120) -> T:
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"did not come true in {timeout_s} s"

@@ -31,7 +31,12 @@ def test_who_follows_sees_each_line_once_over_restarts_of_both_masters(engine: E
 
     def grows() -> None:
         count = len(lines())
-        wait_for("more lines", lambda: len(lines()) > count, END_S)
+
+        def is_more() -> bool:
+            assert follower.poll() is None, (tmp_path / "err").read_text()
+            return len(lines()) > count
+
+        wait_for("more lines", is_more, END_S)
 
     try:
         grows()
@@ -42,8 +47,9 @@ def test_who_follows_sees_each_line_once_over_restarts_of_both_masters(engine: E
         try:
             grows()
         finally:
+            # The cluster is shared: whatever happened, the next test finds it whole.
             hadoop.start_part("rm")
-        hadoop.wait_until_ready()
+            hadoop.wait_until_ready()
         grows()
         assert follower.poll() is None
         go.touch()

@@ -109,7 +109,7 @@ if FULL:
         script = f"echo ran >>{tmp_path}/ran"
         file = properties(tmp_path, script, resources={"gcores": 2, "containers": 3})
         application = client.submit(str(file))
-        until(lambda: used(hadoop_with_gpus) == 6, 90)
+        until(lambda: used(hadoop_with_gpus) == 6)
         (tmp_path / "go").touch()
         end = client.wait(application, timeout_s=120)
         assert end.cause is Cause.FAILED

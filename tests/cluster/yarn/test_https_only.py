@@ -102,7 +102,7 @@ if FULL:
                 except DlappError:
                     return False
 
-            until(nodes, 90)
+            until(nodes)
             one = client.submit(file)
 
             def shown() -> bool:
@@ -112,7 +112,7 @@ if FULL:
                     return False
 
             # The page of the NodeManager, while the program runs.
-            until(shown, 90)
+            until(shown)
             assert all(each.log_url.startswith("https://127.0.1.1:") for each in client.status(one).containers)
             go.touch()
             end = client.wait(one, timeout_s=90)

@@ -65,7 +65,7 @@ def queued(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
             url = f"{one.rm_url}/ws/v1/cluster/add-node-labels?user.name={getpass.getuser()}"
             body = json.dumps({"nodeLabelInfo": [{"name": "fast", "exclusivity": True}]}).encode()
             request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
-            urllib.request.urlopen(request, timeout=20).close()
+            urllib.request.urlopen(request, timeout=60).close()
             yield one
     except NoHadoop as missing:
         pytest.skip(f"no Hadoop: {missing}")
@@ -109,7 +109,7 @@ class Cluster:
             return found if found is not None and found.code == code else None
 
         try:
-            shown = until(reason, 60)
+            shown = until(reason)
         except AssertionError:
             raise AssertionError(f"{name}: {code} is not among {seen}: {self.client.status(one)}") from None
         full = self.client.why(one).waiting

@@ -262,10 +262,10 @@ def test_only_who_may_read_the_secrets_finds_the_page(directory: Path, state_dir
     url = json.loads((application_dir(state_dir, application) / "am.json").read_text())["control_url"]
     for path in ("/", "/page/", f"/{'0' * 32}/"):
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(url + path, timeout=30)
+            urllib.request.urlopen(url + path, timeout=60)
     page = status(application)["tracking_url"]
     assert page.startswith(url)
-    with urllib.request.urlopen(page, timeout=30) as answer:
+    with urllib.request.urlopen(page, timeout=60) as answer:
         assert "looked at" in answer.read().decode()
 
 

@@ -18,7 +18,7 @@ from dlapp.system.processes.proc import descendants
 from tests.applications import Process, ended, launch, processes, properties, run, status, wait_for
 from tests.services.disks import allow_names, fill, small_disk
 
-END_S = 60.0
+END_S = 120.0
 OLD, NEW = {"a": "old\n", "b": "old\n"}, {"a": "new\n", "b": "new\n"}
 WRITE = "mkdir output; echo new >output/a; echo new >output/b"
 GOES_ON = ("guardian", "runner", "am once")

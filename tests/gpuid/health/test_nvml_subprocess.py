@@ -74,7 +74,7 @@ def lives(pid: int) -> bool:
         return False
 
 
-def until(condition: Any, timeout_s: float = 30.0) -> None:
+def until(condition: Any, timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"

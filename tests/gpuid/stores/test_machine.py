@@ -96,7 +96,7 @@ def user(directory: Path) -> Iterator[Callable[..., User]]:
         one.kill()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"
@@ -488,7 +488,7 @@ def test_who_waits_and_is_stopped_holds_up_nobody_and_keeps_its_place(
                 return False
             return True
 
-        wait_until(is_served, 30)
+        wait_until(is_served)
         waiting.process.send_signal(signal.SIGCONT)
         assert len(waiting("reserve", "r", application=OTHER, count=4, ticket="t")["devices"]) == 4
         waiting("close", "t")

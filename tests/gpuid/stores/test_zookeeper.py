@@ -44,7 +44,7 @@ def ask(container: str, gcores: int, application: str = APP, **more: Any) -> Lea
     return LeaseRequest(application, container, "tony", gcores, **more)
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"

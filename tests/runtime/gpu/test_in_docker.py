@@ -62,7 +62,7 @@ class Runner:
         driven = self.start("echo it ran", **options)
         message = driven.hear("refused")
         assert driven.process is not None
-        driven.process.wait(timeout=20)
+        driven.process.wait(timeout=120)
         assert driven.out() == b""
         assert self.daemon.containers() == []
         return message["fault"], message["problem"]

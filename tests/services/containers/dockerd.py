@@ -37,7 +37,7 @@ _TOOLS = (
     "cat date dd df echo env false grep head id kill ls mkdir mkfifo mknod nohup printf ps rm seq setsid sh sleep tail"
     " touch true wc whoami yes"
 )
-_START_S = 30.0
+_START_S = 120.0
 
 
 class Dockerd:
@@ -144,7 +144,7 @@ class Dockerd:
         """End the daemon as a service is ended."""
         assert self._process is not None
         self._process.terminate()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=120)
 
     def restart(self) -> None:
         """End the daemon as a service is ended, and start it again."""

@@ -25,7 +25,7 @@ from tests.services.install import SEARCH
 
 IMAGE = "localhost/dlapp-test/gpu:latest"
 """busybox, with an nvidia-smi."""
-_START_S = 30.0
+_START_S = 120.0
 _REPOSITORY = Path(__file__).parents[3]
 _IN_ROOT = """
 set -e

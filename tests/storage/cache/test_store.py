@@ -30,7 +30,7 @@ from dlapp.system import lock_files
 from tests.storage.fetching import fetch_entries
 
 DAY_S = 86400.0
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture

@@ -448,7 +448,7 @@ def test_a_namenode_that_is_down_or_no_namenode_is_passed_over(hadoop: Hadoop, p
     began = time.monotonic()
     assert files.create_exclusive(f"{base}/x", b"x")
     assert files.read_bytes(f"{base}/x", 1 << 28) == b"x"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 45  # it would be asked again for a minute
     # The RPC port answers, but not in WebHDFS.
     wrong = f"http://127.0.0.1:{hadoop.ports['nn']}"
     other = place._replace(web=(dead, wrong))

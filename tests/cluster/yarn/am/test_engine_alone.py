@@ -87,7 +87,7 @@ def engine(server: RpcServer) -> Iterator[YarnAmEngine]:
 
 def refused(engine: YarnAmEngine, resources: Resources) -> dict[int, str]:
     asks = [ContainerRequest(request_id=1, count=1, resources=resources)]
-    return dict(until(lambda: engine.heartbeat(asks, (), 0.0).refused, 20))
+    return dict(until(lambda: engine.heartbeat(asks, (), 0.0).refused))
 
 
 def test_an_error_that_nobody_knows_ends_an_ask_after_a_while_and_fills_no_log(
@@ -132,11 +132,11 @@ def test_when_all_is_done_the_last_ends_are_asked_for_often_and_before_that_they
     def latest_pause() -> float:
         return times[-1] - times[-2] if len(times) > 1 else 0.0
 
-    until(lambda: latest_pause() > 0.9 * engine_module.QUIET_S, 20)
+    until(lambda: latest_pause() > 0.9 * engine_module.QUIET_S)
     engine.heartbeat((), (), 1.0)
-    until(lambda: 0 < latest_pause() < 0.5 * engine_module.QUIET_S, 20)
+    until(lambda: 0 < latest_pause() < 0.5 * engine_module.QUIET_S)
     monkeypatch.setattr(engine, "_clock", lambda: time.monotonic() + engine_module.BUSY_FOR_S)
-    until(lambda: latest_pause() > 0.9 * engine_module.QUIET_S, 20)
+    until(lambda: latest_pause() > 0.9 * engine_module.QUIET_S)
 
 
 def test_what_is_not_met_for_long_is_asked_for_less_often(
@@ -146,7 +146,7 @@ def test_what_is_not_met_for_long_is_asked_for_less_often(
     scheduler.on_allocate = lambda _request: times.append(time.monotonic())
     monkeypatch.setattr(engine_module, "BUSY_FOR_S", 2.0)
     engine.heartbeat([ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=256))], (), 0.0)
-    until(lambda: len(times) >= 2 and times[-1] - times[-2] > 0.9 * engine_module.QUIET_S, 20)
+    until(lambda: len(times) >= 2 and times[-1] - times[-2] > 0.9 * engine_module.QUIET_S)
     quick = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(quick) < 0.5 * engine_module.QUIET_S
 
@@ -156,13 +156,13 @@ def test_a_notice_of_preemption_reaches_the_master_with_the_time_that_is_left(
 ) -> None:
     ours = [ContainerId(APPLICATION, 1, number) for number in (2, 3, 4)]
     scheduler.granted = list(ours)
-    until(lambda: len(engine._holdings._live) == 3, 20)
+    until(lambda: len(engine._holdings._live) == 3)
     notice = pb.PreemptionMessageProto()
     notice.strictContract.container.add(id=container_id_to_proto(ours[0]))
     notice.contract.container.add(id=container_id_to_proto(ours[1]))
     notice.contract.container.add(id=container_id_to_proto(ContainerId(APPLICATION, 1, 1)))  # the ApplicationMaster's
     scheduler.preempt = notice
-    until(lambda: engine._holdings.news.preempted, 20)
+    until(lambda: engine._holdings.news.preempted)
     told = engine.heartbeat((), (), 0.0)
     assert (told.preempted, told.preemption_wait_s) == ((ours[0], ours[1]), 15.0)
     assert not engine.heartbeat((), (), 0.0).preempted
@@ -192,9 +192,9 @@ def test_after_a_restart_and_a_lost_answer_to_the_registration_heartbeats_count_
         raise EOFError  # it is on record, and the answer lost
 
     scheduler.on_allocate, scheduler.on_register = allocate, register
-    until(lambda: accepted > 1, 20)
+    until(lambda: accepted > 1)
     scheduler.number, registered, accepted = 0, False, 0
-    until(lambda: accepted > 1, 20)
+    until(lambda: accepted > 1)
 
 
 def test_an_attempt_that_is_refused_every_heartbeat_gives_up(
@@ -206,7 +206,7 @@ def test_an_attempt_that_is_refused_every_heartbeat_gives_up(
         raise Refuse("java.lang.IllegalStateException", "a failure of its own")
 
     scheduler.on_allocate = refuse
-    found = until(lambda: engine.heartbeat((), (), 0.0).shut_down, 20)
+    found = until(lambda: engine.heartbeat((), (), 0.0).shut_down)
     assert "has refused every heartbeat for 0.5 s" in found
     assert "a failure of its own" in found
 
@@ -221,10 +221,10 @@ def test_a_token_that_is_refused_for_a_moment_costs_no_attempt_and_loses_nothing
     server.cut_all()
     connections = server.connections
     asks = [ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=256))]
-    until(lambda: not engine.heartbeat(asks, (), 0.0).shut_down and server.connections > connections + 2, 20)
+    until(lambda: not engine.heartbeat(asks, (), 0.0).shut_down and server.connections > connections + 2)
     assert wanted == []
     server.token = TOKEN
-    until(lambda: wanted == [1], 20)
+    until(lambda: wanted == [1])
     assert engine.heartbeat(asks, (), 0.0).shut_down is None
 
 
@@ -234,7 +234,7 @@ def test_an_attempt_whose_token_is_refused_for_long_gives_up(
     monkeypatch.setattr(engine_module, "REFUSED_S", 0.5)
     server.token = Token(b"identifier", b"another", AM_RM_KIND)
     server.cut_all()
-    found = until(lambda: engine.heartbeat((), (), 0.0).shut_down, 20)
+    found = until(lambda: engine.heartbeat((), (), 0.0).shut_down)
     assert "digest response format violation" in found
     assert engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "") is False
 
@@ -253,7 +253,7 @@ def test_after_a_restart_of_the_resource_manager_heartbeats_are_not_hurried(
 
     scheduler.on_register = lambda: registrations.append(time.monotonic())
     scheduler.on_allocate = allocate
-    until(lambda: engine.heartbeat(asks, (), 0.0) and len(times) > 2, 20)
+    until(lambda: engine.heartbeat(asks, (), 0.0) and len(times) > 2)
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(pauses) > 0.5 * engine_module.QUIET_S
 
@@ -299,9 +299,9 @@ def test_changes_of_nodes_are_taken_from_heartbeats_and_the_list_is_not_asked_fo
         engine.register("http://here:1")
         try:
             changes += [node_report(2, pb.NS_LOST), node_report(3)]
-            until(lambda: not changes, 20)
+            until(lambda: not changes)
             asks = [ContainerRequest(request_id=1, count=2, resources=Resources(memory_mib=256))]
-            until(lambda: engine.heartbeat(asks, (), 0.0) and rows, 20)
+            until(lambda: engine.heartbeat(asks, (), 0.0) and rows)
         finally:
             engine.close()
     assert rows == {"node1", "node3", "/r", "*"}
@@ -317,12 +317,12 @@ def test_the_list_of_nodes_is_read_again_after_a_while_and_soon_when_it_is_wante
     one = node_list.NodeList(list, lambda nodes: taken.append(len(nodes)))
     one.start()
     try:
-        until(lambda: len(taken) > 2, 20)
+        until(lambda: len(taken) > 2)
         one.read_soon()  # not sooner than it may
         count = len(taken)
         monkeypatch.setattr(node_list, "LEAST_S", 0.01)
         one.read_soon()
-        until(lambda: len(taken) > count + 2, 20)
+        until(lambda: len(taken) > count + 2)
     finally:
         one.close()
 
@@ -339,7 +339,7 @@ def test_an_unanswered_list_of_nodes_is_asked_for_again_soon(monkeypatch: pytest
     one = node_list.NodeList(read, lambda nodes: None)
     one.start()
     try:
-        until(lambda: len(asked) == 2, 20)
+        until(lambda: len(asked) == 2)
     finally:
         one.close()
 
@@ -422,7 +422,7 @@ def test_where_a_resource_manager_is_replaced_while_200_containers_start_no_node
                     engine.start(action.grant, launch)
             return len(state.containers) == 200 and not state.live and resource_manager.registrations == 2
 
-        until(beat, 30)
-        until(lambda: beat() and not state.avoided.names(state.awake_ms), 30)
+        until(beat)
+        until(lambda: beat() and not state.avoided.names(state.awake_ms))
         assert all(one.node_faults == 0 and not one.given_up for one in state.instances)
-        until(lambda: beat() and resource_manager.wanted == 200, 30)
+        until(lambda: beat() and resource_manager.wanted == 200)

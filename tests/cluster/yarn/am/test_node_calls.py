@@ -62,14 +62,14 @@ def test_of_many_nodes_that_are_off_none_keeps_the_others_waiting(
         server_nodes = [one.node for one in dead] + live
         for number, node in enumerate(server_nodes):
             outcome.calls.order(node, start_of(id_of(number), node))
-        until(lambda: len(outcome.started) == len(live), 20)
+        until(lambda: len(outcome.started) == len(live))
         # What comes for them later waits for the two threads that call nodes which do not answer, and nobody else does.
         for number, one in enumerate(dead):
             outcome.calls.order(one.node, StopOrder(id_of(number)))
-        until(lambda: sum(one.calls for one in dead) > 30, 20)
+        until(lambda: sum(one.calls for one in dead) > 30)
         for number, node in enumerate(live):
             outcome.calls.order(node, start_of(id_of(1000 + number), node))
-        until(lambda: len(outcome.started) == 2 * len(live), 20)
+        until(lambda: len(outcome.started) == 2 * len(live))
         assert outcome.failed == []
     names = [one.name for one in threading.enumerate()]
     assert sum(name.startswith("am-nodes") for name in names) <= node_calls.MOST_THREADS
@@ -86,10 +86,10 @@ def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
     with SilentNode(full=full) as dead:
         outcome.calls.order(dead.node, start_of(id_of(2), dead.node))
-        until(lambda: waits.longest_text().startswith("waits for the NodeManager on 127.0.0.1 since "), 20)
+        until(lambda: waits.longest_text().startswith("waits for the NodeManager on 127.0.0.1 since "))
         outcome.calls.order(dead.node, LookOrder(id_of(4)))
         outcome.calls.order(dead.node, StopOrder(id_of(3)))
-        until(lambda: len(outcome.failed) == 2 and outcome.seen, 20)
+        until(lambda: len(outcome.failed) == 2 and outcome.seen)
         assert [(one.container_id, one.start) for one in outcome.failed] == [(id_of(2), True), (id_of(3), False)]
         assert outcome.seen == [(id_of(4), None)]
         error = outcome.failed[0].error
@@ -100,7 +100,7 @@ def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started
         assert str(error) == words
         if not full:
             assert dead.calls > 1
-        until(lambda: waits.longest_text() == "", 20)
+        until(lambda: waits.longest_text() == "")
 
 
 @pytest.mark.usefixtures("impatient")
@@ -111,7 +111,7 @@ def test_a_start_on_a_host_where_no_nodemanager_listens_is_told_as_refused(
     with SilentNode(full=False) as gone:
         node = gone.node
     outcome.calls.order(node, start_of(id_of(2), node))
-    until(lambda: outcome.failed, 20)
+    until(lambda: outcome.failed)
     error = outcome.failed[0].error
     assert isinstance(error, ConnectionLost)
     assert (error.sent, error.refused) == (False, True)
@@ -133,7 +133,7 @@ def test_a_start_that_may_have_reached_its_node_is_told_as_such(
     with RpcServer(lose, TOKEN) as server:
         node = NodeId(*server.address)
         outcome.calls.order(node, start_of(id_of(2), node))
-        until(lambda: outcome.failed, 20)
+        until(lambda: outcome.failed)
     (failed,) = outcome.failed
     assert isinstance(failed.error, ConnectionLost)
     assert failed.error.sent
@@ -154,14 +154,14 @@ def test_a_node_that_is_not_ready_is_tried_again_and_then_it_is_not_its_fault(
     with RpcServer(refuse, TOKEN) as server:
         node = NodeId(*server.address)
         outcome.calls.order(node, start_of(id_of(2), node))
-        until(lambda: outcome.started == [id_of(2)], 20)
+        until(lambda: outcome.started == [id_of(2)])
         # With its answer it is a node like any other.
         outcome.calls.order(node, start_of(id_of(3), node))
-        until(lambda: outcome.started == [id_of(2), id_of(3)], 20)
+        until(lambda: outcome.started == [id_of(2), id_of(3)])
         refusals = iter(range(1_000_000))
         monkeypatch.setattr(node_calls, "START_TIMEOUT_S", 0.3)
         outcome.calls.order(node, start_of(id_of(4), node))
-        until(lambda: outcome.failed, 20)
+        until(lambda: outcome.failed)
     assert isinstance(outcome.failed[0].error, TryAgain)
 
 
@@ -180,13 +180,13 @@ def test_a_node_gets_its_orders_in_turn_and_those_of_one_kind_in_one_call(outcom
     with RpcServer(take, TOKEN) as server:
         node = NodeId(*server.address)
         outcome.calls.order(node, start_of(id_of(1), node))
-        until(is_first.is_set, 20)
+        until(is_first.is_set)
         for number in range(2, 60):
             outcome.calls.order(node, start_of(id_of(number), node))
         outcome.calls.order(node, StopOrder(id_of(2)))
         outcome.calls.order(node, start_of(id_of(60), node))
         go.set()
-        until(lambda: len(outcome.started) == 60, 20)
+        until(lambda: len(outcome.started) == 60)
     calls = [("startContainers", 1), ("startContainers", 50), ("startContainers", 8)]
     assert got == [*calls, ("stopContainers", 1), ("startContainers", 1)]
     assert outcome.started == [id_of(number) for number in range(1, 61)]

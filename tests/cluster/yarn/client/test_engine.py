@@ -373,7 +373,7 @@ def test_the_tasks_of_a_master_that_was_killed_go_on_under_the_next(
     before = until(lambda: running(client, application_id))
     until_heard_of(hadoop, *(one.container_id for one in before.containers))
     os.kill(master_of(application_id), signal.SIGKILL)
-    until(lambda: client.status(application_id).attempt == 2 and running(client, application_id), 60)
+    until(lambda: client.status(application_id).attempt == 2 and running(client, application_id))
     go.touch()
     end = client.wait(application_id, timeout_s=60)
     assert end.cause is Cause.SUCCEEDED

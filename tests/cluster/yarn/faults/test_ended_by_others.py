@@ -81,7 +81,7 @@ def put(hadoop: Hadoop, application_id: ApplicationId, what: str, body: object) 
     request = urllib.request.Request(
         url, data=json.dumps(body).encode(), method="PUT", headers={"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status in (200, 202)
 
 
@@ -99,9 +99,9 @@ def test_output_of_an_application_that_an_operator_kills_is_kept_and_a_lifetime_
         containers = {one.index: one.phase for one in client.status(killed).containers}
         return containers == {0: Phase.ENDED, 1: Phase.RUNNING}
 
-    until(stored, 90)
+    until(stored)
     put(hadoop, killed, "state", {"state": "KILLED"})
-    until(lambda: any(one.partial for one in client.status(killed).outputs), 60)
+    until(lambda: any(one.partial for one in client.status(killed).outputs))
     end = client.status(killed)
     assert (end.state, end.cause) == (State.KILLED, Cause.KILLED)
     (kept,) = [one.partial for one in end.outputs]

@@ -169,10 +169,10 @@ class Run:
         def beside() -> list[str]:
             return [one for one in self.files.names(f"{self.files.home}/results") if one.startswith(f"{name}.")]
 
-        until(lambda: set(beside()) <= {replaced}, 60)
+        until(lambda: set(beside()) <= {replaced})
         # Who dies between its last word and its clean-up leaves that to the user's next command.
         self.client.engine.prepare()
-        until(self.is_settled, 60)
+        until(self.is_settled)
 
     def close(self) -> None:
         for number in (1, 2):
@@ -258,7 +258,7 @@ def test_what_the_last_master_left_of_its_output_the_next_look_at_it_settles(run
         one.go()
     for one in every:
         # The first look may come too early: until its processes are gone nothing is touched.
-        until(lambda: one.view().state is State.FAILED and one.is_settled(), 90)  # noqa: B023
+        until(lambda: one.view().state is State.FAILED and one.is_settled())  # noqa: B023
         assert one.point in one.points(), str(one)
     texts = [cut.files.read(f"{cut.target}/{index}/x", max_bytes=1 << 20) for index in range(CONTAINERS)]
     assert texts == [f"new {index}\n".encode() for index in range(CONTAINERS)]
@@ -328,7 +328,7 @@ def devices(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[Devices]:
 @pytest.mark.slow
 def test_leases_outlive_the_master_and_nobody_else_is_given_the_devices(runs: Runs, devices: Devices) -> None:
     one = runs.submit(gcores=2, devices=devices)
-    before = until(one.running, 90)
+    before = until(one.running)
     held = devices.leases()
     assert sorted(held) == sorted(str(container.container_id) for container in before.containers)
     assert {(application, len(devices)) for application, devices, _ in held.values()} == {(str(one.application_id), 2)}
@@ -336,8 +336,8 @@ def test_leases_outlive_the_master_and_nobody_else_is_given_the_devices(runs: Ru
     other = runs.submit(gcores=1, devices=devices)
     other.go()
     os.kill(one.master(), signal.SIGKILL)
-    until(lambda: devices.are_refused() and devices.leases() == held and one.running(attempt=2), 90)
-    until(lambda: devices.are_refused() and Phase.LEASING in [task.phase for task in other.view().containers], 90)
+    until(lambda: devices.are_refused() and devices.leases() == held and one.running(attempt=2))
+    until(lambda: devices.are_refused() and Phase.LEASING in [task.phase for task in other.view().containers])
     after = one.running(attempt=2)
     assert after is not None
     assert [(task.container_id, task.gpus) for task in after.containers] == [
@@ -348,7 +348,7 @@ def test_leases_outlive_the_master_and_nobody_else_is_given_the_devices(runs: Ru
     one.go()
     assert one.check_its_end().attempt == 2
     other.check_its_end()
-    until(lambda: not devices.leases(), 30)
+    until(lambda: not devices.leases())
 
 
 if FULL:
@@ -367,7 +367,7 @@ if FULL:
         for each in (one, other):
             for path in each.directory.glob("begun.*"):
                 assert all(len(line.split(",")) == 2 for line in path.read_text().splitlines()), str(each)
-        until(lambda: not devices.leases(), 30)
+        until(lambda: not devices.leases())
 
 
 # ---- two masters ----
@@ -390,14 +390,14 @@ if FULL:
 
     def test_of_two_live_masters_the_one_that_was_cut_off_goes_and_its_tasks_find_the_other(runs: Runs) -> None:
         one = runs.submit(outlives=True)
-        before = until(one.running, 60)
+        before = until(one.running)
         until_heard_of(runs.hadoop, *(one.container_id for one in before.containers))
         (one.directory / "cut-1").touch()
         kill_container_of(one)
-        until(lambda: one.points(2), 60)
+        until(lambda: one.points(2))
         assert alive(one.master(1))
-        until(lambda: one.running(attempt=2), 90)
-        until(lambda: not alive(one.master(1)), 60)
+        until(lambda: one.running(attempt=2))
+        until(lambda: not alive(one.master(1)))
         one.go()
         end = one.check_its_end()
         assert [container.container_id for container in end.containers] == [
@@ -410,16 +410,16 @@ if FULL:
 
     def test_tasks_run_on_while_the_next_master_cannot_write_where_it_is(runs: Runs, hadoop: Hadoop) -> None:
         one = runs.submit(hasty=True)
-        before = until(one.running, 60)
+        before = until(one.running)
         until_heard_of(runs.hadoop, *(one.container_id for one in before.containers))
         set_safe_mode(hadoop, on=True)
         try:
             os.kill(one.master(), signal.SIGKILL)
-            until(lambda: "after register" in one.points(2), 60)
+            until(lambda: "after register" in one.points(2))
             time.sleep(am_at_points.HASTY_RECOVERY_MS / 1000 + 5)
         finally:
             set_safe_mode(hadoop, on=False)
-        after = until(lambda: one.running(attempt=2), 90)
+        after = until(lambda: one.running(attempt=2))
         assert after is not None
         assert [task.container_id for task in after.containers] == [task.container_id for task in before.containers]
         one.go()
@@ -436,7 +436,7 @@ def test_a_master_that_slept_until_another_had_ended_it_all_changes_nothing(runs
     history = f"{one.files.home}/.dlapp/history/{one.application_id}.json"
     before = one.files.read(history, max_bytes=1 << 20)
     os.kill(one.master(1), signal.SIGCONT)
-    until(lambda: not alive(one.master(1)), 60)
+    until(lambda: not alive(one.master(1)))
     assert one.files.read(history, max_bytes=1 << 20) == before
     assert one.view().state is State.FINISHED
     one.check_its_end()
@@ -446,7 +446,7 @@ if FULL:
 
     def test_a_run_goes_on_when_the_resourcemanager_is_back(runs: Runs) -> None:
         one = runs.submit()
-        until(one.running, 60)
+        until(one.running)
         runs.hadoop.kill_part("rm")
         one.go()  # its tasks end while nobody can be told
         time.sleep(2)
@@ -458,13 +458,13 @@ if FULL:
     def test_what_ran_on_a_node_that_is_lost_runs_on_another_and_at_no_time_on_both(runs: Runs, part: str) -> None:
         # On one of the two its master runs too: then that one lives on, on a node that YARN has given up.
         one = runs.submit()
-        before = until(one.running, 60)
+        before = until(one.running)
         there = [task.index for task in before.containers if f"//{NODES[part]}:" in task.log_url]
         words = f"Deactivating Node {NODES[part]}:{runs.hadoop.ports['nm']} as it is now LOST"
         lost_before = runs.hadoop.log("rm").count(words)
         runs.hadoop.kill_part(part)
         try:
-            until(lambda: runs.hadoop.log("rm").count(words) > lost_before, 60)
+            until(lambda: runs.hadoop.log("rm").count(words) > lost_before)
             # What runs there waits for "go": it ends for no other reason than that its task is told so.
             until(lambda: all(len(one.begun(index)) == 2 for index in there), 120)
             one.go()

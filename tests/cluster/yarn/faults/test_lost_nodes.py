@@ -73,7 +73,7 @@ def test_a_nodemanager_is_restarted_without_recovery_under_an_index(
     part = next(part for part, host in NODES.items() if f"//{host}:" in container.log_url)
     hadoop.kill_part(part)
     hadoop.start_part(part)
-    until(hadoop.nodes_ready, 60)
+    until(hadoop.nodes_ready)
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ def test_a_queue_that_changed_since_it_was_looked_at_is_refused_in_the_same_word
 def test_a_queue_of_others_is_refused(client_of: Make, hadoop: Hadoop, tmp_path: Path) -> None:
     for change in ("op=MKDIRS", "op=SETOWNER&owner=tony"):
         url = f"{hadoop.hdfs_url}/webhdfs/v1/user/tony?{change}&user.name={getpass.getuser()}"
-        urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=20).close()
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60).close()
     said = refused(client_of(), properties(tmp_path, "queue=locked", "username=tony"), Denied)
     setting = "yarn.scheduler.capacity.root.locked.acl_submit_applications"
     assert said == f"application.queue: tony may not submit to 'locked' ({setting})"

@@ -135,7 +135,7 @@ if FULL:
         go.touch()
         client.wait(first, timeout_s=90)
         with YarnRest([cluster.hadoop.rm_url], Login(getpass.getuser())) as rest:
-            until(lambda: len(rest.reports()) == 2 and all(one.state.ended for one in rest.reports()), 60)
+            until(lambda: len(rest.reports()) == 2 and all(one.state.ended for one in rest.reports()))
             known = [one.application_id for one in rest.reports()]
         assert first in known
         forgotten = [one for one in others if one not in known]
@@ -147,7 +147,7 @@ if FULL:
             view = json.loads(cluster.command("dlapp-status", "--json", one).out)
             assert (view["state"], view["cause"], view["exit_code"]) == ("FINISHED", "failed", 1)
             assert [each["exit_code"] for each in view["containers"]] == [code]
-            until(lambda one=one: cluster.command("dlapp-logs", one).out == f"[0] printed by {one}\n", 60)  # type: ignore[misc]
+            until(lambda one=one: cluster.command("dlapp-logs", one).out == f"[0] printed by {one}\n")  # type: ignore[misc]
         # By the time of submission, wherever each was found.
         ids = [str(one) for one in (first, *others)]
         for count in (20, 3, 1):
@@ -156,7 +156,7 @@ if FULL:
 
         # What an ApplicationMaster leaves that was killed between its history and the removal of its directory.
         running = cluster.submit("running", "sleep 600")
-        until(shows(lambda: client.status(running).state is State.RUNNING), 90)
+        until(shows(lambda: client.status(running).state is State.RUNNING))
         strange = ApplicationId(first.cluster_timestamp_ms, 9999)
         for one in (*forgotten, first, strange):
             files.make(paths.staging(one), 0o700)
@@ -167,12 +167,12 @@ if FULL:
             assert cluster.command("dlapp-list").code == 0
             return set(files.names(paths.all_staging)) == before - {str(one) for one in gone}
 
-        until(lambda: is_swept(first), 30)
+        until(lambda: is_swept(first))
         assert str(running) in files.names(paths.all_staging)
         # What the ResourceManager does not know is left alone for two days.
         web, path = files._path_at(f"{paths.staging(forgotten[0])}/am.json")
         web.set_mtime(path, clock.now_ms() - 3 * 86_400_000)
-        until(lambda: is_swept(first, forgotten[0]), 30)
+        until(lambda: is_swept(first, forgotten[0]))
         assert cluster.command("dlapp-status", forgotten[0]).code == 0
 
         done = cluster.command("dlapp-rm", first)
@@ -224,7 +224,7 @@ if FULL:
             if number == 0:
                 # One ends while there is no NodeManager.
                 go[0].touch()
-                until(shows(lambda: phases() == {0: Phase.ENDED, 1: Phase.RUNNING}), 60)
+                until(shows(lambda: phases() == {0: Phase.ENDED, 1: Phase.RUNNING}))
             hadoop.start_part(NODE)
             until(
                 lambda registered=registered: hadoop.log(NODE).count("Registered with ResourceManager") > registered,  # type: ignore[misc]

@@ -33,10 +33,10 @@ def test_while_the_resourcemanager_is_away_the_status_on_hdfs_says_what_is_waite
 ) -> None:
     script = f"until [ -e '{tmp_path}/go' ]; do sleep 0.1; done"
     application_id = client.submit(str(properties(tmp_path, script, resources={"memory": 256})))
-    until(lambda: [one.phase for one in client.status(application_id).containers] == [Phase.RUNNING], 90)
+    until(lambda: [one.phase for one in client.status(application_id).containers] == [Phase.RUNNING])
     hadoop.kill_part("rm")
     try:
-        until(lambda: "waits for the ResourceManager since " in client.status(application_id).phase, 60)
+        until(lambda: "waits for the ResourceManager since " in client.status(application_id).phase)
         view = client.status(application_id)
         assert view.phase.startswith("running 1 of 1, waits for the ResourceManager since ")
         assert (view.state, [one.phase for one in view.containers]) == (State.RUNNING, [Phase.RUNNING])
@@ -45,7 +45,7 @@ def test_while_the_resourcemanager_is_away_the_status_on_hdfs_says_what_is_waite
     finally:
         hadoop.start_part("rm")
         hadoop.wait_until_ready()
-    until(lambda: client.status(application_id).phase == "running 1 of 1", 90)
+    until(lambda: client.status(application_id).phase == "running 1 of 1")
     (tmp_path / "go").touch()
     end = client.wait(application_id, timeout_s=90)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics

@@ -59,7 +59,7 @@ def test_containers_with_gpus_wait_for_zookeeper_and_the_status_says_so(
     file = properties(tmp_path, "true", resources={"gcores": 1, "containers": CONTAINERS, "memory": 256})
     application_id = client.submit(str(file))
     words = f"{CONTAINERS} waiting for ZooKeeper at {zookeeper.ensemble} since "
-    until(lambda: words in client.status(application_id).phase, 90)
+    until(lambda: words in client.status(application_id).phase)
     zookeeper.start_server("zk1")
     end = client.wait(application_id, timeout_s=90)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
