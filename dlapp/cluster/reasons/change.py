@@ -45,18 +45,21 @@ def smallest_change(facts: WaitFacts) -> str:
 
 def _submitted_anew(facts: WaitFacts) -> WaitFacts:
     """Return the facts with room for the ApplicationMaster kept on each node that has it, and below each limit."""
+    master, least = dict(facts.master), facts.memory_step or 1
+    if MEMORY in master:
+        master[MEMORY] = -(-master[MEMORY] // least) * least
 
     def without_master(node: NodeFacts) -> NodeFacts:
         free = dict(node.free)
         if node.host == facts.master_host:
-            free = {name: amount + facts.master.get(name, 0) for name, amount in free.items()}
-        if not node.labels and all(free.get(name, amount) >= amount for name, amount in facts.master.items()):
-            free = {name: amount - facts.master.get(name, 0) for name, amount in free.items()}
+            free = {name: amount + master.get(name, 0) for name, amount in free.items()}
+        if not node.labels and all(free.get(name, amount) >= amount for name, amount in master.items()):
+            free = {name: amount - master.get(name, 0) for name, amount in free.items()}
         return replace(node, free=free)
 
     def with_master(limits: Sequence[LimitFacts]) -> tuple[LimitFacts, ...]:
         return tuple(
-            replace(one, used={name: amount + facts.master.get(name, 0) for name, amount in one.used.items()})
+            replace(one, used={name: amount + master.get(name, 0) for name, amount in one.used.items()})
             for one in limits
         )
 
@@ -96,7 +99,10 @@ def _less(facts: WaitFacts, name: str) -> Iterator[tuple[str, str, WaitFacts]]:
     if name == GCORES:
         candidates |= set(range(min(asked, 64)))
     if name == MEMORY:
-        candidates = {one // _STEP_MIB * _STEP_MIB if one > _STEP_MIB else one for one in candidates}
+        # YARN rounds up what is asked for: of less than a step nothing would be left for it.
+        least = facts.memory_step or 1
+        step = -(-_STEP_MIB // least) * least
+        candidates = {one // unit * unit for one in candidates for unit in (step if one > step else least,)}
     amounts = sorted(one for one in candidates if 1 <= one < asked)
     if given := _most(amounts, lambda amount: can_start(_with(facts, ask, **{_FIELDS[name]: amount}))):
         option = f"--set {_section(facts, ask)}.{'memory' if name == MEMORY else name}={given}"

@@ -114,6 +114,7 @@ class WaitFacts(Value, kw_only=True):
         has_containers: it has some of its containers: ``asks`` is only the rest.
         master: what its ApplicationMaster takes of a node, if the engine counts that.
         master_host: where that is running now; empty: nowhere.
+        memory_step: the engine gives memory in multiples of this [MiB]; 0: not known.
     """
 
     asks: tuple[ContainerAsk, ...] = ()
@@ -134,6 +135,7 @@ class WaitFacts(Value, kw_only=True):
     has_containers: bool = False
     master: Amounts = field(default_factory=dict)
     master_host: str = ""
+    memory_step: int = 0
 
 
 def asks_of(spec: AppSpec) -> tuple[ContainerAsk, ...]:

@@ -209,6 +209,21 @@ def test_a_queue_is_only_named_if_it_has_room_for_the_applicationmaster_too() ->
     assert smallest_change(facts) == "queue large: now, on host02 (--set application.queue=large)"
 
 
+@pytest.mark.parametrize(
+    ("step", "offered"), [(0, "3.5 GiB"), (256, "3.5 GiB"), (512, "3.5 GiB"), (1024, "3 GiB"), (3072, "3 GiB"), (4096, "")]
+)
+def test_less_memory_is_offered_in_the_steps_in_which_the_engine_gives_it(step: int, offered: str) -> None:
+    nodes = (node("host02", left={"memory": 3600}),)
+    change = smallest_change(WaitFacts(asks=(ask(memory_mib=5000),), nodes=nodes, memory_step=step))
+    assert change.partition(" of memory")[0] == offered
+
+
+def test_the_next_applicationmaster_takes_whole_steps_too() -> None:
+    nodes = (node("host02", left={"memory": 4096}),)
+    facts = WaitFacts(asks=(ask(memory_mib=5000),), nodes=nodes, master={"memory": 256}, memory_step=1024)
+    assert smallest_change(facts).startswith("3 GiB of memory: now")
+
+
 def test_a_gang_that_fits_nowhere_together_is_told_how_many_containers_would_do() -> None:
     facts = WaitFacts(asks=(ask(count=4, gcores=1, together=True),), nodes=TWO)
     found = choose(facts)

@@ -87,21 +87,28 @@ def _field3(gcores: int, configuration: Configuration) -> list[str]:
 
 
 def check_memory(resources: Resources, configuration: Configuration) -> list[str]:
-    """Return a line where YARN gives a container more memory than it asks for.
-
-    Source: CapacityScheduler rounds up to multiples of the minimum; FairScheduler to multiples of an increment.
-    """
-    least, setting = _count(configuration(MEMORY_MINIMUM)), MEMORY_MINIMUM
-    given = step = least or 0
-    if (configuration("yarn.resourcemanager.scheduler.class") or "").endswith(".FairScheduler"):
-        names = ("yarn.resource-types.memory-mb.increment-allocation", "yarn.scheduler.increment-allocation-mb")
-        found = ((name, _count(configuration(name))) for name in names)
-        setting, step = next(((name, count) for name, count in found if count), (names[1], 1024))
+    """Return a line where YARN gives a container more memory than it asks for."""
+    given, step, setting = memory_steps(configuration)
     if step:
         given = max(given, -(-resources.memory_mib // step) * step)
     if given <= resources.memory_mib:
         return []
     return [f"memory {resources.memory_mib} MiB of each container is raised to {given} MiB ({setting})"]
+
+
+def memory_steps(configuration: Configuration) -> tuple[int, int, str]:
+    """Return the least memory that a container gets [MiB], of what it is a multiple [MiB], and the setting of that; 0:
+    not known.
+
+    Source: CapacityScheduler rounds up to multiples of the minimum; FairScheduler to multiples of an increment.
+    """
+    least, setting = _count(configuration(MEMORY_MINIMUM)) or 0, MEMORY_MINIMUM
+    step = least
+    if (configuration("yarn.resourcemanager.scheduler.class") or "").endswith(".FairScheduler"):
+        names = ("yarn.resource-types.memory-mb.increment-allocation", "yarn.scheduler.increment-allocation-mb")
+        found = ((name, _count(configuration(name))) for name in names)
+        setting, step = next(((name, count) for name, count in found if count), (names[1], 1024))
+    return least, step, setting
 
 
 def check_nodes(resources: Resources, placement: Placement, dialect: Dialect, nodes: Sequence[NodeInfo]) -> list[str]:

@@ -6,6 +6,7 @@ not in a form that we know, is a fact that is missing: no reason is made of it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from dlapp.cluster.reasons.change import smallest_change
 from dlapp.cluster.reasons.estimate import Job, StartEstimator, estimate
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, NAMES, VCORES, LimitFacts, NodeFacts, WaitFacts, asks_of, each
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes, never_fits
+from dlapp.cluster.yarn.client.preflight import memory_steps
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo, amounts
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import first_line, waiting_line
@@ -142,7 +144,7 @@ class ClusterFacts:
             return view
         waiting = choose(facts)
         if waiting.code != STARTING:
-            waiting = replace(waiting, change=smallest_change(facts))
+            waiting = replace(waiting, change=smallest_change(self._with_steps(facts)))
         if report.state is not State.RUNNING:
             share = max(self._share({MEMORY: one.memory_mib, VCORES: one.vcores}) for one in facts.asks or (NO_ASK,))
             job = Job(report.started_ms, None, None, share)
@@ -170,10 +172,16 @@ class ClusterFacts:
         shares = [self._share(each(one)) for one in facts.asks]
         return PlanFacts(
             facts=facts,
-            waiting=replace(waiting, change=smallest_change(facts), since_ms=None),
+            waiting=replace(waiting, change=smallest_change(self._with_steps(facts)), since_ms=None),
             estimate=self.estimate(queue, Job(now_ms, None, None, max(shares)), now_ms),
             nodes={one.role: tuple(node.host for node in fitting_nodes(facts, one)) for one in facts.asks},
         )
+
+    def _with_steps(self, facts: WaitFacts) -> WaitFacts:
+        """Return the facts with the steps in which the scheduler gives memory, for a change."""
+        with contextlib.suppress(DlappError):
+            return replace(facts, memory_step=memory_steps(self._session.rest().configuration)[1])
+        return facts
 
     def estimate(self, queue: str, job: Job, now_ms: int, *, exclude: AppReport | None = None) -> Estimate:
         """Return when a job that waits in a queue is expected to start; without a range where that cannot be told.
