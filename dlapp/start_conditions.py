@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dlapp.errors import SpecError
-from dlapp.id_text import is_application_id
+from dlapp.id_text import looks_like_id
 from dlapp.system.text import shown
 from dlapp.value import Value
 
@@ -32,13 +32,17 @@ class RequiredEnd(Enum):
 
 
 class After(Value):
-    """An application that another one waits for."""
+    """An application that another one waits for.
+
+    Args:
+        application_id: its whole id once it is submitted; before, another name that commands take, too.
+    """
 
     application_id: str
     end: RequiredEnd = RequiredEnd.OK
 
     def __post_init__(self) -> None:
-        if not is_application_id(self.application_id):
+        if not looks_like_id(self.application_id):
             raise SpecError("application.after", f"{shown(self.application_id)} is not an application's id")
 
     def __str__(self) -> str:
@@ -59,7 +63,7 @@ class Conditions(NamedTuple):
 
 
 def read_after(text: str) -> tuple[After, ...]:
-    """Return the applications that a text names: ``ID[:ok|any|failed], ...``.
+    """Return the applications that a text names: ``ID[:ok|any|failed], ...``; an id may be what commands take for one.
 
     Raises:
         ValueError: it names none, or one twice.
@@ -67,8 +71,8 @@ def read_after(text: str) -> tuple[After, ...]:
     found = []
     for one in filter(None, (part.strip() for part in re.split(r"[,\n]", text))):
         application_id, colon, end = one.partition(":")
-        if not is_application_id(application_id):
-            forms = "ID, ID:ok, ID:any or ID:failed, with the whole id of an application (dlapp-list -o id shows them)"
+        if not looks_like_id(application_id):
+            forms = "ID, ID:ok, ID:any or ID:failed, with the id of an application, its ending, or last"
             raise ValueError(f"{shown(one)} is not {forms}")
         try:
             found.append(After(application_id, RequiredEnd(end) if colon else RequiredEnd.OK))

@@ -28,6 +28,7 @@ ONE, TWO = "application_1700000000000_0001", "application_1700000000000_0002"
         ("", ()),
         (ONE, (After(ONE),)),
         (f"{ONE}:ok", (After(ONE, RequiredEnd.OK),)),
+        ("0042, last:any", (After("0042"), After("last", RequiredEnd.ANY))),
         (f" {ONE}:any ,\n{TWO}:failed,", (After(ONE, RequiredEnd.ANY), After(TWO, RequiredEnd.FAILED))),
     ],
 )
@@ -39,8 +40,8 @@ def test_a_file_names_ids_and_how_they_are_to_end(text: str, found: tuple[After,
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("0042", "is not ID, ID:ok, ID:any or ID:failed"),
-        ("last", "is not ID"),
+        ("the-first", "is not ID, ID:ok, ID:any or ID:failed"),
+        ("0042 0043", "is not ID"),
         (f"{ONE}:", "is neither ok nor any nor failed"),
         (f"{ONE}:succeeded", "is neither ok nor any nor failed"),
         (f"{ONE}:ok, {ONE}:failed", f"{ONE} appears twice"),
@@ -54,7 +55,7 @@ def test_anything_else_is_refused(text: str, problem: str) -> None:
 
 def test_a_program_cannot_make_what_a_file_cannot_say() -> None:
     with pytest.raises(SpecError, match="is not an application's id"):
-        After("0042")
+        After("the first")
     with pytest.raises(SpecError, match="appears twice"):
         AppSpec(username="u", appname="a", command=("true",), after=(After(ONE), After(ONE, RequiredEnd.ANY)))
 

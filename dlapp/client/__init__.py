@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from dlapp.errors import (
     Unreachable,
     UsageError,
 )
-from dlapp.id_text import is_application_id
+from dlapp.id_text import LAST, is_application_id, looks_like_id
 from dlapp.value import Closeable
 
 # What defines classes is loaded where it is needed: dlapp-status needs none of it.
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     AnyApplication = Application | ApplicationId | str
     """An application, its id, or text that `Client.resolve` takes: ``last``, an id, the ending of one."""
 
-LAST = "last"
 ENDED = ("FINISHED", "FAILED", "KILLED")
 """States of applications that have ended."""
 FINISHED_SHOWN = 20
@@ -79,7 +77,6 @@ _EXIT_BY_CAUSE = {
     "soft-killed": EXIT_KILLED,
     "killed": EXIT_KILLED,
 }
-_ENDING = re.compile(r"(?:([a-z]+)_)?[0-9_]*[0-9]", re.ASCII)
 
 
 class Client(Closeable):
@@ -761,6 +758,7 @@ class Client(Closeable):
             overrides=given,
             leave_out=lambda spec: self._brought_by_a_shell(spec, note),
             network_problem=self._network_problem,
+            resolve=self.resolve_text,
             origin=origin,
         )
         return Application(self, application_id)
@@ -794,6 +792,7 @@ class Client(Closeable):
             overrides=overrides or NO_OVERRIDES,
             leave_out=lambda spec: self._brought_by_a_shell(spec, note),
             network_problem=self._network_problem,
+            resolve=self.resolve_text,
         )
 
     def wait(
@@ -994,14 +993,6 @@ def exit_code_of(state: str, final_status: str, cause: str | None) -> int:
     if "KILLED" in (state, final_status):
         return EXIT_KILLED
     return 0 if final_status == "SUCCEEDED" else EXIT_FAILED
-
-
-def looks_like_id(text: str) -> bool:
-    """Return whether ``text`` could name an application: ``last``, or digits at the end of ``application_…``."""
-    if text == LAST:
-        return True
-    match = _ENDING.fullmatch(text)
-    return match is not None and "application".endswith(match[1] or "")
 
 
 def caller() -> str:

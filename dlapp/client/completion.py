@@ -11,9 +11,8 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlapp.client import LAST
 from dlapp.errors import DlappError
-from dlapp.id_text import is_application_id
+from dlapp.id_text import LAST, is_application_id
 from dlapp.system.files import check_own_directory
 
 if TYPE_CHECKING:

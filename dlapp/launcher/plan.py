@@ -16,7 +16,7 @@ from dlapp.config import Config
 from dlapp.launcher.application import ResolvedApplication, Source, read_application
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.scan import Scan
-from dlapp.launcher.submit import LeaveOut, NetworkProblem, check_engine, check_world
+from dlapp.launcher.submit import LeaveOut, NetworkProblem, Resolve, check_engine, check_world, with_whole_ids
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec
 from dlapp.storage.inputs import plan_input
@@ -33,6 +33,7 @@ def plan_submission(
     environ: Mapping[str, str] = os.environ,
     leave_out: LeaveOut = lambda spec: (),
     network_problem: NetworkProblem = lambda spec: "",
+    resolve: Resolve = str,
 ) -> dict[str, Any]:
     """Return what a submission would do and meet now, in the form of docs/json.md. Nothing is submitted or written.
 
@@ -44,6 +45,7 @@ def plan_submission(
         environ: of the caller.
         leave_out: gives gitignore patterns of what is not packed, besides the user's.
         network_problem: tells why the containers cannot have their network.
+        resolve: gives the whole id for another name of an application.
 
     Raises:
         FileRefused: the file has faults, input is missing, output may not be written.
@@ -53,6 +55,7 @@ def plan_submission(
     """
     notes: list[str] = []
     application = read_application(source, config, engine.info(), overrides, environ)
+    application = with_whole_ids(application, resolve)
     notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
     spec = application.spec
     scan = check_world(application, config, notes.append, leave_out(spec), network_problem(spec))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dlapp import __version__
 from dlapp.cluster import Engine
 from dlapp.config import Config
-from dlapp.errors import AskTooLarge, DlappError, SpecError
+from dlapp.errors import AskTooLarge, DlappError, NotFound, SpecError, UsageError
+from dlapp.id_text import is_application_id
 from dlapp.ids import ApplicationId
 from dlapp.launcher.application import (
     RecordedFile,
@@ -44,6 +45,7 @@ Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
 LeaveOut = Callable[[AppSpec], Sequence[str]]
 NetworkProblem = Callable[[AppSpec], str]
+Resolve = Callable[[str], str]
 
 MOST_NAMED = 5
 PAGE_S = 0.5
@@ -68,6 +70,7 @@ def launch(
     environ: Mapping[str, str] = os.environ,
     leave_out: LeaveOut = lambda spec: (),
     network_problem: NetworkProblem = lambda spec: "",
+    resolve: Resolve = str,
     origin: Origin | None = None,
 ) -> ApplicationId:
     """Check, pack and submit what a properties file, or a spec in place of one, describes.
@@ -83,6 +86,7 @@ def launch(
         environ: of the caller; a plain process gets `ENVIRONMENT` of it, and the program what pass_env names.
         leave_out: gives gitignore patterns of what is not packed, besides the user's: what dlapp has put there.
         network_problem: tells why the containers cannot have their network, as far as that can be seen from here.
+        resolve: gives the whole id for another name of an application.
         origin: the application that is submitted once more; None: it is a new one.
 
     Raises:
@@ -100,6 +104,7 @@ def launch(
             origin.check_variables(application, overrides)
             spec = origin.checked_spec(application.spec, application.hdfs)
             application = replace(application, spec=spec)
+        application = with_whole_ids(application, resolve)
         notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
         problem = network_problem(application.spec)
         is_packed = origin is not None and bool(origin.archive)
@@ -198,14 +203,35 @@ def _step(say: Say, name: str, ok: str) -> Iterator[None]:
     say(f"{name} : {ok}")
 
 
+def with_whole_ids(application: ResolvedApplication, resolve: Resolve) -> ResolvedApplication:
+    """Return the request with the whole ids of the applications that it waits for (``after``).
+
+    Args:
+        application: as it was read.
+        resolve: gives the whole id for another name of an application.
+
+    Raises:
+        FileRefused: there is no such application, or there are several.
+    """
+    after = application.spec.after
+    if all(is_application_id(one.application_id) for one in after):
+        return application
+    try:
+        found = tuple(replace(one, application_id=resolve(one.application_id)) for one in after)
+        return replace(application, spec=replace(application.spec, after=found))
+    except (NotFound, UsageError) as error:
+        problem = error.problem if isinstance(error, SpecError) else str(error)
+        refused = SpecError("application.after", problem)
+        _refuse(application, refused)
+        raise refused from error
+
+
 def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
     """Check the request with the engine; refuse a key that it cannot honour, with its line."""
     try:
         return engine.check(application.spec)
     except SpecError as refused:
-        faults = Faults(application.properties.path)
-        add_refusal(faults, application.properties, refused)
-        faults.refuse()
+        _refuse(application, refused)
         raise
     except AskTooLarge as refused:
         if not refused.field:
@@ -215,6 +241,13 @@ def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
             section = "resources"
         field = f"{section}.{key}" if key else section
         raise AskTooLarge(f"{application.properties.place(section, key)}: {field}: {refused}", field) from refused
+
+
+def _refuse(application: ResolvedApplication, refused: SpecError) -> None:
+    """Refuse the file with the line of a value that is refused, if it has one."""
+    faults = Faults(application.properties.path)
+    add_refusal(faults, application.properties, refused)
+    faults.refuse()
 
 
 def check_world(

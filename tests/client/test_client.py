@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import dlapp.client
-from dlapp.client import Client, exit_code, looks_like_id
+from dlapp.client import Client, exit_code
 from dlapp.cluster import LogFiles
 from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound, TimedOut, UsageError
+from dlapp.id_text import looks_like_id
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.serialization import to_json

@@ -33,7 +33,7 @@ def test_applications_wait_for_others_or_a_release_over_restarts_and_start_or_en
         return launch(properties(tmp_path, "true", name=name, application=application))
 
     # Not more: YARN runs three ApplicationMasters at once here.
-    bad, held = waiting("bad", after=f"{first}:failed"), waiting("held", after=first, hold="true")
+    bad, held = waiting("bad", after=f"{first}:failed"), waiting("held", after=first.partition("_")[2], hold="true")
     for one, how in ((bad, "failed"), (held, "ok")):
         expected = "dependency", f"waits for the end of {first} ({how})"
         wait_for(f"the reason of {one}", lambda one=one, expected=expected: reason(one) == expected, END_S)  # type: ignore[misc]

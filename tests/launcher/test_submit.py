@@ -15,7 +15,7 @@ import pytest
 
 from dlapp.cluster import EngineInfo
 from dlapp.config import load_config
-from dlapp.errors import AskTooLarge, DlappError, FileRefused, SpecError, Unreachable, UsageError
+from dlapp.errors import AskTooLarge, DlappError, FileRefused, NotFound, SpecError, Unreachable, UsageError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.launcher.application import os_user
 from dlapp.launcher.properties import Properties
@@ -23,6 +23,7 @@ from dlapp.launcher.submit import launch, print_spec
 from dlapp.locations import local_path
 from dlapp.serialization import from_json
 from dlapp.spec import AppSpec, Secrets, Submission
+from dlapp.start_conditions import After, RequiredEnd
 from dlapp.storage.commit import commit, part_location
 
 ID = "application_1474893803111_0042"
@@ -114,7 +115,14 @@ class Launch:
             say=self.said.append,
             note=self.noted.append,
             environ=environ,
+            resolve=self.resolve,
         )
+
+    def resolve(self, name: str) -> str:
+        """Return the id for a name of an application, as a client with one application does."""
+        if name in ("last", "42"):
+            return ID
+        raise NotFound(f"no application's id ends with {name!r}")
 
     def refused(self) -> list[str]:
         """Launch and be refused: the faults without the file's name."""
@@ -149,6 +157,25 @@ def test_the_originals_lines_are_printed_to_the_character(launched: Launch) -> N
         "DL App Resources = 1 container, each with memory 4096 MiB, vcores 1, gcores 0",
     ]
     assert launched.noted == []
+
+
+def test_what_an_application_waits_for_has_the_names_that_commands_take(launched: Launch) -> None:
+    launched.text = ORIGINAL.replace("[application]\n", "[application]\nafter=last:any\n")
+    launched()
+    assert launched.engine.submitted[0][0].spec.after == (After(ID, RequiredEnd.ANY),)
+
+
+@pytest.mark.parametrize(
+    ("after", "problem"),
+    [("41", "no application's id ends with '41'"), ("42, last:any", f"{ID} appears twice")],
+)
+def test_an_application_to_wait_for_that_is_not_there_or_named_twice_is_refused_with_its_line(
+    launched: Launch, after: str, problem: str
+) -> None:
+    launched.text = ORIGINAL.replace("[application]\n", f"[application]\nafter={after}\n")
+    (fault,) = launched.refused()
+    assert fault.startswith("2: ")
+    assert problem in fault
 
 
 def test_what_is_submitted_is_the_spec_the_packed_workspace_and_apart_from_it_the_secrets(launched: Launch) -> None:

@@ -22,7 +22,7 @@ def targets(client: Client, words: Sequence[str], name: str) -> tuple[list[Appli
         UsageError: no ID, or one that is ambiguous.
         NotFound, Denied: see `Client.resolve`.
     """
-    from dlapp.client import looks_like_id
+    from dlapp.id_text import looks_like_id
 
     if not words:
         raise UsageError(f"which application? {name} ID, or {name} USER ID (dlapp-list shows them)")
