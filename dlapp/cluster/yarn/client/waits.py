@@ -129,6 +129,7 @@ class ClusterFacts:
         limits = limits_of(self._queues, queue, user, whole)
         name = queue.rpartition(".")[2]
         leaves = [one for one in self._queues if one.leaf and one.state == "RUNNING" and one.name != name]
+        leaves = [one for one in leaves if _may_submit(self._queues, one, user)]
         return WaitFacts(
             asks=tuple(asks),
             nodes=nodes,
@@ -373,6 +374,22 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
     if (of_user := _user_limit(leaf, user, whole)) is not None:
         limits.append(of_user)
     return tuple(limits)
+
+
+def _may_submit(queues: Sequence[QueueInfo], queue: QueueInfo, user: str) -> bool:
+    """Return whether a user may submit to a queue, as far as it tells; by groups nobody is known to.
+
+    Who may submit to a queue may submit to those below it. Source: CapacityScheduler.md, Queue Properties.
+    """
+    lists = []
+    for one in queues:
+        if queue.path == one.path or queue.path.startswith(f"{one.path}."):
+            told: Any = _object(one.raw.get("queueAcls")).get("queueAcl") or ()
+            for acl in told if isinstance(told, list) else [told]:
+                if "SUBMIT" in str(_object(acl).get("accessType")):
+                    lists.append(str(_object(acl).get("accessControlList")))
+    users = [one.split(" ", 1)[0].split(",") for one in lists]
+    return not lists or any(one.strip() == "*" for one in lists) or any(user in names for names in users)
 
 
 def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitFacts | None:

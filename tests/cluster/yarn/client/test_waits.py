@@ -75,6 +75,9 @@ class Server:
     def in_queue(self, _: str, *, ended_since_ms: int | None = None) -> Any:
         return [] if ended_since_ms is not None else _given(self._applications)
 
+    def configuration(self, name: str) -> str | None:
+        return "256" if name == "yarn.scheduler.minimum-allocation-mb" else None
+
     def report(self, _: ApplicationId) -> AppReport:
         return self._now or report()
 
@@ -112,6 +115,19 @@ def test_a_container_that_yarn_has_just_given_is_no_reason_for_a_wait() -> None:
     found = facts(Server([FULL], [node("a", 4)], now=now)).explained(report(), view()).waiting
     assert found is not None
     assert (found.code, found.message) == ("starting", now.diagnostics)
+
+
+def test_a_queue_that_the_user_may_not_submit_to_is_no_change() -> None:
+    def guarded(*acls: str) -> QueueInfo:
+        told = [{"accessType": "SUBMIT_APPLICATIONS", "accessControlList": one} for one in acls]
+        told.append({"accessType": "ADMINISTER_QUEUE", "accessControlList": "*"})
+        return queue("large", (8192, 16, 8), (0, 0, 0), queueAcls={"queueAcl": told})
+
+    for acls, is_named in ((("anna,tony ops",), True), (("anna ops",), False), ((" ",), False), (("*",), True)):
+        server = Server([FULL, guarded(*acls)], [node("a", 4)])
+        found = facts(server).in_full(report(State.RUNNING), view(lacking=(ASK,)), 10).waiting
+        assert found is not None
+        assert found.change.startswith("queue large") == is_named
 
 
 def test_hosts_with_gpus_in_quarantine_are_named_by_the_applicationmasters_word() -> None:
