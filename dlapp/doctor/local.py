@@ -5,13 +5,18 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dlapp import __version__
 from dlapp.config import Config
 from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, warned
+from dlapp.errors import ConfigError
 from dlapp.system import locks
 from dlapp.system.files import closing_fd
-from dlapp.system.text import human_size
+from dlapp.system.text import counted, human_size, short_duration
+
+if TYPE_CHECKING:
+    from dlapp.cluster.local.state import StateDir
 
 LEAST_FREE_BYTES, ENOUGH_FREE_BYTES = 64 << 20, 1 << 30
 LEAST_FREE_FILES = 1000
@@ -68,6 +73,31 @@ def _state(config: Config) -> Iterator[Finding]:
     with Queue(state) as queue:
         unsettled = queue.count_unsettled(os.geteuid())
     yield passed("local.queue", f"embedded engine {__version__}; {unsettled} of your applications wait or run")
+    yield from _policy(state)
+
+
+def _policy(state: StateDir) -> Iterator[Finding]:
+    """Yield the rules of the queue for this user; what is wrong in the operator's file is a finding of the node."""
+    from dlapp.cluster.local import queue_state
+
+    try:
+        policy = queue_state.read_policy()
+    except ConfigError:
+        return
+    most, queued, uid = policy.gcores_of(state.uid), policy.user_queued, state.uid
+    words = [
+        "no limit of GPUs" if most is None else f"{counted(most, 'GPUs')} at a time for your applications",
+        "no limit of waiting ones" if queued is None else f"{queued} of them may wait",
+        f"waiting raises a priority every {short_duration(int(policy.raise_after_s))}",
+    ]
+    if state.shared:
+        unit = "GPU-hours" if policy.charge == "gcores" else "core-hours"
+        words.append(f"priorities above {policy.cap_of(uid)} do not count against other users")
+        half = short_duration(int(policy.half_life_s))
+        words.append(f"who used fewer {unit} recently comes first, each counts half after {half}")
+    has_file = os.path.lexists(queue_state.POLICY_FILE)
+    where = queue_state.POLICY_FILE if has_file else f"the defaults, there is no {queue_state.POLICY_FILE}"
+    yield passed("local.policy", f"{'; '.join(words)} ({where})")
 
 
 def _disk(path: str) -> Finding:

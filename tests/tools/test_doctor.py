@@ -50,9 +50,11 @@ def doctor(tmp_path: Path) -> Doctor:
 
 def test_a_machine_that_is_well_has_a_line_for_each_assumption(doctor: Doctor) -> None:
     found = doctor.findings()
-    subjects = {"local.state_dir", "local.disk", "local.locks", "local.queue", "local.capacity", "docker"}
+    subjects = {"local.state_dir", "local.disk", "local.locks", "local.queue", "local.policy", "local.capacity"}
+    subjects.add("docker")
     assert subjects <= set(found)
     assert {found[name]["verdict"] for name in ("local.locks", "local.queue", "payload.bash")} == {"pass"}
+    assert "waiting raises a priority every 1 d" in found["local.policy"]["found"]
     assert any(name.startswith("gpu") for name in found)
     assert found["docker"]["verdict"] == "warn"
     assert "start dockerd or set runtime.docker.host" in found["docker"]["repair"]
