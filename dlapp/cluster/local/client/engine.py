@@ -230,10 +230,12 @@ class LocalEngine(Closeable):
 
         Raises:
             AskTooLarge: it can never be met, with the amounts.
-            Denied: the ledger of GPUs does not serve this user; the message says what root can do.
+            Denied: this user may not run what is to run it, or the ledger of GPUs does not serve this user; the message
+                says what root can do.
         """
         from dlapp.cluster.local.queue_state import read_policy
 
+        self._check_program()
         capacity = self.capacity()
         for role in spec.roles:
             if (never := schedule.too_large(Amounts(*role.resources.times(1)), capacity)) is not None:
@@ -274,6 +276,18 @@ class LocalEngine(Closeable):
             if owners := other_users.owners_of(self._state, application_id):
                 return f"{application_id} is {user_name(owners[0].uid)}'s; it can wait for your own applications only"
         return f"{application_id} is not known on this machine (dlapp-list shows what is)"
+
+    def _check_program(self) -> None:
+        """Refuse a submission that nobody could start: its processes are new ones, of this user. Raises Denied."""
+        python, *words = self._program
+        closed = [] if os.access(python, os.X_OK, effective_ids=True) else [python]
+        closed += [one for one in words if one.endswith(".py") and not os.access(one, os.R_OK, effective_ids=True)]
+        if closed:
+            what = "run" if closed[0] == python else "read"
+            raise Denied(
+                f"{user_name(self._uid)} may not {what} {closed[0]}, with which applications are started: install dlapp "
+                "where all its users can read it, not in a home directory"
+            )
 
     def _check_ledger(self) -> None:
         from dlapp.system.files import UntrustedFile
