@@ -1,8 +1,8 @@
 """Turns of the users of a machine's queue: each runner makes the same pass, and starts what is its own user's.
 
 A runner counts what is another user's turn as started. So it waits for a runner that hangs, or that decides otherwise
-(an earlier version of dlapp); after `PASSED_OVER_S` that user is passed over, until the application whose turn it was
-has started or is gone.
+(an earlier version of dlapp); after `PASSED_OVER_S` that user is passed over, until one of that user's applications has
+started. What a user submits anew in place of an application does not begin the time again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from dlapp.scheduler.values import Policy, Schedule
 
 PASSED_OVER_S = 30.0
-"""How long a runner may take to start what is its user's turn."""
+"""How long a runner may take to start what is its user's turn, in all since the user's last start."""
+FORGIVEN_S = 3600.0
+"""After this time a user who was passed over has a turn again."""
 USAGE_HALF_LIVES = 10
 """After so many half-lives usage is forgotten: a thousandth of it counts."""
 
@@ -40,8 +42,11 @@ class QueuePasses:
         self._state, self._reader = state, QueueReader(state)
         self._policy: Policy | None = None
         self._policy_file: tuple[int, ...] | None = None  # identity and times of the file that it was read from
-        self._turns: dict[str, float] = {}  # ids of others' applications -> since when it is their turn [s, monotonic]
-        self._passed_over: dict[int, str] = {}  # uids of users who did not take their turn -> the application
+        self._turns: set[int] = set()  # uids of other users whose turn it was in the last pass
+        self._decided_at = 0.0  # the last pass [s, monotonic]
+        self._idle_s: dict[int, float] = {}  # by uid, how long it was a user's turn since the last start
+        self._passed_over: dict[int, float] = {}  # uids of users who did not take their turn -> since when
+        self._started_ns: dict[int, int] = {}  # by uid, the last start that is known [ns since 1970]
 
     def read(self, rows: Iterable[ApplicationRow]) -> QueueContents:
         """Read the queue; see `QueueReader.read`."""
@@ -58,20 +63,30 @@ class QueuePasses:
         Raises:
             ConfigError: the operator's file is not to be trusted, or something in it cannot be meant.
         """
-        own, waiting = self._state.uid, {row.id for row in contents.waiting}
-        self._passed_over = {uid: one for uid, one in self._passed_over.items() if one in waiting}
+        own, now = self._state.uid, time.monotonic()
+        self._count_turns(contents, now)
         users = {row.uid for row in contents.waiting} - {own}
         absent = {uid for uid in users if not spool.has_runner(self._state.of(uid))} | self._passed_over.keys()
         policy, now_s = self._read_policy(), time.time()
         state = state_of(contents, capacity, policy, now_s, absent=absent, others_gcores=others_gcores)
         found = decide(state, policy, now_s)
-        turns = {one.job.id: one.job.user for one in found.decisions if one.starts and one.job.user != own}
-        now = time.monotonic()
-        self._turns = {one: self._turns.get(one, now) for one in turns}
-        for one, since in self._turns.items():
-            if now - since >= PASSED_OVER_S:
-                self._passed_over[turns[one]] = one
+        self._turns, self._decided_at = {one.job.user for one in found.decisions if one.starts} - {own}, now
         return found
+
+    def _count_turns(self, contents: QueueContents, now: float) -> None:
+        """Count for how long users have not taken their turn, and begin again with each start of theirs."""
+        passed_s = now - self._decided_at
+        for uid in self._turns if passed_s <= PASSED_OVER_S else ():  # after a longer pause nothing is known
+            self._idle_s[uid] = self._idle_s.get(uid, 0.0) + passed_s
+        starts = [(one.uid, one.started_ns) for one in contents.past]
+        for uid, started_ns in (*starts, *((row.uid, row.used_since_ns) for row in contents.running)):
+            if started_ns > self._started_ns.get(uid, 0):
+                self._started_ns[uid] = started_ns
+                self._idle_s.pop(uid, None)
+                self._passed_over.pop(uid, None)
+        for uid, idle_s in list(self._idle_s.items()):
+            if idle_s >= PASSED_OVER_S and now - self._passed_over.setdefault(uid, now) >= FORGIVEN_S:
+                del self._idle_s[uid], self._passed_over[uid]
 
     def forget_usage(self, now_s: float) -> None:
         """Forget usage of this user that counts no more."""
