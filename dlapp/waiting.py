@@ -26,6 +26,8 @@ NODES_FULL = "nodes_full"
 SERVICE_AWAY = "service_away"
 STARTING = "starting"
 
+LEAST_SAMPLES = 20
+"""So many applications must have waited before, for an estimate of a start."""
 CODES = (
     *(NEVER_FITS, DEPENDENCY, HELD, QUEUE_LIMIT, USER_LIMIT, AM_LIMIT, LABEL, EXCLUDED_NODES, GPUS_QUARANTINED),
     *(GPUS_FRAGMENTED, GANG_PARTIAL, NODES_FULL, SERVICE_AWAY, STARTING),
@@ -76,6 +78,8 @@ class Waiting(Value, kw_only=True):
         change: the smallest change of the application with which it would start now; empty: none was found, or was not
             looked for.
         estimate: None: it was not asked for.
+        reserved_ms: when it can start at the latest, if all that runs takes as long as it may and nothing comes before
+            it [ms since 1970]; None: it has no reservation, or that has no time.
     """
 
     code: str
@@ -87,6 +91,7 @@ class Waiting(Value, kw_only=True):
     ahead: tuple[Ahead, ...] = ()
     change: str = ""
     estimate: Estimate | None = None
+    reserved_ms: int | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 

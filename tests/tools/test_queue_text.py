@@ -95,15 +95,16 @@ def test_a_terminal_gets_what_fits(columns: int) -> None:
     head = lines[0].split()
     assert [name for name in ("#", "ID", "STATE", "GPUS", "START", "WHY") if name not in head] == []
     assert "4m to 31m" in lines[2]
-    assert "nodes_full" in lines[2]
+    assert "needs 4 GPU" in lines[2]
+    assert ("nodes_full: needs" in lines[2]) == (columns == 200), "code and words only where both have room"
 
 
 def test_the_table_on_60_columns() -> None:
     assert fitted_queue_lines(sample()["applications"], NOW_MS, 60)[:4] == [
         "#  ID    USER    STATE       GPUS  START      WHY",
         "-  0005  tony    running     4     -          -",
-        "1  0003  tony    waiting     4     4m to 31m  nodes_full: n…",
-        "2  0002  someb…  waiting     4     -          nodes_full: w…",
+        "1  0003  tony    waiting     4     4m to 31m  needs 4 GPUs …",
+        "2  0002  someb…  waiting     4     -          waiting: 1 ah…",
     ]
 
 
@@ -122,6 +123,17 @@ def test_shares_have_a_table_of_their_own() -> None:
 def test_an_expected_start_is_told_from_now(earliest_s: float, latest_s: float, text: str) -> None:
     start = {"earliest_ms": NOW_MS + int(earliest_s * 1000), "latest_ms": NOW_MS + int(latest_s * 1000)}
     assert start_text(start, NOW_MS) == text
+
+
+@pytest.mark.parametrize(
+    ("start", "reserved_s", "text"),
+    [(None, 1200, "within 20m"), ((240, 1860), 1200, "4m to 20m"), ((240, 600), 1200, "4m to 10m"), (None, -1, "")],
+)
+def test_a_reservation_bounds_the_expected_start(start: tuple[int, int] | None, reserved_s: int, text: str) -> None:
+    found = None
+    if start is not None:
+        found = {"earliest_ms": NOW_MS + start[0] * 1000, "latest_ms": NOW_MS + start[1] * 1000}
+    assert start_text(found, NOW_MS, NOW_MS + reserved_s * 1000) == text
 
 
 def test_an_unknown_start_is_no_text() -> None:

@@ -87,9 +87,22 @@ def test_the_reason_is_shown_in_full() -> None:
     ]
 
 
+def test_the_latest_start_is_that_of_the_reservation() -> None:
+    (line,) = [
+        one
+        for one in why_lines(view(waiting=WAITING | {"reserved_ms": NOW_MS + 1_200_000}), NOW_MS)
+        if one.startswith("latest")
+    ]
+    assert line == (
+        "latest : in 0:20:00 (2023-11-14 22:33:20), if what runs takes as long as it may and nothing comes before it"
+    )
+    over = why_lines(view(waiting=WAITING | {"reserved_ms": NOW_MS - 1}), NOW_MS)
+    assert not [one for one in over if one.startswith("latest")]
+
+
 def test_a_short_history_is_said_to_be_one() -> None:
     said = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 3}, NOW_MS)
-    assert said == "not known: the history is too short (3 applications to learn from)"
+    assert said == "not known: an estimate needs 20 applications that waited before (so far 3)"
     soon = {"earliest_ms": NOW_MS, "latest_ms": NOW_MS + 60_000, "coverage": None, "samples": 0}
     assert estimate_text(soon, NOW_MS).startswith("now to in 0:01:00 (")
     assert estimate_text(soon, NOW_MS).endswith("how often such estimates hold is not known yet")
@@ -190,7 +203,7 @@ def test_a_plan_is_shown() -> None:
         "queue small  gcores    4      1          2",
         "nodes : host02",
         "now : needs 4 GPUs on one node, the most on a node is 2 (nodes_full)",
-        "start : not known: the history is too short (1 application to learn from)",
+        "start : not known: an estimate needs 20 applications that waited before (so far 1)",
         "GPU-hours : 8 at most",
     ]
     assert plan_lines(plan | {"gpu_hours_most": None}, NOW_MS)[-1] == "GPU-hours : no limit (max_runtime is not set)"

@@ -17,10 +17,9 @@ from bisect import bisect_right, insort
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dlapp.waiting import Estimate
+from dlapp.waiting import LEAST_SAMPLES, Estimate
 
 COVERAGE = 0.8
-LEAST_SAMPLES = 20
 MOST_JOBS = 400
 """Of the history the latest so many are looked at."""
 _NEAREST = 150

@@ -39,6 +39,12 @@ def fitted_queue_lines(views: Sequence[View], now_ms: int, columns: int) -> list
     ]
     plain = {name for name in _DROPPED[:2] if {row[name] for row in rows} <= {NOTHING, "default"}}
     names = [name for name in _HEAD if name not in plain]
+    lines = fitted_table(names, rows, columns, dropped=_DROPPED, least=_LEAST)
+    if not any(line.endswith("…") for line in lines):
+        return lines
+    # There is no room for code and words: the words say more.
+    for row, view in zip(rows, views, strict=True):
+        row["WHY"] = one_line((view.get("waiting") or {}).get("message") or NOTHING)
     return fitted_table(names, rows, columns, dropped=_DROPPED, least=_LEAST)
 
 
@@ -50,11 +56,21 @@ def share_lines(shares: Sequence[Mapping[str, Any]]) -> list[str]:
     return table(("USER", "QUEUE", "SHARE", ""), rows)
 
 
-def start_text(start: Mapping[str, Any] | None, now_ms: int) -> str:
-    """Return when an application is expected to start, from now: ``now``, ``4m to 31m``; empty: not known."""
+def start_text(start: Mapping[str, Any] | None, now_ms: int, reserved_ms: int | None = None) -> str:
+    """Return when an application is expected to start, from now: ``now``, ``4m to 31m``; empty: not known.
+
+    Args:
+        start: the estimate.
+        now_ms: the time [ms since 1970].
+        reserved_ms: its latest start [ms since 1970]; None: not known.
+    """
     earliest_ms, latest_ms = (start or {}).get("earliest_ms"), (start or {}).get("latest_ms")
+    if reserved_ms is not None and reserved_ms <= now_ms:
+        reserved_ms = None  # what runs is about to be ended
     if earliest_ms is None or latest_ms is None:
-        return ""
+        return "" if reserved_ms is None else f"within {age_text(reserved_ms - now_ms)}"
+    if reserved_ms is not None:
+        earliest_ms, latest_ms = min(earliest_ms, reserved_ms), min(latest_ms, reserved_ms)
     early, late = (age_text(at_ms - now_ms) for at_ms in (earliest_ms, latest_ms))
     if latest_ms - now_ms < 1000:
         return "now"
@@ -82,7 +98,7 @@ QUEUE_COLUMNS: Mapping[str, Column] = {
     "PLACE": lambda view, _: "" if view["place"] is None else str(view["place"]),
     "STATE": lambda view, _: state_of(view),
     "TIME": _time,
-    "START": lambda view, now_ms: start_text(view["start"], now_ms),
+    "START": lambda view, now_ms: start_text(view["start"], now_ms, (view.get("waiting") or {}).get("reserved_ms")),
     "CODE": COLUMNS["WHY"],
     "WHY": _why,
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from dlapp.tools.display.status import headline
 from dlapp.tools.display.view import NOTHING, View, elapsed, ended, local_time, table
+from dlapp.waiting import LEAST_SAMPLES
 
 _UNITS = (("memory", "MEMORY"), ("vcores", "VCORES"), ("gcores", "GPUS"))
 
@@ -35,6 +36,9 @@ def why_lines(view: View, now_ms: int) -> list[str]:
     lines.append(f"change : {waiting.get('change') or 'none was found with which it would start now'}")
     if estimate := waiting.get("estimate"):
         lines.append(f"start : {estimate_text(estimate, now_ms)}")
+    if (latest_ms := waiting.get("reserved_ms")) is not None and latest_ms > now_ms:
+        span = f"in {_span(latest_ms - now_ms)} ({_time(latest_ms)})"
+        lines.append(f"latest : {span}, if what runs takes as long as it may and nothing comes before it")
     return lines + _ahead_lines(waiting)
 
 
@@ -43,7 +47,7 @@ def estimate_text(estimate: Mapping[str, Any], now_ms: int) -> str:
     earliest_ms, latest_ms = estimate.get("earliest_ms"), estimate.get("latest_ms")
     if earliest_ms is None or latest_ms is None:
         count = estimate.get("samples", 0)
-        return f"not known: the history is too short ({count} application{'' if count == 1 else 's'} to learn from)"
+        return f"not known: an estimate needs {LEAST_SAMPLES} applications that waited before (so far {count})"
     early = "now" if earliest_ms - now_ms < 1000 else f"in {_span(earliest_ms - now_ms)}"
     text = f"{early} to in {_span(latest_ms - now_ms)} ({_time(earliest_ms)} to {_time(latest_ms)})"
     if (coverage := estimate.get("coverage")) is None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from dlapp.cluster.local.queue_state import QueueContents, QueueReader, read_pol
 from dlapp.cluster.local.runner.main import Runner
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.spool import SpoolEntry
+from dlapp.config import load_config
 from dlapp.errors import AskTooLarge, ConfigError, Denied
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.values import Policy
@@ -302,6 +304,38 @@ def test_limits_refuse_at_submission(engine: LocalEngine, policy_file: Path, mon
         submit(engine, "finish")
 
 
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        ((__file__, "main.py"), "may not run .*test_queue_state.py"),
+        (("/bin/true", "/nowhere/main.py"), "may not read /nowhere/main.py"),
+    ],
+)
+def test_a_submission_that_nobody_could_start_is_refused(
+    tmp_path: Path, program: tuple[str, str], problem: str
+) -> None:
+    config = load_config({"local.state_dir": str(tmp_path / "state")}, environ={})
+    with LocalEngine(config, program=program) as engine, pytest.raises(Denied, match=problem):
+        engine.check(spec_of())
+
+
+# ---- the reservation ----
+
+
+def test_the_latest_start_of_the_reservation_is_shown(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = make_application(engine, "waiting"), make_application(engine, "waiting")
+    now_ms = time.time_ns() // 1_000_000
+    runner = Runner(engine.state, engine._settings, -1)
+    monkeypatch.setattr(runner, "_capacity", lambda: Amounts(1, 8, 0))
+    for limit_s, latest_ms in ((300, now_ms + 300_000), (310, now_ms + 300_000), (600, now_ms + 600_000), (None, None)):
+        change(engine, first, state=RUNNING, started_ms=now_ms, runs_at_most_s=limit_s)
+        runner._start_what_fits()
+        waiting = engine.view_in_full_json(second)["waiting"]
+        assert waiting["code"] == "nodes_full"
+        assert waiting["reserved_ms"] == (latest_ms if latest_ms is None else pytest.approx(latest_ms, abs=2))
+    runner._queue.close()
+
+
 # ---- turns ----
 
 
@@ -338,13 +372,32 @@ def test_who_does_not_start_what_is_its_turn_is_passed_over_until_it_did(
     monkeypatch.setattr("dlapp.cluster.local.runner.queue_pass.time.monotonic", lambda: clock[0])
     found, contents = make_turns(), both()
     other, own = (row.id for row in contents.waiting)
-    for passed_s, first in ((0, other), (29, other), (1, other), (1, own), (600, own)):
+    for passed_s, first in ((0, other), (29, other), (1, own), (600, own)):
         clock[0] += passed_s
         assert starts(found, contents) == [first]
-    following = row_of(entry(3, gcores=8))
-    started = QueueContents([following, contents.waiting[1]], [], [])
-    assert starts(found, started) == [own]  # which came before it
-    assert starts(found, QueueContents([following], [], [])) == [following.id]
+    following = QueueContents([row_of(entry(3, gcores=8))], [], [])
+    assert starts(found, following) == []
+    running = row_of(entry(1, phase=spool.RUNNING)._replace(started_ns=5))
+    assert starts(found, following._replace(running=[running])) == [following.waiting[0].id]
+
+
+def test_who_submits_another_one_in_place_of_what_does_not_start_does_not_hold_up_the_queue(
+    make_turns: Callable[..., QueuePasses], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("dlapp.cluster.local.runner.queue_pass.time.monotonic", lambda: clock[0])
+    found, own = make_turns(), row_of(entry(1000, os.geteuid(), gcores=8))
+    firsts = []
+    for number in range(100):
+        clock[0] += 0.5
+        replaced = row_of(entry(1 + number // 50, gcores=8))
+        # Between the two there is a pass that sees neither.
+        waiting = [own] if number % 50 == 49 else [replaced, own]
+        firsts += starts(found, QueueContents(waiting, [], []))[:1]
+    assert firsts.index(own.id) == 49
+    assert set(firsts[61:]) == {own.id}
+    clock[0] += 3600
+    assert starts(found, QueueContents([replaced, own], [], [])) == [replaced.id]
 
 
 def test_gpus_that_others_hold_are_not_given_out(make_turns: Callable[..., QueuePasses]) -> None:

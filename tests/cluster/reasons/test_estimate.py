@@ -7,7 +7,8 @@ import statistics
 
 import pytest
 
-from dlapp.cluster.reasons.estimate import COVERAGE, LEAST_SAMPLES, Job, estimate
+from dlapp.cluster.reasons.estimate import COVERAGE, Job, estimate
+from dlapp.waiting import LEAST_SAMPLES
 
 GPUS = 16
 

@@ -210,7 +210,8 @@ def test_a_queue_is_only_named_if_it_has_room_for_the_applicationmaster_too() ->
 
 
 @pytest.mark.parametrize(
-    ("step", "offered"), [(0, "3.5 GiB"), (256, "3.5 GiB"), (512, "3.5 GiB"), (1024, "3 GiB"), (3072, "3 GiB"), (4096, "")]
+    ("step", "offered"),
+    [(0, "3.5 GiB"), (256, "3.5 GiB"), (512, "3.5 GiB"), (1024, "3 GiB"), (3072, "3 GiB"), (4096, "")],
 )
 def test_less_memory_is_offered_in_the_steps_in_which_the_engine_gives_it(step: int, offered: str) -> None:
     nodes = (node("host02", left={"memory": 3600}),)

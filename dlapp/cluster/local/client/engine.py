@@ -285,8 +285,8 @@ class LocalEngine(Closeable):
         if closed:
             what = "run" if closed[0] == python else "read"
             raise Denied(
-                f"{user_name(self._uid)} may not {what} {closed[0]}, with which applications are started: install dlapp "
-                "where all its users can read it, not in a home directory"
+                f"{user_name(self._uid)} may not {what} {closed[0]}, with which applications are started: "
+                "install dlapp where all its users can read it, not in a home directory"
             )
 
     def _check_ledger(self) -> None:

@@ -97,6 +97,8 @@ HISTORY_S, BUSY_HISTORY_S = 3600.0, 600.0
 """Between two times that what is old is cleared, and how long that is put off while there is something to do."""
 MAX_ANNOUNCED = 100
 """How many applications without a place in the order get one in one look."""
+LATEST_STEP_MS = 60_000
+"""By how much the latest start of an application must have changed to be written down again."""
 TROUBLE_S = 2.0
 """Between two tries while the state cannot be written: the disk is full, say."""
 
@@ -143,6 +145,7 @@ class Runner:
         self._trouble = ""  # what keeps us from working, as it was said in the log
         self._is_troubled = False
         self._stay_until = time.monotonic() + STAY_S if stay else 0.0
+        self._reserved_ms: dict[int, int | None] = {}  # number of the row -> its latest start, as it was written down
         self._waiting_told_ms: dict[int, float | None] = {}  # number of the row -> when its user is told that it waits
         self._spare = None if spare is None else (os.pidfd_open(spare.pid), spare)  # with its pidfd
 
@@ -405,7 +408,7 @@ class Runner:
             elif not decision.starts:
                 continue
             if obstacle is not None:
-                self._tell(row, obstacle, capacity, free, running)
+                self._tell(row, obstacle, capacity, free, running, latest_s=decision.expected_s)
                 told.add(row.number)
                 if decision.starts:
                     break
@@ -431,6 +434,8 @@ class Runner:
         capacity: Amounts | None = None,
         free: Amounts | None = None,
         running: Sequence[ApplicationRow] = (),
+        *,
+        latest_s: float | None = None,
     ) -> None:
         """Write down why a row waits, with the facts about the machine where they say more.
 
@@ -439,17 +444,27 @@ class Runner:
             obstacle: in its way.
             capacity, free: of the machine; None: they say nothing here.
             running: all that run.
+            latest_s: when it can start at the latest [s since 1970]; None: not known.
         """
-        if row.reason == obstacle.text:
+        latest_ms = None if latest_s is None else int(latest_s * 1000)
+        if row.reason == obstacle.text and not self._is_other_time(row, latest_ms):
             return
+        self._reserved_ms[row.number] = latest_ms
         waiting = ""
         if capacity is not None and free is not None:
-            waiting = self._reason_of(row, obstacle, capacity, free, running)
+            waiting = self._reason_of(row, obstacle, capacity, free, running, latest_ms)
         elif obstacle.is_known:
             waiting = _reason_json(Waiting(code=obstacle.code, message=obstacle.text))
         with self._queue.change():
             self._queue.add_columns()
             self._queue.update(row.number, reason=obstacle.text, waiting=waiting)
+
+    def _is_other_time(self, row: ApplicationRow, latest_ms: int | None) -> bool:
+        """Return whether the latest start of a row is not about the one that was written down."""
+        before_ms = self._reserved_ms.get(row.number)
+        if latest_ms is None or before_ms is None:
+            return latest_ms != before_ms
+        return abs(latest_ms - before_ms) >= LATEST_STEP_MS  # what is overdue moves it on with each look
 
     def _start_if_fits(
         self, row: ApplicationRow, capacity: Amounts, free: Amounts, running: Sequence[ApplicationRow]
@@ -552,13 +567,14 @@ class Runner:
         capacity: Amounts,
         free: Amounts,
         running: Sequence[ApplicationRow],
+        latest_ms: int | None,
     ) -> str:
         """Return the reason in its JSON form; its words are those of the obstacle."""
         from dlapp.cluster.local.reasons import facts_of, whole_ask
         from dlapp.cluster.reasons.tiers import choose
         from dlapp.value import replace
 
-        reason = Waiting(code=obstacle.code, message=obstacle.text)
+        reason = Waiting(code=obstacle.code, message=obstacle.text, reserved_ms=latest_ms)
         if not obstacle.is_known:
             gpus = None
             if row.gcores:
@@ -569,7 +585,7 @@ class Runner:
                     capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
             found = choose(facts_of([whole_ask(row)], capacity, free, running, gpus=gpus))
             if found.code != STARTING:
-                reason = replace(found, message=obstacle.text)
+                reason = replace(found, message=obstacle.text, reserved_ms=latest_ms)
         return _reason_json(reason)
 
     def _start(self, row: ApplicationRow, capacity: Amounts) -> Obstacle | None:

@@ -79,7 +79,7 @@ def taken() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def answers() -> list[int]:
-    """What the webhook answers, one after the other; then 200."""
+    """Return the answers of the webhook, one after the other; then 200."""
     return []
 
 
