@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlapp.ids import ContainerId
+from dlapp.image_name import RegistryCredentials
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.value import Value
@@ -111,6 +112,7 @@ class LaunchSpec(Value):
         alone_s: how long the payload runs on while no ApplicationMaster is there; on one machine.
         unstored: a directory of this machine for outputs that cannot be stored where they belong; it outlives the
             container. Empty: there is none.
+        registry_credentials: the submitter's, for the image of this container; None: there are none.
         lease_timeout_s: how long GPUs that were granted are waited for: what is left of a payload before ends by then.
     """
 
@@ -129,6 +131,7 @@ class LaunchSpec(Value):
     lease_timeout_s: float = 30.0
     resource_managers: tuple[str, ...] = ()
     containers: int = 1
+    registry_credentials: RegistryCredentials | None = None
 
     @property
     def on_a_cluster(self) -> bool:

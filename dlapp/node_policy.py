@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
+from dlapp.image_name import DOCKER_HUB, ImageName
 from dlapp.system.files import is_inside
 from dlapp.system.network.port_range import PortRange, read_port_range
 from dlapp.system.text import (
@@ -30,6 +31,7 @@ from dlapp.system.yaml_keys import Key, YamlValue, yaml_values
 
 FILE = "/etc/dlapp/node.yaml"
 MOUNTS, COMMANDS = "docker.mounts", "notify_commands"
+REGISTRY_ALLOW = "docker.registry.allow"
 MOST_FILE_BYTES = 32 << 10
 
 GPU_MODES = ("cdi", "gpus", "runtime", "nvidia-docker", "devices")
@@ -47,6 +49,8 @@ _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
 """No mount may be one of these, or lie in one, and be written: the host's own programs are there."""
 _HOMES = ("/home",)
 """No mount may be one of these and be written: it would be of all users at once."""
+_REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?", re.ASCII)
+_REPOSITORY = re.compile(r"[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*", re.ASCII)
 _MOST_LINKS = 40
 _OPEN = ("/run/media", "/run/mount")
 _OURS = ("/dlapp", "/workspace")
@@ -59,6 +63,50 @@ class Mount(NamedTuple):
     writable: bool
 
 
+class RegistryPolicy(NamedTuple):
+    """Registries that images may come from; the fields are the keys of `KEYS`.
+
+    Args:
+        mirror: pairs of a registry and the place, ``host[/path]``, where its images are asked for first.
+        prefix: the place of images whose names have no registry; None: Docker Hub.
+        allow: registries, ``host[/path]``, from which images may come; None: all.
+    """
+
+    mirror: tuple[tuple[str, str], ...] | None = None
+    prefix: str | None = None
+    allow: tuple[str, ...] | None = None
+
+    def resolve(self, name: ImageName) -> ImageName:
+        """Return the name with the registry that it has here."""
+        if self.prefix is None or name.names_registry or not name.registry:
+            return name
+        return name._replace(repository=name.path).at(self.prefix)
+
+    def mirrored(self, name: ImageName) -> ImageName | None:
+        """Return the name at the mirror of its registry; None: there is none."""
+        place = dict(self.mirror or ()).get(name.registry)
+        return None if place is None else name.at(place)
+
+    def forbidden(self, name: ImageName) -> str:
+        """Return why an image may not be used here; empty if it may.
+
+        Args:
+            name: as `resolve` gives it.
+        """
+        if self.allow is None:
+            return ""
+        lists = f"{REGISTRY_ALLOW} of {FILE} allows {', '.join(self.allow)}"
+        if not name.registry:
+            return f"is an id, which names no registry, and {lists}"
+        place = f"{name.registry}/{name.repository}"
+        if any(is_inside(f"/{place}", f"/{allowed}") for allowed in self.allow):
+            return ""
+        return f"is {place}, and {lists}"
+
+
+ANY_REGISTRY = RegistryPolicy()
+
+
 class DockerPolicy(NamedTuple):
     """Containers on this node; the fields are the keys of `KEYS`."""
 
@@ -68,6 +116,7 @@ class DockerPolicy(NamedTuple):
     root: bool
     pids_limit: int
     shm_percent: int
+    registry: RegistryPolicy = ANY_REGISTRY
 
 
 class QueuePolicy(NamedTuple):
@@ -218,6 +267,32 @@ def _read_interface(text: str) -> str:
     return text
 
 
+def _read_registry_place(text: str) -> str:
+    """Read ``registry[/path]``."""
+    registry, slash, path = text.partition("/")
+    is_host = _REGISTRY.fullmatch(registry) and ("." in registry or ":" in registry or registry == "localhost")
+    if not is_host or (slash and not _REPOSITORY.fullmatch(path)):
+        raise ValueError(f"{shown(text)} is not a registry such as registry.example.com:5000 or {DOCKER_HUB}/library")
+    return text
+
+
+def _read_registries(texts: list[str]) -> tuple[str, ...]:
+    return tuple(map(_read_registry_place, texts))
+
+
+def _read_mirrors(texts: list[str]) -> tuple[tuple[str, str], ...]:
+    found: dict[str, str] = {}
+    for text in texts:
+        registry, equals, place = (part.strip() for part in text.rpartition("="))
+        registry = _read_registry_place(registry) if equals else DOCKER_HUB
+        if "/" in registry:
+            raise ValueError(f"{shown(registry)}: a mirror is of a whole registry: HOST=MIRROR")
+        if registry in found:
+            raise ValueError(f"{registry} has two mirrors")
+        found[registry] = _read_registry_place(place)
+    return tuple(found.items())
+
+
 def _read_amounts_by_user(texts: list[str]) -> tuple[tuple[str, int], ...]:
     found = []
     for text in texts:
@@ -326,6 +401,30 @@ KEYS: tuple[Key, ...] = (
         "50",
         "count",
         "percentage of a container's memory for /dev/shm",
+    ),
+    Key(
+        "docker.registry.mirror",
+        "mirror",
+        _read_mirrors,
+        "",
+        "list of [REGISTRY=]MIRROR",
+        "where images of a registry (without `REGISTRY=` of docker.io) are asked for first",
+    ),
+    Key(
+        "docker.registry.prefix",
+        "prefix",
+        _one(_read_registry_place),
+        "",
+        "REGISTRY[/PATH]",
+        "the place of images whose names have no registry",
+    ),
+    Key(
+        REGISTRY_ALLOW,
+        "allow",
+        _read_registries,
+        "",
+        "list of REGISTRY[/PATH]",
+        "the places that images may come from",
     ),
     Key(
         "queue.half_life",
@@ -450,5 +549,6 @@ def _tree(found: Mapping[str, YamlValue], faults: list[str]) -> NodePolicy:
             except ValueError as problem:
                 faults.append(f"{where}: {key.name}: {problem}")
         values.setdefault(key.name.rpartition(".")[0], {})[key.field] = value
-    docker, queue = DockerPolicy(**values["docker"]), QueuePolicy(**values["queue"])
+    docker = DockerPolicy(**values["docker"], registry=RegistryPolicy(**values["docker.registry"]))
+    queue = QueuePolicy(**values["queue"])
     return NodePolicy(**values[""], docker=docker, queue=queue)

@@ -13,6 +13,7 @@ from enum import Enum
 
 from dlapp.errors import SpecError
 from dlapp.idle_guard import IdleGuard
+from dlapp.image_name import RegistryCredentials
 from dlapp.notification import NotificationSettings
 from dlapp.start_conditions import After, check_after
 from dlapp.sweep.spec import RESERVED_PARAMETERS, SweepSpec
@@ -604,6 +605,11 @@ class AppSpec(Value, kw_only=True):
         """Return the image of a role's containers; None: they are plain processes."""
         return role.docker_image if role.docker_image is not None else self.docker_image
 
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The images of the containers, each once."""
+        return tuple({image: None for role in self.roles if (image := self.image_of(role)) is not None})
+
     def placement_of(self, role: RoleSpec) -> Placement:
         """Return where the containers of a role may be."""
         return role.placement if role.placement is not None else self.placement
@@ -699,6 +705,7 @@ class Secrets(Value, kw_only=True):
         role_env: role -> variables that only its payloads get, or with another value.
         environment: what a plain process takes over from the submitter's shell (PATH, HOME, LANG and the like).
         notify: where notifications go; None: nowhere.
+        registry_credentials: image, as in the file -> the submitter's for its registry.
     """
 
     control_secret: str
@@ -706,6 +713,7 @@ class Secrets(Value, kw_only=True):
     role_env: dict[str, dict[str, str]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     notify: NotificationSettings | None = None
+    registry_credentials: dict[str, RegistryCredentials] = field(default_factory=dict)
 
 
 def gangs_of(roles: Sequence[RoleSpec], gang: Gang) -> tuple[tuple[RoleSpec, ...], ...]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import ConfigError
-from dlapp.node_policy import GPU_MODES, KEYS, Mount, mount_problem, node_policy
+from dlapp.image_name import parse_image_name
+from dlapp.node_policy import ANY_REGISTRY, GPU_MODES, KEYS, Mount, RegistryPolicy, mount_problem, node_policy
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -25,7 +26,7 @@ def test_without_a_file_the_strict_defaults_hold(tmp_path: Path) -> None:
     assert (policy.kill_grace_max_s, policy.log_limit_bytes, policy.cache_dir) == (None, None, None)
     assert (policy.payload_cache_limit_bytes, policy.network_interface) == (None, None)
     assert policy.ports == (20_000, 29_999)
-    assert policy.docker == (GPU_MODES, ("host", "bridge", "none"), (), False, 16384, 50)
+    assert policy.docker == (GPU_MODES, ("host", "bridge", "none"), (), False, 16384, 50, ANY_REGISTRY)
     assert policy.queue == (604800.0, 86400.0, 0, None, None, None, None, "gcores")
 
 
@@ -47,6 +48,10 @@ docker:
   root: true
   pids_limit: 100
   shm_percent: 90
+  registry:
+    mirror: [mirror.local:5000/hub, "quay.io = mirror.local:5000/quay"]
+    prefix: registry.local/team
+    allow: [registry.local, docker.io/library]
 queue:
   half_life: 1d
   raise_after: 2h
@@ -60,7 +65,9 @@ queue:
     policy = policy_of(tmp_path, text)
     mounts = (Mount("/data/sets", False), Mount("/scratch", True))
     commands = ("/usr/local/bin/tell", "/opt/page")
-    docker = (("cdi",), ("host",), mounts, True, 100, 90)
+    mirrors = (("docker.io", "mirror.local:5000/hub"), ("quay.io", "mirror.local:5000/quay"))
+    registry = (mirrors, "registry.local/team", ("registry.local", "docker.io/library"))
+    docker = (("cdi",), ("host",), mounts, True, 100, 90, registry)
     queue = (86400.0, 7200.0, 1, (("ann", 5), ("1002", 7)), 4, (("tony", 0),), 100, "vcores")
     assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", (21_000, 21_099), commands, docker, queue)
 
@@ -93,6 +100,13 @@ def test_what_a_file_does_not_say_is_as_without_it(tmp_path: Path, text: str) ->
         ("docker: {shm_percent: 0}", ":1: docker.shm_percent: is 0, the minimum is 1"),
         ("docker: {shm_percent: 101}", ":1: docker.shm_percent: is 101, the maximum is 100"),
         ("docker: {shm_percent: 50%}", ":1: docker.shm_percent: '50%' is not a whole number"),
+        ("docker: {registry: {allow: [ubuntu]}}", ":1: docker.registry.allow: 'ubuntu' is not a registry such as"),
+        ("docker: {registry: {allow: []}}", ":1: docker.registry.allow: is empty"),
+        ("docker: {registry: {allow: r.org/A}}", ":1: docker.registry.allow: 'r.org/A' is not a registry such as"),
+        ("docker: {registry: {prefix: 'https://r.org'}}", ":1: docker.registry.prefix: 'https://r.org' is not a"),
+        ("docker: {registry: {mirror: [a.org, docker.io=b.org]}}", "mirror: docker.io has two mirrors"),
+        ("docker: {registry: {mirror: a.org/x=b.org}}", "'a.org/x': a mirror is of a whole registry: HOST=MIRROR"),
+        ("docker: {registry: r.org}", ":1: docker.registry: must be a level with keys under it"),
         ("docker: {root: {a: b}}", ":1: docker.root: must be a value or a list of values"),
         ("kill_grace_max:\n", ":1: kill_grace_max: is empty"),
         ("[", "is not YAML"),
@@ -103,6 +117,36 @@ def test_what_cannot_be_meant_is_refused_with_its_line(tmp_path: Path, text: str
     with pytest.raises(ConfigError) as refused:
         policy_of(tmp_path, text)
     assert fault in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("image", "is_allowed"),
+    [
+        ("r.org/net:1", True),
+        ("r.org/team/net", True),
+        ("r.org:5000/net", False),
+        ("r.org.evil.org/net", False),
+        ("ubuntu", True),
+        ("library/ubuntu", True),
+        ("libraryx/ubuntu", False),
+        ("q.org/team/net", True),
+        ("q.org/team", True),
+        ("q.org/teams/net", False),
+        ("a" * 64, False),
+    ],
+)
+def test_an_image_is_allowed_by_its_registry_or_where_it_is_there(image: str, is_allowed: bool) -> None:
+    policy = RegistryPolicy(allow=("r.org", "docker.io/library", "q.org/team"))
+    assert (policy.forbidden(parse_image_name(image)) == "") is is_allowed
+    assert ANY_REGISTRY.forbidden(parse_image_name(image)) == ""
+
+
+@pytest.mark.parametrize(
+    ("image", "resolved"),
+    [("net:1", "r.org/team/net:1"), ("a/net", "r.org/team/a/net"), ("q.org/net", "q.org/net"), ("a" * 64, "a" * 64)],
+)
+def test_a_name_without_a_registry_has_the_prefix(image: str, resolved: str) -> None:
+    assert RegistryPolicy(prefix="r.org/team").resolve(parse_image_name(image)).text == resolved
 
 
 def test_a_link_does_not_open_what_is_closed(tmp_path: Path) -> None:
@@ -141,7 +185,7 @@ def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
         None,
         (20_000, 29_999),
         (),
-        (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50),
+        (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50, ANY_REGISTRY),
         (604800.0, 86400.0, 0, None, None, None, None, "gcores"),
     )
     for key in KEYS:

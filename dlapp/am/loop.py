@@ -38,6 +38,7 @@ from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.image_name import RegistryCredentials
 from dlapp.messages import Hello, Orders, Report, StopRequest, derive_token
 from dlapp.report import ApplicationView
 from dlapp.serialization import to_json
@@ -476,6 +477,7 @@ class Loop:
                             token=token,
                             env=self._env_of(grant.request_id),
                             environment=self._secrets.environment,
+                            registry_credentials=self._credentials_of(grant.request_id),
                         ),
                     )
                 except (DlappError, OSError) as error:
@@ -551,6 +553,12 @@ class Loop:
         """Return the variables of the user's file for the containers of a role."""
         role = self._state.role_of_request(request_id)
         return {**self._secrets.env, **(self._secrets.role_env.get(role.spec.name, {}) if role else {})}
+
+    def _credentials_of(self, request_id: int) -> RegistryCredentials | None:
+        """Return the credentials for the registry of the image of a role's containers; None: there are none."""
+        role = self._state.role_of_request(request_id)
+        image = self._submission.spec.image_of(role.spec) if role else None
+        return self._secrets.registry_credentials.get(image or "")
 
     def _flush_now(self) -> None:
         try:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from dlapp.launcher.application import Snapshot, Source
     from dlapp.launcher.origin import Origin
     from dlapp.launcher.overrides import Overrides
+    from dlapp.node_policy import RegistryPolicy
     from dlapp.report import ApplicationView
     from dlapp.spec import AppSpec, Submission
     from dlapp.usage import UsageHistory
@@ -759,6 +760,7 @@ class Client(Closeable):
             leave_out=lambda spec: self._brought_by_a_shell(spec, note),
             network_problem=self._network_problem,
             resolve=self.resolve_text,
+            registries=self._registries,
             origin=origin,
         )
         return Application(self, application_id)
@@ -793,6 +795,7 @@ class Client(Closeable):
             leave_out=lambda spec: self._brought_by_a_shell(spec, note),
             network_problem=self._network_problem,
             resolve=self.resolve_text,
+            registries=self._registries,
         )
 
     def wait(
@@ -912,6 +915,14 @@ class Client(Closeable):
         except (DockerRefused, DockerSilent):
             missing = ""  # dockerd may answer by the time the application starts
         return missing or forbidden_network(policy.docker, spec.network)
+
+    def _registries(self) -> RegistryPolicy | None:
+        """Return the rules for registries where containers run; None: they are not known here."""
+        if self.config.cluster != "local":
+            return None
+        from dlapp.node_policy import node_policy
+
+        return node_policy().docker.registry
 
     def _on(self, application_id: ApplicationId | str) -> Engine:
         """The engine that an application is on."""

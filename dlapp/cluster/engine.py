@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.image_name import RegistryCredentials
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus
 from dlapp.spec import AppSpec, Placement, Resources, Secrets, Submission
 from dlapp.value import Value, field
@@ -381,7 +382,8 @@ class TaskLaunch(Value, kw_only=True):
     Args:
         control_url: the AM's control address, ``http://host:port``.
         token: the task's own (`dlapp.messages.derive_token`).
-        secrets: what its payload gets of the user's secrets.
+        env, environment: what its payload gets of the user's secrets.
+        registry_credentials: the submitter's, for the image of the container; None: there are none.
     """
 
     container_id: ContainerId
@@ -389,6 +391,7 @@ class TaskLaunch(Value, kw_only=True):
     token: str
     env: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    registry_credentials: RegistryCredentials | None = None
 
 
 class AmEngine(Protocol):

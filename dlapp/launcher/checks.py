@@ -10,8 +10,10 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
+from dlapp.image_name import parse_image_name
 from dlapp.launcher.application import ResolvedApplication, of_line
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import DEFAULT_EXCLUDES, Scan
@@ -21,6 +23,9 @@ from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted
 from dlapp.storage.open import open_location, open_output
 from dlapp.system.files import is_inside
+
+if TYPE_CHECKING:
+    from dlapp.node_policy import RegistryPolicy
 
 Note = Callable[[str], None]
 
@@ -77,6 +82,19 @@ class WorldCheck:
                 f"as in host, the earlier default; set network=host in [application] if they must, else "
                 f"network={network}"
             )
+
+    def images(self, policy: RegistryPolicy) -> None:
+        """Check that the images may be used where the containers run.
+
+        Args:
+            policy: the rules for registries there.
+        """
+        for section, image in (
+            ("application", self.spec.docker_image),
+            *((f"role {role.name}", role.docker_image) for role in self.spec.roles),
+        ):
+            if image is not None and (problem := policy.forbidden(policy.resolve(parse_image_name(image)))):
+                self._fault(section, "docker_image", f"{shown(image)} {problem}")
 
     def scripts(self) -> None:
         """The start scripts are among what is packed, and so is what they lead to."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from dlapp.config import read_events
 from dlapp.errors import SpecError
 from dlapp.idle_guard import read_idle_guard
+from dlapp.image_name import parse_image_name
 from dlapp.launcher.shell_words import split_words
 from dlapp.spec import (
     MAX_CHECKPOINTS,
@@ -93,6 +94,7 @@ def _username(text: str) -> str:
 def _image(text: str) -> str:
     if not _IMAGE.fullmatch(text):
         raise ValueError(f"{shown(text)} is not an image name: name, registry/name:tag or name@digest")
+    parse_image_name(text)
     return text
 
 

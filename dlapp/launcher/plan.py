@@ -16,7 +16,15 @@ from dlapp.config import Config
 from dlapp.launcher.application import ResolvedApplication, Source, read_application
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.scan import Scan
-from dlapp.launcher.submit import LeaveOut, NetworkProblem, Resolve, check_engine, check_world, with_whole_ids
+from dlapp.launcher.submit import (
+    LeaveOut,
+    NetworkProblem,
+    Registries,
+    Resolve,
+    check_engine,
+    check_world,
+    with_whole_ids,
+)
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec
 from dlapp.storage.inputs import plan_input
@@ -34,6 +42,7 @@ def plan_submission(
     leave_out: LeaveOut = lambda spec: (),
     network_problem: NetworkProblem = lambda spec: "",
     resolve: Resolve = str,
+    registries: Registries = lambda: None,
 ) -> dict[str, Any]:
     """Return what a submission would do and meet now, in the form of docs/json.md. Nothing is submitted or written.
 
@@ -46,6 +55,7 @@ def plan_submission(
         leave_out: gives gitignore patterns of what is not packed, besides the user's.
         network_problem: tells why the containers cannot have their network.
         resolve: gives the whole id for another name of an application.
+        registries: tells what is known from here of the rules for registries where the containers run.
 
     Raises:
         FileRefused: the file has faults, input is missing, output may not be written.
@@ -58,7 +68,8 @@ def plan_submission(
     application = with_whole_ids(application, resolve)
     notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
     spec = application.spec
-    scan = check_world(application, config, notes.append, leave_out(spec), network_problem(spec))
+    policy = registries() if spec.images else None
+    scan = check_world(application, config, notes.append, leave_out(spec), network_problem(spec), policy)
     found = engine.plan(spec)
     gcores = spec.total()[2]
     longest_s = _longest_s(spec)

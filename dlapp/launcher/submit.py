@@ -16,6 +16,7 @@ from dlapp.config import Config
 from dlapp.errors import AskTooLarge, DlappError, NotFound, SpecError, UsageError
 from dlapp.id_text import is_application_id
 from dlapp.ids import ApplicationId
+from dlapp.image_name import RegistryCredentials
 from dlapp.launcher.application import (
     RecordedFile,
     ResolvedApplication,
@@ -40,12 +41,14 @@ from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin
+    from dlapp.node_policy import RegistryPolicy
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
 LeaveOut = Callable[[AppSpec], Sequence[str]]
 NetworkProblem = Callable[[AppSpec], str]
 Resolve = Callable[[str], str]
+Registries = Callable[[], "RegistryPolicy | None"]
 
 MOST_NAMED = 5
 PAGE_S = 0.5
@@ -71,6 +74,7 @@ def launch(
     leave_out: LeaveOut = lambda spec: (),
     network_problem: NetworkProblem = lambda spec: "",
     resolve: Resolve = str,
+    registries: Registries = lambda: None,
     origin: Origin | None = None,
 ) -> ApplicationId:
     """Check, pack and submit what a properties file, or a spec in place of one, describes.
@@ -87,6 +91,7 @@ def launch(
         leave_out: gives gitignore patterns of what is not packed, besides the user's: what dlapp has put there.
         network_problem: tells why the containers cannot have their network, as far as that can be seen from here.
         resolve: gives the whole id for another name of an application.
+        registries: tells what is known from here of the rules for registries where the containers run.
         origin: the application that is submitted once more; None: it is a new one.
 
     Raises:
@@ -110,7 +115,10 @@ def launch(
         is_packed = origin is not None and bool(origin.archive)
         left_out = () if is_packed else leave_out(application.spec)
         settings = overrides.names.settings if isinstance(source, RecordedFile) else ""
-        scan = check_world(application, config, notes.append, left_out, problem, is_packed=is_packed, settings=settings)
+        policy = registries() if application.spec.images else None
+        scan = check_world(
+            application, config, notes.append, left_out, problem, policy, is_packed=is_packed, settings=settings
+        )
     spec = application.spec
     notify = settings_of(config, spec.notify)
     for line in notes:
@@ -153,6 +161,7 @@ def launch(
             role_env=dict(application.role_env),
             environment=_taken_over(environ),
             notify=notify,
+            registry_credentials=_registry_credentials(spec, policy, note, environ),
         )
         application_id = engine.submit(submission, secrets)
     _say_where(application_id, engine, say)
@@ -256,6 +265,7 @@ def check_world(
     note: Note,
     leave_out: Sequence[str],
     network_problem: str,
+    policy: RegistryPolicy | None,
     *,
     is_packed: bool = False,
     settings: str = "",
@@ -268,6 +278,7 @@ def check_world(
         note: told what the user should know besides.
         leave_out: gitignore patterns of what is not packed, besides the user's.
         network_problem: why the containers cannot have their network; empty: nothing is known.
+        policy: the rules for registries where the containers run; None: they are not known.
         is_packed: the workspace was packed before, and is not looked at.
         settings: the option that sets keys of an application that has no file of its own; empty: it has one.
 
@@ -293,6 +304,8 @@ def check_world(
     check = WorldCheck(application, scan, faults, note, settings)
     check.all(workspace_is_packed=is_packed)
     check.network(network_problem)
+    if policy is not None:
+        check.images(policy)
     faults.refuse()
     if scan.size_bytes > config.storage.workspace_limit_bytes:
         raise too_large(scan, config.storage.workspace_limit_bytes)
@@ -308,6 +321,16 @@ def _some(names: Sequence[str]) -> str:
 
 def _taken_over(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environ.items() if name in ENVIRONMENT or name.startswith("LC_")}
+
+
+def _registry_credentials(
+    spec: AppSpec, policy: RegistryPolicy | None, note: Note, environ: Mapping[str, str]
+) -> dict[str, RegistryCredentials]:
+    if not spec.images:
+        return {}
+    from dlapp.launcher.registry_credentials import collect_credentials
+
+    return collect_credentials(spec.images, policy, note, environ)
 
 
 def _say_where(application_id: ApplicationId, engine: Engine, say: Say) -> None:

@@ -1,7 +1,7 @@
 """The Docker client: calls of dockerd's API over its Unix socket, and no library.
 
-The docker package costs each task 90 ms and 20 MiB, most of it for what a task never asks; it is used where an image
-is pulled, for credentials, and for the shell's terminal.
+The docker package costs each task 90 ms and 20 MiB, most of it for what a task never asks; it is used for the shell's
+terminal.
 
 A dockerd may hang or trickle, so a call as a whole has a deadline, and its answer a limit.
 

@@ -15,6 +15,5 @@ with ENXIO exactly when nobody is left.
 - `gpu`: how a container gets its GPUs (`modes`, `facts`), whether it did (`verification`), and the oldest way
   (`nvidia_docker`).
 
-Docker's API is spoken by `dlapp.net.dockerd`; the docker library is used for a pull's credentials and for the shell's
-terminal alone.
+Docker's API is spoken by `dlapp.net.dockerd`; the docker library is used for the shell's terminal alone.
 """

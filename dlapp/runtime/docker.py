@@ -33,8 +33,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
+from dlapp.image_name import RegistryCredentials
 from dlapp.launch_spec import DockerSettings
 from dlapp.messages import Fault
 from dlapp.net.dockerd import DockerRefused, DockerSilent
@@ -59,7 +59,7 @@ from dlapp.runtime.container_factory import (
 from dlapp.runtime.exit_status import ContainerExit, ticks_now
 from dlapp.runtime.gpu import verification
 from dlapp.runtime.gpu.modes import Facts, GpuPart, part_for
-from dlapp.runtime.images import digest_of, make_sure_of_image
+from dlapp.runtime.images import ImageStore, LocalImage
 from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import EndNotice, Lifeline
 from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit
@@ -85,6 +85,7 @@ class DockerRun:
     Args:
         note: takes lines for dlapp's own log.
         progress: told how much of an image has come, in bytes, and how much there is in all.
+        credentials: the submitter's, for the image's registry; None: there are none.
     """
 
     def __init__(
@@ -94,10 +95,12 @@ class DockerRun:
         policy: DockerPolicy,
         note: Callable[[str], None],
         progress: Callable[[int, int], None] | None = None,
+        credentials: RegistryCredentials | None = None,
     ) -> None:
         self._payload, self._settings, self._policy = payload, settings, policy
         self._note, self._progress = note, progress
         self._docker = open_docker(settings.host, _CALL_TIMEOUT_S)
+        self._images = ImageStore(self._docker, settings.lock_dir, note, policy.registry, credentials)
         self._name = f"dlapp-{payload.container_id}{'.' if payload.name else ''}{payload.name}"
         self._task_directory = payload.task_directory or payload.directory
         self._ending = ContainerExit(self._docker, self._name, payload, note)
@@ -129,20 +132,18 @@ class DockerRun:
             choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._payload.gpus, self._note)
             remove_what_is_left(self._docker, self._note, but=self._task_directory)
             for last in (False, True):
-                image = make_sure_of_image(
-                    self._docker, self._payload.image or "", self._settings.lock_dir, self._note, self._progress
-                )
-                self.image_digest = digest_of(image)
-                part = part_for(choice.mode, self._payload.gpus, facts, containers.image_env(image))
+                image = self._images.require(self._payload.image or "", self._progress)
+                self.image_digest = image.digest
+                part = part_for(choice.mode, self._payload.gpus, facts, containers.image_env(image.about))
                 try:
                     self._make(image, part, facts)
                     break
                 except DockerRefused as error:
-                    if last or error.status != 404 or self._docker.image(self._payload.image or "") is not None:
+                    if last or error.status != 404 or self._images.is_there(self._payload.image or ""):
                         raise
                     self._note("the image was removed at this moment")
 
-    def _make(self, image: Mapping[str, Any], part: GpuPart, facts: Facts) -> None:
+    def _make(self, image: LocalImage, part: GpuPart, facts: Facts) -> None:
         payload = self._payload
         words = payload.start_words()
         for path in (payload.stdout, payload.stderr, payload.exit_file):
@@ -158,12 +159,12 @@ class DockerRun:
         mode = "look" if payload.gpus else "wait"
         # Docker's init then passes SIGTERM (docker stop, the host's shutdown) on to the payload, not only to its shell.
         env = {"HOME": HOME, "TMPDIR": TMP, **payload.env, "TINI_KILL_PROCESS_GROUP": "1"}
-        if (of_image := containers.image_env(image).get("PYTHONPATH")) and env.get("PYTHONPATH") == PYTHON:
+        if (of_image := containers.image_env(image.about).get("PYTHONPATH")) and env.get("PYTHONPATH") == PYTHON:
             env["PYTHONPATH"] = f"{of_image}:{PYTHON}"  # it would be lost
-        known = accounts.recall(self._settings.lock_dir, str(image["Id"]))
+        known = accounts.recall(self._settings.lock_dir, str(image.about["Id"]))
         made = containers.ContainerSpec(
             name=self._name,
-            image=payload.image or "",
+            image=image.name,
             entrypoint=("/bin/sh", _WRAPPER),
             command=(mode, LIFE, out, err, exit_file, *words),  # see wrapper.sh
             env=env,
@@ -203,7 +204,7 @@ class DockerRun:
         self._made = True  # also where the answer to the next call is lost
         make(self._docker, made, facts, payload.directory, self._note)
         if known is None:
-            add_account(self._docker, self._name, self._settings.lock_dir, str(image["Id"]))
+            add_account(self._docker, self._name, self._settings.lock_dir, str(image.about["Id"]))
 
     def _inputs(self) -> list[Bind]:
         workspace = os.path.realpath(self._payload.workspace)

@@ -26,6 +26,7 @@ import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dlapp.image_name import RegistryCredentials
 from dlapp.launch_spec import DockerSettings
 from dlapp.messages import Fault
 from dlapp.net.dockerd import DockerRefused, DockerSilent
@@ -47,7 +48,7 @@ from dlapp.runtime.container_factory import (
 )
 from dlapp.runtime.gpu import verification
 from dlapp.runtime.gpu.modes import GpuPart, part_for
-from dlapp.runtime.images import Progress, digest_of, make_sure_of_image
+from dlapp.runtime.images import ImageStore, LocalImage, Progress
 from dlapp.runtime.labels import LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import PayloadDevice, PayloadError
@@ -75,6 +76,7 @@ class DockerShell:
         caches: paths of the host, and where each is seen.
         note: takes lines for the user.
         progress: told how much of an image has come, in bytes, and how much there is in all.
+        credentials: the submitter's, for the image's registry; None: there are none.
     """
 
     def __init__(
@@ -92,9 +94,11 @@ class DockerShell:
         caches: Sequence[tuple[str, str]] = (),
         note: Callable[[str], None] = lambda _: None,
         progress: Progress | None = None,
+        credentials: RegistryCredentials | None = None,
     ) -> None:
         self._settings, self._policy, self._image = settings, policy, image
         self._docker = open_docker(settings.host, _CALL_TIMEOUT_S)
+        self._images = ImageStore(self._docker, settings.lock_dir, self._quietly, policy.registry, credentials)
         self._workspace, self._session_dir, self._resources = workspace, session_dir, resources
         self._desk_dir, self._caches = desk_dir, tuple(caches)
         self._opened = contextlib.ExitStack()
@@ -119,13 +123,13 @@ class DockerShell:
             choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._devices, lambda _: None)
             remove_what_is_left(self._docker, self._note, but=self._session_dir)
             lock_dir = self._settings.lock_dir
-            found = make_sure_of_image(self._docker, self._image, lock_dir, self._quietly, self._progress)
-            part = part_for(choice.mode, self._devices, facts, containers.image_env(found))
-            known = accounts.recall(lock_dir, str(found["Id"]))
+            found = self._images.require(self._image, self._progress)
+            part = part_for(choice.mode, self._devices, facts, containers.image_env(found.about))
+            known = accounts.recall(lock_dir, str(found.about["Id"]))
             container = self._container(found, part, known)
             make(self._docker, container, facts, self._session_dir, lambda _: None)
             if known is None:
-                add_account(self._docker, self._name, lock_dir, str(found["Id"]))
+                add_account(self._docker, self._name, lock_dir, str(found.about["Id"]))
             self._attach()
             self._docker.start(self._name)
             self._look_at_gpus()
@@ -158,9 +162,7 @@ class DockerShell:
 
     # ---- before the start ----
 
-    def _container(
-        self, image: Mapping[str, Any], part: GpuPart, known: accounts.Accounts | None
-    ) -> containers.ContainerSpec:
+    def _container(self, image: LocalImage, part: GpuPart, known: accounts.Accounts | None) -> containers.ContainerSpec:
         own = {name: os.path.join(self._session_dir, name) for name in ("home", "tmp", "life", "sight")}
         for name in ("home", "tmp"):
             os.makedirs(own[name], mode=0o700, exist_ok=True)
@@ -171,10 +173,10 @@ class DockerShell:
         self._opened.callback(self._remove)
         self._lifeline = Lifeline(own["life"])
         self._opened.callback(self._lifeline.close)
-        path = {**containers.image_env(image), **self._env}.get("PATH") or _PATH
+        path = {**containers.image_env(image.about), **self._env}.get("PATH") or _PATH
         return containers.ContainerSpec(
             name=self._name,
-            image=self._image,
+            image=image.name,
             entrypoint=("/bin/sh", _SCRIPT),
             command=(LIFE, _SIGHT if self._devices else ""),
             env={
@@ -187,7 +189,7 @@ class DockerShell:
             },
             labels={
                 **labels_of(os.path.basename(self._session_dir), self._session_dir, self._devices),
-                LABEL_IMAGE: digest_of(dict(image)),
+                LABEL_IMAGE: image.digest,
             },
             working_dir=WORKSPACE,
             binds=(

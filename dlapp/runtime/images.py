@@ -1,4 +1,8 @@
-"""Getting an image: once per host however many tasks ask, with the user's own credentials; whose fault a failure is.
+"""Getting an image: once per host however many tasks ask, with the submitter's credentials; whose fault a failure is.
+
+The operator of the node says where images may come from (`dlapp.node_policy.RegistryPolicy`). Where the registry of an
+image has a mirror, the mirror is asked first, and the registry if the mirror does not give the image. The submitter's
+credentials for a registry go to dockerd with the pull from that registry, and nowhere else: never to a mirror.
 
 Tasks that need the same image at the same time wait for each other by a lock on a file of the machine; who gets it
 looks first if the image is there by now. A pull that dies lets go of the lock.
@@ -11,16 +15,16 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from dlapp.errors import Denied
+from dlapp.image_name import ImageName, RegistryCredentials, parse_image_name
 from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd, DockerRefused
+from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy
 from dlapp.runtime.payload import PayloadError, ServiceAway
 from dlapp.system import locks
 from dlapp.system.files import UntrustedFile, closing_fd, open_file
-from dlapp.system.owners import refuse_place_of_others
 from dlapp.system.shared_directory import create_shared_file, open_shared_directory
 from dlapp.system.waits import Wait
 
@@ -32,48 +36,130 @@ _LONGEST_WAIT_S = 60.0
 """Anybody may lock the file, and a task be stopped while it has it; dockerd joins two pulls of one image anyway."""
 
 
-def make_sure_of_image(
-    docker: Dockerd,
-    image: str,
-    lock_dir: str,
-    note: Callable[[str], None],
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Return what dockerd says of an image, which is pulled if it is missing.
+class LocalImage(NamedTuple):
+    """An image that dockerd has.
 
     Args:
-        docker: the daemon of this machine.
-        image: its name.
+        name: by which dockerd finds it.
+        about: what dockerd says of it.
+    """
+
+    name: str
+    about: dict[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """Digest at its registry, or its id if it comes from none."""
+        digests = [one for one in self.about.get("RepoDigests") or () if isinstance(one, str)]
+        # One image may have come from several places.
+        path = parse_image_name(self.name).path
+        own = [one for one in digests if one == self.name or one.rpartition("@")[0] == path]
+        return (own or digests or [str(self.about.get("Id", ""))])[0]
+
+
+class ImageStore:
+    """The images of the dockerd of this machine, and where they come from.
+
+    Args:
+        docker: the daemon.
         lock_dir: a directory of the machine that all users may write.
         note: told, in a line each, what is done and waited for.
-        progress: told bytes that have come and bytes in all, as far as they are known.
-
-    Raises:
-        PayloadError: it cannot be pulled; DockerRefused, DockerSilent: dockerd did not do as it should.
+        policy: what the operator of this node says.
+        credentials: the submitter's, for one registry; None: there are none.
     """
-    try:
-        found = docker.image(image)
-    except DockerRefused as error:
-        if error.status == 400:
-            raise pull_error(image, str(error)) from error
-        raise
-    if found is None:
-        with _turn(lock_dir, docker.host, image, note):
-            found = docker.image(image)
-            if found is None:
-                note(f"image {image}: pulling")
-                _pull(docker, image, progress)
-                found = docker.image(image)
-    if found is None:
-        raise PayloadError(Fault.NODE, f"image {image} was removed right after it was pulled")
-    note(f"image {image}: {digest_of(found)}")
-    return found
+
+    def __init__(
+        self,
+        docker: Dockerd,
+        lock_dir: str,
+        note: Callable[[str], None],
+        policy: RegistryPolicy = ANY_REGISTRY,
+        credentials: RegistryCredentials | None = None,
+    ) -> None:
+        self._docker, self._lock_dir, self._note = docker, lock_dir, note
+        self._policy, self._credentials = policy, credentials
+
+    def require(self, image: str, progress: Progress | None = None) -> LocalImage:
+        """Return an image, which is pulled if it is missing.
+
+        Args:
+            image: its name, as the user writes it.
+            progress: told bytes that have come and bytes in all, as far as they are known.
+
+        Raises:
+            PayloadError: it may not be used here or cannot be pulled; DockerRefused, DockerSilent: dockerd did not do
+                as it should.
+        """
+        places = self._places(image)
+        if (found := self._find(image, places)) is None:
+            with _turn(self._lock_dir, self._docker.host, image, self._note):
+                if (found := self._find(image, places)) is None:
+                    self._note(f"image {image}: pulling")
+                    found = self._pull_from(image, places, progress)
+        self._note(f"image {image}: {found.digest}")
+        return found
+
+    def is_there(self, image: str) -> bool:
+        """Return whether dockerd has an image."""
+        return self._find(image, self._places(image)) is not None
+
+    def _places(self, image: str) -> tuple[ImageName, ...]:
+        """Return the names that an image has here: at its registry, and at the mirror of that."""
+        try:
+            name = self._policy.resolve(parse_image_name(image))
+        except ValueError as error:
+            raise pull_error(image, f"invalid reference: {error}") from error
+        if problem := self._policy.forbidden(name):
+            raise PayloadError(Fault.USER, f"image {image} is not allowed on this node: it {problem}")
+        mirrored = self._policy.mirrored(name)
+        return (name,) if mirrored is None else (name, mirrored)
+
+    def _find(self, image: str, places: tuple[ImageName, ...]) -> LocalImage | None:
+        for name in places:
+            try:
+                about = self._docker.image(name.text)
+            except DockerRefused as error:
+                if error.status == 400:
+                    raise pull_error(image, str(error)) from error
+                raise
+            if about is not None:
+                found = LocalImage(name.text, about)
+                _check_digest(image, name, found)
+                return found
+        return None
+
+    def _pull_from(self, image: str, places: tuple[ImageName, ...], progress: Progress | None) -> LocalImage:
+        own, *mirrors = places
+        besides = ""
+        for name in mirrors:
+            try:
+                _pull(self._docker, image, name, {}, progress)
+                return self._pulled(image, name)
+            except _PullFailed as failed:
+                error = pull_error(image, str(failed))
+                if error.service and not isinstance(error, ServiceAway):
+                    raise error from failed  # Docker's disk is full
+                besides = f"; before that the mirror {name.path} did not give it: {failed}"
+                self._note(f"image {image}: the mirror {name.path} does not give it: {failed}")
+        given = self._credentials
+        headers = {"X-Registry-Auth": given.header} if given is not None and given.registry == own.registry else {}
+        try:
+            _pull(self._docker, image, own, headers, progress)
+        except _PullFailed as failed:
+            who = f"asked {'with your' if headers else 'without'} credentials for {own.registry}"
+            raise pull_error(image, str(failed), besides, who) from failed
+        return self._pulled(image, own)
+
+    def _pulled(self, image: str, name: ImageName) -> LocalImage:
+        if (found := self._find(image, (name,))) is None:
+            raise PayloadError(Fault.NODE, f"image {image} was removed right after it was pulled")
+        return found
 
 
-def digest_of(image: dict[str, Any]) -> str:
-    """Return the digest of an image at its registry, or its id if it comes from none."""
-    digests = image.get("RepoDigests") or ()
-    return str(digests[0] if digests else image.get("Id", ""))
+def _check_digest(image: str, name: ImageName, found: LocalImage) -> None:
+    """Refuse an image that does not have the digest by which it is named."""
+    if name.digest and found.digest.rpartition("@")[2] != name.digest:
+        raise PayloadError(Fault.NODE, f"Docker has {found.digest} under the name of image {image}")
 
 
 @contextlib.contextmanager
@@ -118,20 +204,32 @@ def _try_lock(fd: int) -> bool:
         return False
 
 
-def _pull(docker: Dockerd, image: str, progress: Progress | None) -> None:
-    from docker.utils import parse_repository_tag
+class _PullFailed(Exception):
+    """A pull that failed, in Docker's words."""
 
-    name, tag = parse_repository_tag(image)
-    headers = _credentials(name)
+
+def _pull(docker: Dockerd, image: str, name: ImageName, headers: Mapping[str, str], progress: Progress | None) -> None:
+    """Pull an image.
+
+    Args:
+        docker: the daemon.
+        image: as the user writes it.
+        name: where it is pulled from.
+        headers: with the credentials for that registry, if there are any.
+        progress: see `ImageStore.require`.
+
+    Raises:
+        _PullFailed: dockerd says why.
+    """
     layers: dict[str, tuple[int, int]] = {}
     wait = Wait(f"image {image} from its registry", _STALL_S)
     wait.begin()
     try:
-        lines = docker.lines("/images/create", {"fromImage": name, "tag": tag or "latest"}, headers, timeout_s=_STALL_S)
-        for line in lines:
+        query = {"fromImage": name.path, "tag": name.version}
+        for line in docker.lines("/images/create", query, headers, timeout_s=_STALL_S):
             wait.renew()
             if "error" in line:
-                raise pull_error(image, str(line["error"]))
+                raise _PullFailed(str(line["error"]))
             detail = line.get("progressDetail") or {}
             if line.get("status") == "Downloading" and detail.get("total"):
                 layers[str(line.get("id"))] = (int(detail["current"]), int(detail["total"]))
@@ -141,36 +239,9 @@ def _pull(docker: Dockerd, image: str, progress: Progress | None) -> None:
             if progress and layers:
                 progress(sum(done for done, _ in layers.values()), sum(total for _, total in layers.values()))
     except DockerRefused as error:
-        raise pull_error(image, str(error)) from error
+        raise _PullFailed(str(error)) from error
     finally:
         wait.end()
-
-
-def _credentials(name: str) -> dict[str, str]:
-    """The header with what the user's own Docker configuration has for the image's registry.
-
-    Source: docker login; ``auths``, ``credsStore`` and ``credHelpers`` of ~/.docker/config.json.
-    """
-    import warnings
-
-    import docker.auth
-    import docker.errors
-    import docker.utils.config
-
-    registry, _ = docker.auth.resolve_repository_name(name)
-    path = docker.utils.config.find_config_file()
-    if path is None:
-        return {}
-    try:
-        refuse_place_of_others(path)  # it names programs that are run
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a helper that is missing is said by the error that follows
-            found = docker.auth.load_config(path).resolve_authconfig(registry)
-    except (Denied, docker.errors.DockerException) as error:
-        raise PayloadError(
-            Fault.USER, f"the credentials for registry {registry} in your Docker configuration cannot be used: {error}"
-        ) from error
-    return {"X-Registry-Auth": docker.auth.encode_header(found).decode()} if found else {}
 
 
 _DISK_FULL = "Docker's disk is full"
@@ -188,6 +259,7 @@ _REGISTRY_AWAY = (
     ),
 )
 _REGISTRY_BUSY = ("its registry limits the rate of requests", ("toomanyrequests", "too many requests"))
+_DENIED = "its registry denies it to you, or does not have it; docker login tells it who you are"
 _SIGNS = (
     # In this order: a disk that is full may say so about a layer that is "not found" then.
     (Fault.NODE, _DISK_FULL, ("no space left on device", "disk quota exceeded")),
@@ -197,21 +269,29 @@ _SIGNS = (
     (Fault.NODE, *_REGISTRY_BUSY),
     (
         Fault.USER,
-        "its registry denies it to you, or does not have it; docker login tells it who you are",
-        ("denied", "unauthorized", "authentication required", "no basic auth credentials"),
+        _DENIED,
+        ("denied", "unauthorized", "authentication required", "no basic auth credentials", "incorrect username"),
     ),
     (Fault.USER, "there is no such image", ("manifest unknown", "not found", "does not exist", "name unknown")),
     (Fault.USER, "not an image name", ("invalid reference", "invalid repository", "invalid tag")),
 )
 
 
-def pull_error(image: str, why: str) -> PayloadError:
-    """A failed pull, with whose fault it is by Docker's words, and these."""
+def pull_error(image: str, why: str, besides: str = "", who: str = "") -> PayloadError:
+    """Return a failed pull as an error, with whose fault it is by Docker's words.
+
+    Args:
+        image: as the user writes it.
+        why: in Docker's words.
+        besides: what else is known, at the end of the message.
+        who: as whom the registry was asked; for one that denies the image.
+    """
     text = why.lower()
     for fault, words, signs in _SIGNS:
         if any(sign in text for sign in signs):
-            message = f"image {image} cannot be pulled: {words}: {why}"
+            known = f" ({who})" if who and words == _DENIED else ""
+            message = f"image {image} cannot be pulled: {words}{known}: {why}{besides}"
             if words in (_REGISTRY_AWAY[0], _REGISTRY_BUSY[0]):
-                return ServiceAway(f"the registry of image {image}", why, message)
+                return ServiceAway(f"the registry of image {image}", f"{why}{besides}", message)
             return PayloadError(fault, message, service="space for images" if words == _DISK_FULL else "")
-    return PayloadError(Fault.NODE, f"image {image} cannot be pulled: {why}")
+    return PayloadError(Fault.NODE, f"image {image} cannot be pulled: {why}{besides}")

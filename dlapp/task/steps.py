@@ -482,13 +482,15 @@ class Task:
         if image is None:
             return
         from dlapp.runtime.container_factory import explained, open_docker
-        from dlapp.runtime.images import make_sure_of_image
+        from dlapp.runtime.images import ImageStore
 
         def ask() -> None:
             with explained(settings.host, f"image {image}"):
-                make_sure_of_image(docker, image, settings.lock_dir, self._note, self._teller())
+                images = ImageStore(docker, settings.lock_dir, self._note, registries, credentials)
+                images.require(image, self._teller())
 
-        settings = self._launch.docker
+        settings, registries = self._launch.docker, self._policy.docker.registry
+        credentials = self._launch.registry_credentials
         self._say(Phase.PULLING, detail=image)
         with self._step("the image could not be pulled", node=True):
             docker = open_docker(settings.host, _DOCKER_ANSWER_S)
@@ -763,7 +765,7 @@ class Task:
         policy, settings = self._policy.docker, self._launch.docker
         if self._assignment.network is not None:
             settings = replace(settings, network=self._assignment.network)
-        run = DockerRun(payload, settings, policy, self._note, progress)
+        run = DockerRun(payload, settings, policy, self._note, progress, self._launch.registry_credentials)
         try:
             wait_out(run.prepare)
         except BaseException:

@@ -755,6 +755,13 @@ ON_SERVERS = {
     "the Docker image does not exist": OnServer(
         "image_missing", "user", "task/test_causes.py::test_an_image_that_does_not_exist_is_named", "Docker, a registry"
     ),
+    "a private Docker image, and wrong credentials": OnServer(
+        "image_denied",
+        "user",
+        "end_to_end/test_registries.py::"
+        "test_wrong_credentials_fail_the_application_with_what_to_do_and_a_helper_that_fails_does_not",
+        "Docker, a registry",
+    ),
     "the input is not there any more": OnServer(
         "input_missing",
         "data",

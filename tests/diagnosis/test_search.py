@@ -103,6 +103,9 @@ def test_what_a_framework_prints_is_named(text: str, rule: str) -> None:
 MESSAGES = {
     "exit code 137: killed for memory: it used more than its 64 MiB": "memory_limit",
     "image nowhere:1 cannot be pulled: there is no such image: manifest unknown": "image_missing",
+    "image x:1 is not allowed on this node: it is docker.io/library/x, and docker.registry.allow of": (
+        "image_not_allowed"
+    ),
     "input data could not be fetched: hdfs://nn:8020/data is not there": "input_missing",
     "input data could not be fetched: hdfs://nn:8020/data: Permission denied: user=me": "input_denied",
     "the script made no 'output' in its workspace (to_hdfs)": "output_missing",

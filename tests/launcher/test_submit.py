@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from dlapp.launcher.application import os_user
 from dlapp.launcher.properties import Properties
 from dlapp.launcher.submit import launch, print_spec
 from dlapp.locations import local_path
+from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy
 from dlapp.serialization import from_json
 from dlapp.spec import AppSpec, Secrets, Submission
 from dlapp.start_conditions import After, RequiredEnd
@@ -98,6 +100,7 @@ class Launch:
             directory.mkdir(parents=True)
         (self.workspace / "dl_app_start.sh").write_text("#!/usr/bin/env bash\n./train_lenet.sh $@\n")
         (self.root / "user/tony/caffe_test/images").write_text("1")
+        self.registries = ANY_REGISTRY
         self.options = {"local.fs_root": str(self.root)}
 
     @property
@@ -116,6 +119,7 @@ class Launch:
             note=self.noted.append,
             environ=environ,
             resolve=self.resolve,
+            registries=lambda: self.registries,
         )
 
     def resolve(self, name: str) -> str:
@@ -195,6 +199,32 @@ def test_what_is_submitted_is_the_spec_the_packed_workspace_and_apart_from_it_th
     assert len(bytes.fromhex(secrets.control_secret)) == 32
     launched()
     assert launched.engine.submitted[1][1].control_secret != secrets.control_secret
+
+
+def test_the_credentials_for_the_registry_of_the_image_travel_apart_from_the_spec(launched: Launch) -> None:
+    auth = base64.b64encode(b"tony:hush").decode()
+    auths = {"https://index.docker.io/v1/": {"auth": auth}, "other.org": {"auth": auth}}
+    (launched.place / "config.json").write_text(json.dumps({"auths": auths}))
+    launched(DOCKER_CONFIG=str(launched.place))
+    ((submission, secrets),) = launched.engine.submitted
+    ((image, credentials),) = secrets.registry_credentials.items()
+    assert (image, credentials.registry) == ("naver/c3_dl-caffe", "docker.io")
+    assert json.loads(base64.urlsafe_b64decode(credentials.header))["password"] == "hush"
+    assert credentials.header not in repr(submission)
+    assert secrets.environment == {}
+
+
+def test_an_image_that_the_operator_does_not_allow_is_refused_with_its_line(launched: Launch) -> None:
+    launched.registries = RegistryPolicy(allow=("docker.io/library", "r.org:5000"))
+    launched.text += "[role a]\ndocker_image=r.org:5000/a\n[role b]\ndocker_image=q.org/b\n"
+    allowed = "docker.registry.allow of /etc/dlapp/node.yaml allows docker.io/library, r.org:5000"
+    assert launched.refused() == [
+        f"4: application.docker_image: naver/c3_dl-caffe is docker.io/naver/c3_dl-caffe, and {allowed}",
+        f"{ORIGINAL.count(chr(10)) + 4}: role b.docker_image: q.org/b is q.org/b, and {allowed}",
+    ]
+    launched.registries = RegistryPolicy(prefix="r.org:5000/team", allow=("r.org:5000",))
+    launched.text = ORIGINAL
+    launched()
 
 
 def test_sizes_are_whole_kb_rounded_up_and_the_exclude_list_is_a_python_list(launched: Launch) -> None:

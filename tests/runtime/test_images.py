@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.image_name import RegistryCredentials
 from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd as Client
-from dlapp.runtime.images import digest_of, make_sure_of_image, pull_error
+from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy
+from dlapp.runtime.images import ImageStore, LocalImage, pull_error
 from dlapp.runtime.payload import PayloadError
-from tests.services.containers.dockerd import Dockerd, busybox_root
+from tests.services.containers.dockerd import IMAGE, Dockerd, busybox_root
 from tests.services.containers.registry import Registry
 
 
@@ -36,22 +38,41 @@ def registry(dockerd: Dockerd) -> Iterator[Registry]:
         dockerd.docker("rmi", "-f", one.image, check=False)
 
 
-def get(client: Client, image: str, lock_dir: Path, said: list[str] | None = None) -> dict[str, object]:
-    return make_sure_of_image(client, image, str(lock_dir), (said if said is not None else []).append)
+def get(
+    client: Client,
+    image: str,
+    lock_dir: Path,
+    said: list[str] | None = None,
+    *,
+    policy: RegistryPolicy = ANY_REGISTRY,
+    credentials: RegistryCredentials | None = None,
+) -> LocalImage:
+    note = (said if said is not None else []).append
+    return ImageStore(client, str(lock_dir), note, policy, credentials).require(image)
+
+
+def login(registry: str, user: str = "tony", password: str = "secret") -> RegistryCredentials:
+    given = json.dumps({"username": user, "password": password, "serveraddress": registry})
+    return RegistryCredentials(registry, base64.urlsafe_b64encode(given.encode()).decode())
 
 
 def test_a_missing_image_is_pulled_and_its_digest_noted(client: Client, registry: Registry, tmp_path: Path) -> None:
     said: list[str] = []
     found = get(client, registry.image, tmp_path, said)
-    assert digest_of(found) == f"{registry.address}/it@{registry.digest}"
-    assert said == [f"image {registry.image}: pulling", f"image {registry.image}: {digest_of(found)}"]
+    assert found.digest == f"{registry.address}/it@{registry.digest}"
+    assert said == [f"image {registry.image}: pulling", f"image {registry.image}: {found.digest}"]
     get(client, registry.image, tmp_path)
     assert registry.layers_sent == 1
 
 
 def test_an_image_can_be_named_by_its_digest(client: Client, registry: Registry, tmp_path: Path) -> None:
     image = f"{registry.address}/it@{registry.digest}"
-    assert digest_of(get(client, image, tmp_path)) == image
+    assert get(client, image, tmp_path).digest == image
+    other = f"{registry.address}/it@sha256:{'0' * 64}"
+    with pytest.raises(PayloadError, match="there is no such image"):
+        get(client, other, tmp_path)
+    # With a tag besides the digest counts alone.
+    assert get(client, f"{registry.address}/it:2@{registry.digest}", tmp_path).digest == image
     client.call("DELETE", f"/images/{image}")
 
 
@@ -80,33 +101,90 @@ def test_many_tasks_that_need_an_image_pull_it_once_and_wait_for_it(
 def test_a_pull_tells_how_far_it_is(client: Client, dockerd: Dockerd, tmp_path: Path) -> None:
     with Registry(filled(8), slow_s=1.0) as registry:
         told: list[tuple[int, int]] = []
-        make_sure_of_image(
-            client, registry.image, str(tmp_path), lambda _: None, lambda done, total: told.append((done, total))
-        )
+        images = ImageStore(client, str(tmp_path), lambda _: None)
+        images.require(registry.image, lambda done, total: told.append((done, total)))
         assert told == sorted(told)
         assert 0 < told[0][0] < told[-1][0] == told[-1][1]
         assert told[-1][1] > 8 << 20
         dockerd.docker("rmi", registry.image)
 
 
-def test_credentials_come_from_the_users_docker_configuration(
-    client: Client, dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by_token", [False, True])
+def test_an_image_is_pulled_with_the_submitters_credentials(
+    by_token: bool, client: Client, dockerd: Dockerd, tmp_path: Path
 ) -> None:
-    home = tmp_path / "home"
-    (home / ".docker").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.delenv("DOCKER_CONFIG", raising=False)
-    with Registry(busybox_root(), login="tony:secret") as registry:
-        with pytest.raises(PayloadError, match="its registry denies it to you") as refused:
+    with Registry(filled(1), login="tony:secret", by_token=by_token) as registry:
+        where = registry.address
+        with pytest.raises(
+            PayloadError, match=rf"its registry denies it .*asked without credentials for {where}"
+        ) as no:
             get(client, registry.image, tmp_path)
-        assert refused.value.fault is Fault.USER
-        login = base64.b64encode(b"tony:secret").decode()
-        (home / ".docker" / "config.json").write_text(json.dumps({"auths": {registry.address: {"auth": login}}}))
-        get(client, registry.image, tmp_path)
+        assert no.value.fault is Fault.USER
+        with pytest.raises(PayloadError, match=rf"its registry denies it .*asked with your credentials for {where}"):
+            get(client, registry.image, tmp_path, credentials=login(where, password="wrong"))
+        assert registry.layers_sent == 0
+        get(client, registry.image, tmp_path, credentials=login(where))
         dockerd.docker("rmi", registry.image)
-        (home / ".docker" / "config.json").write_text(json.dumps({"credsStore": "not-there"}))
-        with pytest.raises(PayloadError, match=rf"the credentials for registry {registry.address} in your Docker conf"):
-            get(client, registry.image, tmp_path)
+
+
+def test_credentials_go_to_the_registry_that_they_are_for_and_to_no_mirror(
+    client: Client, dockerd: Dockerd, tmp_path: Path
+) -> None:
+    with (
+        Registry(filled(1), login="tony:secret") as registry,
+        Registry(busybox_root(), login="a:mirror") as mirror,
+    ):
+        policy = RegistryPolicy(mirror=((registry.address, mirror.address),))
+        said: list[str] = []
+        found = get(client, registry.image, tmp_path, said, policy=policy, credentials=login(registry.address))
+        assert (found.name, registry.layers_sent, mirror.layers_sent) == (registry.image, 1, 0)
+        assert mirror.refused > 0
+        assert not mirror.authorizations
+        assert any(line.startswith(f"image {registry.image}: the mirror {mirror.address}/it does not") for line in said)
+        with pytest.raises(PayloadError, match="asked without credentials"):
+            get(client, f"{mirror.address}/it:1", tmp_path, credentials=login(registry.address, "a", "mirror"))
+        dockerd.docker("rmi", registry.image)
+
+
+def test_a_mirror_gives_the_image_also_by_its_digest_and_one_that_is_down_is_passed_over(
+    client: Client, dockerd: Dockerd, registry: Registry, tmp_path: Path
+) -> None:
+    with Registry(filled(1), repository="cache/it") as mirror:
+        policy = RegistryPolicy(mirror=(("registry.example.com", f"{mirror.address}/cache"),))
+        said: list[str] = []
+        found = get(client, "registry.example.com/it:1", tmp_path, said, policy=policy)
+        assert (found.name, found.digest) == (mirror.image, f"{mirror.address}/cache/it@{mirror.digest}")
+        named = get(client, f"registry.example.com/it@{mirror.digest}", tmp_path, policy=policy)
+        assert named.name == f"{mirror.address}/cache/it@{mirror.digest}"
+        dockerd.docker("rmi", "-f", mirror.image)
+    down = RegistryPolicy(mirror=((registry.address, mirror.address),))
+    said.clear()
+    assert get(client, registry.image, tmp_path, said, policy=down).name == registry.image
+    assert "does not give it" in said[1]
+    assert "connection refused" in said[1]
+    both = RegistryPolicy(mirror=(("127.0.0.1:1", mirror.address),))
+    with pytest.raises(
+        PayloadError, match=f"cannot be reached.*before that the mirror {mirror.address}/it did"
+    ) as away:
+        get(client, "127.0.0.1:1/it:1", tmp_path, policy=both)
+    assert away.value.fault is Fault.SERVICE
+
+
+def test_a_name_without_a_registry_is_of_the_operators(client: Client, registry: Registry, tmp_path: Path) -> None:
+    policy = RegistryPolicy(prefix=registry.address)
+    assert get(client, "it:1", tmp_path, policy=policy, credentials=login("docker.io")).name == registry.image
+    assert not registry.authorizations
+
+
+def test_an_image_that_the_operator_does_not_allow_is_not_used(client: Client, tmp_path: Path) -> None:
+    policy = RegistryPolicy(allow=("registry.example.com/team",))
+    with pytest.raises(PayloadError) as refused:
+        get(client, IMAGE, tmp_path, policy=policy)  # it is there
+    assert refused.value.fault is Fault.USER
+    assert str(refused.value) == (
+        f"image {IMAGE} is not allowed on this node: it is docker.io/{IMAGE.partition(':')[0]}, and "
+        "docker.registry.allow of /etc/dlapp/node.yaml allows registry.example.com/team"
+    )
 
 
 def test_what_is_not_at_a_registry_is_the_users_fault(client: Client, registry: Registry, tmp_path: Path) -> None:

@@ -118,18 +118,20 @@ def open_shell(
         desk_env = {**os.environ, START_VARIABLE: write_start(directory, application.snapshot, client.config)}
         if image:
             from dlapp.launch_spec import DockerSettings
+            from dlapp.launcher.registry_credentials import collect_credentials
             from dlapp.node_policy import node_policy
             from dlapp.runtime.docker_shell import DockerShell
             from dlapp.runtime.payload import PayloadDevice
 
             inside = environment(spec, directory, devices, user_env, cache_paths, in_docker=True)
-            docker = client.config.runtime.docker
+            docker, policy = client.config.runtime.docker, node_policy().docker
+            credentials = collect_credentials([image], policy.registry, note, os.environ)
             with copying("pulling") as progress:
                 shell: DockerShell | PlainShell = DockerShell(
                     settings=DockerSettings(
                         docker.host, spec.network or docker.network, docker.gpu_mode, client.config.gpuid.lock_dir
                     ),
-                    policy=node_policy().docker,
+                    policy=policy,
                     image=image,
                     workspace=spec.workspace,
                     session_dir=directory,
@@ -140,6 +142,7 @@ def open_shell(
                     caches=[(cache_paths[one.name], one.path) for one in spec.caches],
                     note=note,
                     progress=progress,
+                    credentials=credentials.get(image),
                 )
                 stack.callback(shell.close)
                 shell.start()

@@ -435,6 +435,7 @@ class LocalAmEngine:
             hdfs=self.hdfs,
             am_file=os.path.join(self._home, AM_FILE),
             unstored=self._state.unstored(os.geteuid()),
+            registry_credentials=launch.registry_credentials,
         )
         write_whole(os.path.join(directory, GRANT), json.dumps(to_json(container.grant)), mode=0o600)
         write_whole(os.path.join(directory, FILE_NAME), json.dumps(to_json(spec)), mode=0o600)

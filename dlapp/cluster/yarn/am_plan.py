@@ -97,6 +97,7 @@ class AmPlan(Value, kw_only=True):
                 am_file=f"{StagingPaths(self.home).staging(grant.container_id.application)}/{ADDRESSES}",
                 resource_managers=self.cluster.web,
                 containers=self.submission.spec.containers,
+                registry_credentials=launch.registry_credentials,
             )
             return python_command(self.python, "task", "--engine", "yarn"), json.dumps(to_json(spec)).encode()
 

@@ -107,6 +107,7 @@ def status_lines(
         lines.append(f"cause : {view['cause']}")
     origin = (("resumedFrom", view.get("resumed_from")), ("againOf", view.get("again_of")))
     lines += [f"{name} : {text}" for name, text in (*labels(view), *origin) if text]
+    lines += [f"image : {image}" for image in sorted({one.get("image", "") for one in view["containers"]} - {""})]
     lines += [f"changed : {line}" for line in view.get("changes", ())]
     if view["started_ms"] is not None:
         lines.append(f"launchTime : {local_time(view['started_ms'])}")

@@ -19,8 +19,7 @@ import pytest
 from dlapp.cluster.yarn.client.local_files import last_application, tools_tokens
 from dlapp.errors import Denied, TimedOut
 from dlapp.ids import ApplicationId
-from dlapp.runtime import images
-from dlapp.runtime.payload import PayloadError
+from dlapp.launcher.registry_credentials import collect_credentials
 from dlapp.system.processes import as_user
 from tests.attacks.identities import ATTACKER, MEMBER, ROOT, VICTIM, Identities, User
 from tests.attacks.local_state import engine_in, forge, make_application, plant
@@ -150,16 +149,14 @@ def test_root_runs_no_program_that_a_docker_configuration_of_another_user_names(
         (home / "docker-credential-evil").write_text(f"#!/bin/sh\nid -u > {proof}\n")
         (home / "docker-credential-evil").chmod(0o755)
 
-    def pull_as_root() -> str:
+    def submit_as_root() -> list[str]:
         os.environ |= {"HOME": str(home), "PATH": f"{home}:/usr/bin:/bin"}
-        try:
-            images._credentials("registry.example/image")
-        except PayloadError as error:
-            return str(error)
-        return ""
+        said: list[str] = []
+        assert collect_credentials(["registry.example/image"], None, said.append, os.environ) == {}
+        return said
 
     identities.call(ATTACKER, attack)
-    said = identities.call(ROOT, pull_as_root)
+    (said,) = identities.call(ROOT, submit_as_root)
     assert not proof.exists()
     assert "may be changed by attacker" in said
 

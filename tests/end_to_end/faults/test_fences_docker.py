@@ -332,8 +332,14 @@ def seen_of_the_host(about: dict[str, Any]) -> dict[str, bool]:
         ),
         ("docker: {networks: [host]}", TONY, "none", "/etc/dlapp/node.yaml: must be a file of root that nobody else"),
         ("docker: {privileged: true}", ROOT, "none", "/etc/dlapp/node.yaml:1: docker.privileged: is not known"),
+        (
+            "docker: {registry: {allow: r.org}}",
+            ROOT,
+            "none",
+            "and docker.registry.allow of /etc/dlapp/node.yaml allows r.org",
+        ),
     ],
-    ids=["network", "owner", "unknown key"],
+    ids=["network", "owner", "unknown key", "registry"],
 )
 def test_what_the_operator_does_not_allow_is_refused_with_the_line_before_submission(
     node: Node, policy: str, owner: int, network: str, said: str

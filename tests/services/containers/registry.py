@@ -1,8 +1,9 @@
 """A registry of images with one image, on a port of this machine: what dockerd asks for a pull, and no more.
 
-It counts pulls, may want a name and a password, may be slow, and may break off a layer.
+It counts pulls, may want a name and a password, or a token for these, may be slow, and may break off a layer.
 
-Source: OCI distribution specification, "Pull"; Docker Image Manifest V2, schema 2.
+Source: OCI distribution specification, "Pull"; Docker Image Manifest V2, schema 2; distribution's "Token Authentication
+Specification".
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import base64
 import gzip
 import hashlib
 import json
+import os
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,10 +29,14 @@ class Registry:
     Args:
         root: the image's only layer, a tar.
         login: ``name:password`` that it wants.
+        by_token: it wants a token, which it gives for that login, as most public registries do.
+        repository: of the image.
         slow_s: how long a layer takes.
     """
 
-    def __init__(self, root: bytes, *, login: str = "", slow_s: float = 0.0) -> None:
+    def __init__(
+        self, root: bytes, *, login: str = "", by_token: bool = False, slow_s: float = 0.0, repository: str = "it"
+    ) -> None:
         layer = gzip.compress(root, mtime=0)
         config = json.dumps(
             {
@@ -57,8 +63,14 @@ class Registry:
         """True: a layer ends in the middle."""
         self.is_busy = False
         """True: it answers 429 to all callers."""
+        self.refused = 0
+        """Requests with other credentials than it wants, or none."""
+        self.authorizations: set[str] = set()
+        """All that it was sent as credentials."""
         registry, blobs = self, {_digest(one): one for one in (layer, config)}
-        wanted = f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
+        basic = f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
+        wanted = f"Bearer {os.urandom(8).hex()}" if by_token else basic
+        manifests = [f"/v2/{repository}/manifests/{version}" for version in ("1", self.digest)]
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -67,13 +79,19 @@ class Registry:
                 self.do_GET()
 
             def do_GET(self) -> None:
+                sent = self.headers.get("Authorization") or ""
+                registry.authorizations |= {sent} - {""}
                 if registry.is_busy:
                     self.answer(429, b'{"errors": [{"code": "TOOMANYREQUESTS", "message": "too many requests"}]}')
-                elif wanted and self.headers.get("Authorization") != wanted:
+                elif by_token and self.path.startswith("/token?"):
+                    token = wanted.removeprefix("Bearer ") if sent == basic else "of-nobody"
+                    self.answer(200, json.dumps({"token": token}).encode())
+                elif wanted and sent != wanted:
+                    registry.refused += 1
                     self.answer(401, b'{"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}')
                 elif self.path == "/v2/":
                     self.answer(200, b"{}")
-                elif self.path in ("/v2/it/manifests/1", f"/v2/it/manifests/{registry.digest}"):
+                elif self.path in manifests:
                     self.answer(200, manifest, MANIFEST)
                 elif (blob := blobs.get(self.path.rpartition("/")[2])) is not None:
                     self.blob(blob)
@@ -103,7 +121,8 @@ class Registry:
                 self.send_header("Content-Length", str(len(body)))
                 self.send_header("Docker-Content-Digest", registry.digest)
                 if code == 401:
-                    self.send_header("WWW-Authenticate", 'Basic realm="test"')
+                    by = f'Bearer realm="http://{registry.address}/token",service="test"' if by_token else None
+                    self.send_header("WWW-Authenticate", by or 'Basic realm="test"')
                 self.end_headers()
                 if self.command != "HEAD":
                     self.wfile.write(body)
@@ -115,7 +134,7 @@ class Registry:
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="registry", daemon=True)
         self.address = f"127.0.0.1:{self._server.server_port}"
-        self.image = f"{self.address}/it:1"
+        self.image = f"{self.address}/{repository}:1"
 
     def __enter__(self) -> Registry:
         self._thread.start()
