@@ -1,7 +1,8 @@
 """Hadoop's protocols, spoken without a JVM.
 
-From bytes upwards: `framing` cuts a stream into messages, `sasl` and `tokens` prove who the caller is, `connection` has
-the sockets, `failover` calls a method on one of several servers and turns a Java exception into one of `errors`.
-`proto` has the messages that all of Hadoop shares, `configuration` reads the site files, `web` is HTTP to Hadoop's
-servers.
+From bytes upwards: `framing` cuts a stream into messages, `wire` reads and writes a message field by field,
+`rpc_messages` has those of RPC itself, `sasl` and `tokens` prove who the caller is, `connection` has the sockets,
+`failover` calls a method on one of several servers and turns a Java exception into one of `errors`. `proto` has the
+messages that all of Hadoop shares, by protobuf, `configuration` reads the site files, `web` is HTTP to servers of
+Hadoop.
 """

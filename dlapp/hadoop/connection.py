@@ -12,10 +12,9 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
-
-from google.protobuf.message import DecodeError, Message
+from typing import TYPE_CHECKING, TypeVar
 
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, remote_error
 from dlapp.hadoop.framing import (
@@ -29,27 +28,36 @@ from dlapp.hadoop.framing import (
     FrameReader,
     encode_frame,
     preamble,
-    signed_call_id,
     split_frame,
 )
-from dlapp.hadoop.proto.rpc_pb2 import (
-    RPC_PROTOCOL_BUFFER,
-    IpcConnectionContextProto,
-    RequestHeaderProto,
-    RpcRequestHeaderProto,
-    RpcResponseHeaderProto,
-    RpcSaslProto,
+from dlapp.hadoop.rpc_messages import (
+    FATAL,
+    INITIATE,
+    NEGOTIATE,
+    NEGOTIATED,
+    SUCCESS,
+    WRAP,
+    AnswerHeader,
+    SaslMessage,
+    connection_context,
+    method_header,
+    parse_answer_header,
+    parse_sasl_message,
+    request_header,
+    sasl_message,
 )
-from dlapp.hadoop.sasl import MECHANISM, DigestMd5, Security
 from dlapp.hadoop.tokens import Token
 from dlapp.login import Login
 from dlapp.value import Closeable
 
-_CLIENT_ID = os.urandom(16)
-_call_ids = itertools.count()
-"""A server may tell calls apart by both together, so neither begins again in a process."""
+if TYPE_CHECKING:
+    from dlapp.hadoop.sasl import Security
 
-_M = TypeVar("_M", bound=Message)
+_client_id = os.urandom(16)
+_call_ids = itertools.count()
+"""A server tells calls apart by both together: neither begins again in a process, and a fork is another client."""
+
+T = TypeVar("T")
 _RECEIVE = 1 << 16
 _READ_BEFORE_GIVING_UP_S = 1.0
 
@@ -120,19 +128,22 @@ class Connection(Closeable):
         """Return whether the server, as far as we can see, still listens on it: what comes unasked is its end."""
         return not self._reader.in_frame and is_silent(self._socket)
 
-    def call(self, method: str, request: bytes, deadline: float) -> bytes:
+    def call(self, method: str, request: bytes, deadline: float, *, call_id: int | None = None) -> bytes:
         """Call a method with a serialized message; the answer is its serialized answer.
+
+        Args:
+            method, request, deadline: see above.
+            call_id: of `new_call_id`, for a call that may be the repetition of one whose answer was lost; None: a new
+                one. A NameNode that has carried it out answers as it did then (its retry cache).
 
         Raises:
             ConnectionLost: no answer before the deadline; ``sent`` tells whether the server may have got the call.
             RemoteError: the method threw; the connection may be used again.
             NotHadoop: the answer cannot be read.
         """
-        call_id = next(_call_ids) & 0x7FFFFFFF
-        what = RequestHeaderProto(
-            methodName=method, declaringClassProtocolName=self._protocol, clientProtocolVersion=1
-        ).SerializeToString()
-        frame = encode_frame(_request_header(call_id, retries=0), what, request)
+        call_id = new_call_id() if call_id is None else call_id
+        header = request_header(call_id, _client_id, retries=0)
+        frame = encode_frame(header, method_header(self._protocol, method), request)
         # From the first byte on the server may have the whole: a cut connection does not say how much arrived.
         self._sent = True
         try:
@@ -145,19 +156,21 @@ class Connection(Closeable):
     # ---- the handshake ----
 
     def _open(self, proof: Token | Login, deadline: float) -> None:
-        context = IpcConnectionContextProto(protocol=self._protocol)
+        user = None if isinstance(proof, Token) else proof.user
         if isinstance(proof, Token):
             self._send_raw(preamble(AUTH_SASL), deadline)
             self._authenticate(proof, deadline)
         else:
             self._send_raw(preamble(AUTH_NONE), deadline)
-            context.userInfo.effectiveUser = proof.user
-        # Without an effective user the server takes it from the token; it answers a context only when it refuses it.
-        header = _request_header(CALL_CONTEXT, retries=-1)
-        self._send(encode_frame(header, context.SerializeToString()), deadline)
+        # The server answers a context only when it refuses it.
+        header = request_header(CALL_CONTEXT, _client_id, retries=-1)
+        self._send(encode_frame(header, connection_context(self._protocol, user)), deadline)
 
     def _authenticate(self, token: Token, deadline: float) -> None:
-        self._send_sasl(RpcSaslProto(state=RpcSaslProto.NEGOTIATE), deadline)
+        # Of no use without a token, and OpenSSL takes 3 MiB.
+        from dlapp.hadoop.sasl import MECHANISM, DigestMd5
+
+        self._send_sasl(sasl_message(NEGOTIATE), deadline)
         offer = self._sasl_answer(deadline)
         auth = next((one for one in offer.auths if one.method == "TOKEN" and one.mechanism == MECHANISM), None)
         if auth is None:
@@ -165,32 +178,34 @@ class Connection(Closeable):
             raise HadoopError(f"{self.name}: it offers {offered}; dlapp supports only TOKEN {MECHANISM}")
         digest = DigestMd5(token)
         response = digest.respond(auth.challenge)
-        # The server compares the choice with its offer field by field, an empty but present one included.
-        auth.ClearField("challenge")
-        chosen = RpcSaslProto(state=RpcSaslProto.INITIATE, token=response, auths=[auth])
-        self._send_sasl(chosen, deadline)
+        self._send_sasl(sasl_message(INITIATE, response, auth), deadline)
         done = self._sasl_answer(deadline)
-        if done.state != RpcSaslProto.SUCCESS:
+        if done.state != NEGOTIATED:
             raise NotHadoop(f"{self.name}: it continues the SASL exchange after its end")
         digest.finish(done.token)
         self._security = digest.security
 
-    def _send_sasl(self, message: RpcSaslProto, deadline: float) -> None:
-        header = _request_header(CALL_SASL, retries=-1)
-        self._send_raw(encode_frame(header, message.SerializeToString()), deadline)
+    def _send_sasl(self, message: bytes, deadline: float) -> None:
+        self._send_raw(encode_frame(request_header(CALL_SASL, _client_id, retries=-1), message), deadline)
 
-    def _sasl_answer(self, deadline: float) -> RpcSaslProto:
+    def _sasl_answer(self, deadline: float) -> SaslMessage:
         header, rest = self._next_header(self._reader, deadline, "connect")
-        if signed_call_id(header.callId) != CALL_SASL or len(rest) != 1:
+        if header.call_id != CALL_SASL or len(rest) != 1:
             raise NotHadoop(f"{self.name}: it answers the SASL exchange with something else")
-        return _parse(self.name, RpcSaslProto(), rest[0])
+        return self._parsed(parse_sasl_message, rest[0])
+
+    def _parsed(self, parse: Callable[[bytes], T], data: bytes) -> T:
+        try:
+            return parse(data)
+        except NotHadoop as error:
+            raise NotHadoop(f"{self.name}: an answer that cannot be read: {error}") from error
 
     # ---- frames ----
 
     def _send(self, frame: bytes, deadline: float) -> None:
         if self._security is not None:
-            wrapped = RpcSaslProto(state=RpcSaslProto.WRAP, token=self._security.wrap(frame))
-            frame = encode_frame(_request_header(CALL_SASL, retries=-1), wrapped.SerializeToString())
+            wrapped = sasl_message(WRAP, self._security.wrap(frame))
+            frame = encode_frame(request_header(CALL_SASL, _client_id, retries=-1), wrapped)
         self._send_raw(frame, deadline)
 
     def _send_raw(self, data: bytes, deadline: float) -> None:
@@ -207,34 +222,32 @@ class Connection(Closeable):
     def _answer(self, method: str, call_id: int, deadline: float) -> bytes:
         reader = self._reader if self._security is None else FrameReader(self._limit)
         header, rest = self._next_header(reader, deadline, method)
-        if header.callId != call_id or len(rest) != 1:
+        if header.call_id != call_id or len(rest) != 1:
             raise NotHadoop(f"{self.name}: an answer to {method} that does not belong to the call")
         return rest[0]
 
-    def _next_header(
-        self, reader: FrameReader, deadline: float, method: str
-    ) -> tuple[RpcResponseHeaderProto, list[bytes]]:
+    def _next_header(self, reader: FrameReader, deadline: float, method: str) -> tuple[AnswerHeader, list[bytes]]:
         """The next answer's header and messages; an exception in it is raised."""
         while (frame := reader.next()) is None:
             self._receive(reader, deadline)
         messages = split_frame(frame)
         if not messages:
             raise NotHadoop(f"{self.name}: an answer without a header")
-        header = _parse(self.name, RpcResponseHeaderProto(), messages[0])
-        if header.status != RpcResponseHeaderProto.SUCCESS:
-            if header.status == RpcResponseHeaderProto.FATAL or signed_call_id(header.callId) == CALL_NONE:
+        header = self._parsed(parse_answer_header, messages[0])
+        if header.status != SUCCESS:
+            if header.status == FATAL or header.call_id == CALL_NONE:
                 self.close()
-            raise remote_error(f"{self.name} {method}", header.exceptionClassName, header.errorMsg)
+            raise remote_error(f"{self.name} {method}", header.java_class, header.message)
         return header, messages[1:]
 
     def _receive(self, reader: FrameReader, deadline: float) -> None:
         """Wait for more bytes; under a security layer, for a message of it, whose content goes to ``reader``."""
         if self._security is not None and reader is not self._reader:
             header, rest = self._next_header(self._reader, deadline, "read")
-            if signed_call_id(header.callId) != CALL_SASL or len(rest) != 1:
+            if header.call_id != CALL_SASL or len(rest) != 1:
                 raise NotHadoop(f"{self.name}: a frame outside the protection that was agreed on")
-            wrapped = _parse(self.name, RpcSaslProto(), rest[0])
-            if wrapped.state != RpcSaslProto.WRAP:
+            wrapped = self._parsed(parse_sasl_message, rest[0])
+            if wrapped.state != WRAP:
                 raise NotHadoop(f"{self.name}: a frame outside the protection that was agreed on")
             reader.feed(self._security.unwrap(wrapped.token))
             return
@@ -249,41 +262,17 @@ class Connection(Closeable):
         reader.feed(data)
 
 
-def _request_header(call_id: int, *, retries: int) -> bytes:
-    return RpcRequestHeaderProto(
-        rpcKind=RPC_PROTOCOL_BUFFER,
-        rpcOp=RpcRequestHeaderProto.RPC_FINAL_PACKET,
-        callId=call_id,
-        clientId=_CLIENT_ID,
-        retryCount=retries,
-    ).SerializeToString()
+def new_call_id() -> int:
+    """Return a number that no call of this process has had."""
+    return next(_call_ids) & 0x7FFFFFFF
 
 
-def _parse(name: str, message: _M, data: bytes) -> _M:
-    try:
-        message.ParseFromString(data)
-    except (DecodeError, ValueError, RecursionError) as error:
-        # The pure form of protobuf, which nodes use, lets the latter two through: bad UTF-8, and groups in groups.
-        raise NotHadoop(f"{name}: an answer that cannot be read") from error
-    # The C form of protobuf does not ask for required fields when it reads.
-    if not message.IsInitialized():
-        raise NotHadoop(f"{name}: an answer without a required field")
-    if not has_only_text(message):
-        raise NotHadoop(f"{name}: an answer with text that is not UTF-8")
-    return message
+def _be_another_client() -> None:
+    global _client_id
+    _client_id = os.urandom(16)
 
 
-def has_only_text(message: Message) -> bool:
-    """Return whether all texts in a message are texts: protobuf's C form gives one that is not UTF-8 as bytes."""
-    for field, value in message.ListFields():
-        parts = [value] if isinstance(value, (Message, str, bytes, int, float)) else value
-        for one in parts:
-            if isinstance(one, Message):
-                if not has_only_text(one):
-                    return False
-            elif isinstance(one, bytes) and field.type == field.TYPE_STRING:
-                return False
-    return True
+os.register_at_fork(after_in_child=_be_another_client)
 
 
 def is_silent(sock: socket.socket) -> bool:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from dlapp.hadoop.connection import Connection, has_only_text
+from dlapp.hadoop.connection import Connection
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TokenRefused, TryAgain
 from dlapp.hadoop.tokens import Token
 from dlapp.login import Login
@@ -142,7 +142,7 @@ class RpcClient(Closeable):
             found = answer.FromString(body)
         except (DecodeError, ValueError, RecursionError) as error:
             raise NotHadoop(f"{self._connection.name}: an answer to {method} that cannot be read") from error
-        if not has_only_text(found):
+        if not _has_only_text(found):
             raise NotHadoop(f"{self._what}: an answer to {method} with text that is not UTF-8")
         return found
 
@@ -162,3 +162,16 @@ class RpcClient(Closeable):
     def _in_words(self, method: str, failed: dict[str, int], timeout_s: float) -> str:
         tries = ", ".join(f"{error} ({count} times)" if count > 1 else error for error, count in failed.items())
         return f"no {self._what} answered {method} in {timeout_s:g} s: {tries}"
+
+
+def _has_only_text(message: Message) -> bool:
+    """Return whether all texts in a message are texts: protobuf's C form gives one that is not UTF-8 as bytes."""
+    for field, value in message.ListFields():
+        parts = [value] if isinstance(value, (Message, str, bytes, int, float)) else value
+        for one in parts:
+            if isinstance(one, Message):
+                if not _has_only_text(one):
+                    return False
+            elif isinstance(one, bytes) and field.type == field.TYPE_STRING:
+                return False
+    return True

@@ -48,7 +48,7 @@ from dlapp.hadoop.hdfs.datanode import (
     SourceEnded,
     write_all,
 )
-from dlapp.hadoop.hdfs.wire import Fields
+from dlapp.hadoop.wire import Fields
 from dlapp.locations import AUTO, HDFS, HdfsPlace, shown
 from dlapp.net.http import RequestBody
 from dlapp.storage.api import DiskFull

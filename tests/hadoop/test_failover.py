@@ -253,7 +253,7 @@ def test_an_answer_that_always_has_another_byte_costs_no_more_either(monkeypatch
         (b"HTTP/1.1 404 Not Found\r\n\r\n", "answers HTTP"),
         (b"\x15\x03\x03\x00\x02\x02\x28", "answers TLS"),
         (b"\x00\x00\x00\x02\x05\x00", "message of 5 bytes"),
-        (b"\x00\x00\x00\x03\x02\x08\x01", "without a required field"),
+        (b"\x00\x00\x00\x03\x02\x08\x01", "cannot be read: a message lacks field 2"),
         (b"\xff" * 100, "before 9"),
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.cluster.yarn.proto import yarn_pb2
+from dlapp.hadoop import rpc_messages
 from dlapp.hadoop.errors import NotHadoop
 from dlapp.hadoop.framing import (
     AUTH_SASL,
@@ -27,13 +29,44 @@ MESSAGES = st.lists(st.binary(max_size=300), max_size=4)
 
 
 def header(call_id: int, retries: int) -> bytes:
-    return rpc_pb2.RpcRequestHeaderProto(
-        rpcKind=rpc_pb2.RPC_PROTOCOL_BUFFER,
-        rpcOp=rpc_pb2.RpcRequestHeaderProto.RPC_FINAL_PACKET,
-        callId=call_id,
-        clientId=CLIENT,
-        retryCount=retries,
-    ).SerializeToString()
+    return rpc_messages.request_header(call_id, CLIENT, retries=retries)
+
+
+@given(st.integers(-33, 2**31 - 1), st.integers(-1, 100))
+def test_the_header_of_a_call_is_protobufs(call_id: int, retries: int) -> None:
+    assert (
+        header(call_id, retries)
+        == rpc_pb2.RpcRequestHeaderProto(
+            rpcKind=rpc_pb2.RPC_PROTOCOL_BUFFER,
+            rpcOp=rpc_pb2.RpcRequestHeaderProto.RPC_FINAL_PACKET,
+            callId=call_id,
+            clientId=CLIENT,
+            retryCount=retries,
+        ).SerializeToString()
+    )
+
+
+@given(st.integers(-33, 2**31 - 1), st.integers(0, 2), st.text(max_size=20), st.text(max_size=20))
+def test_the_header_of_an_answer_is_read_as_protobuf_reads_it(call_id: int, status: int, kind: str, text: str) -> None:
+    answer: Any = rpc_pb2.RpcResponseHeaderProto(callId=call_id & 0xFFFFFFFF, exceptionClassName=kind, errorMsg=text)
+    answer.status = status
+    assert rpc_messages.parse_answer_header(answer.SerializeToString()) == (call_id, status, kind, text)
+
+
+@given(st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9), st.none() | st.text(max_size=9)), max_size=4))
+def test_an_offer_of_a_server_is_chosen_as_it_was_made_but_for_its_challenge(
+    offers: list[tuple[str, str, str | None]],
+) -> None:
+    offer = rpc_pb2.RpcSaslProto(state=rpc_pb2.RpcSaslProto.NEGOTIATE)
+    for method, mechanism, protocol in offers:
+        offer.auths.add(method=method, mechanism=mechanism, protocol=protocol, serverId="", challenge=b"challenge")
+    read = rpc_messages.parse_sasl_message(offer.SerializeToString())
+    assert (read.state, len(read.auths)) == (rpc_messages.NEGOTIATE, len(offers))
+    for one, made in zip(read.auths, offer.auths, strict=True):
+        assert one.challenge == b"challenge"
+        made.ClearField("challenge")
+        chosen = rpc_pb2.RpcSaslProto(state=rpc_pb2.RpcSaslProto.INITIATE, token=b"response", auths=[made])
+        assert rpc_messages.sasl_message(rpc_messages.INITIATE, b"response", one) == chosen.SerializeToString()
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -49,9 +82,8 @@ def test_the_preamble_is_hadoops() -> None:
 
 
 def test_the_connection_context_is_hadoops_byte_for_byte() -> None:
-    context = rpc_pb2.IpcConnectionContextProto(protocol="org.apache.hadoop.yarn.api.ApplicationClientProtocolPB")
-    context.userInfo.effectiveUser = "alice"
-    frame = encode_frame(header(-3, -1), context.SerializeToString())
+    context = rpc_messages.connection_context("org.apache.hadoop.yarn.api.ApplicationClientProtocolPB", "alice")
+    frame = encode_frame(header(-3, -1), context)
     assert frame == (
         bytes.fromhex("0000005d 1a 0802100018052210")
         + CLIENT
@@ -61,11 +93,7 @@ def test_the_connection_context_is_hadoops_byte_for_byte() -> None:
 
 
 def test_a_call_is_hadoops_byte_for_byte() -> None:
-    what = rpc_pb2.RequestHeaderProto(
-        methodName="getNewApplication",
-        declaringClassProtocolName="org.apache.hadoop.yarn.api.ApplicationClientProtocolPB",
-        clientProtocolVersion=1,
-    ).SerializeToString()
+    what = rpc_messages.method_header("org.apache.hadoop.yarn.api.ApplicationClientProtocolPB", "getNewApplication")
     assert encode_frame(header(1, -1), what, b"") == (
         bytes.fromhex("0000006a 1a 0802100018022210")
         + CLIENT

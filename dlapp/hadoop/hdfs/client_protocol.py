@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dlapp.hadoop.errors import NotHadoop
-from dlapp.hadoop.hdfs.wire import Fields, encode
+from dlapp.hadoop.wire import Fields, encode
 
 PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
 MOST_LENGTH = 1 << 50

@@ -19,7 +19,7 @@ from dlapp.hadoop.hdfs.checksums import Checksum
 from dlapp.hadoop.hdfs.client_protocol import LocatedBlock
 from dlapp.hadoop.hdfs.connections import Address
 from dlapp.hadoop.hdfs.packets import BlockRefusal, PacketHeader
-from dlapp.hadoop.hdfs.wire import Fields
+from dlapp.hadoop.wire import Fields
 
 BUFFER_BYTES = 1 << 20
 PACKET_BYTES = 256 << 10

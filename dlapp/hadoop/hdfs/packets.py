@@ -27,7 +27,7 @@ from typing import NamedTuple
 from dlapp.hadoop.errors import NotHadoop
 from dlapp.hadoop.framing import encode_varint
 from dlapp.hadoop.hdfs.client_protocol import LocatedBlock
-from dlapp.hadoop.hdfs.wire import Fields, encode
+from dlapp.hadoop.wire import Fields, encode
 
 PREFIX = struct.Struct(">IH")
 MOST_PACKET = 16 << 20

@@ -26,7 +26,7 @@ from dlapp.hadoop.hdfs.datanode import (
     write_all,
 )
 from dlapp.hadoop.hdfs.packets import PacketHeader, encode_packet_header
-from dlapp.hadoop.hdfs.wire import encode
+from dlapp.hadoop.wire import encode
 
 CONTENT = bytes(range(256)) * 5 + b"the end"
 CHUNK = 512

@@ -14,7 +14,7 @@ from dlapp.hadoop.errors import NotHadoop
 from dlapp.hadoop.hdfs import client_protocol, packets
 from dlapp.hadoop.hdfs.client_protocol import HdfsBlock
 from dlapp.hadoop.hdfs.packets import BlockRefusal, PacketHeader
-from dlapp.hadoop.hdfs.wire import MOST_FIELDS, Fields, encode
+from dlapp.hadoop.wire import MOST_FIELDS, Fields, encode
 
 TOKEN = encode((1, b""), (2, b""), (3, ""), (4, ""))
 

@@ -211,11 +211,11 @@ def _arrange(one: _Points) -> None:
                 raise ConnectionLost(f"{address}: cut off by a test", sent=False)
             super().__init__(address, protocol, **options)
 
-        def call(self, method: str, request: bytes, deadline: float) -> bytes:
+        def call(self, method: str, request: bytes, deadline: float, **options: Any) -> bytes:
             if self._to_rm and one.cut_off:
                 self.close()
                 raise ConnectionLost(f"{self.name}: cut off by a test", sent=True)
-            return super().call(method, request, deadline)
+            return super().call(method, request, deadline, **options)
 
     failover.RpcClient.__init__.__globals__["Connection"] = Cut
 

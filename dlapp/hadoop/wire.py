@@ -37,7 +37,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data) or shift > _MOST_SHIFT:
-            raise NotHadoop("a message of HDFS ends inside a number")
+            raise NotHadoop("a message ends inside a number")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
@@ -77,13 +77,13 @@ class Fields:
                 elif kind == 5:
                     size = 4
                 else:
-                    raise NotHadoop(f"a message of HDFS has a field of the form {kind}")
+                    raise NotHadoop(f"a message has a field of the form {kind}")
                 value = data[at : at + size]
                 at += size
                 if at > end:
-                    raise NotHadoop("a message of HDFS ends inside a field")
+                    raise NotHadoop("a message ends inside a field")
             if count > MOST_FIELDS or key < 8:
-                raise NotHadoop(f"a message of HDFS has more than {MOST_FIELDS} fields, or one without a number")
+                raise NotHadoop(f"a message has more than {MOST_FIELDS} fields, or one without a number")
             if key >> 3 in found:
                 found[key >> 3].append(value)
             else:
@@ -104,9 +104,11 @@ class Fields:
         values = self._found.get(field)
         if values is None and default is not None:
             return default
-        value = values[-1] if values else None
+        if values is None:
+            raise NotHadoop(f"a message lacks field {field}")
+        value = values[-1]
         if not isinstance(value, int) or value >= below:
-            raise NotHadoop(f"a message of HDFS has {str(value)[:40]!r} as field {field}, a number below {below}")
+            raise NotHadoop(f"a message has {str(value)[:40]!r} as field {field}, a number below {below}")
         return value
 
     def numbers(self, field: int, *, below: int = 1 << 63) -> list[int]:
@@ -121,7 +123,7 @@ class Fields:
                 number, at = read_varint(value, at)
                 found.append(number)
         if any(one >= below for one in found):
-            raise NotHadoop(f"a message of HDFS has a number in field {field} that is not below {below}")
+            raise NotHadoop(f"a message has a number in field {field} that is not below {below}")
         return found
 
     def data(self, field: int, default: bytes | None = None) -> bytes:
@@ -131,7 +133,7 @@ class Fields:
             return default
         value = values[-1] if values else None
         if not isinstance(value, bytes):
-            raise NotHadoop(f"a message of HDFS lacks field {field}")
+            raise NotHadoop(f"a message lacks field {field}")
         return value
 
     def text(self, field: int, default: str | None = None) -> str:
@@ -139,13 +141,13 @@ class Fields:
         try:
             return self.data(field, None if default is None else default.encode()).decode()
         except UnicodeDecodeError as error:
-            raise NotHadoop(f"a message of HDFS has a text in field {field} that is not UTF-8") from error
+            raise NotHadoop(f"a message has a text in field {field} that is not UTF-8") from error
 
     def all_data(self, field: int) -> list[bytes]:
         """Return the values of a repeated field of bytes or messages."""
         found = self._found.get(field, [])
         if not all(isinstance(one, bytes) for one in found):
-            raise NotHadoop(f"a message of HDFS has a number as field {field}")
+            raise NotHadoop(f"a message has a number as field {field}")
         return [one for one in found if isinstance(one, bytes)]
 
     def message(self, field: int) -> Fields:

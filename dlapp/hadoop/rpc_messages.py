@@ -1,0 +1,95 @@
+"""Messages of Hadoop RPC itself: headers of calls and answers, the context of a connection, the SASL exchange.
+
+They are made and read by hand: loading protobuf, and its pure Python form on a node, takes more memory and time than
+the rest of a client of HDFS. The tests compare them with protobuf's, of ``proto/rpc.proto``.
+
+Source: RpcHeader.proto, IpcConnectionContext.proto and ProtobufRpcEngine.proto of Hadoop 2.7 to 3.5.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dlapp.hadoop.errors import NotHadoop
+from dlapp.hadoop.framing import signed_call_id
+from dlapp.hadoop.wire import Fields, encode
+
+SUCCESS, ERROR, FATAL = 0, 1, 2
+NEGOTIATED, NEGOTIATE, INITIATE, WRAP = 0, 1, 2, 5
+"""States of the SASL exchange; `NEGOTIATED` is Hadoop's SUCCESS."""
+_PROTOBUF, _FINAL_PACKET = 2, 0
+_MOST_AUTHS = 64
+
+
+class AnswerHeader(NamedTuple):
+    """Header of an answer; ``java_class`` and ``message`` are of an exception."""
+
+    call_id: int
+    status: int
+    java_class: str
+    message: str
+
+
+class SaslAuth(NamedTuple):
+    """A way to prove who the caller is, as the server offers it; ``encoded`` is all of it but the challenge."""
+
+    method: str
+    mechanism: str
+    challenge: bytes
+    encoded: bytes
+
+
+class SaslMessage(NamedTuple):
+    """A message of the SASL exchange."""
+
+    state: int
+    token: bytes
+    auths: tuple[SaslAuth, ...]
+
+
+def request_header(call_id: int, client_id: bytes, *, retries: int) -> bytes:
+    """Return the header of a call; ``retries``: how often the same call was made before, -1: it is none."""
+    return encode((1, _PROTOBUF), (2, _FINAL_PACKET), (3, _zigzag(call_id)), (4, client_id), (5, _zigzag(retries)))
+
+
+def method_header(protocol: str, method: str) -> bytes:
+    """Return what stands before the message of a call."""
+    return encode((1, method), (2, protocol), (3, 1))
+
+
+def connection_context(protocol: str, user: str | None) -> bytes:
+    """Return the context of a connection. Without a user the server takes that of the token."""
+    return encode((2, None if user is None else encode((1, user))), (3, protocol))
+
+
+def parse_answer_header(data: bytes) -> AnswerHeader:
+    """Return the header of an answer. Raises NotHadoop: it is none."""
+    said = Fields(data)
+    call_id = signed_call_id(said.number(1) & 0xFFFFFFFF)
+    return AnswerHeader(call_id, said.number(2, below=FATAL + 1), said.text(4, ""), said.text(5, ""))
+
+
+def sasl_message(state: int, token: bytes | None = None, auth: SaslAuth | None = None) -> bytes:
+    """Return a message of the SASL exchange; ``auth``: the way that is chosen."""
+    return encode((2, state), (3, token), (4, auth and auth.encoded))
+
+
+def parse_sasl_message(data: bytes) -> SaslMessage:
+    """Return a message of the SASL exchange. Raises NotHadoop: it is none."""
+    said = Fields(data)
+    offered = said.all_data(4)
+    if len(offered) > _MOST_AUTHS:
+        raise NotHadoop(f"a server that offers {len(offered)} ways to authenticate")
+    return SaslMessage(said.number(2, below=WRAP + 1), said.data(3, b""), tuple(map(_parse_auth, offered)))
+
+
+def _parse_auth(data: bytes) -> SaslAuth:
+    said = Fields(data)
+    method, mechanism = said.text(1), said.text(2)
+    # The server compares the choice with its offer field by field, one that is there and empty included.
+    others = [(field, said.text(field)) for field in (3, 4) if said.has(field)]
+    return SaslAuth(method, mechanism, said.data(5, b""), encode((1, method), (2, mechanism), *others))
+
+
+def _zigzag(value: int) -> int:
+    return value << 1 ^ value >> 63
