@@ -99,7 +99,7 @@ def _protocol(place: HdfsPlace) -> Finding:
         return warned(
             "hdfs.protocol",
             f"storage.hdfs={place.protocol}: no library verifies CRC32C here, so most files are read by WebHDFS",
-            "pip install google-crc32c, also for the Python of the nodes",
+            "pip install google-crc32c; it goes to the nodes with dlapp",
         )
     return passed("hdfs.protocol", f"storage.hdfs={place.protocol}: files go by HDFS's own protocols")
 

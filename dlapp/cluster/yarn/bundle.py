@@ -4,7 +4,8 @@
 In it is every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, compiled for the
 Python that made the zip, and not compressed: reading them took a fifth of a task's start. The sources are in a zip
 within the zip. A Python of another version copies it into its working directory and uses it in its place. Native parts
-stay behind, so the zip runs on any processor and libc; what has them has a pure form too.
+stay behind, so the zip runs on any processor and libc; what has them has a pure form too. One goes with it, named by
+its processor: the library that verifies what HDFS's own clients wrote. A node on which it does not run does without.
 
 It is named by its digest, and here also by what goes into it, so the same installation finds it again. It is used only
 while it has that digest, and lies in a directory that nobody else may write. It is never unpacked: a node takes as
@@ -23,6 +24,7 @@ from importlib.util import MAGIC_NUMBER, find_spec, source_hash
 from typing import NamedTuple
 
 from dlapp.errors import DlappError
+from dlapp.hadoop.hdfs.checksums import CARRIED, installed_library
 from dlapp.system.files import UntrustedFile, closing_fd, list_names, open_own_directory, read_file
 
 NAME = "dlapp.pyz"
@@ -36,6 +38,7 @@ _USED = (
 )
 """What the parts of dlapp on a node load where it is installed here; what is not, they do without."""
 _DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml")
+_BESIDE_LIBRARY = "dlapp/hadoop/hdfs"
 _READ = "dlapp/context.py"
 """A module whose source is read, for payloads."""
 _FORMAT = 2
@@ -93,6 +96,9 @@ def sources() -> list[BundleFile]:
             continue
         for one in _files_of(module, spec):
             found[one.name] = one
+    if (library := installed_library()) is not None:
+        name = f"{_BESIDE_LIBRARY}/{CARRIED}"
+        found[name] = BundleFile(name, library)
     return [found[name] for name in sorted(found)]
 
 

@@ -1,7 +1,11 @@
 """Checksums of blocks: one for each few bytes, as DataNodes keep them.
 
-CRC32 is in zlib. CRC32C, which Hadoop's own clients write, needs a library, google-crc32c or crc32c: in pure Python it
-takes ten times as long as all the rest. Without one such blocks cannot be verified here, and so are not read.
+CRC32 is in zlib. CRC32C, which Hadoop's own clients write, needs a library: the one that the archive with dlapp brings
+to a node (`CARRIED`), crc32c or google-crc32c. In pure Python it takes ten times as long as all the rest. Without one
+such blocks cannot be verified here, and so are not read.
+
+The checksums of many chunks are compared by two calls and not by one for each chunk, as these calls take most of the
+time (`Checksum.verify`).
 
 Source: org.apache.hadoop.util.DataChecksum.
 """
@@ -9,17 +13,42 @@ Source: org.apache.hadoop.util.DataChecksum.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import zlib
 from array import array
 from collections.abc import Callable
+from itertools import repeat
 
 from dlapp.hadoop.errors import HadoopError
 
 NONE, CRC32, CRC32C = 0, 1, 2
 MOST_CHUNK = 1 << 24
 """The most bytes under one checksum; a packet has at least one."""
+CARRIED = f"libcrc32c-{os.uname().machine}.so"
+"""The library of google-crc32c, beside this module, where dlapp runs from the archive that brings it to a node."""
 _SAMPLE, _SAMPLE_CRC32C = b"123456789", 0xE3069283
+_WORD = 4
+_FEW_CHUNKS = 8
+"""So few are compared one by one; measured with 512 bytes each: the other way takes as long for 8, a third for 128."""
+_MANY_BYTES = 64 << 10
+"""Of the chunks that are compared at once: a packet of a DataNode."""
+
+
+class Crc:
+    """Computation of a kind of checksum.
+
+    Args:
+        extend: returns the checksum of data that follows other data, given the checksum of that; 0: it follows none.
+    """
+
+    def __init__(self, extend: Callable[[bytes | memoryview, int], int]) -> None:
+        self.extend = extend
+
+    def of_chunks(self, data: bytes, chunk_bytes: int) -> list[int]:
+        """Return the checksum of each chunk."""
+        extend = self.extend
+        return [extend(data[at : at + chunk_bytes], 0) for at in range(0, len(data), chunk_bytes)]
 
 
 class CannotVerify(HadoopError):
@@ -27,7 +56,7 @@ class CannotVerify(HadoopError):
 
 
 class Checksum:
-    """A kind of checksum, and how many bytes each is of.
+    """A kind of checksum, and how many bytes each is of. Of one thread.
 
     Raises:
         CannotVerify: it cannot be computed here.
@@ -36,29 +65,67 @@ class Checksum:
     def __init__(self, kind: int, chunk_bytes: int) -> None:
         if not 0 < chunk_bytes <= MOST_CHUNK:
             raise CannotVerify(f"a checksum of {chunk_bytes} bytes each")
-        if kind == CRC32:
-            self._compute: Callable[[bytes | memoryview], int] = zlib.crc32
-            self._of_bytes = False
-        elif kind == CRC32C and (found := _crc32c()) is not None:
-            self._compute, self._of_bytes = found
-        else:
+        crc = _CRC32 if kind == CRC32 else _crc32c() if kind == CRC32C else None
+        if crc is None:
             name = {NONE: "no checksums", CRC32C: "checksums CRC32C (google-crc32c is not installed)"}.get(kind)
             raise CannotVerify(f"it has {name or f'checksums of an unknown kind ({kind})'}")
+        self._crc = crc
         self.kind, self.chunk_bytes = kind, chunk_bytes
+        self._spread = memoryview(b"")
 
     def size(self, data_bytes: int) -> int:
         """Return how many bytes the checksums of so many bytes have."""
-        return -(-data_bytes // self.chunk_bytes) * 4
+        return -(-data_bytes // self.chunk_bytes) * _WORD
 
     def of(self, data: bytes | memoryview) -> bytes:
         """Return the checksums of data that begins at a chunk."""
-        if self._of_bytes and isinstance(data, memoryview):
-            data = bytes(data)
-        compute, chunk = self._compute, self.chunk_bytes
-        found = array("I", [compute(data[at : at + chunk]) for at in range(0, len(data), chunk)])
+        # Pieces of bytes are made faster, and all libraries take them.
+        found = array("I", self._crc.of_chunks(bytes(data), self.chunk_bytes))
         if sys.byteorder == "little":
             found.byteswap()
         return found.tobytes()
+
+    def verify(self, data: memoryview, sums: memoryview) -> bool:
+        """Return whether checksums are those of data that begins at a chunk.
+
+        Many chunks are compared at once, in groups. A checksum is the rest of a division of polynomials, so that of a
+        group follows from those of its n chunks: it is the sum of crc(i) * x ** (bits of a chunk * (n - 1 - i)). The
+        same sum, times x ** 32, is the checksum of zeros with crc(i) as the last word of chunk i. So the checksum of
+        the data and a word of zeros is compared with that of these words. What both conditions with which a CRC begins
+        and ends add to their difference depends on the length alone; it is computed with data of zeros.
+
+        An error within one chunk is found if its own checksum finds it. Errors in several of them that are no multiple
+        of the polynomial together are found, too: all but one of 2 ** 32, as with one checksum for the group.
+        """
+        chunk = self.chunk_bytes
+        whole = len(data) // chunk
+        if whole < _FEW_CHUNKS or chunk % _WORD:
+            return self.of(data) == sums
+        at_once = max(_MANY_BYTES // chunk, 1)
+        for first in range(0, whole, at_once):
+            end = min(first + at_once, whole)
+            if not self._verify_group(data[first * chunk : end * chunk], sums[first * _WORD : end * _WORD]):
+                return False
+        return self.of(data[whole * chunk :]) == sums[whole * _WORD :]
+
+    def _verify_group(self, data: memoryview, sums: memoryview) -> bool:
+        extend, size = self._crc.extend, len(data)
+        if len(self._spread) < size:
+            self._spread = memoryview(bytearray(size))
+        words = array("I", bytes(sums))
+        words.byteswap()  # a word is the last one first: in its bytes the first bit is the lowest
+        step, spread = self.chunk_bytes // _WORD, self._spread[:size]
+        spread.cast("I")[step - 1 :: step] = memoryview(words)
+        difference = extend(bytes(_WORD), extend(data, 0)) ^ extend(spread, 0)
+        return difference == _difference_of_zeros(self._crc, self.chunk_bytes, size)
+
+
+@functools.lru_cache(64)
+def _difference_of_zeros(crc: Crc, chunk_bytes: int, size: int) -> int:
+    """Return what `Checksum.verify` compares with, for a group of whole chunks of so many bytes in all."""
+    last_word = crc.extend(bytes(chunk_bytes), 0).to_bytes(_WORD, "little")
+    spread = (bytes(chunk_bytes - _WORD) + last_word) * (size // chunk_bytes)
+    return crc.extend(bytes(size + _WORD), 0) ^ crc.extend(spread, 0)
 
 
 def has_crc32c() -> bool:
@@ -66,20 +133,94 @@ def has_crc32c() -> bool:
     return _crc32c() is not None
 
 
+def installed_library() -> str | None:
+    """Return the file of google-crc32c's library, which needs no Python; None: it is not installed in this form.
+
+    Source: the wheels of google-crc32c for Linux, which auditwheel made.
+    """
+    from importlib.util import find_spec
+
+    if (spec := find_spec("google_crc32c")) is None or spec.origin is None:
+        return None
+    directory = f"{os.path.dirname(os.path.dirname(spec.origin))}/google_crc32c.libs"
+    try:
+        names = sorted(one for one in os.listdir(directory) if one.startswith("libcrc32c"))
+    except OSError:
+        return None
+    return f"{directory}/{names[0]}" if len(names) == 1 else None
+
+
 @functools.cache
-def _crc32c() -> tuple[Callable[[bytes | memoryview], int], bool] | None:
-    """Return what computes CRC32C, and whether it takes nothing but bytes; None: there is nothing."""
-    found: tuple[Callable[[bytes | memoryview], int], bool] | None = None
+def _crc32c() -> Crc | None:
+    """Return what computes CRC32C; None: there is nothing."""
+    found = _carried() or _installed()
+    return found if found is not None and found.extend(_SAMPLE, 0) == _SAMPLE_CRC32C else None
+
+
+def _installed() -> Crc | None:
     try:
         import crc32c
 
-        found = crc32c.crc32c, False
+        return Crc(crc32c.crc32c)
     except ImportError:
-        try:
-            import google_crc32c
+        pass
+    try:
+        import google_crc32c
+    except ImportError:
+        return None
+    # Its Python form is slower than WebHDFS.
+    if google_crc32c.implementation != "c":
+        return None
+    extend: Callable[[int, bytes], int] = google_crc32c.extend
+    return Crc(lambda data, before: extend(before, bytes(data)))
 
-            # Its Python form is slower than WebHDFS.
-            found = (google_crc32c.value, True) if google_crc32c.implementation == "c" else None
-        except ImportError:
-            return None
-    return found if found is not None and found[0](_SAMPLE) == _SAMPLE_CRC32C else None
+
+def _carried() -> Crc | None:
+    """Return what the library in the archive computes; None: there is none, or not for this machine."""
+    import pkgutil
+
+    try:
+        data = pkgutil.get_data(__package__, CARRIED)
+    except OSError:
+        return None
+    return None if data is None else load_library(data)
+
+
+def load_library(data: bytes) -> Crc | None:
+    """Return what a library of google-crc32c computes, by its content; None: it does not run here.
+
+    For one library in a process: the loader knows a file again by its name, which a later one may have, too.
+    """
+    try:
+        import ctypes
+
+        with open(os.memfd_create("libcrc32c", os.MFD_CLOEXEC), "wb") as file:
+            file.write(data)
+            file.flush()
+            # A call is too short to let other threads run meanwhile.
+            extend = ctypes.PyDLL(f"/proc/self/fd/{file.fileno()}").crc32c_extend
+    except (ImportError, OSError, AttributeError):
+        return None  # another libc, no libstdc++, or a kernel that runs nothing from memory
+    extend.argtypes, extend.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
+
+    def of_data(data: bytes | memoryview, before: int) -> int:
+        size = len(data)
+        is_writable = isinstance(data, memoryview) and not data.readonly and size
+        held = (ctypes.c_char * size).from_buffer(data) if is_writable else bytes(data)
+        value: int = extend(before, held, size)
+        return value
+
+    class OfLibrary(Crc):
+        """CRC32C by that library: addresses are made faster than pieces."""
+
+        def of_chunks(self, data: bytes, chunk_bytes: int) -> list[int]:
+            start = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
+            rest = len(data) % chunk_bytes
+            end = start + len(data) - rest
+            found = list(map(extend, repeat(0), range(start, end, chunk_bytes), repeat(chunk_bytes)))
+            return [*found, extend(0, end, rest)] if rest else found
+
+    return OfLibrary(of_data)
+
+
+_CRC32 = Crc(zlib.crc32)

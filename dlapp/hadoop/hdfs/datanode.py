@@ -30,6 +30,10 @@ _MORE_S = 5.0
 """For each DataNode of a pipeline, to the time that an answer may take.
 
 Source: HdfsConstants.READ_TIMEOUT_EXTENSION."""
+_MOST_HEARTBEATS = 1000
+"""While one block is read or written. DataNodes send one in half of the time that their peers wait, which is 30 s."""
+_SLOWEST_BYTES = 64 << 10
+"""What comes at least in the longest time that anything is waited for, once it has begun to come."""
 _MOST_PIECES = 512
 """Pieces that are handed on at once; the kernel takes 1024 (IOV_MAX)."""
 
@@ -90,6 +94,8 @@ class DataNodeConnection:
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
+        self._checksum: Checksum | None = None
+        self._heartbeats = 0
         self._used_at = time.monotonic()
 
     def close(self) -> None:
@@ -125,9 +131,12 @@ class DataNodeConnection:
             NotHadoop: it sent something else.
         """
         self._reserve(min(BUFFER_BYTES, count + count // 64 + 4096))
+        self._heartbeats = 0
         self._send(packets.read_operation(located, client, start, count))
         answer = packets.parse_read_answer(self._answer())
-        checksum = Checksum(answer.checksum_kind, answer.chunk_bytes)
+        checksum = self._checksum
+        if checksum is None or (checksum.kind, checksum.chunk_bytes) != (answer.checksum_kind, answer.chunk_bytes):
+            checksum = self._checksum = Checksum(answer.checksum_kind, answer.chunk_bytes)
         at, stop, number = answer.first_offset, start + count, 0
         if not start - checksum.chunk_bytes < at <= start:
             raise NotHadoop(f"{self.name}: a block from byte {at} on, where {start} was asked for")
@@ -146,6 +155,7 @@ class DataNodeConnection:
                 body = self._need(header_bytes + rest, hand_on)
                 header = packets.parse_packet_header(bytes(body[:header_bytes]))
                 if header.number == packets.HEARTBEAT and not rest:
+                    self._note_heartbeat()
                     continue
                 sums = checksum.size(header.data_bytes)
                 if header.offset != at or header.number != number or rest != sums + header.data_bytes:
@@ -156,7 +166,7 @@ class DataNodeConnection:
                 data = body[header_bytes + sums :]
                 if at + len(data) > most:
                     raise NotHadoop(f"{self.name}: more of the block than was asked for")
-                if checksum.of(data) != body[header_bytes : header_bytes + sums]:
+                if not checksum.verify(data, body[header_bytes : header_bytes + sums]):
                     raise CorruptReplica(f"{self.name}: the replica of block {located.block.block_id} is corrupt")
                 low, high = max(start - at, 0), min(len(data), stop - at)
                 if low < high:
@@ -251,6 +261,7 @@ class DataNodeConnection:
                     words = f"{node.name} did not take block {located.block.block_id}: {packets.status_text(status)}"
                     raise PipelineFailed(words, position)
             if ack.number == packets.HEARTBEAT:
+                self._note_heartbeat()
                 continue
             if ack.number != done or len(ack.statuses) != len(located.nodes):
                 raise NotHadoop(f"{self.name}: an acknowledgement that does not belong to a packet")
@@ -304,7 +315,13 @@ class DataNodeConnection:
                 left = self._end - self._start
                 self._view[:left] = bytes(self._view[self._start : self._end])
                 self._start, self._end = 0, left
-        while self._end - self._start < count:
+        began = 0.0
+        while (have := self._end - self._start) < count:
+            if have:
+                now = time.monotonic()
+                began = began or now
+                if now - began > self._silence_s * (1 + count // _SLOWEST_BYTES):
+                    raise ConnectionLost(f"{self.name}: sends too slowly", sent=True)
             try:
                 received = self._socket.recv_into(self._view[self._end :])
             except OSError as error:
@@ -314,6 +331,11 @@ class DataNodeConnection:
             self._end += received
         self._start += count
         return self._view[self._start - count : self._start]
+
+    def _note_heartbeat(self) -> None:
+        self._heartbeats += 1
+        if self._heartbeats > _MOST_HEARTBEATS:
+            raise NotHadoop(f"{self.name}: heartbeats without an end")
 
     def _send(self, data: bytes) -> None:
         try:

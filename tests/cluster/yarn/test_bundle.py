@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from dlapp.cluster.yarn import bundle
 from dlapp.errors import DlappError
+from dlapp.hadoop.hdfs.checksums import installed_library
 
 PARTS = (
     "dlapp.am.yarn_main",
@@ -118,3 +120,20 @@ def test_what_is_no_file_in_place_of_a_zip_is_refused(own: Path, make: object) -
     make(path)  # type: ignore[operator]
     with pytest.raises(DlappError, match="not a regular file; remove it"):
         bundle.packed(str(own))
+
+
+def test_the_library_that_verifies_hdfs_is_in_the_zip_and_in_its_sources(travel_cache: Path, tmp_path: Path) -> None:
+    if installed_library() is None:
+        pytest.skip("google-crc32c has no library here")
+    path, _ = bundle.packed(str(travel_cache))
+    with zipfile.ZipFile(path) as archive:
+        (tmp_path / "sources.zip").write_bytes(archive.read("sources.zip"))
+    code = (
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom dlapp.hadoop.hdfs.checksums import Checksum, CRC32C\n"
+        "print(Checksum(CRC32C, 512).of(b'123456789').hex(), 'google_crc32c' in sys.modules)"
+    )
+    for one in (path, tmp_path / "sources.zip"):
+        # Without site-packages there is no other one.
+        words = [sys.executable, "-I", "-S", "-c", code, str(one)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == ("e3069283 False\n", "")

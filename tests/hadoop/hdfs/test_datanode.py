@@ -9,12 +9,13 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop
 from dlapp.hadoop.framing import encode_varint
-from dlapp.hadoop.hdfs import checksums, packets
+from dlapp.hadoop.hdfs import checksums, datanode, packets
 from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, CannotVerify, Checksum
 from dlapp.hadoop.hdfs.client_protocol import DataNode, HdfsBlock, LocatedBlock
 from dlapp.hadoop.hdfs.datanode import (
@@ -224,6 +225,29 @@ def test_a_datanode_that_refuses_says_why(script: Script) -> None:
     assert isinstance(error, BlockRefused)
     assert error.refusal.status == packets.ACCESS_TOKEN
     assert "is expired" in str(error)
+
+
+def test_a_datanode_that_only_shows_that_it_lives_is_not_waited_for_without_end(script: Script) -> None:
+    beat = encode_packet_header(PacketHeader(0, packets.HEARTBEAT, False, 0), 0)
+    whole = block_sent(CONTENT)
+    start = len(read_answer())
+    got, error = read(script, whole[:start] + beat * 5 + whole[start:])
+    assert (got, error) == (CONTENT, None)
+    got, error = read(script, whole[:start] + beat * 2000 + whole[start:])
+    assert isinstance(error, NotHadoop)
+    beat = delimited(encode((1, 1), (2, 0), (2, 0), (2, 0)))
+    assert isinstance(write(script, acknowledged(0, 3) + beat * 2000), NotHadoop)
+
+
+def test_a_datanode_that_sends_byte_by_byte_is_given_up(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(1, 1000)
+    monkeypatch.setattr(datanode, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    content = os.urandom(3 << 20)
+    sent = read_answer() + packet(0, 0, content) + packet(len(content), 1, b"", last=True)
+    got, error = read(script, sent, 0, len(content))
+    assert isinstance(error, ConnectionLost)
+    assert "too slowly" in str(error)
+    assert got == b""
 
 
 def test_a_packet_larger_than_the_buffer_is_read(script: Script) -> None:

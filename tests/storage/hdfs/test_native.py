@@ -20,7 +20,7 @@ from dlapp.errors import DlappError
 from dlapp.hadoop.connection import Connection
 from dlapp.hadoop.errors import ConnectionLost
 from dlapp.hadoop.hdfs import checksums
-from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, has_crc32c
+from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, Crc, has_crc32c
 from dlapp.hadoop.hdfs.client_protocol import LocatedBlock
 from dlapp.hadoop.hdfs.connections import Address
 from dlapp.hadoop.hdfs.datanode import DataNodeConnection
@@ -225,7 +225,7 @@ def test_encrypted_data_transfer_is_left_to_webhdfs(place: HdfsPlace, monkeypatc
 
 
 def test_the_doctor_says_which_way_files_go_and_why(place: HdfsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "_crc32c", lambda: (zlib.crc32, False))
+    monkeypatch.setattr(checksums, "_crc32c", lambda: Crc(zlib.crc32))
     assert str(_protocol(place).found).endswith("files go by HDFS's own protocols")
     found = _protocol(place._replace(protocol=AUTO, names=("127.0.0.1:1",)))
     assert "files go by WebHDFS: no NameNode serves by RPC: 127.0.0.1:1: refused" in found.found
