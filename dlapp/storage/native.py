@@ -1,25 +1,29 @@
 """HDFS by its own protocols where they serve, and by WebHDFS where they do not: the calls of `WebHdfs`.
 
-Status, listings and the content of files go to the NameNode by Hadoop RPC, and to the DataNodes by their data transfer
-protocol. All else is WebHDFS, as are
+Status, listings, names and the content of files go to the NameNode by Hadoop RPC, and to the DataNodes by their data
+transfer protocol. All else is WebHDFS, as are
 
     a whole HDFS      with other authentication than by name; a Router, or a gateway; encrypted data transfer; an RPC
                       port that does not answer; with ``auto`` also data ports that do not
-    a file            that is encrypted or erasure coded, or has checksums that cannot be computed here
+    a file            that is encrypted, or has checksums that cannot be computed here; that is erasure coded, where it
+                      is written, or a block with its content is missing
 
 Whether an HDFS is served is found out once (`why_not`). With ``auto`` it is then WebHDFS for good; with ``native`` a
 server that does not answer is waited for, as by WebHDFS.
 
 All that is read is verified against its checksums, before it is written to the local file. A replica that is corrupt is
 reported to the NameNode, and another one is read. A block that was not written as a whole is abandoned and written
-anew, from the local file, with other DataNodes: so there is no recovery of pipelines. The number of an RPC call is not
-used again: what may have been carried out although its answer was lost is treated as by WebHDFS.
+anew, from the local file, with other DataNodes: so there is no recovery of pipelines.
+
+A call whose answer was lost is made again with the same number, also to the NameNode that took over: where it was
+carried out, the NameNode answers as it did then, so that a create, a rename or a delete happens once. It remembers that
+for ten minutes. One that was started anew may not, and then what became of the call is looked at, as by WebHDFS.
 
 An observer refuses calls without a state id, so of several NameNodes it is never read. One on standby is asked for its
 state first, as ``dfs.ha.allow.stale.reads`` lets it answer.
 
-Source: DFSInputStream, DataStreamer, GlobalStateIdContext (observers), FSNamesystem.analyzeFileState (a repeated
-addBlock gets the same block).
+Source: DFSInputStream, DataStreamer, GlobalStateIdContext (observers), RetryCache, FSEditLogLoader (the NameNode on
+standby has what the active one remembers), FSNamesystem.analyzeFileState (a repeated addBlock gets the same block).
 """
 
 from __future__ import annotations
@@ -33,12 +37,12 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, TypeVar
 
 from dlapp.errors import DlappError, NotFound
-from dlapp.hadoop.connection import Connection
+from dlapp.hadoop.connection import Connection, new_call_id
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError, TryAgain
 from dlapp.hadoop.hdfs import client_protocol as protocol
 from dlapp.hadoop.hdfs import packets
 from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, CannotVerify, Checksum, has_crc32c
-from dlapp.hadoop.hdfs.client_protocol import Call, DataNode, HdfsBlock, LocatedBlock, ServerDefaults, Status
+from dlapp.hadoop.hdfs.client_protocol import Call, DataNode, HdfsBlock, LocatedBlock, ServerDefaults, Status, Striping
 from dlapp.hadoop.hdfs.connections import Address, ConnectionPool
 from dlapp.hadoop.hdfs.datanode import (
     BlockRefused,
@@ -214,6 +218,34 @@ class NativeHdfs(WebHdfs):
             raise WrongAnswer(f"{shown(where)}: the NameNode lists a name in it twice, or an empty one")
         return sorted(found, key=lambda one: one.name)
 
+    def check_readable(self, path: str) -> None:
+        """See `WebHdfs.check_readable`."""
+        if self.why_not():
+            super().check_readable(path)
+        else:
+            self._rpc(path, protocol.check_readable(path), _nothing)
+
+    def make_directory(self, path: str, mode: int = 0o755) -> None:
+        """See `WebHdfs.make_directory`."""
+        if self.why_not():
+            super().make_directory(path, mode)
+        else:
+            self._rpc(path, protocol.make_directory(path, mode), _nothing)
+
+    def _delete(self, path: str, name: str, *, recursive: bool = True) -> bool:
+        if self.why_not():
+            return super()._delete(path, name, recursive=recursive)
+        try:
+            return self._rpc(name, protocol.delete(path, recursive=recursive), protocol.parse_flag)
+        except NotFound:
+            return False
+
+    def _rename_call(self, old: str, new: str, *, overwrite: bool) -> Callable[[], None]:
+        if self.why_not():
+            return super()._rename_call(old, new, overwrite=overwrite)
+        call, call_id = protocol.rename(old, new, overwrite=overwrite), new_call_id()
+        return lambda: self._rpc(old, call, _nothing, call_id=call_id)
+
     def set_mode(self, path: str, mode: int) -> None:
         """See `WebHdfs.set_mode`."""
         if self.why_not():
@@ -303,7 +335,7 @@ class NativeHdfs(WebHdfs):
             said = []
             for address in self._addresses:
                 try:
-                    answer = self._call_at(address, call, time.monotonic() + PROBE_S)
+                    answer = self._call_at(address, call, new_call_id(), time.monotonic() + PROBE_S)
                     self._defaults = protocol.parse_server_defaults(answer)
                     break
                 except (ConnectionLost, TryAgain) as error:
@@ -332,33 +364,35 @@ class NativeHdfs(WebHdfs):
 
     # ---- NameNodes ----
 
-    def _rpc(self, path: str, call: Call, parse: Callable[[Fields], T], *, repeatable: bool = True) -> T:
+    def _rpc(self, path: str, call: Call, parse: Callable[[Fields], T], *, call_id: int | None = None) -> T:
         """Call the active NameNode, and return what ``parse`` makes of the answer.
 
         Args:
             path: that it is about.
             call, parse: see above.
-            repeatable: it may be made again where it may have been carried out.
+            call_id: its number, where the caller makes it again if it may have been carried out; None: that is done
+                here, with one number.
 
         Raises:
-            HdfsUnreachable: no NameNode answered in time; ``doubtful``: as there.
+            HdfsUnreachable: no NameNode answered in time; ``doubtful``: it may have been carried out.
             DlappError: what the NameNode refused, as by WebHDFS.
             WrongAnswer: the answer cannot be used.
         """
         where = shown(self.place.location + path)
+        own_id = new_call_id() if call_id is None else call_id
         for again in self._rounds(where):
             said = []
             for number in range(len(self._addresses)):
                 turn = (self._turn + number) % len(self._addresses)
                 address = self._addresses[turn]
                 try:
-                    answer = self._call_at(address, call, time.monotonic() + self._timeout_s[1])
+                    answer = self._call_at(address, call, own_id, time.monotonic() + self._timeout_s[1])
                     self._turn, self._answered = turn, True
                     return parse(answer)
                 except (ConnectionLost, TryAgain) as error:
                     self._states.pop(address, None)
                     doubtful = isinstance(error, ConnectionLost) and error.sent
-                    if doubtful and not repeatable:
+                    if doubtful and call_id is not None:
                         raise HdfsUnreachable(f"{where}: {error}", doubtful=True) from error
                     self._answered = self._answered or isinstance(error, TryAgain)
                     said.append(str(error))
@@ -374,14 +408,14 @@ class NativeHdfs(WebHdfs):
             again(HdfsUnreachable("; ".join(said)))
         raise AssertionError
 
-    def _call_at(self, address: Address, call: Call, deadline: float) -> Fields:
+    def _call_at(self, address: Address, call: Call, call_id: int, deadline: float) -> Fields:
         for is_new in (False, True):
             connection, was_used = self._namenodes.take(address, self._connect, is_new=is_new)
             keep = False
             try:
                 with self._waiting_for(address):
                     self._check_active_at(address, connection, deadline)
-                    answer = connection.call(*call, deadline)
+                    answer = connection.call(*call, deadline, call_id=call_id)
                 keep = True
                 return Fields(answer)
             except ConnectionLost as error:
@@ -437,6 +471,7 @@ class NativeHdfs(WebHdfs):
         bad: set[tuple[int, str]] = set()
         kept = self._located.pop(path, None)
         block = kept[1] if kept is not None and kept[0] == end and self._listed_blocks_serve else None
+        striping: Striping | None = None
         for again in self._rounds(f"{shown(path)} cannot be read"):
             if at >= end:
                 return at
@@ -445,8 +480,13 @@ class NativeHdfs(WebHdfs):
             try:
                 while at < end:
                     if block is None or not block.offset <= at < block.end:
-                        block = self._block_at(path, at, end)
-                    at = self._read_block(path, block, fd, at, min(end, block.end), tell, bad)
+                        block, striping = self._block_at(path, at, end)
+                    stop = min(end, block.end)
+                    if striping is None:
+                        at = self._read_block(path, block, fd, at, stop, tell, bad)
+                    else:
+                        self._read_group(path, block, striping, fd, at, stop, tell)
+                        at = stop
                 return at
             except _Unserved as why:
                 why.at = at
@@ -465,18 +505,68 @@ class NativeHdfs(WebHdfs):
                 again(HdfsUnreachable(str(failed)), progress=at > started)
         raise AssertionError
 
-    def _block_at(self, path: str, at: int, end: int) -> LocatedBlock:
-        """Return the block with a byte of a file."""
+    def _block_at(self, path: str, at: int, end: int) -> tuple[LocatedBlock, Striping | None]:
+        """Return the block with a byte of a file, or a group of blocks, and how that is erasure coded."""
         found = self._rpc(path, protocol.get_block_locations(path, at, end - at), protocol.parse_block_locations)
-        if found is None or not found.is_plain:
-            raise _Unserved("encrypted and erasure coded files are read by WebHDFS")
+        if found is None or not (found.is_plain or found.striping):
+            raise _Unserved("encrypted files are read by WebHDFS")
         block = found.at(at)
         if block is None:
             self._check_length(path, end)
             raise _BlockFailed(f"the NameNode names no block with byte {at}", at, answered=True, stale=False)
         if block.has_token:
             self._listed_blocks_serve = False
-        return block
+        return block, found.striping
+
+    def _read_group(
+        self,
+        path: str,
+        group: LocatedBlock,
+        striping: Striping,
+        fd: int,
+        at: int,
+        end: int,
+        tell: Callable[[int], None],
+    ) -> None:
+        """Read a part of a group of blocks of an erasure coded file: from each block what it has of it.
+
+        Args:
+            path, fd, tell: as of `_read_block`.
+            group: of the file.
+            striping: how its content is in its blocks.
+            at, end: the part, as offsets in the file.
+
+        Raises:
+            _Unserved: one of the blocks cannot be read; a DataNode computes its content from the others.
+        """
+        count, cell = striping
+        first, last = (at - group.offset) // cell, (end - 1 - group.offset) // cell
+        for index in range(count):
+            cells = range(first + (index - first) % count, last + 1, count)
+            if not cells:
+                continue
+            block = group.of_group(index, striping)
+            if block is None:
+                raise _Unserved("erasure coded files of which a block is missing are read by WebHDFS")
+            starts = [group.offset + one * cell for one in cells]
+            spans = [(max(one, at), min(one + cell, end)) for one in starts]
+            begin = cells[0] // count * cell + spans[0][0] - starts[0]
+            size = sum(stop - start for start, stop in spans)
+            try:
+                self._read_from(block.nodes[0], block, begin, begin + size, _spread(fd, spans, tell))
+            except CannotVerify as error:
+                self._can_verify = False
+                raise _Unserved(f"files are read by WebHDFS: {error}") from error
+            except (CorruptReplica, BlockRefused, ConnectionLost, NotHadoop) as error:
+                if isinstance(error, CorruptReplica):
+                    self._report(path, block, block.nodes[0], error)
+                raise _Unserved(f"an erasure coded file is read by WebHDFS: {error}") from error
+            self._data_served = True
+
+    def _report(self, path: str, block: LocatedBlock, node: DataNode, error: CorruptReplica) -> None:
+        log.warning(f"{shown(self.place.location + path)}: {error}; it is reported, and read in another way")
+        with contextlib.suppress(DlappError):
+            self._rpc(path, protocol.report_bad_block(block, node), _nothing)
 
     def _read_block(
         self,
@@ -524,9 +614,7 @@ class NativeHdfs(WebHdfs):
             except CorruptReplica as error:
                 answered = True
                 failures.append(str(error))
-                log.warning(f"{shown(self.place.location + path)}: {error}; it is reported, and another one is read")
-                with contextlib.suppress(DlappError):
-                    self._rpc(path, protocol.report_bad_block(block, node), _nothing)
+                self._report(path, block, node, error)
             except BlockRefused as error:
                 answered = True
                 if error.refusal.status == packets.ACCESS_TOKEN:
@@ -637,7 +725,7 @@ class NativeHdfs(WebHdfs):
     ) -> None:
         defaults = self._server_defaults()
         call = protocol.create(path, mode, self._client, defaults, parents=parents)
-        made = self._rpc(path, call, protocol.parse_file_info, repeatable=False)
+        made = self._rpc(path, call, protocol.parse_file_info)
         if made is None:
             raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no status of a new file")
         if made.is_encrypted or made.ec_policy:
@@ -737,6 +825,30 @@ class NativeHdfs(WebHdfs):
         if now_s - self._lease_renewed_s > _LEASE_S:
             self._lease_renewed_s = now_s
             self._rpc("/", protocol.renew_lease(self._client), _nothing)
+
+
+def _spread(fd: int, spans: list[tuple[int, int]], tell: Callable[[int], None]) -> Callable[[list[memoryview]], None]:
+    """Return what writes content, as it comes, to one part of a file after the other.
+
+    Args:
+        fd: the file.
+        spans: the parts, each its first byte and the one after the last.
+        tell: told the number of bytes.
+    """
+    todo = iter(spans)
+    at, end = next(todo)
+
+    def take(pieces: list[memoryview]) -> None:
+        nonlocal at, end
+        for piece in pieces:
+            while piece:
+                if at == end:
+                    at, end = next(todo)
+                count = write_all(fd, [piece[: end - at]], at)
+                at, piece = at + count, piece[count:]
+                tell(count)
+
+    return take
 
 
 def _source(data: bytes | RequestBody) -> _Source:

@@ -535,13 +535,10 @@ class WebHdfs:
         is_namenode = self.has_numbers()
         if not overwrite and not is_namenode and self.status(new) is not None:
             return False
-        doubtful, options = False, "OVERWRITE" if overwrite else "NONE"
+        doubtful, rename = False, self._rename_call(old, new, overwrite=overwrite)
         for again in self._rounds(f"{shown(old)} cannot be renamed to {shown(new)}"):
             try:
-                # renameoptions makes it the rename that refuses; without, HDFS moves into a directory of that name.
-                self._call(
-                    "RENAME", old, {"destination": new, "renameoptions": options}, method="PUT", repeatable=False
-                )
+                rename()
                 doubtful = True  # if the next answer is lost
                 if not is_namenode and self.status(old) is not None:
                     raise HdfsRefused(f"{shown(self.place.location + old)} was not renamed to {shown(new)}", "")
@@ -565,6 +562,12 @@ class WebHdfs:
                     raise NotFound(f"{shown(self.place.location + old)} is not there") from refused
                 again(HdfsUnreachable(str(refused)))
         raise AssertionError
+
+    def _rename_call(self, old: str, new: str, *, overwrite: bool) -> Callable[[], None]:
+        """Return what makes the call of a rename, and makes it again; it raises HdfsUnreachable if it is doubtful."""
+        # renameoptions makes it the rename that refuses; without, HDFS moves into a directory of that name.
+        parameters = {"destination": new, "renameoptions": "OVERWRITE" if overwrite else "NONE"}
+        return lambda: self._call("RENAME", old, parameters, method="PUT", repeatable=False)
 
     # ---- content ----
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dlapp.locations import HdfsPlace
+from dlapp.storage.hdfs import open_hdfs
 from dlapp.storage.webhdfs import WebHdfs
 
 CHANGES = ("make_directory", "delete", "delete_if_empty", "rename", "write", "set_mode")
@@ -15,22 +16,29 @@ class Killed(BaseException):
     """The process is dead; nothing of it runs any more."""
 
 
-class Mortal(WebHdfs):
-    """Dies at its n-th change of the file system: before it, or when it was done and the answer was not heard yet."""
+def mortal(place: HdfsPlace, left: int, *, done: bool, changes: Sequence[str] = CHANGES) -> WebHdfs:
+    """Return a client that dies at a change of the file system: before it, or when it was done and not heard of yet.
 
-    def __init__(self, place: HdfsPlace, left: int, *, done: bool, changes: Sequence[str] = CHANGES) -> None:
-        super().__init__(place)
-        self.left, self.done = left, done
-        for name in changes:
-            setattr(self, name, self._mortal(getattr(super(), name)))
+    Args:
+        place: the HDFS, with the way to it.
+        left: changes before that one.
+        done: that one is done.
+        changes: methods that count.
+    """
+    web = open_hdfs(place)
 
-    def _mortal(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(call: Callable[..., Any]) -> Callable[..., Any]:
         def made(*arguments: Any, **options: Any) -> Any:
-            self.left -= 1
-            if self.left == -1 and self.done:
+            nonlocal left
+            left -= 1
+            if left == -1 and done:
                 call(*arguments, **options)
-            if self.left < 0:
+            if left < 0:
                 raise Killed
             return call(*arguments, **options)
 
         return made
+
+    for name in changes:
+        setattr(web, name, wrapped(getattr(web, name)))
+    return web

@@ -20,6 +20,8 @@ MOST_LENGTH = 1 << 50
 MOST_BLOCK = 1 << 42
 MOST_NODES = 512
 """DataNodes of one block; ``dfs.replication.max`` is 512."""
+_MOST_DATA_BLOCKS = 16
+"""Of a group; the last digit of its number is that of a block. Source: HdfsServerConstants.MAX_BLOCKS_IN_GROUP."""
 _IP = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _CREATE = 1
 _ACL, _ENCRYPTED, _STRIPED = 1, 2, 4
@@ -32,6 +34,8 @@ _BUILT_IN_POLICIES = {
     5: "RS-10-4-1024k",
 }
 """Those of which the NameNode sends the number alone. Source: SystemErasureCodingPolicies."""
+_READ = 4
+"""Of the bits of a permission."""
 DIRECTORY, FILE, SYMLINK = 1, 2, 3
 ACTIVE = 0
 
@@ -69,6 +73,23 @@ class DataNode(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
+class Striping(NamedTuple):
+    """How the content of an erasure coded file lies in groups of blocks: cell after cell, block after block.
+
+    Args:
+        data_blocks: blocks of a group that have content.
+        cell_bytes: of a cell.
+    """
+
+    data_blocks: int
+    cell_bytes: int
+
+    def size_in(self, index: int, group_bytes: int) -> int:
+        """Return how much of a group with so much content is in one of its blocks."""
+        whole, rest = divmod(group_bytes, self.data_blocks * self.cell_bytes)
+        return whole * self.cell_bytes + min(max(rest - index * self.cell_bytes, 0), self.cell_bytes)
+
+
 class LocatedBlock(NamedTuple):
     """A block with the DataNodes that have it, or are to.
 
@@ -79,6 +100,7 @@ class LocatedBlock(NamedTuple):
         token: that DataNodes want to see, a TokenProto; passed on as it is.
         storage_types: of each DataNode, by number.
         is_striped: it is a group of blocks of an erasure coded file.
+        indices, tokens: of a group: for each DataNode the number of the block that it has, and the token for that.
     """
 
     block: HdfsBlock
@@ -87,6 +109,18 @@ class LocatedBlock(NamedTuple):
     token: bytes
     storage_types: tuple[int, ...] = ()
     is_striped: bool = False
+    indices: bytes = b""
+    tokens: tuple[bytes, ...] = ()
+
+    def of_group(self, index: int, striping: Striping) -> LocatedBlock | None:
+        """Return one block of a group, at offset 0; None: no DataNode has it."""
+        place = self.indices.find(index)
+        if not 0 <= place < len(self.nodes):
+            return None
+        size = striping.size_in(index, self.block.size_bytes)
+        block = self.block._replace(block_id=self.block.block_id + index, size_bytes=size)
+        token = self.tokens[place] if place < len(self.tokens) else self.token
+        return LocatedBlock(block, 0, (self.nodes[place],), token)
 
     @property
     def end(self) -> int:
@@ -104,11 +138,17 @@ class LocatedBlock(NamedTuple):
 
 
 class FileBlocks(NamedTuple):
-    """Blocks of a range of a file. ``is_plain``: neither encrypted nor erasure coded."""
+    """Blocks of a range of a file.
+
+    Args:
+        is_plain: it is neither encrypted nor erasure coded.
+        striping: how it is erasure coded, where it is not encrypted, and that is known.
+    """
 
     size_bytes: int
     blocks: tuple[LocatedBlock, ...]
     is_plain: bool
+    striping: Striping | None = None
 
     def at(self, offset: int) -> LocatedBlock | None:
         """Return the block that has a byte of the file."""
@@ -263,6 +303,26 @@ def set_permission(path: str, mode: int) -> Call:
     return Call("setPermission", encode((1, path), (2, encode((1, mode)))))
 
 
+def rename(old: str, new: str, *, overwrite: bool) -> Call:
+    """Give another name, where nothing is; with ``overwrite`` a file, or an empty directory, that has it gives way."""
+    return Call("rename2", encode((1, old), (2, new), (3, overwrite)))
+
+
+def delete(path: str, *, recursive: bool) -> Call:
+    """Delete a file, or a directory; the answer is whether anything was there."""
+    return Call("delete", encode((1, path), (2, recursive)))
+
+
+def make_directory(path: str, mode: int) -> Call:
+    """Make a directory with those above it; one that is there stays as it is."""
+    return Call("mkdirs", encode((1, path), (2, encode((1, mode))), (3, True)))
+
+
+def check_readable(path: str) -> Call:
+    """Ask whether the caller may read a file."""
+    return Call("checkAccess", encode((1, path), (2, _READ)))
+
+
 def report_bad_block(located: LocatedBlock, node: DataNode) -> Call:
     """Tell of a replica that is not what was written."""
     return Call("reportBadBlocks", encode((1, located.encode(node))))
@@ -361,7 +421,21 @@ def parse_blocks(data: bytes, nodes: dict[bytes, DataNode]) -> FileBlocks:
             raise NotHadoop(f"the NameNode sent blocks that overlap at byte {one.offset} of a file")
         at = one.end
     is_plain = not (said.has(6) or said.has(7) or any(one.is_striped for one in blocks))
-    return FileBlocks(said.number(1, below=MOST_LENGTH), tuple(blocks), is_plain)
+    striping = None
+    if said.has(7) and not said.has(6) and all(one.is_striped for one in blocks):
+        striping = _striping(said.message(7))
+    return FileBlocks(said.number(1, below=MOST_LENGTH), tuple(blocks), is_plain, striping)
+
+
+def _striping(policy: Fields) -> Striping | None:
+    """Return what an ErasureCodingPolicyProto says; None: it is one that is not known."""
+    if not policy.has(2):
+        built_in = _BUILT_IN_POLICIES.get(policy.number(4))
+        return Striping(int(built_in.split("-")[-3]), 1 << 20) if built_in else None
+    found = Striping(policy.message(2).number(2, below=_MOST_DATA_BLOCKS), policy.number(3, below=1 << 31))
+    if not found.data_blocks or not found.cell_bytes:
+        raise NotHadoop("the NameNode sent an erasure coding policy without data")
+    return found
 
 
 def parse_added_block(answer: Fields) -> LocatedBlock:
@@ -392,6 +466,8 @@ def parse_located_block(data: bytes, nodes: dict[bytes, DataNode]) -> LocatedBlo
         token,
         tuple(said.numbers(7, below=1 << 8)[:MOST_NODES]),
         said.has(9),
+        said.data(9, b"")[:MOST_NODES],
+        tuple(said.all_data(10)[:MOST_NODES]),
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dlapp.hadoop.errors import NotHadoop
 from dlapp.hadoop.hdfs import client_protocol, packets
-from dlapp.hadoop.hdfs.client_protocol import HdfsBlock
+from dlapp.hadoop.hdfs.client_protocol import HdfsBlock, Striping
 from dlapp.hadoop.hdfs.packets import BlockRefusal, PacketHeader
 from dlapp.hadoop.wire import MOST_FIELDS, Fields, encode
 
@@ -157,6 +157,39 @@ def test_what_is_encrypted_or_striped_is_not_plain() -> None:
     assert not client_protocol.parse_blocks(blocks(located() + encode((9, b"\0"))), {}).is_plain
 
 
+@given(st.integers(1, 10), st.integers(1, 50), st.integers(0, 3000))
+def test_all_of_a_group_of_blocks_is_in_its_blocks(count: int, cell: int, size: int) -> None:
+    striping, sizes = Striping(count, cell), [0] * count
+    for at in range(size):
+        sizes[at // cell % count] += 1
+    assert [striping.size_in(index, size) for index in range(count)] == sizes
+
+
+def test_a_block_of_a_group_is_at_the_datanode_that_has_its_number() -> None:
+    group = located(0, 300, datanode("10.0.0.1"), datanode("10.0.0.2")) + encode(
+        (9, b"\x02\x00"), (10, b"a"), (10, b"b")
+    )
+    own = encode((2, encode((1, "rs"), (2, 2), (3, 1))), (3, 100), (4, 65))
+    found = client_protocol.parse_blocks(blocks(group) + encode((7, own)), {})
+    assert (found.is_plain, found.striping) == (False, Striping(2, 100))
+    block = found.blocks[0].of_group(0, Striping(2, 100))
+    assert block is not None
+    assert (block.nodes[0].host, block.token, block.block) == (
+        "10.0.0.2",
+        b"b",
+        HdfsBlock("BP-1", 1073741825, 1001, 200),
+    )
+    assert found.blocks[0].of_group(1, Striping(2, 100)) is None
+
+
+def test_the_striping_of_a_policy_that_is_named_by_its_number_is_known() -> None:
+    group = located() + encode((9, b"\0"))
+    for number, count in ((1, 6), (2, 3), (3, 6), (4, 2), (5, 10)):
+        found = client_protocol.parse_blocks(blocks(group) + encode((7, encode((4, number)))), {})
+        assert found.striping == Striping(count, 1 << 20)
+    assert client_protocol.parse_blocks(blocks(group) + encode((7, encode((4, 99)))), {}).striping is None
+
+
 def test_a_token_is_passed_on_as_it_is() -> None:
     token = encode((1, b"\x00\xff id"), (2, b"password"), (3, "HDFS_BLOCK_TOKEN"), (4, ""))
     (block,) = client_protocol.parse_blocks(blocks(located(token=token)), {}).blocks
@@ -169,6 +202,10 @@ PARSERS: dict[str, tuple[Callable[[Fields], Any], bytes]] = {
     "listing": (lambda said: client_protocol.parse_listing(said, {}), listing(status(), status("b"))),
     "file info": (client_protocol.parse_file_info, encode((1, status()))),
     "blocks": (client_protocol.parse_block_locations, encode((1, blocks(located())))),
+    "groups": (
+        client_protocol.parse_block_locations,
+        encode((1, blocks(located() + encode((9, b"\0"), (10, TOKEN))) + encode((7, encode((4, 2)))))),
+    ),
     "added block": (client_protocol.parse_added_block, encode((1, located()))),
     "defaults": (client_protocol.parse_server_defaults, defaults()),
     "flag": (client_protocol.parse_flag, encode((1, 1))),

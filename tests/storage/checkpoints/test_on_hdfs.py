@@ -14,7 +14,7 @@ from dlapp.storage.checkpoints.place import _HdfsPlace, open_place
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.webhdfs import WebHdfs
 from dlapp.system.files import UntrustedFile
-from tests.storage.mortal import CHANGES, Killed, Mortal
+from tests.storage.mortal import CHANGES, Killed, mortal
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.xdist_group("hadoop")]
 
@@ -125,7 +125,7 @@ def test_a_copy_to_hdfs_that_is_killed_anywhere_leaves_the_former_one(
     for count in range(100):
         fill(source, 100 + count)
         trees[last + 1] = tree(source)
-        web = Mortal(place, count, done=done, changes=(*CHANGES, "clear"))
+        web = mortal(place, count, done=done, changes=(*CHANGES, "clear"))
         with _HdfsPlace(HdfsFiles(place, web), place.path(f"{base}/run 1.checkpoints")) as dying:
             try:
                 Checkpoints(dying, 2, lambda line: None).store(str(source))

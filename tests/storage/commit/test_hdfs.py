@@ -25,7 +25,7 @@ from dlapp.storage.settlement import ApplicationOutputs
 from dlapp.storage.webhdfs import FileStatus
 from dlapp.system.files import UntrustedFile
 from tests.services.hadoop import IS_HADOOP_2
-from tests.storage.mortal import Killed, Mortal
+from tests.storage.mortal import Killed, mortal
 
 APP = ApplicationId(1700000000000, 42)
 OTHER = ApplicationId(1700000000000, 43)
@@ -83,7 +83,7 @@ def killed_at(
     monkeypatch: pytest.MonkeyPatch, place: HdfsPlace, count: int, done: bool, action: Callable[[], object]
 ) -> bool:
     """Run ``action`` until its ``count``-th change; whether it died."""
-    one = HdfsFiles(place, Mortal(place, count, done=done))
+    one = HdfsFiles(place, mortal(place, count, done=done))
     with monkeypatch.context() as patch:
         patch.setattr(commit, "open_output", lambda target, hdfs: one)
         try:
@@ -180,10 +180,10 @@ def test_a_commit_of_one_trial_that_is_killed_anywhere_leaves_it_whole_or_absent
         files.make_directory(part_location(target, APP, ""), 0o700)
         files.web.write(files.place.path(f"{location}/model"), b"model 3")
         spec = OutputSpec(output_path="output", target=target, by_trial=True)
-        mortal = HdfsFiles(place, Mortal(place, count, done=True))
+        dying = HdfsFiles(place, mortal(place, count, done=True))
         died = False
         try:
-            ApplicationOutputs(APP, (spec,), lambda _: mortal).commit_trial(spec, 3, location, again=False)  # noqa: B023
+            ApplicationOutputs(APP, (spec,), lambda _: dying).commit_trial(spec, 3, location, again=False)  # noqa: B023
         except Killed:
             died = True
         assert tree(files, f"{target}/3") in (None, {"model": "model 3"})

@@ -101,9 +101,9 @@ def holders(files: HdfsFiles, path: str) -> list[int]:
     return [int(name.rpartition(":")[2]) for name in said[0]["names"]] if said else []
 
 
-def fsck(hadoop: Hadoop, path: str) -> str:
+def fsck(hadoop: Hadoop, path: str, **options: str) -> str:
     """Return what ``hdfs fsck`` says, which is a page of the NameNode."""
-    query = urllib.parse.urlencode({"ugi": "root", "path": path})
+    query = urllib.parse.urlencode({"ugi": "root", "path": path, **options})
     with urllib.request.urlopen(f"{hadoop.hdfs_url}/fsck?{query}", timeout=60) as page:
         return str(page.read().decode())
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import signal
 import socket
 import subprocess
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,20 +20,24 @@ import pytest
 
 from dlapp.doctor.hdfs import _protocol
 from dlapp.errors import DlappError
-from dlapp.hadoop.connection import Connection
+from dlapp.hadoop import connection
+from dlapp.hadoop.connection import Connection, new_call_id
 from dlapp.hadoop.errors import ConnectionLost
-from dlapp.hadoop.hdfs import checksums
+from dlapp.hadoop.hdfs import checksums, packets
 from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, Crc, has_crc32c
-from dlapp.hadoop.hdfs.client_protocol import LocatedBlock
+from dlapp.hadoop.hdfs.client_protocol import Call, LocatedBlock
 from dlapp.hadoop.hdfs.connections import Address
-from dlapp.hadoop.hdfs.datanode import DataNodeConnection
+from dlapp.hadoop.hdfs.datanode import BlockRefused, DataNodeConnection
+from dlapp.hadoop.hdfs.packets import BlockRefusal
+from dlapp.hadoop.wire import Fields
 from dlapp.locations import AUTO, NATIVE, HdfsPlace
 from dlapp.login import Login
+from dlapp.serialization import to_json
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.native import NativeHdfs, rpc_addresses
 from dlapp.storage.webhdfs import WebHdfs
 from dlapp.system import waits
-from tests.services.hadoop import DATANODES, JAVA_OPTIONS, Hadoop, java, library
+from tests.services.hadoop import DATANODES, IS_HADOOP_2, JAVA_OPTIONS, Hadoop, java, library
 from tests.services.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries
 from tests.storage.hdfs.test_hdfs_faults import (
@@ -38,6 +45,7 @@ from tests.storage.hdfs.test_hdfs_faults import (
     back,
     brought_back,
     described,
+    fsck,
     grown,
     holders,
     replicas,
@@ -260,6 +268,129 @@ class Rough(NativeHdfs):
         return super()._connect_datanode(self._led(address))
 
 
+class Forgetful(NativeHdfs):
+    """Loses the answer to the first call of a method.
+
+    Args:
+        method: of the NameNode.
+        arrives: the NameNode got the call.
+        remembers: it knows the call again, as while it is not started anew.
+    """
+
+    def __init__(self, place: HdfsPlace, method: str, *, arrives: bool, remembers: bool) -> None:
+        super().__init__(place)
+        self._method, self._arrives, self._remembers = method, arrives, remembers
+        self.lost = 0
+        self.made: list[str] = []
+
+    def _call_at(self, address: Address, call: Call, call_id: int, deadline: float) -> Fields:
+        self.made.append(call.method)
+        if call.method == self._method and not self.lost:
+            self.lost = call_id
+            if self._arrives:
+                super()._call_at(address, call, call_id, deadline)
+            raise ConnectionLost("the answer is lost", sent=True)
+        if call_id == self.lost and not self._remembers:
+            call_id = new_call_id()
+        return super()._call_at(address, call, call_id, deadline)
+
+
+@pytest.mark.parametrize(("arrives", "remembers"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize(
+    "method",
+    ["mkdirs", "create", "addBlock", "complete", "setTimes", "setPermission", "rename2", "delete", "getListing"],
+)
+def test_a_call_whose_answer_is_lost_is_made_once(
+    place: HdfsPlace, base: str, tmp_path: Path, method: str, arrives: bool, remembers: bool
+) -> None:
+    web = Forgetful(place, method, arrives=arrives, remembers=remembers)
+    files, top = HdfsFiles(place, web), tmp_path / "tree"
+    (top / "inner").mkdir(parents=True)
+    (top / "inner/file").write_bytes(b"content")
+    files.store(str(top), f"{base}/tree")
+    assert files.create_exclusive(f"{base}/claim", b"mine")
+    assert not files.create_exclusive(f"{base}/claim", b"another")
+    files.write_atomic(f"{base}/claim", b"new")
+    assert files.read_bytes(f"{base}/claim", 100) == b"new"
+    assert files.names(base) == ["claim", "tree"]
+    assert (back(files, f"{base}/tree", tmp_path / "in") / "inner/file").read_bytes() == b"content"
+    files.remove(f"{base}/tree")
+    assert files.names(base) == ["claim"]
+    assert web.lost
+    if remembers:  # nothing is begun anew: four files were made, and three were renamed
+        assert web.made.count("create") == 4 + (method == "create")
+        assert web.made.count("rename2") == 3 + (method == "rename2")
+
+
+def test_a_forked_process_is_another_client_for_the_retry_cache() -> None:
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(write, connection._client_id)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with open(read, "rb") as said:
+        assert said.read() not in (b"", connection._client_id)
+
+
+def test_a_token_that_expired_is_got_anew(
+    files: HdfsFiles, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_webhdfs: list[str]
+) -> None:
+    refused: list[str] = []
+    for name in ("write", "read"):
+        real = getattr(DataNodeConnection, name)
+
+        def once(connection: DataNodeConnection, *arguments: Any, real: Any = real) -> Any:
+            if real.__name__ not in refused:
+                refused.append(real.__name__)
+                expired = BlockRefusal(packets.ACCESS_TOKEN, "Block token with 1 is expired", "")
+                raise BlockRefused(connection.name, expired)
+            return real(connection, *arguments)
+
+        monkeypatch.setattr(DataNodeConnection, name, once)
+    content = os.urandom(100_000)
+    (tmp_path / "file").write_bytes(content)
+    files.store(str(tmp_path / "file"), f"{base}/file")
+    assert back(files, f"{base}/file", tmp_path / "in").read_bytes() == content
+    assert refused == ["write", "read"]
+    assert by_webhdfs == []
+
+
+_DIES = """
+import json, os, signal, sys
+from dlapp.hadoop.hdfs.datanode import DataNodeConnection
+from dlapp.locations import HdfsPlace
+from dlapp.serialization import from_json
+from dlapp.storage.hdfs import HdfsFiles
+real = DataNodeConnection._send_packet
+def send(connection, header, *rest):
+    if header.number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(connection, header, *rest)
+DataNodeConnection._send_packet = send
+HdfsFiles(from_json(HdfsPlace, json.loads(sys.argv[1]))).store(*sys.argv[2:])
+"""
+
+
+def test_a_file_that_a_killed_process_left_open_gives_way_to_the_next_one(
+    hadoop: Hadoop, place: HdfsPlace, files: HdfsFiles, base: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(os.urandom(1_000_000))
+    words = [sys.executable, "-c", _DIES, json.dumps(to_json(place)), str(tmp_path / "file"), f"{base}/file"]
+    assert subprocess.run(words, stdin=subprocess.DEVNULL).returncode == -signal.SIGKILL
+    found = files.web.status(files.place.path(f"{base}/file"))
+    assert found is not None
+    assert found.size_bytes == 0
+    content = os.urandom(900_000)
+    (tmp_path / "file").write_bytes(content)
+    files.store(str(tmp_path / "file"), f"{base}/file")
+    assert back(files, f"{base}/file", tmp_path / "in").read_bytes() == content
+    left = files.web.status(files.place.path(f"{base}/file"))
+    assert left is not None
+    assert left.inode_id != found.inode_id
+    assert "OPENFORWRITE" not in fsck(hadoop, files.place.path(base), openforwrite="1")
+
+
 @pytest.fixture
 def proxies(hadoop: Hadoop) -> Iterator[dict[int, Proxy]]:
     with ExitStack() as stack:
@@ -328,6 +459,37 @@ def test_a_block_that_is_gone_since_it_was_listed_is_looked_for_again(
         assert os.pread(fd, 100, 0) == b"content"
     finally:
         os.close(fd)
+
+
+@pytest.mark.skipif(IS_HADOOP_2, reason="before 3.0 nothing is erasure coded")
+def test_an_erasure_coded_file_is_read_natively_while_all_of_its_blocks_are_there(
+    hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path, by_webhdfs: list[str]
+) -> None:
+    if not has_crc32c():
+        pytest.skip("neither google-crc32c nor crc32c is installed")
+    path = files.place.path(f"{base}/coded")
+    files.make_directory(f"{base}/coded")
+    files.web._call("ENABLEECPOLICY", "/", {"ecpolicy": "XOR-2-1-1024k"}, method="PUT")
+    files.web.set_ec_policy(path, "XOR-2-1-1024k")
+    cell = 1 << 20
+    for size in (0, 1, cell - 1, cell, cell + 1, 2 * cell, 5 * cell + 7):
+        content = os.urandom(size)
+        files.web.write(f"{path}/file", content)
+        by_webhdfs.clear()
+        assert files.read_bytes(f"{base}/coded/file", 1 << 24) == content
+        for _ in range(5 if size else 0):
+            start = random.randrange(size)
+            count = random.randint(1, size - start)
+            assert files.web.read_part(f"{path}/file", start, count) == content[start : start + count]
+        assert by_webhdfs == []
+        files.remove(f"{base}/coded/file")
+    content = os.urandom(2 * cell)
+    files.web.write(f"{path}/file", content)
+    (block,) = replicas(hadoop, content[cell:])
+    spoil(block)
+    by_webhdfs.clear()
+    assert files.read_bytes(f"{base}/coded/file", 1 << 24) == content
+    assert len(by_webhdfs) == 1
 
 
 @pytest.mark.slow
