@@ -1,10 +1,12 @@
 """Task in a container: the steps around a payload, from the first request to the ApplicationMaster to the result.
 
 - `main`: the process; forks the payload's guardian before anything else is loaded.
-- `steps`: pulling, unpacking, fetching, leasing, waiting, running, storing, releasing.
+- `steps`: pulling, unpacking, fetching, leasing, waiting, running, storing, releasing, as functions of the `state`.
+- `preparation`: the steps before the payload.
+- `payload`: how it is made, run and ended.
 - `link`: talking to the ApplicationMaster without ever waiting for it.
 - `data`: workspace, input, output, caches and checkpoints of the container.
-- `payload_end`: the signals that a payload gets; `protocol`: the files that it and the task exchange.
+- `protocol`: the files that a payload and the task exchange.
 - `rendezvous`: the address and ports of a task, and the roster; `mpi`: what mpirun starts.
 - `gpu_lease`: the devices that a task holds; `gpu_health`: these devices, watched while its payload runs.
 - `usage`: what a payload and its GPUs use; `failure`: the cause of a failure.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dlapp.system.processes.loading import loading
 
 if TYPE_CHECKING:
-    from dlapp.task.steps import CheckNode
+    from dlapp.task.state import CheckNode
 
 
 def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
@@ -23,7 +23,7 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
 
     Args:
         argv: its options.
-        check_node: as of `dlapp.task.steps.Task`.
+        check_node: as of `dlapp.task.state.TaskState`.
     """
     options = dict(zip(argv[::2], argv[1::2], strict=False))
     try:
@@ -42,11 +42,12 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
         from dlapp.runtime.guardian import fork_guardian
     outer, channel = fork_guardian(closed=loading_fds)
     with loading():
-        from dlapp.task.steps import Task
+        from dlapp.task.state import TaskState
+        from dlapp.task.steps import run_task
 
     for fd in loading_fds:
         os.close(fd)  # the next task may load
-    return Task(home, keep_fds, outer, channel, check_node).run()
+    return run_task(TaskState(home, keep_fds, outer, channel, check_node))
 
 
 def _inherit(options: dict[str, str]) -> None:

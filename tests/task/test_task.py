@@ -27,7 +27,7 @@ from dlapp.messages import Fault, Orders, Phase, Stop, TaskResult
 from dlapp.spec import InputSpec, OnFailure, OutputSpec, PayloadCache, Resources
 from dlapp.system import lock_files
 from dlapp.system.owners import user_name
-from dlapp.task.steps import runs_as_submitter
+from dlapp.task.payload.factory import runs_as_submitter
 from dlapp.value import replace
 from tests.runtime.driver import USER, command_line, pids, wait_until
 from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd

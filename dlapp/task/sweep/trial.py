@@ -28,7 +28,7 @@ from dlapp.task.failure import with_cause
 from dlapp.task.interrupt import UninterruptedSteps
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.logs import LogCap
-from dlapp.task.payload_end import PayloadEnd
+from dlapp.task.payload.end import PayloadEnd
 from dlapp.task.protocol.payload_files import PayloadFiles
 from dlapp.task.step_errors import StepFailed, is_full_disk, step
 from dlapp.task.sweep.curve import MetricCurve

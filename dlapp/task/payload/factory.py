@@ -1,0 +1,144 @@
+"""Payload of a container, made of its assignment, and made ready as a process or in Docker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dlapp.runtime.payload import Payload, PayloadDevice, Running
+from dlapp.runtime.process import PlainRun
+from dlapp.spec import PayloadProgram
+from dlapp.system.owners import user_name
+from dlapp.task.environment import payload_environment
+from dlapp.task.state import TaskState
+from dlapp.value import replace
+
+if TYPE_CHECKING:
+    from dlapp.runtime.docker import DockerRun
+
+
+def make_ready(task: TaskState) -> Running:
+    """Make the payload of a container ready to start."""
+    if task.assignment.docker_image is None:
+        os.makedirs(os.path.join(task.home, "home"), 0o700, exist_ok=True)  # on a cluster the submitter's is away
+        return PlainRun(plain_payload(task, task.home), task.guardian)
+    task.guardian.close()  # a container has its own init, and its lifeline
+    phase = task.link.phase
+    task.say(phase, detail="making the container")
+    with task.step("the container could not be made", node=True):
+        run = make_docker_run(task, docker_payload(task), partial(task.wait_out, phase=phase), task.teller())
+    task.link.say(phase, gpus=task.gpus, image=run.image_digest)
+    return run
+
+
+def make_docker_run(
+    task: TaskState,
+    payload: Payload,
+    wait_out: Callable[[Callable[[], None]], None] = lambda prepare: prepare(),
+    progress: Callable[[int, int], None] | None = None,
+) -> DockerRun:
+    """Make a Docker container. For any thread.
+
+    Args:
+        task: of the container.
+        payload: that is to run in it.
+        wait_out: calls what it is given, again while Docker or a registry is away.
+        progress: told how much of the image has come.
+    """
+    from dlapp.runtime.docker import DockerRun
+
+    policy, settings = task.policy.docker, task.launch.docker
+    if task.assignment.network is not None:
+        settings = replace(settings, network=task.assignment.network)
+    run = DockerRun(payload, settings, policy, task.note, progress, task.launch.registry_credentials)
+    try:
+        wait_out(run.prepare)
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def plain_payload(task: TaskState, home: str) -> Payload:
+    """Return the payload as a process; its files are in the directory ``home``."""
+    return _payload(
+        task,
+        workspace=os.path.join(home, "workspace"),
+        home=os.path.join(home, "home"),
+        tmp=os.path.join(home, "tmp"),
+        run=os.path.join(home, "run"),
+        python=os.path.join(home, "python"),
+        submitter=task.launch.environment,
+    )
+
+
+def docker_payload(task: TaskState) -> Payload:
+    """Return the payload in Docker."""
+    from dlapp.runtime import container_factory
+
+    return _payload(
+        task,
+        workspace=container_factory.WORKSPACE,
+        home=container_factory.HOME,
+        tmp=container_factory.TMP,
+        run=container_factory.RUN,
+        python=container_factory.PYTHON,
+        submitter=None,
+    )
+
+
+def _payload(
+    task: TaskState, *, workspace: str, home: str, tmp: str, run: str, python: str, submitter: dict[str, str] | None
+) -> Payload:
+    one, lease = task.assignment, task.lease
+    program = PayloadProgram(one.script, one.command, one.args)
+    if task.mpi is not None and task.mpi.command:
+        program = PayloadProgram("", task.mpi.command, ())
+    return Payload(
+        application_id=str(one.application_id),
+        container_id=str(one.container_id),
+        directory=task.home,
+        script=program.script,
+        command=program.command,
+        args=program.args,
+        env=payload_environment(
+            one,
+            workspace=workspace,
+            home=home,
+            tmp=tmp,
+            run=run,
+            python=python,
+            submitter=submitter,
+            user=task.launch.env,
+            gpu_indices=task.gpus,
+            gpu_uuids=[device.uuid for device in lease.devices] if lease else [],
+            caches={
+                cache.variable: task.cache_paths[cache.name] if one.docker_image is None else cache.path
+                for cache in one.caches
+            },
+        ),
+        resources=one.resources,
+        image=one.docker_image,
+        mounts=tuple(task.inputs.mounts) if task.inputs else (),
+        caches=tuple((task.cache_paths[cache.name], cache.path) for cache in one.caches),
+        gpus=tuple(PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in lease.devices)
+        if lease
+        else (),
+        keep_fds=(
+            *task.keep_fds,
+            *(lease.fds if lease else ()),
+            *(task.caches.lock_fds if task.caches else ()),
+            *(task.rendezvous.lock_fds if task.rendezvous else ()),
+        ),
+        as_submitter=runs_as_submitter(os.environ, on_a_node=task.on_a_node),
+    )
+
+
+def runs_as_submitter(environ: Mapping[str, str], *, on_a_node: bool) -> bool:
+    """Return whether this task runs as the user who submitted.
+
+    On a node the container executor decides that. A NodeManager sets USER to the submitter.
+    """
+    return not on_a_node or user_name(os.getuid()) == environ.get("USER")

@@ -1,0 +1,273 @@
+"""Preparation of a container: its image, workspace, input, caches and GPUs."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+
+from dlapp.locations import HDFS, HdfsPlace
+from dlapp.messages import Phase
+from dlapp.storage.api import DiskFull
+from dlapp.storage.tree import remove_tree
+from dlapp.system.clock import backoff_s
+from dlapp.system.disk_space import mount_point
+from dlapp.system.waits import Wait
+from dlapp.task.data.inputs import Inputs
+from dlapp.task.data.outputs import inside_workspace
+from dlapp.task.data.unpack import unpack
+from dlapp.task.data.workspace_changes import WorkspaceChanges
+from dlapp.task.state import SERVICE_AGAIN_S, TaskState
+from dlapp.task.step_errors import REACH_S, StepFailed, is_full_disk
+
+_DOCKER_ANSWER_S = 60.0
+
+
+def plan_inputs(task: TaskState) -> None:
+    """Check the input before anything is pulled or unpacked."""
+    one = task.assignment
+    if not one.inputs:
+        return
+    task.say(Phase.STARTING, detail="looking at the input")
+    from dlapp.storage.inputs import plan_input
+
+    workspace = os.path.join(task.home, "workspace")
+    remove_tree(workspace)  # what an earlier task left there would seem to be in the way
+    for each in one.inputs:
+        with task.step(f"input {each.input_path} could not be fetched"):
+            into = os.path.join(workspace, each.input_path)
+            plan = partial(plan_input, each, into, one.index, one.total, hdfs=task.launch.hdfs)
+            service = _file_system(each.sources)
+            if service.startswith(HDFS) and task.launch.hdfs is not None:
+                task.wait_out(partial(_reach_hdfs, task.launch.hdfs.of(each.sources[0])), Phase.STARTING, service)
+            task.planned.append(task.wait_out(plan, Phase.STARTING, service))
+
+
+def try_outputs(task: TaskState) -> None:
+    """Store a small file where output goes on HDFS. What this node cannot store later would be computed for
+    nothing: it may reach the NameNode and no DataNode.
+    """
+    one = task.assignment
+    tried: set[str] = set()
+    for output, part in zip(one.outputs, one.parts, strict=True):
+        service = _file_system((part,))
+        if task.launch.hdfs is None or not service.startswith(HDFS) or service in tried:
+            continue
+        tried.add(service)
+        task.say(Phase.STARTING, detail="trying the place of the output")
+        with task.step(f"output {output.output_path} could not be stored"):
+            task.wait_out(partial(_reach_hdfs, task.launch.hdfs.of(part)), Phase.STARTING, service)
+            task.wait_out(partial(task.outputs.try_storing, part, service), Phase.STARTING, service)
+
+
+def get_image(task: TaskState) -> None:
+    """Have Docker and the image first: a pull takes long, or has to wait for its registry."""
+    image = task.assignment.docker_image
+    if image is None:
+        return
+    from dlapp.runtime.container_factory import explained, open_docker
+    from dlapp.runtime.images import ImageStore
+
+    def ask() -> None:
+        with explained(settings.host, f"image {image}"):
+            images = ImageStore(docker, settings.lock_dir, task.note, registries, credentials)
+            images.require(image, task.teller())
+
+    settings, registries = task.launch.docker, task.policy.docker.registry
+    credentials = task.launch.registry_credentials
+    task.say(Phase.PULLING, detail=image)
+    with task.step("the image could not be pulled", node=True):
+        docker = open_docker(settings.host, _DOCKER_ANSWER_S)
+        task.wait_out(ask, Phase.PULLING)
+
+
+def hold_caches(task: TaskState) -> None:
+    """Open what payloads keep on this node."""
+    if not task.assignment.caches:
+        return
+    from dlapp.task.data.payload_caches import open_caches
+
+    # What this node does not allow another may; on a single machine a retry cannot help.
+    with task.step("the caches cannot be used", node=task.launch.on_a_cluster):
+        wanted, in_docker = task.assignment.caches, task.assignment.docker_image is not None
+        task.caches = open_caches(wanted, task.launch.cache, task.policy, task.note, in_docker=in_docker)
+        for one in wanted:
+            task.cache_paths[one.name] = task.caches.hold(one.name)
+
+
+def open_checkpoints(task: TaskState) -> None:
+    """Be ready to store and restore checkpoints."""
+    one = task.assignment
+    if one.checkpoint is None:
+        return
+    from dlapp.task.data.checkpoints import TaskCheckpoints
+
+    seen_as = [os.path.normpath(os.path.join(task.seen_workspace, one.checkpoint.path))]
+    with task.step("checkpoints are not possible", node=True):
+        task.checkpoints = TaskCheckpoints(
+            one.checkpoint,
+            task.home,
+            task.launch.hdfs,
+            task.note,
+            seen_as,
+            stores=one.stores_checkpoints,
+            tell=lambda numbers: task.link.say_besides(checkpoints=numbers),
+            complete=(lambda: task.link.checkpoint) if one.in_gang else None,
+        )
+
+
+def fill_workspace(task: TaskState) -> None:
+    """Unpack the workspace and fetch the input. On a single node a full disk is waited for, like a service: the
+    ApplicationMaster ends us when that takes too long."""
+    wait = Wait("", None)
+    for pause_s in backoff_s(*SERVICE_AGAIN_S):
+        try:
+            _unpack(task)
+            _fetch(task)
+            _restore_checkpoint(task)
+            task.waits_for = ""
+            return
+        except StepFailed as error:
+            if task.launch.on_a_cluster or (lack := _lack(error.__cause__, task.home)) is None:
+                raise
+            wait.what, wait.why = lack, str(error)
+        task.waits_for = f"space on {mount_point(task.home)}"
+        with task.step("there is no space", node=True):
+            task.say(task.link.phase, detail=wait.text)
+            if task.inputs is not None:
+                task.inputs.close()
+            time.sleep(pause_s)
+
+
+def _unpack(task: TaskState) -> None:
+    task.say(Phase.UNPACKING)
+    workspace = os.path.join(task.home, "workspace")
+    for name in ("workspace", "tmp", "run"):
+        remove_tree(os.path.join(task.home, name))
+    with task.step("the workspace could not be unpacked", node=True):
+        for name in ("tmp", "run"):
+            os.mkdir(os.path.join(task.home, name), 0o700)
+        os.mkdir(workspace, 0o700)  # in a shared queue the group may read the directory that it is in
+        one = task.assignment
+        if one.outputs:
+            task.changes = WorkspaceChanges(workspace, os.path.join(task.home, "tmp"))
+        if one.workspace_archive:
+            unpack(one.workspace_archive, workspace, digest=one.workspace_digest, progress=task.teller())
+
+
+def _fetch(task: TaskState) -> None:
+    if not task.assignment.inputs:
+        return
+    task.say(Phase.FETCHING)
+    # What the last generation had of the cache stays there until this one has it.
+    former, task.inputs = task.inputs, Inputs(task.launch.cache, task.note)
+    inputs = task.inputs
+    in_docker, outputs, written = _what_is_written(task)
+    temporary = os.path.join(task.home, "tmp", "archives")
+    for planned in task.planned:
+        one = planned.section
+        with task.step(f"input {one.input_path} could not be fetched", service=_file_system(one.sources)):
+            into = inside_workspace(task.home, one.input_path)
+            # What is mounted is not there for whoever stores the output, and cannot be written.
+            may_mount = in_docker and not one.unpack and not any(f"{into}/".startswith(f"{p}/") for p in outputs)
+            may_mount = may_mount and task.assignment.sweep is None  # its trials have all input mounted
+            moved = planned.bring(
+                into,
+                partial(
+                    inputs.bring,
+                    may_mount=may_mount,
+                    closed_to_mounts=written,
+                    progress=task.teller(with_rate=True),
+                ),
+                temporary,
+                task.teller(),
+            )
+            task.note(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
+            task.meter.input_bytes += moved.size_bytes
+    if former is not None:
+        former.close()
+    if not task.assignment.in_gang:
+        task.planned.clear()  # of many files it takes room
+
+
+def _what_is_written(task: TaskState) -> tuple[bool, list[str], list[str]]:
+    """Return whether the payload is a container; where its outputs are; all that somebody may have to write to, or
+    that has to be there for us: absolute paths of the host."""
+    one, root = task.assignment, os.path.join(task.home, "workspace")
+    outputs = [os.path.realpath(os.path.join(root, output.output_path)) for output in one.outputs]
+    others = [
+        os.path.realpath(os.path.join(root, path))
+        for path in (*([one.script] if one.script else ()), *(i.input_path for i in one.inputs))
+    ]
+    return one.docker_image is not None, outputs, [*outputs, *others]
+
+
+def _restore_checkpoint(task: TaskState) -> None:
+    if task.checkpoints is None or (spec := task.assignment.checkpoint) is None:
+        return
+    one, service = task.checkpoints, _file_system((spec.target,))
+    restoring = "restoring the checkpoint"
+    with task.step("the checkpoint could not be restored"):
+        if not task.assignment.in_gang:
+            task.say(Phase.FETCHING, detail=restoring)
+            newest = partial(one.restore_newest, task.assignment.checkpoint_start)
+            task.wait_out(newest, Phase.FETCHING, service)
+            return
+        not_whole: int | None = None
+        while True:
+            found = task.wait_out(one.find, Phase.FETCHING, service)
+            known = {"generation": task.generation, "checkpoints": found, "restored": None, "not_whole": not_whole}
+            task.say(Phase.FETCHING, detail="waits until all containers have looked for checkpoints", **known)
+            generation, number, after = task.link.wait_for_checkpoint(task.generation, not_whole)
+            if generation != task.generation:
+                task.generation, not_whole = generation, None
+                continue
+            task.say(Phase.FETCHING, detail=restoring)
+            if task.wait_out(partial(one.restore, number, after), Phase.FETCHING, service):
+                task.say(Phase.FETCHING, restored=number)
+                return
+            not_whole = number
+
+
+def lease_gpus(task: TaskState) -> None:
+    """Lease GPUs, where the container has any."""
+    gcores = task.assignment.resources.gcores
+    if gcores == 0:
+        return
+    task.say(Phase.LEASING, detail=f"{gcores} GPUs")
+    from dlapp.task.gpu_lease import GpuLease
+
+    with task.step("GPUs could not be leased", node=True):
+        task.lease = GpuLease(task.assignment, task.launch, task.home, task.note, task.log.warn)
+        task.wait_out(task.lease.take, Phase.LEASING, task.lease.service)
+        task.meter.begin_lease(tuple(task.lease.devices), partial(getattr, task.lease, "use"))
+    task.say(Phase.LEASING, gpus=task.gpus)
+
+
+def _lack(error: BaseException | None, path: str) -> str | None:
+    """Return what is missing if an error is that of a full disk, in words; otherwise None.
+
+    Args:
+        error: what made a step fail.
+        path: the directory that it wrote in.
+    """
+    if not is_full_disk(error):
+        return None
+    return error.lack if isinstance(error, DiskFull) else f"space on {mount_point(path)}"
+
+
+def _reach_hdfs(hdfs: HdfsPlace) -> None:
+    """Return if a NameNode serves, or raise Unreachable soon: a plan tries for a minute, of which nobody is told."""
+    from dlapp.storage.hdfs_staging import HdfsStagingFiles
+
+    files = HdfsStagingFiles(hdfs, patience_s=REACH_S)
+    try:
+        files.look(f"{hdfs.location}/")
+    finally:
+        files.close()
+
+
+def _file_system(sources: tuple[str, ...]) -> str:
+    """Return the file system of the sources of an input, for users: ``hdfs://nn:8020``; empty: this machine's."""
+    scheme, _, rest = sources[0].partition("://")
+    return "" if scheme == "file" else f"{scheme}://{rest.partition('/')[0]}"

@@ -1,0 +1,226 @@
+"""State of one task: what its steps know of the container, and what they all do.
+
+The steps are functions of it, by subject: `dlapp.task.steps` has their order.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dlapp.errors import Unreachable
+from dlapp.launch_spec import RESERVED_FROM, LaunchSpec
+from dlapp.messages import Assignment, Fault, Phase
+from dlapp.node_policy import NodePolicy
+from dlapp.runtime.payload import ServiceAway
+from dlapp.runtime.process import Guardian
+from dlapp.storage.tree import Pace
+from dlapp.system.clock import backoff_s
+from dlapp.system.waits import Wait
+from dlapp.task.environment import NODE_MANAGERS
+from dlapp.task.interrupt import InterruptHandler
+from dlapp.task.logs import TaskLog
+from dlapp.task.step_errors import step
+
+if TYPE_CHECKING:
+    from dlapp.roster import Roster
+    from dlapp.storage.cache.payload import PayloadCaches
+    from dlapp.storage.inputs import PlannedInput
+    from dlapp.task.data.checkpoints import TaskCheckpoints
+    from dlapp.task.data.inputs import Inputs
+    from dlapp.task.data.outputs import Outputs
+    from dlapp.task.data.workspace_changes import WorkspaceChanges
+    from dlapp.task.gpu_lease import GpuLease
+    from dlapp.task.link.am_link import AmLink
+    from dlapp.task.mpi.payload import MpiPayload
+    from dlapp.task.rendezvous import Rendezvous
+    from dlapp.task.usage import UsageMeter
+
+SERVICE_AGAIN_S = 1.0, 5.0
+"""Between two tries of a service that the payload needs to start: doubled from the first to the second."""
+HOME_GONE = "the directory of the container was removed from its node: its NodeManager was restarted without recovery"
+_PROGRESS_EVERY_S = 0.5
+T = TypeVar("T")
+
+CheckNode = Callable[[Mapping[str, str], LaunchSpec], Mapping[str, Any]]
+
+
+class TaskState:
+    """State of one container's task.
+
+    Args:
+        home: the container's directory.
+        keep_fds: descriptors that the payload inherits.
+        outer, channel: the guardian's.
+        check_node: checks this node by a configuration, for dlapp-doctor; None: it is not there.
+    """
+
+    def __init__(
+        self,
+        home: str,
+        keep_fds: tuple[int, ...],
+        outer: int,
+        channel: socket.socket,
+        check_node: CheckNode | None = None,
+    ) -> None:
+        self.check_node = check_node
+        self.home, self.keep_fds = home, keep_fds
+        self.guardian = Guardian(outer, channel)
+        self.guardians = [self.guardian]
+        self.stopper = InterruptHandler()
+        self.log = TaskLog(os.path.join(home, "dlapp.log"))
+        self.note = self.log.note
+        self.lease: GpuLease | None = None
+        self.planned: list[PlannedInput] = []
+        self.inputs: Inputs | None = None
+        self.caches: PayloadCaches | None = None
+        self.rendezvous: Rendezvous | None = None
+        self.mpi: MpiPayload | None = None
+        self.refused: Roster | None = None  # the payload did not let it be written
+        self.cache_paths: dict[str, str] = {}  # of the host
+        self.changes: WorkspaceChanges | None = None
+        self.checkpoints: TaskCheckpoints | None = None
+        self.has_begun = False  # the payload
+        self.generation = 0
+        self.home_id = _identity(home)
+        self.waits_for = ""  # it is tried again, and this is what it waited for
+        self.step = partial(step, self.stopper)
+        self.meter: UsageMeter
+        self.link: AmLink
+        self.outputs: Outputs
+        self.launch: LaunchSpec
+        self.assignment: Assignment
+        self.policy: NodePolicy
+
+    @property
+    def is_home_gone(self) -> bool:
+        """True if the container's directory was removed under it, as by a NodeManager that starts without recovery.
+
+        The payload may have failed by that, or ended well without its output; so what it says of its end is no result.
+        """
+        return self.launch.on_a_cluster and _identity(self.home) != self.home_id
+
+    @property
+    def is_recalled(self) -> bool:
+        """True if the gang was restarted since this task's generation began."""
+        return self.link.generation > self.generation
+
+    @property
+    def on_a_node(self) -> bool:
+        """True if a NodeManager started this task."""
+        return NODE_MANAGERS in os.environ or self.launch.on_a_cluster
+
+    @property
+    def seen_workspace(self) -> str:
+        """Path of the workspace as the payload sees it."""
+        if self.assignment.docker_image is None:
+            return os.path.join(self.home, "workspace")
+        from dlapp.runtime.container_factory import WORKSPACE
+
+        return WORKSPACE
+
+    @property
+    def seen_run(self) -> str:
+        """Path of DLAPP_DIR as the payload sees it."""
+        if self.assignment.docker_image is None:
+            return os.path.join(self.home, "run")
+        from dlapp.runtime.container_factory import RUN
+
+        return RUN
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Indices of the devices that are leased."""
+        return self.lease.indexes if self.lease else ()
+
+    @property
+    def kill_grace_s(self) -> float:
+        """Seconds between SIGTERM and SIGKILL."""
+        grace_s = self.assignment.kill_grace_s if self.stopper.grace_s is None else self.stopper.grace_s
+        most_s = self.policy.kill_grace_max_s
+        return grace_s if most_s is None else min(grace_s, most_s)
+
+    def say(self, phase: Phase, **details: Any) -> None:
+        """Report a phase, and note it in dlapp's own log; see `AmLink.say`."""
+        self.meter.enter(phase)
+        self.note(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
+        self.link.say(phase, **{"gpus": self.gpus, "waits_for": self.waits_for, **details})
+
+    def teller(self, *, with_rate: bool = False) -> Callable[[int, int], None]:
+        """Return the function that a step calls with bytes done and bytes in all; it reports twice a second.
+
+        Args:
+            with_rate: also report the rate and the remaining time.
+        """
+        link, phase, next_at = self.link, self.link.phase, time.monotonic() + _PROGRESS_EVERY_S
+        pace = Pace(time.monotonic) if with_rate else None
+
+        def tell(done: int, total: int) -> None:
+            nonlocal next_at
+            if (now := time.monotonic()) >= next_at:
+                next_at = now + _PROGRESS_EVERY_S
+                share = min(1.0, done / total) if total else None
+                detail = pace.text(done, total) if pace else ""
+                link.say(phase, progress=share, gpus=self.gpus, detail=detail, waits_for=self.waits_for)
+
+        return tell
+
+    def wait_out(self, ask: Callable[[], T], phase: Phase, service: str = "") -> T:
+        """Do what needs a service, again until it is there: the ApplicationMaster ends us when that takes too long.
+
+        Docker, which each node has for itself, is waited for on a single node alone.
+
+        Args:
+            ask: does it; nothing is left of a call that fails.
+            phase: reported meanwhile.
+            service: the one that is away where ``ask`` raises Unreachable; empty: that is raised.
+        """
+        wait = Wait("", None)
+        try:
+            for pause_s in backoff_s(*SERVICE_AGAIN_S):
+                try:
+                    return ask()
+                except ServiceAway as error:
+                    if error.fault is Fault.NODE and self.launch.on_a_cluster:
+                        raise
+                    wait.what, wait.why = error.service, error.why
+                except Unreachable as error:
+                    if not service:
+                        raise
+                    wait.what, wait.why = service, str(error)
+                wait.begin()
+                self.say(phase, detail=wait.text, waits_for=wait.what)
+                time.sleep(pause_s)
+        finally:
+            wait.end()
+        raise AssertionError
+
+    def give_back_lease(self) -> None:
+        """Release the GPUs. May be repeated."""
+        if self.lease is not None:
+            self.meter.end_lease()
+            self.lease.give_back()
+
+    def give_back_all(self) -> None:
+        """Release the GPUs, and what holds the application's devices of a single machine; its guardian has it, too.
+
+        May be repeated.
+        """
+        self.give_back_lease()
+        self.guardian.close()
+        for fd in self.keep_fds[RESERVED_FROM:]:
+            os.close(fd)
+        self.keep_fds = self.keep_fds[:RESERVED_FROM]
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return device and inode of a directory; None: it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,118 @@
+"""Container whose task runs trials of a sweep."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from functools import partial
+
+from dlapp.ids import trial_part
+from dlapp.messages import Phase, TaskResult, TrialOrder, TrialWork
+from dlapp.runtime.payload import Running
+from dlapp.runtime.process import PlainRun
+from dlapp.sweep.trial import TrialSpec
+from dlapp.task.payload.container import wait_for_gate
+from dlapp.task.payload.factory import docker_payload, make_docker_run, plain_payload
+from dlapp.task.state import HOME_GONE, TaskState
+from dlapp.task.sweep.trial import TrialSetup
+from dlapp.task.sweep.worker import TrialWorker, WorkerEnd
+from dlapp.task.sweep.workspace import WorkspaceTemplate, shared_paths
+from dlapp.value import replace
+
+
+def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
+    """Run the trials that orders name, until there are no more."""
+
+    one = task.assignment
+    with task.step("the workspace cannot be copied", node=True):
+        for name in ("stdout", "stderr"):  # of the container, in which nothing but trials runs
+            os.close(os.open(os.path.join(task.home, name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        own = [each.output_path for each in one.outputs] + ([one.script] if one.script else [])
+        shared = shared_paths([each.input_path for each in one.inputs if not each.as_list], own)
+        mounts = one.docker_image is not None
+        template = WorkspaceTemplate(os.path.join(task.home, "workspace"), shared, mounts=mounts)
+    most = task.policy.log_limit_bytes
+    setup = TrialSetup(
+        assignment=one,
+        work=work,
+        launch=task.launch,
+        home=task.home,
+        logs=os.path.dirname(os.path.realpath(os.path.join(task.home, "stdout"))),
+        template=template,
+        link=task.link,
+        make_run=partial(_made_trial_ready, task, work, template),
+        kill_grace_s=lambda: task.kill_grace_s,
+        log_limit_bytes=one.log_limit_bytes if most is None else min(one.log_limit_bytes, most),
+        note=task.note,
+        tell=task.stopper.wake,
+    )
+    worker = TrialWorker(setup, task.stopper, why_over=partial(_why_no_trial, task), sample=task.meter.sample)
+    wait_for_gate(task)
+    with task.lease.watched(task.stopper.wake) if task.lease else nullcontext():
+        task.say(Phase.RUNNING)
+        if task.inputs is not None:
+            task.inputs.settle_later()
+        task.meter.begin_run(worker.counters)
+        try:
+            return worker.run()
+        finally:
+            task.meter.end_run()
+            task.meter.output_bytes = worker.stored_bytes()
+
+
+def _why_no_trial(task: TaskState) -> WorkerEnd | None:
+
+    if task.is_home_gone:
+        return WorkerEnd(HOME_GONE, is_lost=True)
+    if task.lease is not None and task.lease.has_failed:
+        return WorkerEnd(task.lease.why_it_failed() or "a GPU failed")
+    if task.assignment.docker_image is None and any(one.gone for one in task.guardians):
+        return WorkerEnd("a guardian was killed, and the trials with it")
+    return None
+
+
+def _made_trial_ready(
+    task: TaskState, work: TrialWork, template: WorkspaceTemplate, order: TrialOrder, slot: int, home: str
+) -> Running:
+    """Make the payload of a trial ready; by the thread of its slot.
+
+    Args:
+        task: of the container.
+        work: what the trials of this container share.
+        template: of their workspaces.
+        order: the trial.
+        slot: its slot, which has its share of the GPUs, or all if they cannot be divided.
+        home: its directory.
+    """
+
+    trial = TrialSpec(order.number, dict(order.parameters))
+    one, is_plain = task.assignment, task.assignment.docker_image is None
+    payload = plain_payload(task, home) if is_plain else docker_payload(task)
+    devices, indices = payload.gpus, task.gpus
+    if devices and len(devices) % work.slots == 0:
+        share = len(devices) // work.slots
+        own = slice(slot * share, (slot + 1) * share)
+        devices, indices = devices[own], indices[own]
+    env = {**payload.env, **trial.environment(), "NV_GPU": ",".join(map(str, indices))}
+    if is_plain:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(each.uuid for each in devices)
+    amounts = one.resources
+    payload = replace(
+        payload,
+        directory=home,
+        task_directory=task.home,
+        name=trial_part(order.number, order.try_number),
+        env=env,
+        args=trial.arguments(payload.args),
+        command=trial.arguments(payload.command),
+        gpus=devices,
+        resources=replace(
+            amounts,
+            memory_mib=max(1, amounts.memory_mib // work.slots),
+            vcores=max(1, amounts.vcores // work.slots),
+        ),
+        mounts=template.mounts_of(os.path.join(home, "workspace")),
+    )
+    if is_plain:
+        return PlainRun(payload, task.guardians[slot])
+    return make_docker_run(task, payload)
