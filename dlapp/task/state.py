@@ -27,7 +27,6 @@ from dlapp.task.logs import TaskLog
 from dlapp.task.step_errors import step
 
 if TYPE_CHECKING:
-    from dlapp.roster import Roster
     from dlapp.storage.cache.payload import PayloadCaches
     from dlapp.storage.inputs import PlannedInput
     from dlapp.task.data.checkpoints import TaskCheckpoints
@@ -80,7 +79,6 @@ class TaskState:
         self.caches: PayloadCaches | None = None
         self.rendezvous: Rendezvous | None = None
         self.mpi: MpiPayload | None = None
-        self.refused: Roster | None = None  # the payload did not let it be written
         self.cache_paths: dict[str, str] = {}  # of the host
         self.changes: WorkspaceChanges | None = None
         self.checkpoints: TaskCheckpoints | None = None
@@ -143,6 +141,12 @@ class TaskState:
         grace_s = self.assignment.kill_grace_s if self.stopper.grace_s is None else self.stopper.grace_s
         most_s = self.policy.kill_grace_max_s
         return grace_s if most_s is None else min(grace_s, most_s)
+
+    @property
+    def log_limit_bytes(self) -> int:
+        """The most that is kept of each log."""
+        limit_bytes, most = self.assignment.log_limit_bytes, self.policy.log_limit_bytes
+        return limit_bytes if most is None else min(limit_bytes, most)
 
     def say(self, phase: Phase, **details: Any) -> None:
         """Report a phase, and note it in dlapp's own log; see `AmLink.say`."""

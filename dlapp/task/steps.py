@@ -186,13 +186,13 @@ def _work(task: TaskState) -> TaskResult:
                 task.checkpoints.copying() if task.checkpoints else nullcontext(),
             ):
                 began = time.monotonic()
-                ended, ending, cut = run_payload(task, run)
+                outcome = run_payload(task, run)
                 ran_s = time.monotonic() - began
-                device = task.lease.why_it_failed() if task.lease and ended.exit_code != 0 else ""
+                device = task.lease.why_it_failed() if task.lease and outcome.ended.exit_code != 0 else ""
         finally:
             run.close()
-        store_last_checkpoint(task, ended, ending.is_soft)
-        result = result_of(task, ended, ending, cut, device)
+        store_last_checkpoint(task, outcome)
+        result = result_of(task, outcome, device)
         if not _is_to_begin_again(task, result, device):
             break
         _begin_generation(task)

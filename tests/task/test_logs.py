@@ -100,6 +100,44 @@ def test_where_the_kernel_watches_no_more_it_looks_often(tmp_path: Path, monkeyp
         assert cap.wake_fd is None
 
 
+def test_the_kernel_is_asked_to_watch_only_once_a_look_found_nothing_new_and_never_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[object] = []
+
+    def watch(paths: object) -> int:
+        watched.append(paths)
+        return os.eventfd(0, os.EFD_NONBLOCK)
+
+    monkeypatch.setattr(logs, "watch_writes", watch)
+    path = tmp_path / "stdout"
+    path.write_bytes(b"12345")
+    with LogCap((str(path),), 10) as cap:
+        cap.check()
+        cap.finish()
+        assert not watched
+    with LogCap((str(path),), 10) as cap:
+        cap.check()
+        cap.check()
+        assert watched == [(str(path),)]
+
+
+def test_what_is_printed_before_the_kernel_watches_is_cut_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "stdout"
+    path.touch()
+
+    def watch(_: object) -> int:
+        path.write_bytes(b"x" * 20)
+        return os.eventfd(0, os.EFD_NONBLOCK)
+
+    monkeypatch.setattr(logs, "watch_writes", watch)
+    with LogCap((str(path),), 10) as cap:
+        cap.check()
+        assert path.stat().st_size == 10
+
+
 def test_it_leaves_no_descriptor(tmp_path: Path) -> None:
     (tmp_path / "stdout").touch()
     before = os.listdir("/proc/self/fd")

@@ -123,9 +123,7 @@ def _payload(
         image=one.docker_image,
         mounts=tuple(task.inputs.mounts) if task.inputs else (),
         caches=tuple((task.cache_paths[cache.name], cache.path) for cache in one.caches),
-        gpus=tuple(PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in lease.devices)
-        if lease
-        else (),
+        gpus=tuple(PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in lease.devices) if lease else (),
         keep_fds=(
             *task.keep_fds,
             *(lease.fds if lease else ()),

@@ -31,7 +31,6 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
         shared = shared_paths([each.input_path for each in one.inputs if not each.as_list], own)
         mounts = one.docker_image is not None
         template = WorkspaceTemplate(os.path.join(task.home, "workspace"), shared, mounts=mounts)
-    most = task.policy.log_limit_bytes
     setup = TrialSetup(
         assignment=one,
         work=work,
@@ -42,7 +41,7 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
         link=task.link,
         make_run=partial(_made_trial_ready, task, work, template),
         kill_grace_s=lambda: task.kill_grace_s,
-        log_limit_bytes=one.log_limit_bytes if most is None else min(one.log_limit_bytes, most),
+        log_limit_bytes=task.log_limit_bytes,
         note=task.note,
         tell=task.stopper.wake,
     )

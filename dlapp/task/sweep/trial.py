@@ -7,18 +7,20 @@ stay, beside those of the container: ``trial_<number>_<try>.stdout`` and ``.stde
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from dlapp.ids import trial_part
 from dlapp.launch_spec import LaunchSpec
 from dlapp.messages import Assignment, Fault, PayloadStatus, Phase, TaskResult, TrialOrder, TrialReport, TrialWork
-from dlapp.runtime.payload import PayloadError, PayloadExit, Running
+from dlapp.runtime.payload import Running
 from dlapp.storage.tree import remove_tree
 from dlapp.system.clock import backoff_s
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
@@ -27,9 +29,8 @@ from dlapp.task.data.workspace_changes import WorkspaceChanges
 from dlapp.task.failure import with_cause
 from dlapp.task.interrupt import UninterruptedSteps
 from dlapp.task.link.am_link import AmLink
-from dlapp.task.logs import LogCap
-from dlapp.task.payload.end import PayloadEnd
-from dlapp.task.protocol.payload_files import PayloadFiles
+from dlapp.task.payload.runner import EndOrder, PayloadRunner
+from dlapp.task.protocol.report_file import ReportFile
 from dlapp.task.step_errors import StepFailed, is_full_disk, step
 from dlapp.task.sweep.curve import MetricCurve
 from dlapp.task.sweep.workspace import WorkspaceTemplate
@@ -39,10 +40,8 @@ UNINTERRUPTED = partial(step, UninterruptedSteps())
 TIME_OVER = "trial_time"
 """Reason of a stop (docs/payload.md, DLAPP_STOP) when the time of a trial is over; `STOPPED`: it is stopped early."""
 STOPPED = "trial_stopped"
-_START_S = 0.005
 _ROOM_AGAIN_S, _ROOM_WITHIN_S = (1.0, 30.0), 86_400.0
 """Between two tries to copy the workspace to a full disk, and how long that is tried: until an operator sees it."""
-_MOST_POLL_S = 3600.0
 
 
 class TrialSetup(NamedTuple):
@@ -105,8 +104,13 @@ class TrialRun:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing of it is left but its report."""
+        """True if nothing of it is left but its report, and its directory for a moment."""
         return self._result is not None
+
+    @property
+    def is_gone(self) -> bool:
+        """True if its directory is removed, too."""
+        return not self._thread.is_alive()
 
     def stop(self, why: str, reason: str) -> None:
         """End its program softly, and store its output. The first reason counts."""
@@ -144,7 +148,7 @@ class TrialRun:
         )
 
     def close(self) -> None:
-        """Let go of it; it is over."""
+        """Let go of it, once it is gone."""
         self._thread.join()
         os.close(self._wake)
 
@@ -164,27 +168,26 @@ class TrialRun:
             result = TaskResult(fault=Fault.STOPPED, message="the trial was killed")
         elif result.fault not in (Fault.NONE, Fault.STOPPED):
             result = with_cause(result, self.home, self._setup.note)
-        try:
-            remove_tree(self.home)
-        except Exception as error:  # its result counts, and the next one has another directory
-            self._setup.note(f"trial {self.name}: its directory could not be removed: {error}")
         self._result = result
         self._setup.tell()
+        # The next one in this slot has another directory, and does not wait for this.
+        try:
+            remove_tree(self.home)
+        except Exception as error:
+            self._setup.note(f"trial {self.name}: its directory could not be removed: {error}")
 
     def _all_steps(self) -> TaskResult:
         one = self._setup
         workspace = os.path.join(self.home, "workspace")
         changes = self._prepared(workspace)
-        run = None
+        with UNINTERRUPTED("the trial could not be started", node=True):
+            run = one.make_run(self.order, self.slot, self.home)
         try:
-            with UNINTERRUPTED("the trial could not be started", node=True):
-                run = one.make_run(self.order, self.slot, self.home)
             if changes is not None:
                 changes.begin()
             result = self._run_payload(run)
         finally:
-            if run is not None:
-                run.close()
+            run.close()
         if self._is_killed or changes is None:
             return result
         return self._stored(result, changes)
@@ -225,82 +228,78 @@ class TrialRun:
 
     def _run_payload(self, run: Running) -> TaskResult:
         one = self._setup
-        paths = tuple(os.path.join(self.home, name) for name in ("stdout", "stderr"))
-
-        def tell(_: PayloadStatus) -> None:
-            one.tell()
-
-        with (
-            LogCap(paths, one.log_limit_bytes) as cap,
-            PayloadFiles(os.path.join(self.home, "run"), 1, tell, one.note, watch=self._curve) as files,
-            PayloadEnd(run, paths[1], partial(_noted, one.note, self.name)) as ending,
-        ):
-            if self._is_killed or self._why:
-                return TaskResult(fault=Fault.STOPPED, message=self._why)
-            self._began_s = time.monotonic()
-            try:
-                run.start()
-                self._run = run
-                ended = self._watch(run, cap, files, ending)
-            except PayloadError as error:
-                raise StepFailed(error.fault, str(error), service=error.service) from error
-            finally:
-                self._ran_s = time.monotonic() - self._began_s
-            self.counters = self.counters.updated(run.counters())
-            files.finish(time.monotonic())
-            cap.check()
-        return self._result_of(ended, ending, cap.told)
-
-    def _watch(self, run: Running, cap: LogCap, files: PayloadFiles, ending: PayloadEnd) -> PayloadExit:
-        """Watch the program until nothing of it is left."""
-        limit_s, look_at = self._setup.work.trial_time_s, 0.0
-        assert self._began_s is not None
-        over_at = self._began_s + limit_s if limit_s is not None else float("inf")
-        while (ended := run.ended()) is None:
-            now = time.monotonic()
-            if self._is_killed:
-                run.kill()
-            elif ending.has_begun:
-                ending.advance()
-            elif self._why or now >= over_at:
-                self._timed_out = not self._why
-                why = self._why or f"the time of a trial is over: {limit_s:g} s (trial_time)"
-                self._why = self._why or why
-                grace_s = self._setup.kill_grace_s()
-                files.write_stop(TIME_OVER if self._timed_out else self._reason, why, grace_s)
-                ending.stop(why, grace_s)
-            if now >= look_at:
-                look_at = now + cap.check()
-                files.check(now)
-            # After SIGKILL, or a stop that is on its way, its time is over no more.
-            left_s = over_at - now if not ending.has_begun else _MOST_POLL_S
-            self._poll(run, cap, min(look_at - now, ending.wait_s(), left_s, _MOST_POLL_S))
-        return ended
-
-    def _poll(self, run: Running, cap: LogCap, timeout_s: float) -> None:
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        watched = run.watched_fds()
-        for fd, events in watched:
-            poll.register(fd, events)
-        if not watched:
-            timeout_s = min(timeout_s, _START_S)
-        if cap.wake_fd is not None:
-            poll.register(cap.wake_fd, select.POLLIN)
-        for fd, _ in poll.poll(max(1, int(timeout_s * 1000))):
-            if fd == self._wake:
-                os.eventfd_read(self._wake)
-
-    def _result_of(self, ended: PayloadExit, ending: PayloadEnd, cut: str) -> TaskResult:
-        fault, message = ended.fault, ended.problem
-        if self._is_killed or ending.is_soft:
-            fault, message = Fault.STOPPED, self._why
-        elif fault is Fault.USER and ended.exit_code == 0 and not message:
-            fault = Fault.NONE
-        message = "; ".join(part for part in (message, cut) if part)
-        return TaskResult(
-            fault=fault, exit_code=ended.exit_code, signal=ended.signal, message=message, service=ended.service
+        if self._is_killed or self._why:
+            return TaskResult(fault=Fault.STOPPED, message=self._why)
+        note = partial(_noted, one.note, self.name)
+        runner = PayloadRunner(
+            run,
+            self.home,
+            self,
+            log_limit_bytes=one.log_limit_bytes,
+            step=partial(UNINTERRUPTED, node=True),
+            note=note,
+            warn=note,
+            watch=self._curve,
         )
+        try:
+            outcome = runner.run_to_end()
+        finally:
+            if self._began_s is not None:
+                self._ran_s = time.monotonic() - self._began_s
+        self.counters = self.counters.updated(run.counters())
+        return outcome.result((Fault.STOPPED, self._why) if self._is_killed or outcome.is_soft else None)
+
+    # ---- owner of its program (`PayloadOwner`), in its thread ----
+
+    def start(self, run: Running) -> None:
+        """See `PayloadOwner.start`."""
+        self._began_s = time.monotonic()
+        with UNINTERRUPTED("the trial could not be started", node=True):
+            run.start()
+        self._run = run
+
+    def is_killed(self) -> bool:
+        """See `PayloadOwner.is_killed`."""
+        return self._is_killed
+
+    def end_order(self) -> EndOrder | None:
+        """See `PayloadOwner.end_order`."""
+        if not self._why and self._left_s() <= 0:
+            self._timed_out, self._reason = True, TIME_OVER
+            self._why = f"the time of a trial is over: {self._setup.work.trial_time_s:g} s (trial_time)"
+        return EndOrder(self._why, self._reason, self._setup.kill_grace_s()) if self._why else None
+
+    def hang(self) -> str:
+        """Return that it does not hang: an idle trial is ended by its time."""
+        return ""
+
+    def attend(self) -> float:
+        """Return how long to wait for the end of its time [s]."""
+        return math.inf if self._why or self._is_killed else self._left_s()
+
+    def take(self, report: ReportFile) -> None:
+        """Do nothing: its curve has what counts of a report."""
+
+    def tell(self, status: PayloadStatus, cut: str) -> None:
+        """See `PayloadOwner.tell`."""
+        self._setup.tell()
+
+    def wake_fds(self) -> Sequence[int]:
+        """See `PayloadOwner.wake_fds`."""
+        return (self._wake,)
+
+    def drain(self) -> None:
+        """See `PayloadOwner.drain`."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def _left_s(self) -> float:
+        limit_s = self._setup.work.trial_time_s
+        if limit_s is None or self._began_s is None:
+            return math.inf
+        return self._began_s + limit_s - time.monotonic()
+
+    # ---- after it ----
 
     def _stored(self, result: TaskResult, changes: WorkspaceChanges) -> TaskResult:
         one = self._setup

@@ -1,0 +1,214 @@
+"""Runner of one payload, of a container or of a trial: it is watched until nothing of it is left.
+
+Whoever owns the payload (`PayloadOwner`) starts it, says when it is to end and is told what it reports. All else is the
+same for every payload: its logs are kept to their limit, its files are read, signals are sent in their order, and its
+end is judged.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from dlapp.messages import Fault, PayloadStatus, TaskResult
+from dlapp.runtime.payload import PayloadError, PayloadExit, Running
+from dlapp.system.log_times import LogTimesWriter
+from dlapp.task.logs import LogCap
+from dlapp.task.payload.end import PayloadEnd
+from dlapp.task.protocol.payload_files import PayloadFiles
+from dlapp.task.protocol.report_file import MetricWatch, ReportFile
+from dlapp.task.step_errors import StepFailed
+
+_TAKEN_EVERY_S = 0.005
+_FIRST_LOOK_S = 0.02
+"""From the start to the first look at what the payload printed and reported; many a trial is over before."""
+_MOST_POLL_S = 3600.0
+
+
+class EndOrder(NamedTuple):
+    """Order to end a payload softly; of several the first counts.
+
+    Args:
+        why: for people.
+        reason: one word for programs (docs/payload.md, DLAPP_STOP).
+        grace_s: between SIGTERM and SIGKILL [s].
+    """
+
+    why: str
+    reason: str
+    grace_s: float
+
+
+class PayloadOwner(Protocol):
+    """Owner of a payload that runs."""
+
+    def start(self, run: Running) -> None:
+        """Start it."""
+
+    def is_killed(self) -> bool:
+        """Return whether it is to end now."""
+
+    def end_order(self) -> EndOrder | None:
+        """Return the order to end it softly; None: it runs on."""
+
+    def hang(self) -> str:
+        """Return why it is to be aborted, as one that hangs; empty: it is not."""
+
+    def attend(self) -> float:
+        """Do what else there is to do while it runs. Return when to do it again [s]."""
+
+    def take(self, report: ReportFile) -> None:
+        """Take what it has reported so far."""
+
+    def tell(self, status: PayloadStatus, cut: str) -> None:
+        """Tell what is news of it; ``cut`` says what was cut from its logs."""
+
+    def wake_fds(self) -> Sequence[int]:
+        """Return descriptors to poll: they can be read when there is something to do."""
+
+    def drain(self) -> None:
+        """Forget that they could be read."""
+
+
+class PayloadOutcome(NamedTuple):
+    """End of a payload.
+
+    Args:
+        ended: how it ended.
+        is_soft: it got SIGTERM.
+        hang: why it was aborted; empty: it was not.
+        cut: what was cut from its logs; empty: nothing.
+    """
+
+    ended: PayloadExit
+    is_soft: bool
+    hang: str
+    cut: str
+
+    def result(self, others: tuple[Fault, str] | None = None, *, lost: bool = False) -> TaskResult:
+        """Return the result of the payload.
+
+        Args:
+            others: fault and message, if it is not the payload that is judged.
+            lost: as of `TaskResult`.
+        """
+        ended = self.ended
+        fault, message = others or (ended.fault, ended.problem)
+        if others is None and self.hang:
+            fault, message = Fault.USER, f"{self.hang}; stderr has the stacks of its Python threads"
+        elif others is None and fault is Fault.USER and ended.exit_code == 0 and not message:
+            fault = Fault.NONE
+        return TaskResult(
+            fault=fault,
+            exit_code=ended.exit_code,
+            signal=ended.signal,
+            message="; ".join(filter(None, (message, self.cut))),
+            service=ended.service,
+            lost=lost,
+        )
+
+
+class PayloadRunner:
+    """Runner of one payload.
+
+    Args:
+        run: the payload, made ready.
+        home: its directory, which has ``stdout``, ``stderr`` and ``run`` (DLAPP_DIR).
+        owner: of it.
+        log_limit_bytes: for each log.
+        step: makes errors `StepFailed`.
+        note, warn: take lines for dlapp's own log.
+        times: where to note when the logs grew; None: nowhere.
+        total, ready_at, watch: as of `PayloadFiles`.
+    """
+
+    def __init__(
+        self,
+        run: Running,
+        home: str,
+        owner: PayloadOwner,
+        *,
+        log_limit_bytes: int,
+        step: Callable[[str], AbstractContextManager[None]],
+        note: Callable[[str], None],
+        warn: Callable[[str], None],
+        times: LogTimesWriter | None = None,
+        total: int = 1,
+        ready_at: tuple[str, int] | None = None,
+        watch: MetricWatch | None = None,
+    ) -> None:
+        self._run, self._owner, self._note = run, owner, note
+        logs = os.path.join(home, "stdout"), os.path.join(home, "stderr")
+        with step("the payload could not be started"):
+            self._files = PayloadFiles(os.path.join(home, "run"), total, self._tell, note, ready_at, watch)
+        self._cap = LogCap(logs, log_limit_bytes, times, warn)
+        self._ending = PayloadEnd(run, logs[1], note)
+
+    def run_to_end(self) -> PayloadOutcome:
+        """Start the payload, and return how it ended, once nothing of it is left."""
+        with self._files, self._cap, self._ending:
+            self._owner.start(self._run)
+            ended = self._watch()
+            self._files.finish(time.monotonic())
+            self._owner.take(self._files.report)
+            self._cap.finish()
+        if self._cap.told:
+            self._note(self._cap.told)
+        return PayloadOutcome(ended, self._ending.is_soft, self._ending.hang, self._cap.told)
+
+    def _watch(self) -> PayloadExit:
+        owner, ending, cap = self._owner, self._ending, self._cap
+        check_at_s, told = time.monotonic() + _FIRST_LOOK_S, ""
+        while (ended := self._ended()) is None:
+            if owner.is_killed():
+                self._run.kill()
+            elif ending.has_begun:
+                ending.advance()
+            elif (order := owner.end_order()) is not None:
+                self._files.write_stop(order.reason, order.why, order.grace_s)
+                ending.stop(order.why, order.grace_s)
+            elif why := owner.hang():
+                ending.abort(why)
+            attend_s = owner.attend()
+            now = time.monotonic()
+            if now >= check_at_s:
+                check_at_s = now + cap.check()
+                if cap.told and not told:
+                    told = cap.told
+                    self._note(f"{told}; what follows is dropped too")
+                    self._tell(self._files.status)
+                self._files.check(now)
+                owner.take(self._files.report)
+            if self._poll(min(attend_s, check_at_s - time.monotonic(), ending.wait_s(), _MOST_POLL_S)):
+                check_at_s = 0.0
+        return ended
+
+    def _ended(self) -> PayloadExit | None:
+        try:
+            return self._run.ended()
+        except PayloadError as error:
+            raise StepFailed(error.fault, str(error), service=error.service) from error
+
+    def _tell(self, status: PayloadStatus) -> None:
+        self._owner.tell(status, self._cap.told)
+
+    def _poll(self, timeout_s: float) -> bool:
+        """Wait for news. Return whether the payload printed after a silence."""
+        poll = select.poll()
+        for fd in self._owner.wake_fds():
+            poll.register(fd, select.POLLIN)
+        watched = self._run.watched_fds()
+        for fd, events in watched:
+            poll.register(fd, events)
+        if not watched:
+            timeout_s = min(timeout_s, _TAKEN_EVERY_S)  # its start is still to be seen
+        printed = self._cap.wake_fd
+        if printed is not None:
+            poll.register(printed, select.POLLIN)
+        ready = poll.poll(max(1, int(timeout_s * 1000)))
+        self._owner.drain()
+        return any(fd == printed for fd, _ in ready)
