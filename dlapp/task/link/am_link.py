@@ -196,8 +196,13 @@ class AmLink:
             self._unsent.append(self._last)
             self._changed.notify_all()
 
-    def say_besides(self, **details: Any) -> None:
-        """Report something that does not depend on the phase; what was said of the phase stays. For any thread."""
+    def say_besides(self, *, at_once: bool = True, **details: Any) -> None:
+        """Report something that does not depend on the phase; what was said of the phase stays. For any thread.
+
+        Args:
+            at_once: False: with the next report.
+            details: fields of a `Report`.
+        """
         with self._changed:
             assert self._last is not None
             if self._last.result is not None:
@@ -205,9 +210,10 @@ class AmLink:
             self._number += 1
             self._last = replace(self._last, number=self._number, **details)
             if self._unsent and self._unsent[-1].phase is self._last.phase:
-                self._unsent.pop()
-            self._unsent.append(self._last)
-            self._changed.notify_all()
+                self._unsent[-1] = self._last
+            elif at_once:
+                self._unsent.append(self._last)
+                self._changed.notify_all()
 
     def launches(self, generation: int) -> tuple[tuple[MpiLaunch, ...], tuple[LaunchState, ...]]:
         """Return what the latest orders say of launches (`Orders`); nothing if they are for another generation."""

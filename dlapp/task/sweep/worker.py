@@ -24,6 +24,8 @@ from dlapp.task.sweep.trial import STOPPED, TrialRun, TrialSetup
 
 _LOOK_S = 1.0
 """Between two looks at what tells nobody: the container's directory, the guardians."""
+_NOTHING = 0, "", None
+"""What a trial has to say that has just been started."""
 
 
 class WorkerEnd(NamedTuple):
@@ -56,9 +58,10 @@ class TrialWorker:
         self._why_over, self._sample = why_over, sample
         self._trials: dict[tuple[int, int], TrialRun] = {}
         self._unnamed: set[tuple[int, int]] = set()
+        self._leaving: list[TrialRun] = []
         self._used = NOTHING_KNOWN  # by trials that are over
         self._stored_bytes = 0  # by them
-        self._reported: object = None
+        self._reported: dict[tuple[int, int], tuple[object, ...]] = {}
 
     def counters(self) -> ResourceCounters:
         """Return what all trials so far have used."""
@@ -71,10 +74,19 @@ class TrialWorker:
 
     def run(self) -> TaskResult:
         """Run trials until orders say that there are no more, or to end."""
+        try:
+            return self._run()
+        finally:
+            for one in (*self._trials.values(), *self._leaving):
+                one.kill()
+                one.close()
+
+    def _run(self) -> TaskResult:
         while True:
             end = self._why_over()
             if end is None and self._stopper.wanted is Stop.NO:
                 self._obey()
+            self._let_go()
             self._report()
             running = [one for one in self._trials.values() if not one.is_over]
             if end is not None or self._stopper.wanted is Stop.NOW:
@@ -127,7 +139,13 @@ class TrialWorker:
         self._unnamed.discard(key)
         self._used = self._used.plus(trial.counters)._replace(memory_bytes=None)
         self._stored_bytes += _stored_by(trial)
-        trial.close()
+        self._leaving.append(trial)
+
+    def _let_go(self) -> None:
+        gone = [one for one in self._leaving if one.is_gone]
+        for one in gone:
+            one.close()
+            self._leaving.remove(one)
 
     def _free_slot(self) -> int | None:
         taken = {one.slot for one in self._trials.values() if not one.is_over}
@@ -135,10 +153,14 @@ class TrialWorker:
 
     def _report(self) -> None:
         reports = tuple(one.report() for key, one in self._trials.items() if key not in self._unnamed)
-        news = [(one.number, one.try_number, one.reports, one.problem, one.result) for one in reports]
-        if news != self._reported:
-            self._reported = news
-            self._link.say_besides(trials=reports)
+        said: dict[tuple[int, int], tuple[object, ...]] = {
+            (one.number, one.try_number): (one.reports, one.problem, one.result) for one in reports
+        }
+        if said != self._reported:
+            # That one was started or is forgotten follows from orders: only the next ApplicationMaster has to hear it.
+            at_once = any(what != self._reported.get(key, _NOTHING) for key, what in said.items())
+            self._reported = said
+            self._link.say_besides(at_once=at_once, trials=reports)
 
     def _wait(self) -> None:
         poll = select.poll()

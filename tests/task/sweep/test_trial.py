@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dlapp.messages import Fault, TaskResult, TrialOrder, TrialWork
+from tests.services.disks import fill, small_disk
 from tests.task.fake_am import FakeAm, workspace_archive
 
 
@@ -48,3 +51,29 @@ def test_a_trial_that_makes_the_files_of_the_next_ones_holds_up_none_and_their_o
             assert (am.home / f"trial_{number}_1.stdout").read_text() == f"of {number}\n"
             assert (am.home / f"trial_{number}_1.stderr").read_text() == "oops\n"
     assert (place / "precious").read_text() == "kept"
+
+
+@pytest.mark.slow
+@pytest.mark.root("to mount a small disk")
+def test_a_trial_for_which_the_disk_is_full_waits_for_room_and_runs_once(place: Path) -> None:
+    script = f'test "$(wc -c <much)" -eq 1000000 && echo x >>{place}/ran'
+    files: dict[str, str | bytes] = {"run.sh": script, "much": "x" * 1_000_000}
+    work = TrialWork(metric="")
+    with small_disk(place) as disk, FakeAm(place / "containers", **workspace_archive(place, files), sweep=work) as am:
+        (am.home / "trials").symlink_to(disk)
+        am.start()
+        results: dict[int, TaskResult] = {}
+        am.order(trials=(TrialOrder(number=16, try_number=1),))
+        am.wait_until(lambda: take_results(am, results) == 1, 120)
+        am.wait_until(lambda: not (disk / "16_1").exists(), 120)
+        ballast = fill(disk)
+        am.order(trials=(TrialOrder(number=17, try_number=1),))
+        am.wait_until(lambda: "it is tried again" in (am.home / "dlapp.log").read_text(), 120)
+        assert take_results(am, results) == 1
+        assert "trial 17_1: the trial could not be prepared: disk full: " in (am.home / "dlapp.log").read_text()
+        ballast.unlink()
+        am.wait_until(lambda: take_results(am, results) == 2, 120)
+        am.order(trials=(), trials_are_over=True)
+        assert am.result().fault is Fault.NONE
+        assert {number: one.fault for number, one in results.items()} == {16: Fault.NONE, 17: Fault.NONE}
+        assert (place / "ran").read_text() == "x\nx\n"
