@@ -19,6 +19,8 @@ from dlapp.value import Value, field
 
 MAX_CURVE_POINTS = 32
 """Points that are kept of a trial's curve: 10,000 trials have 5 MB of them."""
+_PRUNED = ",false,true]"
+"""End of the line of a trial that was stopped early, until its output is committed by itself."""
 _MAX_WHY = 500
 """Characters of a reason that the file keeps: a program can name its files so that each reason has some thousands."""
 
@@ -53,6 +55,7 @@ class TrialView(Value, kw_only=True):
         container: CONTAINER_INDEX of the container that runs it, or ran it last; None: none did.
         container_id: of that container; empty: not known.
         is_committed: its output was committed by itself, and is where it belongs.
+        is_pruned: it was stopped early, because others are better.
         exit_code: of its program; None: it runs, or a signal ended it.
         why: why it was stopped or failed, or has no metric; empty: there is nothing to say.
         curve: steps and values that it reported, at most `MAX_CURVE_POINTS` of them.
@@ -72,6 +75,7 @@ class TrialView(Value, kw_only=True):
     curve: tuple[tuple[float, float], ...] = ()
     container_id: str = ""
     is_committed: bool = False
+    is_pruned: bool = False
 
 
 class SweepResults(Value, kw_only=True):
@@ -167,12 +171,14 @@ def trial_line(trial: TrialView, parameters: Iterable[str]) -> str:
         trial.container_id,
     )
     line = json.dumps(row, separators=(",", ":"))
+    if trial.is_pruned:
+        line = f"{line[:-1]}{_PRUNED}"
     return committed_line(line) if trial.is_committed else line
 
 
 def committed_line(line: str) -> str:
     """Return the line of a trial whose output has been committed by itself since it was written."""
-    return f"{line[:-1]},true]"
+    return f"{line.removesuffix(_PRUNED)},true,true]" if line.endswith(_PRUNED) else f"{line[:-1]},true]"
 
 
 def read_results(text: str, *, curves: bool = True) -> SweepResults:
@@ -230,6 +236,7 @@ def _trial(row: Any, names: tuple[str, ...], curves: bool) -> TrialView:
         curve=_curve(curve) if curves else (),
         container_id=_checked(container_id, str),
         is_committed=len(row) > 13 and row[13] is True,
+        is_pruned=len(row) > 14 and row[14] is True,
     )
 
 

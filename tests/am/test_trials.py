@@ -225,6 +225,31 @@ def test_a_pruner_of_optuna_stops_trials_that_are_behind() -> None:
     stopped = [one for one in results.trials if one.state is TrialState.STOPPED]
     assert stopped
     assert all(one.why.endswith(", by Optuna's pruner median") for one in stopped)
+    assert all(one.is_pruned for one in stopped)
+
+
+def test_a_trial_that_was_stopped_early_in_the_sweep_before_is_one_that_was_here() -> None:
+    before = str(ContainerId(APPLICATION, 1, 5))
+    ends = {0: ("stopped early at step 3: 0.4, by Optuna's pruner median", True), 1: ("its time was over", False)}
+    views = [
+        TrialView(
+            number=n,
+            state=TrialState.STOPPED,
+            tries=1,
+            metric=0.4,
+            container=0,
+            container_id=before,
+            why=why,
+            is_pruned=is_pruned,
+        )
+        for n, (why, is_pruned) in ends.items()
+    ]
+    former = events.TrialsTakenOver(tuple(events.FormerTrial(view=one, outputs=(), sources=()) for one in views))
+    cluster = SweepCluster(12, sweep_of(3), takes=former, master_kills=2)
+    assert cluster.run().final_status is FinalStatus.SUCCEEDED
+    found = {one.number: (one.why, one.is_pruned) for one in read_results(trials_of(cluster).results()).trials}
+    assert {n: found[n] for n in ends} == ends
+    assert [trials_of(cluster).trials[n].is_pruned for n in ends] == [True, False]
 
 
 def test_a_sweep_that_needs_optuna_fails_by_name_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from dlapp.sweep.results import (
     SweepResults,
     TrialState,
     TrialView,
+    committed_line,
     head_line,
     metric_missing,
     read_results,
@@ -93,6 +94,8 @@ def views(draw: st.DrawFn, number: int) -> TrialView:
         exit_code=draw(st.none() | st.integers(0, 255)),
         why=draw(st.text(max_size=20)),
         curve=tuple(draw(st.lists(st.tuples(st.integers(0, 1 << 53).map(float) | finite, finite), max_size=4))),
+        is_committed=draw(st.booleans()),
+        is_pruned=draw(st.booleans()),
     )
 
 
@@ -105,6 +108,13 @@ def test_results_come_back_from_the_file(trials: tuple[TrialView, ...]) -> None:
     without = tuple(replace(each, curve=()) for each in trials)
     assert read_results(text, curves=False) == replace(expected, trials=without)
     assert read_results(text + '[7,"do') == expected  # its writer is not done
+
+
+@pytest.mark.parametrize("is_pruned", [False, True])
+def test_the_line_of_a_trial_that_is_committed_later_is_that_of_one_that_is_committed(is_pruned: bool) -> None:
+    trial = TrialView(number=3, state=STATES.STOPPED, is_pruned=is_pruned, why=",false,true]")
+    line = trial_line(trial, SWEEP.parameters)
+    assert committed_line(line) == trial_line(replace(trial, is_committed=True), SWEEP.parameters)
 
 
 def test_a_later_format_with_more_in_it_is_read() -> None:

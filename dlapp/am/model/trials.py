@@ -30,8 +30,6 @@ from dlapp.sweep.trial import trial_of
 if TYPE_CHECKING:
     from dlapp.sweep.optuna_study import OptunaStudy
 
-PRUNED = "stopped early"
-"""How the reason begins why a trial was stopped by a pruner of Optuna."""
 ENDED_WITH_SWEEP = "killed"
 """What the journal has for the end of a trial that ended because the application did; it runs again in one that goes on
 from this one."""
@@ -100,6 +98,11 @@ class TrialRecord:
         self.is_committed = False
         self.started_ms: int | None = None
         self.finished_ms: int | None = None
+
+    @property
+    def is_pruned(self) -> bool:
+        """True if it was stopped early, because others are better."""
+        return self.state is TrialState.STOPPED and bool(self.stop)
 
     @property
     def has_ended(self) -> bool:
@@ -175,7 +178,7 @@ class SweepState:
                 points=tuple((int(step), value) for step, value in one.points),
                 value=_value_of(one),
                 has_ended=one.has_ended,
-                was_pruned=one.state is TrialState.STOPPED and (one.stop or one.message).startswith(PRUNED),
+                was_pruned=one.is_pruned,
             )
             for one in self.trials
             if one.parameters is not None
@@ -372,6 +375,7 @@ def view_of(sweep: SweepState, trial: TrialRecord) -> TrialView:
         curve=thinned(trial.points),
         container_id="" if trial.holder is None else str(trial.holder),
         is_committed=trial.is_committed,
+        is_pruned=trial.is_pruned,
     )
 
 

@@ -10,7 +10,7 @@ from dlapp.am.decisions import verdict
 from dlapp.am.decisions.trials import dispatch
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
-from dlapp.am.model.trials import PRUNED, TrialRecord
+from dlapp.am.model.trials import TrialRecord
 from dlapp.messages import Fault, Report, TaskResult, TrialReport
 from dlapp.serialization import to_json
 from dlapp.sweep.results import TrialState, metric_missing
@@ -75,7 +75,7 @@ def _take_report(state: ApplicationState, trial: TrialRecord, one: TrialReport) 
                 trial.asked = int(step)
                 if sweep.study.report(trial.number, int(step), value):
                     pruner = sweep.spec.optuna_pruner
-                    trial.stop = f"{PRUNED} at step {int(step)}: {value:.6g}, by Optuna's pruner {pruner}"
+                    trial.stop = f"stopped early at step {int(step)}: {value:.6g}, by Optuna's pruner {pruner}"
     if one.result is not None:
         _judge(state, trial, one, one.result)
 

@@ -28,7 +28,8 @@ def take(state: ApplicationState, event: TrialsTakenOver) -> None:
         trial = sweep.trials[view.number]
         trial.tries, trial.holder, trial.index = max(1, view.tries), holder, view.container or 0
         trial.points, trial.reports, trial.ran_s = view.curve, view.reports, view.ran_s
-        trial.exit_code, trial.message = view.exit_code, view.why
+        trial.exit_code = view.exit_code
+        trial.stop, trial.message = (view.why, "") if view.is_pruned else ("", view.why)
         trial.outputs, trial.sources, trial.is_committed = one.outputs, one.sources, one.is_committed
         trial.parameters = view.parameters if sweep.learns else None
         trial.finished_ms = state.now_ms
