@@ -16,6 +16,7 @@ from dlapp.storage.api import DiskFull
 from dlapp.storage.commit import CommitBusy
 from dlapp.system import log
 from dlapp.system.clock import backoff_s
+from dlapp.system.waits import Wait
 
 _AGAIN_S = 1.0, 30.0
 """Between two tries while the file system does not answer or is full: doubled from the first to the second."""
@@ -63,18 +64,24 @@ class TrialCommits:
 
     def _why_not_committed(self, wanted: CommitTrial) -> str:
         until, is_again = time.monotonic() + self._patience_s, wanted.again
-        for pause_s in backoff_s(*_AGAIN_S):
-            try:
-                self._settlement.commit_trial(wanted.part, again=is_again)
-            except (Unreachable, DiskFull, CommitBusy) as error:
-                is_again = True
-                log.warning(f"the output of trial {wanted.part.index}: {error}; it is tried again")
-                if time.monotonic() + pause_s > until or self._closing.wait(pause_s):
-                    return str(error)
-            except Superseded:
-                raise
-            except Exception as error:  # whatever it is: the end of the application waits for an answer
-                return str(error) if isinstance(error, (DlappError, OSError)) else repr(error)
-            else:
-                return ""
+        wait = Wait("", self._patience_s)
+        try:
+            for pause_s in backoff_s(*_AGAIN_S):
+                try:
+                    self._settlement.commit_trial(wanted.part, again=is_again)
+                except (Unreachable, DiskFull, CommitBusy) as error:
+                    is_again = True
+                    log.warning(f"the output of trial {wanted.part.index}: {error}; it is tried again")
+                    wait.what, wait.why = f"the output of trial {wanted.part.index}", str(error)
+                    wait.begin()
+                    if time.monotonic() + pause_s > until or self._closing.wait(pause_s):
+                        return str(error)
+                except Superseded:
+                    raise
+                except Exception as error:  # whatever it is: the end of the application waits for an answer
+                    return str(error) if isinstance(error, (DlappError, OSError)) else repr(error)
+                else:
+                    return ""
+        finally:
+            wait.end()
         raise AssertionError

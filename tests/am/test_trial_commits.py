@@ -15,6 +15,7 @@ from dlapp.am.trial_commits import TrialCommits
 from dlapp.cluster import Heartbeat
 from dlapp.errors import DlappError, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.system import waits
 
 CONTAINER = ContainerId(ApplicationId(1700000000000, 1), 1, 2)
 WAIT_S = 120.0
@@ -50,6 +51,28 @@ def test_who_is_away_is_waited_for_and_may_have_done_it(monkeypatch: pytest.Monk
     assert [told.get(timeout=WAIT_S) for _ in range(2)] == [TrialCommitted(3), TrialCommitted(4)]
     commits.close()
     assert [outputs.calls.get(timeout=WAIT_S) for _ in range(4)] == [(3, False), (3, True), (3, True), (4, True)]
+
+
+def test_a_commit_that_is_tried_again_is_a_wait_until_it_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial_commits, "_AGAIN_S", (0.001, 0.001))
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
+    outputs = Outputs(Unreachable("away"), None)
+    seen: list[str] = []
+
+    def commit_trial(part: Part, *, again: bool) -> None:
+        seen.append(waits.longest_text())
+        Outputs.commit_trial(outputs, part, again=again)
+
+    monkeypatch.setattr(outputs, "commit_trial", commit_trial)
+    commits, told = begun(outputs)
+    commits.add(wanted(3))
+    assert told.get(timeout=WAIT_S) == TrialCommitted(3)
+    commits.close()
+    assert "waits for the output of trial 3 since " in seen[1]
+    assert seen[1].endswith(": away")
+    assert "the output of trial 3" not in waits.longest_text()
 
 
 def test_each_failure_is_answered_and_the_next_trial_is_committed() -> None:
