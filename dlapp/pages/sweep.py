@@ -119,8 +119,7 @@ def learning_curves(results: SweepResults, ranked: Sequence[TrialView]) -> str:
     steps = [step for one in with_curve for step, _ in one.curve]
     values = [value for one in with_curve for _, value in one.curve]
     first, last, least, most = min(steps), max(steps), min(values), max(values)
-    across = (_WIDTH - _LEFT - 8) / ((last - first) or 1.0)
-    up = (_HEIGHT - _TOP - _BOTTOM) / ((most - least) or 1.0)
+    across, up = _WIDTH - _LEFT - 8, _HEIGHT - _TOP - _BOTTOM
     bottom = _HEIGHT - _BOTTOM
     frame = (
         f'<line class="axis" x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH}" y2="{bottom}"/>'
@@ -132,7 +131,8 @@ def learning_curves(results: SweepResults, ranked: Sequence[TrialView]) -> str:
 
     def line(one: TrialView) -> str:
         return " ".join(
-            f"{_LEFT + (step - first) * across:.1f},{bottom - (value - least) * up:.1f}" for step, value in one.curve
+            f"{_LEFT + _fraction(step, first, last) * across:.1f},{bottom - _fraction(value, least, most) * up:.1f}"
+            for step, value in one.curve
         )
 
     return _figure(
@@ -188,14 +188,19 @@ def _number_axis(title: str, known: Sequence[tuple[TrialView, float]]) -> _Axis 
         return None
     least, most = min(values.values()), max(values.values())
     scale: Callable[[float], float] = math.log if least > 0 and most / least > _LOG_RATIO else float
-    low = scale(least)
-    length = scale(most) - low
+    low, high = scale(least), scale(most)
 
     def place(one: TrialView) -> float | None:
         value = values.get(one.number)
-        return None if value is None else (scale(value) - low) / length if length else 0.5
+        return None if value is None else _fraction(scale(value), low, high)
 
     return _Axis(title, place, f"{least:.4g}", f"{most:.4g}")
+
+
+def _fraction(value: float, least: float, most: float) -> float:
+    """Return where a value is between two others, 0 to 1. The difference of two may be too large for a float."""
+    length = most / 2 - least / 2
+    return (value / 2 - least / 2) / length if length else 0.0
 
 
 def _table(results: SweepResults, trials: Sequence[TrialView]) -> str:

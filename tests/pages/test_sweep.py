@@ -53,6 +53,28 @@ def test_lines_stay_in_the_picture_and_the_best_are_in_colour() -> None:
             assert 0 <= y <= 260
 
 
+def test_metrics_whose_difference_no_float_holds_are_drawn_in_the_picture() -> None:
+    most = 1.7e308
+    trials = tuple(
+        TrialView(
+            number=number,
+            state=TrialState.DONE,
+            parameters={"lr": text},
+            metric=metric,
+            step=2,
+            curve=((1.0, -most), (2.0, metric)),
+        )
+        for number, (text, metric) in enumerate((("-1.6e308", -most), ("0", 0.0), ("1.6e308", most)))
+    )
+    found = SweepResults(total=3, parameters=("lr",), metric="loss", goal=Goal.MIN, trials=trials)
+    document = Document(sweep_section(found))
+    lines = [line["points"] or "" for line in document.of("polyline")]
+    assert len(lines) == 6
+    places = {tuple(map(float, point.split(","))) for line in lines for point in line.split()}
+    assert all(0 <= x <= 720 and 0 <= y <= 260 for x, y in places)
+    assert {y for _, y in places} == {30.0, 134.0, 238.0}
+
+
 def test_a_parameter_that_is_always_the_same_has_no_axis() -> None:
     document = Document(sweep_section(results(40)))
     of_parameters = document.text.partition("Learning curves")[0].rpartition("Parameters")[2]
