@@ -79,7 +79,7 @@ def from_json(cls: type[T], data: Any, *, strict: bool = False, path: str = "") 
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    return typing.get_type_hints(cls, localns=cls.late_types() if hasattr(cls, "late_types") else None)
 
 
 def _read(kind: Any, data: Any, strict: bool, path: str) -> Any:

@@ -10,14 +10,17 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from dlapp.errors import SpecError
 from dlapp.idle_guard import IdleGuard
 from dlapp.image_name import RegistryCredentials
 from dlapp.notification import NotificationSettings
 from dlapp.start_conditions import After, check_after
-from dlapp.sweep.spec import RESERVED_PARAMETERS, SweepSpec
 from dlapp.value import Value, field
+
+if TYPE_CHECKING:
+    from dlapp.sweep.spec import SweepSpec
 
 DEFAULT_ROLE = "worker"
 """Name of the only role of an application that names none."""
@@ -550,6 +553,13 @@ class AppSpec(Value, kw_only=True):
                 if f"{one.path}/".startswith(f"{other.path}/"):
                     raise SpecError(where, f"{one.path} is in that of cache.{other.name}")
 
+    @staticmethod
+    def late_types() -> dict[str, type]:
+        """Return the classes of fields whose modules few processes need, for `dlapp.serialization`."""
+        from dlapp.sweep.spec import SweepSpec
+
+        return {"SweepSpec": SweepSpec}
+
     def _check_types(self) -> None:
         """Refuse values of another type: a program may make a spec, and no checker may have seen it."""
         for name in ("username", "appname", "workspace", "script", "docker_image", "network", "queue", "project"):
@@ -941,6 +951,8 @@ def check_env_name(where: str, name: str) -> None:
 
 def check_parameter_name(where: str, name: str) -> None:
     """Refuse a name that no parameter of a sweep can have. Raises SpecError; the message names ``where``."""
+    from dlapp.sweep.spec import RESERVED_PARAMETERS
+
     check_env_name(where, name)
     if name in RESERVED_PARAMETERS:
         raise SpecError(where, f"cannot be set: {{{name}}} in an argument is a number that dlapp sets")
