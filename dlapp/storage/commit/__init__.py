@@ -59,7 +59,7 @@ def commit(
         keep_previous: so many former outputs that dlapp wrote are kept beside it, too; older ones are removed.
         commit_times: returns when applications of the user ended that committed to this target [ms since 1970].
         again: an earlier call may have got through. Then parts that are all gone, with nothing of this application
-            beside a target that is there, are parts that were committed.
+            beside a target that is there and is no other application's, are parts that were committed.
         hdfs: the HDFS that is configured, if one is; so in the functions below.
         files: the target's file system, if it is open already; so in the functions below.
         step: told the name of each step before it is taken.

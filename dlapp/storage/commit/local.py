@@ -61,7 +61,14 @@ from dlapp.storage.commit.marker import (
     previous_names,
     taken_away,
 )
-from dlapp.storage.commit.written import CommitTimes, is_marked, is_unchanged_since_commit, mark_written
+from dlapp.storage.commit.written import (
+    ATTRIBUTE,
+    CommitTimes,
+    attribute_value,
+    is_marked,
+    is_unchanged_since_commit,
+    mark_written,
+)
 from dlapp.storage.tree import explained, explaining, remove_tree
 from dlapp.system.files import (
     UntrustedFile,
@@ -131,7 +138,7 @@ class LocalCommit:
                 if again and named and not any(_exists(container, parts_fd) for _, container in named):
                     if _exists(at.partial, at.fd):
                         raise CommitRefused(file_location(at.path(at.name)), file_location(at.path(at.partial)))
-                    if _exists(at.name, at.fd):
+                    if _is_committed(at):
                         return _kept_old(at)
             plan = replace(_planned(at, named, overwrite), before=_inode(at.name, at.fd) or 0)
             if overwrite:
@@ -489,6 +496,18 @@ def _own_by_history(at: _Beside, commit_times: CommitTimes) -> tuple[int, int] |
     if _is_marked(at, at.fd, at.name) or not is_unchanged_since_commit(found, commit_times):
         return None
     return found.st_ino, found.st_mtime_ns
+
+
+def _is_committed(at: _Beside) -> bool:
+    """Return whether the target is this application's output: it is there, and has not the attribute of another one.
+
+    One without an attribute counts: a file system may have none, or no room for it when the output was committed.
+    """
+    try:
+        found = os.getxattr(f"/proc/self/fd/{at.fd}/{at.name}", ATTRIBUTE, follow_symlinks=False)
+    except OSError:
+        return _exists(at.name, at.fd)
+    return found == attribute_value(at.app, at.path(at.name))
 
 
 def _is_marked(at: _Beside, dir_fd: int, name: str) -> bool:

@@ -28,7 +28,7 @@ from dlapp.storage.commit import (
     part_location,
 )
 from dlapp.storage.commit import local as commit_module
-from dlapp.storage.commit.written import mark_written
+from dlapp.storage.commit.written import ATTRIBUTE, mark_written
 from dlapp.storage.open import open_output
 
 APP = ApplicationId(1700000000000, 42)
@@ -333,6 +333,17 @@ def test_a_commit_that_got_through_may_be_repeated_by_who_says_so(target: Path) 
     with pytest.raises(NotFound):
         commit(location(target), APP, parts, overwrite=False)
     assert tree(target) == new_tree(["0"])
+
+
+def test_parts_that_are_gone_are_not_the_output_of_another_application_that_is_there(target: Path) -> None:
+    commit(location(target), OTHER, store_parts(target, ["0"], OTHER), overwrite=False)
+    parts = store_parts(target, ["0"])
+    shutil.rmtree(f"{target}.{APP}.tmp")
+    with pytest.raises(NotFound, match="is gone"):
+        commit(location(target), APP, parts, overwrite=True, again=True)
+    assert tree(target) == new_tree(["0"])
+    os.removexattr(target, ATTRIBUTE)
+    commit(location(target), APP, parts, overwrite=True, again=True)  # nothing says whose it is
 
 
 def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(target: Path) -> None:
