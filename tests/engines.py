@@ -89,14 +89,15 @@ class Engine:
     def _location(self, path: str) -> str:
         return f"{self._files.home.rpartition('/user/')[0]}{self.root}/{path}"
 
-    def put(self, path: str, content: str) -> str:
+    def put(self, path: str, content: str | bytes) -> str:
         """Write a file where input comes from; what to call it in a properties file."""
+        data = content.encode() if isinstance(content, str) else content
         if self._files is None:
             Path(self.root, path).parent.mkdir(parents=True, exist_ok=True)
-            Path(self.root, path).write_text(content)
+            Path(self.root, path).write_bytes(data)
         else:
             self._files.make(self._location(path).rpartition("/")[0], 0o755)
-            self._files.write(self._location(path), content.encode(), 0o644)
+            self._files.write(self._location(path), data, 0o644)
         return f"{self.root}/{path}"
 
     def tree(self, path: str) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """python -m tests.soak NAME [--seconds N] [--seed N]: run tests/soak/NAME.py for so long, under faults by the seed.
 
+A sweep also has ``--engine yarn``, and ``--trials N`` for another number than 300.
+
 A soak goes in rounds. ``NAME.rounds(seconds, seed)`` yields a line for each round that is over, and raises `Problem` at
 the first that shows one; the frame prints the lines with the time, and the seed with which a run can be repeated.
 Everything else is the soak's own: what it starts, it ends, also when the generator is closed early.
@@ -28,12 +30,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("name", choices=names)
     parser.add_argument("--seconds", type=float, default=HOUR_S)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("--engine", choices=("local", "yarn"), default=None, help="that runs a sweep")
+    parser.add_argument("--trials", type=int, default=None, help="of a sweep, a multiple of 50")
     asked = parser.parse_args(argv)
+    options = {name: value for name in ("engine", "trials") if (value := getattr(asked, name)) is not None}
+    if options and asked.name != "sweep":
+        parser.error(f"--{', --'.join(options)}: only a sweep has them")
     print(f"{asked.name}: {asked.seconds:.0f} s, seed {asked.seed}", flush=True)
     began = time.monotonic()
     try:
         with contextlib.closing(
-            importlib.import_module(f"tests.soak.{asked.name}").rounds(asked.seconds, asked.seed)
+            importlib.import_module(f"tests.soak.{asked.name}").rounds(asked.seconds, asked.seed, **options)
         ) as rounds:
             for line in rounds:
                 print(f"{_elapsed(began)}  {line}", flush=True)

@@ -1,14 +1,17 @@
-"""The 300 trials of examples/sweep on the embedded engine, with processes killed 30 times; a round for each sampler.
+"""The 300 trials of examples/sweep, with processes killed 30 times; a round for each sampler.
 
-Killed are tasks, ApplicationMasters, the runner, and all of them together, as with a machine that loses power. Then the
-sweep has failed, and goes on by ``--resume``. A round ends when all trials have: each has one output, the best trial
-is that of a run without kills, and no trial has run again whose end was in a journal.
+On the embedded engine tasks, ApplicationMasters, the runner, and all of them together are killed, as with a machine
+that loses power; on YARN tasks, ApplicationMasters, both, and NodeManagers, which start again without recovery. Then
+the sweep may have failed, and goes on by ``--resume``. A round ends when all trials have: each has one output, the best
+trial is that of a run without kills, and no trial has run again whose end was in a journal (on YARN, whose output was
+committed).
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import getpass
 import json
 import os
 import random
@@ -23,43 +26,45 @@ from pathlib import Path
 from typing import Any
 
 from tests.applications import BIN, processes
+from tests.engines import Engine
+from tests.services.hadoop import NODES, Hadoop
 from tests.soak.problem import Problem
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep"
+DATA = EXAMPLE.parent / "digits" / "data" / "digits.csv.gz"
 RATES, SIZES, BATCHES = "0.01 0.02 0.05 0.1 0.2 0.3 0.5 0.7 1.0 2.0", "8 16 32 64 128", "8 16 32 64 128 256"
 VICTIMS = (("task",), ("task",), ("am",), ("runner",), ("task", "am"), ("task", "am", "runner"))
-TRIALS, KILLS, END_S = 300, 30, 1800.0
+VICTIMS_ON_YARN = (("task",), ("task",), ("am",), ("task", "am"), ("node",))
+TRIALS, TRIALS_OF_A_KILL, END_S = 300, 10, 3600.0
 SAMPLERS = ("grid", "random", "list")
 
 
-def rounds(seconds: float, seed: int) -> Iterator[str]:
+def rounds(seconds: float, seed: int, engine: str = "local", trials: int = TRIALS) -> Iterator[str]:
     """Run a sweep of each sampler in turn, until the time is over; at least one.
+
+    Args:
+        seconds, seed: as of all soaks.
+        engine: ``local`` or ``yarn``.
+        trials: of a sweep, a multiple of 50.
 
     Raises:
         Problem: an output is missing, or there are two; the best trial is another one; a trial ran again.
     """
     chance, began, number = random.Random(seed), time.monotonic(), 0
-    while not number or time.monotonic() - began < seconds:
-        sampler = SAMPLERS[number % len(SAMPLERS)]
-        with tempfile.TemporaryDirectory(prefix="dlapp-soak-") as directory:
-            try:
-                yield f"{sampler}: {_round(Path(directory), sampler, chance)}"
-            finally:
-                _end_all(Path(directory))
-        number += 1
+    with Hadoop.start() if engine == "yarn" else contextlib.nullcontext() as hadoop:
+        while not number or time.monotonic() - began < seconds:
+            sampler = SAMPLERS[number % len(SAMPLERS)]
+            with tempfile.TemporaryDirectory(prefix="dlapp-soak-") as directory:
+                place = _Place(Path(directory), sampler, trials, hadoop)
+                try:
+                    yield f"{sampler}: {_round(place, chance)}"
+                finally:
+                    place.close()
+            number += 1
 
 
-def _end_all(root: Path) -> None:
-    """Kill what a round left running, as after a problem."""
-    while left := processes(root / "state"):
-        for one in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
-        time.sleep(0.1)
-
-
-def _round(root: Path, sampler: str, chance: random.Random) -> str:
-    place = _Place(root, sampler)
+def _round(place: _Place, chance: random.Random) -> str:
+    sampler, most = place.sampler, place.trials // TRIALS_OF_A_KILL
     undisturbed = place.run_to_end("undisturbed")
     place.clear_runs()
     application, kills, resumes = place.launch("disturbed"), 0, 0
@@ -78,25 +83,33 @@ def _round(root: Path, sampler: str, chance: random.Random) -> str:
             resumes += 1
             application = place.launch("disturbed", resume=application)
             continue
-        if kills < KILLS and chance.random() < 0.7:
-            victims = chance.choice(VICTIMS)
-            kills += place.kill(victims, chance)
+        if kills < most and chance.random() < 0.7:
+            kills += place.kill(application, chance)
         time.sleep(chance.uniform(0.2, 2.0))
     place.check_outputs("disturbed")
     best = place.best(application)
     if best != undisturbed:
         raise Problem(f"{sampler}: the best is {best}, without kills {undisturbed}")
-    if kills < KILLS:
-        raise Problem(f"{sampler}: all ended after {kills} kills of {KILLS}")
-    runs = sum(place.runs(n) for n in range(TRIALS))
-    return f"{TRIALS} trials, {kills} kills, {resumes} resumes, {runs} runs; best {best}"
+    if kills < most:
+        raise Problem(f"{sampler}: all ended after {kills} kills of {most}")
+    runs = sum(place.runs(n) for n in range(place.trials))
+    return f"{place.trials} trials, {kills} kills, {resumes} resumes, {runs} runs; best {best}"
 
 
 class _Place:
-    """A directory with a state directory, the example's workspace, and the results of its sweeps."""
+    """A directory with the example's workspace, and the engine that runs its sweeps.
 
-    def __init__(self, root: Path, sampler: str) -> None:
-        self.root, self._sampler = root, sampler
+    Args:
+        root: the directory.
+        sampler: of the sweeps.
+        trials: of a sweep.
+        hadoop: the cluster; None: the embedded engine runs them.
+    """
+
+    def __init__(self, root: Path, sampler: str, trials: int, hadoop: Hadoop | None) -> None:
+        self.root, self.sampler, self.trials, self._hadoop = root, sampler, trials, hadoop
+        self._engine = Engine(root, root / "state", hadoop)
+        self._batches = BATCHES.split()[: trials // (len(RATES.split()) * len(SIZES.split()))]
         self._env = {
             **{key: text for key, text in os.environ.items() if not key.startswith(("DLAPP_", "XDG_"))},
             "HOME": str(root),
@@ -106,8 +119,17 @@ class _Place:
             "DLAPP_LOCAL_AM_ATTEMPTS": "3",
             "DLAPP_LOCAL_VCORES": "4",
         }
+        self._data = str(root / "digits.csv.gz")
+        if hadoop is not None:
+            self._env |= {
+                "DLAPP_CLUSTER": "yarn",
+                "DLAPP_YARN_CONF_DIR": str(hadoop.configuration),
+                "DLAPP_YARN_PYTHON": sys.executable,
+                "HADOOP_USER_NAME": getpass.getuser(),
+            }
+            self._data = self._engine.put("digits.csv.gz", DATA.read_bytes())
         shutil.copytree(EXAMPLE / "workspace", root / "workspace")
-        shutil.copy(EXAMPLE.parent / "digits" / "data" / "digits.csv.gz", root)
+        shutil.copy(DATA, root)
         (root / "runs").mkdir()
         start = root / "workspace" / "start.sh"
         start.write_text(f"#!/bin/sh\necho x >>{root}/runs/$DLAPP_TRIAL\nexec {sys.executable} train.py\n")
@@ -115,23 +137,23 @@ class _Place:
         with (root / "trials.csv").open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(("RATE", "HIDDEN", "BATCH"))
-            table.writerows((r, h, b) for b in BATCHES.split() for h in SIZES.split() for r in RATES.split())
+            table.writerows((r, h, b) for b in self._batches for h in SIZES.split() for r in RATES.split())
 
     def _properties(self, name: str) -> Path:
-        if self._sampler == "grid":
-            keys = f"grid.RATE={_listed(RATES)}\ngrid.HIDDEN={_listed(SIZES)}\ngrid.BATCH={_listed(BATCHES)}\n"
-        elif self._sampler == "random":
+        if self.sampler == "grid":
+            keys = f"grid.RATE={_listed(RATES)}\ngrid.HIDDEN={_listed(SIZES)}\ngrid.BATCH={', '.join(self._batches)}\n"
+        elif self.sampler == "random":
             keys = "random.RATE=loguniform(0.01, 2)\nrandom.HIDDEN=int(8, 128)\nrandom.BATCH=choice(8, 16, 32, 64)\n"
-            keys += f"trials={TRIALS}\nseed=5\n"
+            keys += f"trials={self.trials}\nseed=5\n"
         else:
             keys = "list=trials.csv\n"
         file = self.root / f"{name}.properties"
         file.write_text(
             "[application]\nappname=soak\nuser_dev_workspace_path=workspace\nuser_shell_script=start.sh\nenv.EPOCHS=2\n"
             "[resources]\ncontainers=2\nmemory=256\ngcores=0\n"
-            f"[sweep]\n{keys}metric=accuracy\ngoal=max\n"
-            "[from_hdfs]\nhdfs=digits.csv.gz\ninput_path=data\n"
-            f"[to_hdfs]\noutput_path=output\nhdfs={self.root}/results/{name}\n"
+            f"[sweep]\n{keys}metric=accuracy\ngoal=max\n{'' if self._hadoop is None else 'commit=trial'}\n"
+            f"[from_hdfs]\nhdfs={self._data}\ninput_path=data\n"
+            f"[to_hdfs]\noutput_path=output\nhdfs={self._engine.root}/results/{name}\n"
         )
         return file
 
@@ -162,16 +184,34 @@ class _Place:
         found: dict[str, Any] = json.loads(self.command("dlapp-sweep", "--best", "--json", application))
         return int(found["trial"]), float(found["metric"])
 
+    def outputs(self, name: str) -> set[str]:
+        """Return the trials whose output is in place."""
+        with contextlib.suppress(FileNotFoundError):
+            return set(self._engine.names(f"results/{name}/trials"))
+        return set()
+
     def check_outputs(self, name: str) -> None:
-        there = {one.name for one in (self.root / "results" / name / "trials").iterdir()}
-        if there != {str(n) for n in range(TRIALS)}:
-            raise Problem(f"{name}: {len(there)} outputs of {TRIALS}: missing {set(map(str, range(TRIALS))) - there}")
+        wanted, there = set(map(str, range(self.trials))), self.outputs(name)
+        if there != wanted:
+            raise Problem(f"{name}: {len(there)} outputs of {self.trials}: missing {wanted - there}")
 
     def keep(self) -> str:
         """Copy the state directory to where it can be looked at; return where."""
         kept = tempfile.mkdtemp(prefix="dlapp-soak-kept-")
-        shutil.copytree(self.root / "state", f"{kept}/state", ignore_dangling_symlinks=True)
+        state = self.root / "state" if self._hadoop is None else self._hadoop.directory
+        shutil.copytree(state, f"{kept}/state", ignore_dangling_symlinks=True)
         return kept
+
+    def close(self) -> None:
+        """End what a round left running, as after a problem, and remove what it stored."""
+        if self._hadoop is not None:
+            self._engine.remove("")
+            return
+        while left := processes(self.root / "state"):
+            for one in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGKILL)
+            time.sleep(0.1)
 
     # ---- what ran ----
 
@@ -185,8 +225,10 @@ class _Place:
             one.unlink()
 
     def runs_of_ended(self) -> dict[int, int]:
-        """Return how often each trial has run whose end is in a journal of the newest application."""
+        """Return how often each trial has run whose end is in a journal of the newest application, or is committed."""
         found = {}
+        if self._hadoop is not None:
+            return {int(name): self.runs(int(name)) for name in self.outputs("disturbed") if name.isdigit()}
         newest = max((self.root / "state").glob("*/applications/application_*"), key=lambda one: one.name)
         for journal in newest.glob("journal-*.jsonl"):
             for line in journal.read_text(errors="replace").splitlines():
@@ -196,9 +238,16 @@ class _Place:
                         found[record["number"]] = self.runs(record["number"])
         return found
 
-    def kill(self, roles: tuple[str, ...], chance: random.Random) -> bool:
-        """Kill one process of each role; of all three roles every process that there is. Return if there was one."""
-        there = [one for one in processes(self.root / "state") if one.role in roles]
+    def kill(self, application: str, chance: random.Random) -> bool:
+        """Kill one process of each role, or a NodeManager; of three roles every process. Return if there was one."""
+        roles = chance.choice(VICTIMS if self._hadoop is None else VICTIMS_ON_YARN)
+        if self._hadoop is not None and roles == ("node",):
+            part = chance.choice(list(NODES))
+            self._hadoop.kill_part(part)
+            self._hadoop.start_part(part)
+            return True
+        found = processes(self.root / "state") if self._hadoop is None else self._engine.processes(application)
+        there = [one for one in found if one.role in roles]
         if len(roles) < 3:
             there = [chance.choice(same) for role in roles if (same := [one for one in there if one.role == role])]
         for one in there:
