@@ -1,4 +1,4 @@
-"""The processes that dlapp starts itself: ``python -I -S dlapp/__main__.py am|task|runner|sweep|notify|doctor|tool``.
+"""The processes that dlapp starts itself: ``python -I -S dlapp/__main__.py am|task|runner|cleanup|notify|doctor|tool``.
 
 Users never type this.
 """
@@ -32,8 +32,8 @@ def main(argv: Sequence[str]) -> int:
                 run = _task
             case "runner":
                 from dlapp.cluster.local.runner.process import main as run
-            case "sweep":
-                from dlapp.runtime.sweep import main as run
+            case "cleanup":
+                from dlapp.runtime.cleanup import main as run
             case "notify":
                 from dlapp.notifications.process import main as run
             case "doctor":
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
                 from dlapp.tools.main import run_tool as run
             case other:
                 print(
-                    f"Error: dlapp {other!r}: what is there are am, task, runner, sweep, notify, doctor and tool",
+                    f"Error: dlapp {other!r}: what is there are am, task, runner, cleanup, notify, doctor and tool",
                     file=sys.stderr,
                 )
                 return 2

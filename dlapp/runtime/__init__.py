@@ -10,7 +10,7 @@ with ENXIO exactly when nobody is left.
 - `docker`: a payload in a container; `exit_status`: how it ended; `docker_shell`: a shell in one; `container_factory`:
   what both are made with.
 - `stack_dump`: the stacks of a payload that hangs, by py-spy.
-- `labels`: whose a container is, and those of dead tasks; `sweep`: removes those that an ended application left.
+- `labels`: whose a container is, and those of dead tasks; `cleanup`: removes those that an ended application left.
 - `container`: a container as a value, and the fences around it; `accounts`: who one is in it; `images`: pulling.
 - `gpu`: how a container gets its GPUs (`modes`, `facts`), whether it did (`verification`), and the oldest way
   (`nvidia_docker`).

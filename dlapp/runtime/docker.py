@@ -22,7 +22,7 @@ what they count. Where the wrapper is killed, the last counters are those that w
 
 With GPUs the wrapper first writes down which it sees. Only if these are those that were leased is it told to begin.
 
-A container of a task that died is removed when its application ends (`dlapp.runtime.sweep`), or by the next task on
+A container of a task that died is removed when its application ends (`dlapp.runtime.cleanup`), or by the next task on
 this host (`dlapp.runtime.labels`).
 """
 

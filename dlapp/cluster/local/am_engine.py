@@ -574,7 +574,7 @@ class LocalAmEngine:
     def _start_container_removal(self) -> None:
         """Have the container removed that a killed task left: its payload has ended, by its lifeline."""
         self._removals = [pid for pid in self._removals if os.waitpid(pid, os.WNOHANG)[0] == 0]
-        words = [*self._settings.program, "sweep", "--application", str(self._application)]
+        words = [*self._settings.program, "cleanup", "--application", str(self._application)]
         words += ["--host", self._settings.docker_host]
         try:
             self._removals.append(spawn(words, log=os.path.join(self._home, "am.log")))

@@ -855,7 +855,7 @@ class Runner:
 
     def _start_container_removal(self, row: ApplicationRow) -> None:
         """Have the containers removed that it may have left. Nobody waits for that, and it ends by itself in time."""
-        words = [*self._settings.program, "sweep", "--application", row.id, "--host", self._settings.docker_host]
+        words = [*self._settings.program, "cleanup", "--application", row.id, "--host", self._settings.docker_host]
         try:
             pid = spawn(words, log=self._state.runner_log(self._uid))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The process that removes an ended application's containers: ``sweep --application ID --host unix://...``.
+"""Process that removes an ended application's Docker containers: ``cleanup --application ID --host unix://...``.
 
 The embedded engine starts it when an application that used an image has ended. It does nothing that the next Docker
 task on this host would not do as well, so it may fail, and it ends by itself when dockerd does not answer.
