@@ -211,7 +211,9 @@ def settle_all(
     ended: Mapping[ApplicationId, EndedApplication],
     notices: EndNotices | None = None,
 ) -> int:
-    """Settle at most `MOST_AT_ONCE` applications that left a staging directory. Return how many that were.
+    """Settle at most `MOST_AT_ONCE` applications that left a staging directory, the latest first. Return how many.
+
+    One whose outputs are on a file system that does not answer holds up no other.
 
     Args:
         files: the default file system, as the user.
@@ -220,15 +222,15 @@ def settle_all(
         notices: see `settle`.
 
     Raises:
-        Unreachable: the file system does not answer.
+        Unreachable: the default file system does not answer.
     """
     over = {str(one): one for one in ended}
     count = 0
-    for name in [name for name in files.names(places.all_staging) if name in over][:MOST_AT_ONCE]:
+    for name in [name for name in reversed(files.names(places.all_staging)) if name in over][:MOST_AT_ONCE]:
         try:
             count += settle(files, places, over[name], ended[over[name]], notices) is not None
         except Unreachable:
-            raise
+            files.look(places.all_staging)  # if it is the default one, this fails, too
         except (DlappError, OSError):
             continue  # That one's rights, or a damaged marker; the others need not wait for it.
     return count

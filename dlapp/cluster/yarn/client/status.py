@@ -210,8 +210,10 @@ class ApplicationReader:
                     ended = ended_applications(rest, files, places, self._session.user)
                 # One that has just ended removes its directory itself.
                 over = {one: end for one, end in ended.items() if end.ago_s >= GONE_AFTER_S}
-                settle_all(files, places, over, notices)
-                if notices is not None:
+                # Notifications first: an output may wait for its file system.
+                if notices is not None and self._has_notices:
+                    notices.deliver(ended)
+                if settle_all(files, places, over, notices) and notices is not None:
                     notices.deliver(ended)
 
     def _last_words(self, report: AppReport) -> AmState:

@@ -103,9 +103,9 @@ class ApplicationSubmitter:
             for application_id in ended:
                 tools_tokens.forget(application_id, login_user=self._session.user)
             notices = self._session.notices(files)
-            clean_up(files, places, ended, archives, histories, clock.now_ms(), notices)
             if notices is not None:
                 notices.deliver(ended)
+            clean_up(files, places, ended, archives, histories, clock.now_ms(), notices)
         finally:
             files.close()
 

@@ -62,6 +62,8 @@ class Memory:
         self.files[location] = data, int(NOW_MS - days_old * DAY_MS)
 
     def look(self, location: str) -> object:
+        if location in self.refuses:
+            raise self.refuses[location]
         if location in self.files:
             data, ms = self.files[location]
             return type("Found", (), {"size_bytes": len(data), "modified_ms": ms, "owner": "tony", "mode": 0o600})
@@ -262,7 +264,11 @@ def test_an_output_that_cannot_be_settled_stops_no_other_and_is_tried_again(file
     assert left(files, staging) == ["submission.json"]
     with pytest.raises(Denied):
         settled(files)
-    files.refuses[A] = Unreachable("no NameNode")
+    files.refuses[A] = Unreachable("no NameNode of another cluster")
+    earlier = ApplicationId(1700000000000, 6)
+    files.put(f"{PLACES.staging(earlier)}/submission.json", text={"submitted_ms": 5})
+    assert swept(files, APP, OTHER, earlier) == 1, "the latest come first"
+    files.refuses[PLACES.all_staging] = Unreachable("no NameNode")
     with pytest.raises(Unreachable):
         swept(files, APP, OTHER)
     files.refuses.clear()

@@ -217,6 +217,19 @@ def test_a_list_waits_longer_for_notifications_that_are_left(monkeypatch: pytest
     assert delivered == [1]
 
 
+def test_notifications_do_not_wait_for_outputs_that_cannot_be_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait_in_vain(*_: object) -> int:
+        raise Unreachable("the file system of an output")
+
+    monkeypatch.setattr(status, "settle_all", wait_in_vain)
+    delivered: list[int] = []
+    notices = SimpleNamespace(is_there_any=lambda: True, deliver=lambda ended: delivered.append(len(ended)))
+    shown = reader(Files(), [known(1)])
+    monkeypatch.setattr(shown._session, "notices", lambda _files: notices)
+    assert len(shown.views()) == 1
+    assert delivered == [1]
+
+
 def test_an_error_of_the_settlement_is_one_line_and_hinders_no_list(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
