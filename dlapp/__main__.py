@@ -1,4 +1,5 @@
-"""The processes that dlapp starts itself: ``python -I -S dlapp/__main__.py am|task|runner|cleanup|notify|doctor|tool``.
+"""The processes that dlapp starts itself: ``python -I -S dlapp/__main__.py ROLE ...``, ROLE one of am, task, runner,
+cleanup, notify, relay, streams, doctor and tool.
 
 Users never type this.
 """
@@ -36,15 +37,17 @@ def main(argv: Sequence[str]) -> int:
                 from dlapp.runtime.cleanup import main as run
             case "notify":
                 from dlapp.notifications.process import main as run
+            case "relay":
+                from dlapp.net.relay import main as run
+            case "streams":
+                from dlapp.task.streams.process import main as run
             case "doctor":
                 from dlapp.doctor.node import main as run
             case "tool":
                 from dlapp.tools.main import run_tool as run
             case other:
-                print(
-                    f"Error: dlapp {other!r}: what is there are am, task, runner, cleanup, notify, doctor and tool",
-                    file=sys.stderr,
-                )
+                there = "am, task, runner, cleanup, notify, relay, streams, doctor and tool"
+                print(f"Error: dlapp {other!r}: what is there are {there}", file=sys.stderr)
                 return 2
     return run(argv[1:])
 

@@ -4,8 +4,10 @@
     task   POST /v1/tasks/<container id>/hello     Hello -> Assignment
     task   POST /v1/tasks/<container id>/report    Report -> Orders      (held back up to ``wait_s`` for news)
     task   GET  /v1/tasks/<container id>/roster    -> Roster             (if its orders name one)
+    task   POST /v1/tasks/<container id>/stream    StreamAnswer -> a stream, with Upgrade (`dlapp.net.streams`)
     tool   GET  /v1/view                           -> ApplicationView
     tool   POST /v1/softkill, /v1/kill, /v1/release StopRequest -> StopAnswer
+    tool   POST /v1/streams                        StreamRequest -> a stream, with Upgrade
     anyone GET  /                                  -> a page, read-only
     anyone GET  /v1/view                           -> ApplicationView    (on a cluster, whose own pages show as much)
 
@@ -34,6 +36,8 @@ TOOLS = "tools"
 PREEMPTED = "preempted"
 """Reason of a soft stop (`Orders.reason`): the engine takes the container for others."""
 MAX_METRICS = 64
+MAX_STREAM_HEAD = 32 << 10
+_STREAM_KIND = re.compile(r"[a-z][a-z-]{0,31}")
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _MOST_METRIC = 1e18
 """Below what `dlapp.serialization` takes for a number."""
@@ -458,6 +462,68 @@ class PayloadStatus(Value, kw_only=True):
                 raise SpecError("metrics", f"has a value beyond {_MOST_METRIC:g}")
 
 
+class StreamRequest(Value, kw_only=True):
+    """A tool asks for a stream to a container (`dlapp.net.streams`).
+
+    Args:
+        index: CONTAINER_INDEX of the container.
+        kind: what is at its other end, a name in `dlapp.task.streams.handlers`.
+        head: what that is told, as JSON; at most `MAX_STREAM_HEAD` characters.
+
+    Raises:
+        SpecError: ``kind`` or ``head`` is of another form.
+    """
+
+    index: int
+    kind: str
+    head: str = "{}"
+
+    def __post_init__(self) -> None:
+        if not _STREAM_KIND.fullmatch(self.kind):
+            raise SpecError("kind", "is not 1 to 32 small letters and hyphens")
+        if len(self.head) > MAX_STREAM_HEAD:
+            raise SpecError("head", f"has more than {MAX_STREAM_HEAD} characters")
+
+
+class PortPlace(Value, kw_only=True):
+    """Place at which a port of a payload is reached without a stream through the ApplicationMaster.
+
+    Args:
+        hosts: names and addresses of its host, at which others may reach it.
+        loopback: its address within the host; empty: it has none.
+        boot, network: boot id of the host and the inode of its network namespace, by which the same host is known.
+    """
+
+    hosts: tuple[str, ...] = ()
+    loopback: str = ""
+    boot: str = ""
+    network: int = 0
+
+
+class StreamOrder(Value, kw_only=True):
+    """A stream that a task is to open to its ApplicationMaster; ``number`` grows within one attempt."""
+
+    number: int
+    kind: str
+    head: str
+
+
+class StreamAnswer(Value, kw_only=True):
+    """Answer of a task to a `StreamOrder`: the connection that says it becomes the stream.
+
+    Args:
+        container_id: of the task.
+        number: of the order.
+        error: why there is no stream, for the user; empty: there is.
+        reason: as of `dlapp.net.streams.StreamRefused`.
+    """
+
+    container_id: ContainerId
+    number: int
+    error: str = ""
+    reason: str = ""
+
+
 class Report(Value, kw_only=True):
     """A task's news. Reports of one task are numbered from 1.
 
@@ -545,6 +611,7 @@ class Orders(Value, kw_only=True):
         trials: in a sweep: those that the container is to run. One that it runs and that is not named is killed, and
             what it stored is nobody's; the end of one that is not named is on record. None: that is not known yet.
         trials_are_over: none is to come for this container, which ends.
+        streams: that are to be opened, each once; one that is no longer named is open, or nobody waits for it.
     """
 
     attempt: int
@@ -565,6 +632,7 @@ class Orders(Value, kw_only=True):
     launch_states: tuple[LaunchState, ...] = ()
     trials: tuple[TrialOrder, ...] | None = None
     trials_are_over: bool = False
+    streams: tuple[StreamOrder, ...] = ()
 
 
 class StopRequest(Value, kw_only=True):

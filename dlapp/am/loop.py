@@ -39,7 +39,7 @@ from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.image_name import RegistryCredentials
-from dlapp.messages import Hello, Orders, Report, StopRequest, derive_token
+from dlapp.messages import Hello, Orders, Report, StopRequest, StreamAnswer, StreamRequest, derive_token
 from dlapp.report import ApplicationView
 from dlapp.serialization import to_json
 from dlapp.spec import Secrets, Submission
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from dlapp.am.log_pages import LogPages
     from dlapp.am.model.start_gate import StartGate
     from dlapp.am.other_applications import EndWatcher
+    from dlapp.am.streams import StreamBroker
     from dlapp.am.trial_commits import TrialCommits
     from dlapp.launch_spec import LedgerSettings
     from dlapp.notifications.sender import Sender
@@ -181,6 +182,7 @@ class Loop:
         self._open_page = open_page
         self._open_answers: dict[object, tuple[bytes, float]] = {}
         self._log_pages: LogPages | None = None
+        self._streams: StreamBroker | None = None
         self._settling: threading.Thread | None = None
         self._trial_commits: TrialCommits | None = None
         self._ending: events.ApplicationEnd | None = None
@@ -227,6 +229,8 @@ class Loop:
                     heartbeat_at = time.monotonic() + QUIET_HEARTBEAT_S
                     self._look_for_wait()
                     self._heartbeat()
+                    if self._streams is not None:
+                        self._streams.check(time.monotonic())
                     # Those that are due before the next one, too: many together cost half of what each costs alone,
                     # and who is answered together asks together again.
                     self._release_held(heartbeat_at)
@@ -237,6 +241,8 @@ class Loop:
             if self._watcher is not None:
                 self._watcher.close()
             self._end()
+            if self._streams is not None:
+                self._streams.close()
             if target is not None:
                 target.remove()
         if self._settling is not None:
@@ -386,6 +392,18 @@ class Loop:
                     call.answer_bytes(roster)
                 else:
                     call.refuse(404, f"{container_id} is not a container of this application that has a roster")
+            case RequestKind.STREAM, StreamRequest() as request:
+                if self._streams is None:
+                    from dlapp.am.streams import StreamBroker
+
+                    self._streams = StreamBroker()
+                if (wanted := self._streams.open(call, request, time.monotonic())) is not None:
+                    self._handle(wanted)
+            case RequestKind.STREAM_END, StreamAnswer() as answer:
+                if self._streams is not None:
+                    self._streams.take_answer(call, answer)
+                else:
+                    call.refuse(410, f"nobody waits for stream {answer.number}")
             case RequestKind.VIEW, _:
                 call.answer(to_json(self._view()))
             case RequestKind.PAGE, _:
@@ -496,7 +514,12 @@ class Loop:
             case events.Refuse(container_id, why):
                 for call in self._hellos.pop(container_id, ()):
                     call.refuse(409, why)
+            case events.RefuseStream():
+                assert self._streams is not None
+                self._streams.refuse(action)
             case events.SendOrders(container_id, orders):
+                if orders.streams and self._streams is not None:
+                    self._streams.send_order(orders.streams[-1].number, container_id)
                 held = self._held.get(container_id)
                 if held is not None and orders.number > held[1].seen and held[1].result is None:
                     del self._held[container_id]

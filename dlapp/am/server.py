@@ -13,7 +13,17 @@ from typing import Any
 
 from dlapp.errors import SpecError, UsageError
 from dlapp.ids import ContainerId
-from dlapp.messages import TOOLS, Hello, Report, StopRequest, metrics_path, page_path, token_is_right
+from dlapp.messages import (
+    TOOLS,
+    Hello,
+    Report,
+    StopRequest,
+    StreamAnswer,
+    StreamRequest,
+    metrics_path,
+    page_path,
+    token_is_right,
+)
 from dlapp.net.control import Admission, ControlServer, Refusal, Request
 from dlapp.serialization import from_json
 from dlapp.value import Record
@@ -35,6 +45,10 @@ class RequestKind(Enum):
     SOFT_KILL = "softkill"
     KILL = "kill"
     RELEASE = "release"
+    STREAM = "stream"
+    """A tool asks for a stream."""
+    STREAM_END = "stream end"
+    """A task brings the other end of it, or refuses."""
     PAGE = "page"
     METRICS = "metrics"
 
@@ -46,10 +60,10 @@ _KINDS = {
 
 
 class ControlRequest(Record):
-    """A request that may be answered: ``message`` is a Hello, a Report, a StopRequest, a container's id or None."""
+    """A request that may be answered: ``message`` is what its kind has, or a container's id, or None."""
 
     kind: RequestKind
-    message: Hello | Report | StopRequest | ContainerId | None
+    message: Hello | Report | StopRequest | StreamRequest | StreamAnswer | ContainerId | None
     request: Request
     server: ControlServer
 
@@ -57,9 +71,15 @@ class ControlRequest(Record):
         """Answer with JSON."""
         self.server.reply(self.request, 200, body)
 
-    def refuse(self, status: int, why: str) -> None:
-        """Answer that it cannot be, and why."""
-        self.server.reply(self.request, status, {"error": why})
+    def refuse(self, status: int, why: str, reason: str = "") -> None:
+        """Answer that it cannot be, and why.
+
+        Args:
+            status: of HTTP.
+            why: for the user.
+            reason: for programs, where there are several (`dlapp.net.streams`).
+        """
+        self.server.reply(self.request, status, {"error": why, **({"reason": reason} if reason else {})})
 
     def answer_bytes(self, data: bytes) -> None:
         """Answer with JSON, or with a page or metrics where these were asked for, in their final form."""
@@ -116,11 +136,11 @@ class ControlEndpoint:
                 if token_is_right(self._secret, task, token):
                     return Admission(MAX_REPORT_BYTES if word == "report" else MAX_MESSAGE_BYTES, authenticated=True)
                 return Refusal(401, "the token is missing or not this task's")
-            case "GET", ["v1", "tasks", task, "roster"]:
+            case ("GET", ["v1", "tasks", task, "roster"]) | ("POST", ["v1", "tasks", task, "stream"]):
                 if token_is_right(self._secret, task, token):
-                    return Admission(authenticated=True)
+                    return Admission(0 if method == "GET" else MAX_MESSAGE_BYTES, authenticated=True)
                 return Refusal(401, "the token is missing or not this task's")
-            case ("GET", ["v1", "view"]) | ("POST", ["v1", ("softkill" | "kill" | "release")]):
+            case ("GET", ["v1", "view"]) | ("POST", ["v1", ("softkill" | "kill" | "release" | "streams")]):
                 if token_is_right(self._secret, TOOLS, token):
                     return Admission(MAX_MESSAGE_BYTES, authenticated=True)
                 return Refusal(401, "the token is missing or not this application's")
@@ -143,6 +163,10 @@ class ControlEndpoint:
                     refuse(str(error)[:500])
                     return
                 self._put(ControlRequest(RequestKind.ROSTER, container_id, request, self.server))
+            case ["v1", "tasks", task, "stream"]:
+                self._take_stream(request, refuse, task=task)
+            case ["v1", "streams"]:
+                self._take_stream(request, refuse)
             case ["v1", "tasks", task, word]:
                 kind: type[Hello] | type[Report] = Hello if word == "hello" else Report
                 if (known := request.recall()) is not None:
@@ -177,6 +201,26 @@ class ControlEndpoint:
                 self._put(ControlRequest(RequestKind(word), stop, request, self.server))
             case _:
                 self._put(ControlRequest(RequestKind.PAGE, None, request, self.server))
+
+    def _take_stream(self, request: Request, refuse: Callable[[str], None], *, task: str = "") -> None:
+        """Take a request for a stream, or with ``task`` what that task says to it."""
+        found: StreamAnswer | StreamRequest
+        try:
+            if task:
+                found = from_json(StreamAnswer, request.json())
+                if found.container_id != ContainerId.from_text(task):
+                    refuse("the answer names another container than its address")
+                    return
+            else:
+                found = from_json(StreamRequest, request.json())
+        except (SpecError, UsageError, ValueError, RecursionError) as error:
+            refuse(f"not a valid request: {str(error)[:500]}")
+            return
+        if not request.upgrades and not (isinstance(found, StreamAnswer) and found.error):
+            refuse("it lacks a header Upgrade")
+            return
+        kind = RequestKind.STREAM_END if task else RequestKind.STREAM
+        self._put(ControlRequest(kind, found, request, self.server))
 
 
 def _words(path: str) -> list[str]:

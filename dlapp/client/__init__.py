@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dlapp.client.application import Application
     from dlapp.client.keywords import ApplicationFields, SubmitOptions
     from dlapp.client.logs import LogPiece
+    from dlapp.client.streams import StreamOpener
     from dlapp.client.sweep import Sweep
     from dlapp.cluster import Engine, LogFiles
     from dlapp.config import Config
@@ -541,6 +542,19 @@ class Client(Closeable):
             return bytes(data[:TAIL_BYTES])
 
         return log_tail
+
+    def stream_opener(self, application_id: AnyApplication) -> StreamOpener:
+        """Return what opens streams to the containers of one of the caller's applications, in any thread.
+
+        Raises:
+            NotFound: it is not there, or has ended.
+            Denied: it is another user's, or was submitted from another machine.
+            StreamRefused: it has not started yet.
+        """
+        from dlapp.client.streams import StreamOpener
+
+        application_id = self._id(application_id)
+        return StreamOpener(*self._on(application_id).control_access(application_id))
 
     def index_of(self, application_id: AnyApplication, role: str, number: int) -> int:
         """Return CONTAINER_INDEX of a container that is known by its role and its number in it, from 0.

@@ -220,6 +220,15 @@ class Engine(Protocol):
     def release(self, application_id: ApplicationId, by: str) -> str:
         """Let an application that is held start; a line that says what comes of it. Raises NotFound, Denied."""
 
+    def control_access(self, application_id: ApplicationId) -> tuple[str, str]:
+        """Return the control address of the ApplicationMaster of the caller's application, and the token for tools.
+
+        Raises:
+            NotFound: it is not there, or has ended.
+            Denied: it is another user's, or this machine has no token.
+            StreamRefused: its ApplicationMaster has not started yet.
+        """
+
     def check_removal(self, application_id: ApplicationId) -> None:
         """Refuse what `remove` would refuse.
 

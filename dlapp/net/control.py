@@ -76,12 +76,16 @@ Admit = Callable[[str, str, str], Admission | Refusal]
 
 
 class Request(Record):
-    """One request that came in; answer it with `ControlServer.reply`, once, from any thread."""
+    """One request that came in; answer it with `ControlServer.reply`, once, from any thread.
+
+    ``upgrades``: it asks to be a stream, so it may be answered with `ControlServer.join`.
+    """
 
     method: str
     path: str
     token: str
     body: bytes
+    upgrades: bool
     peer: _Peer = field(repr=False)
 
     def json(self) -> Any:
@@ -100,6 +104,10 @@ class Request(Record):
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+TakePair = Callable[[socket.socket, socket.socket], None]
+"""Takes the connections of two requests that have become one stream; runs on the server's thread."""
 
 
 class _Peer(Record):
@@ -160,6 +168,7 @@ class ControlServer:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._replies: deque[tuple[Request, int, bytes, str]] = deque()
+        self._joined: deque[tuple[Request, Request, TakePair]] = deque()
         self._peers: set[_Peer] = set()
         # Connections that never had a valid token, the oldest first; all of them, and by address.
         self._strangers: dict[_Peer, None] = {}
@@ -204,6 +213,18 @@ class ControlServer:
         if threading.current_thread() is not self._thread:
             self._wake()
 
+    def join(self, first: Request, second: Request, take: TakePair) -> None:
+        """Answer two requests that ask for it with a switch of protocols, and hand their connections over: from then
+        on they are nothing of this server's. If one of the two has gone away, the other one is refused.
+
+        Args:
+            first, second: the requests.
+            take: gets the two sockets, which do not block; they are its to close.
+        """
+        self._joined.append((first, second, take))
+        if threading.current_thread() is not self._thread:
+            self._wake()
+
     def _wake(self) -> None:
         # A full pipe wakes as well as a byte more would.
         with contextlib.suppress(BlockingIOError):
@@ -222,6 +243,8 @@ class ControlServer:
                     self._serve(key.data, events)
             while self._replies:
                 self._send_reply(*self._replies.popleft())
+            while self._joined:
+                self._join(*self._joined.popleft())
             if (now := time.monotonic()) >= sweep_at:
                 sweep_at = now + 1.0
                 if self._deaf:
@@ -359,7 +382,9 @@ class ControlServer:
                     self._refuse(peer, 413, f"a body of more than {peer.admission.max_body_bytes} bytes")
             elif isinstance(event, h11.EndOfMessage) and peer.head is not None:
                 method, path, token = _read_head(peer.head)
-                peer.asked = Request(method=method, path=path, token=token, body=bytes(peer.body), peer=peer)
+                upgrades = any(name == b"upgrade" for name, _ in peer.head.headers)
+                body = bytes(peer.body)
+                peer.asked = Request(method=method, path=path, token=token, body=body, upgrades=upgrades, peer=peer)
                 peer.head, peer.body = None, bytearray()
                 self._hand_over(peer.asked)
             elif isinstance(event, h11.ConnectionClosed):
@@ -416,6 +441,42 @@ class ControlServer:
             self._refuse(peer, error.error_status_hint, "not a valid request")
         except (h11.ProtocolError, OSError):
             self._close(peer)
+
+    def _join(self, first: Request, second: Request, take: TakePair) -> None:
+        there = [one for one in (first, second) if not one.peer.closed and one.peer.asked is one]
+        for one in there:
+            assert one.peer.http is not None
+            if one.peer.http.trailing_data[0]:  # it did not wait for the switch
+                self._close(one.peer)
+        there = [one for one in there if not one.peer.closed]
+        if len(there) < 2:
+            for one in there:
+                self._send_reply(one, 410, b'{"error":"the other end of the stream is gone"}', "application/json")
+            return
+        ours, theirs = (self._switch(one.peer) for one in (first, second))
+        if ours is not None and theirs is not None:
+            take(ours, theirs)
+            return
+        for sock in filter(None, (ours, theirs)):
+            sock.close()
+
+    def _switch(self, peer: _Peer) -> socket.socket | None:
+        """Tell a client that its connection is a stream now, and return the connection; None: it is gone."""
+        from dlapp.net.streams import UPGRADE  # most applications have none
+
+        assert peer.http is not None
+        headers = [("Upgrade", UPGRADE), ("Connection", "Upgrade")]
+        try:
+            data = peer.http.send(h11.InformationalResponse(status_code=101, headers=headers)) or b""
+            if peer.sock.send(data) == len(data):
+                sock = peer.sock.dup()
+                sock.setblocking(False)
+                return sock
+        except (h11.ProtocolError, OSError):
+            pass
+        finally:
+            self._close(peer)
+        return None
 
     def _bound_what_strangers_leave_unread(self, last: _Peer) -> None:
         unread = {peer: size for peer in self._strangers if (size := peer.unsent)}

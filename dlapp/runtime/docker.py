@@ -33,6 +33,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from dlapp.image_name import RegistryCredentials
 from dlapp.launch_spec import DockerSettings
@@ -62,10 +63,10 @@ from dlapp.runtime.gpu.modes import Facts, GpuPart, part_for
 from dlapp.runtime.images import ImageStore, LocalImage
 from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import EndNotice, Lifeline
-from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit
+from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, PayloadPlace
 from dlapp.runtime.shim import ShimWatch
 from dlapp.system.files import closing_fd, open_own_directory, write_all
-from dlapp.system.processes.proc import descendants
+from dlapp.system.processes.proc import descendants, start_time
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, CgroupCounters, ResourceCounters
 
 _WRAPPER = "/dlapp/wrapper.sh"
@@ -117,6 +118,7 @@ class DockerRun:
         self._sent: set[int] = set()
         self._cgroup: CgroupCounters | None = None
         self._counters = NOTHING_KNOWN
+        self._place: PayloadPlace | None = None
 
     # ---- before the start ----
 
@@ -234,6 +236,24 @@ class DockerRun:
             if not self._cgroup.is_there:
                 self._note("the container's cgroup cannot be seen here: what the program uses is not known")
             self.counters()  # of a program that ends at once there is no later reading of its network
+        self._place = self._place_of(about)
+
+    def _place_of(self, about: Mapping[str, Any]) -> PayloadPlace:
+        """Return where the payload runs, by what dockerd says of its container."""
+        # Only with its cgroup the number is known to be of the container's init, and of this process's namespace.
+        pid = self._cgroup.pid if self._cgroup is not None and self._cgroup.is_there else 0
+        started = start_time(pid) if pid else None
+        networks = (about.get("NetworkSettings") or {}).get("Networks") or {}
+        found = [str(one.get(key) or "") for one in networks.values() for key in ("IPAddress", "GlobalIPv6Address")]
+        return PayloadPlace(
+            directory=self._payload.directory,
+            container=self._name,
+            docker_host=self._settings.host,
+            pid=pid if started else 0,
+            started=started or 0,
+            own_network=self._settings.network != "host",
+            addresses=tuple(filter(None, found)),
+        )
 
     def _write_late_env(self, late_env: Mapping[str, str]) -> None:
         quoted = {name: value.replace("'", "'\\''") for name, value in late_env.items()}
@@ -307,6 +327,10 @@ class DockerRun:
         """See `Running.pids`."""
         # Only with its cgroup the number is known to be of the container's init, and of this process's namespace.
         return descendants(self._cgroup.pid) if self._cgroup is not None and self._cgroup.is_there else []
+
+    def place(self) -> PayloadPlace | None:
+        """See `Running.place`."""
+        return self._place if self._result is None else None
 
     def soft_stop(self) -> None:
         """See `Running.soft_stop`."""

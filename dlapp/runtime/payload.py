@@ -148,6 +148,28 @@ class Payload(Value, kw_only=True):
         return (how_to_start(self.workspace, self.script), self.script, *self.args)
 
 
+class PayloadPlace(Value, kw_only=True):
+    """Place on this host where a payload runs, for those who reach into it (`dlapp.task.streams`).
+
+    Args:
+        directory: the container's directory.
+        container: in Docker the container's name; empty: a plain process.
+        docker_host: address of its dockerd.
+        pid: in Docker the container's first process, else the one that guards the payload; 0: it cannot be seen here.
+        started: when that one started [clock ticks since boot]: the pid may be another's by now.
+        own_network: it has a network of its own.
+        addresses: its addresses there, as Docker says.
+    """
+
+    directory: str
+    container: str = ""
+    docker_host: str = ""
+    pid: int = 0
+    started: int = 0
+    own_network: bool = False
+    addresses: tuple[str, ...] = ()
+
+
 class PayloadExit(NamedTuple):
     """End of a payload: an exit code, or a signal.
 
@@ -186,6 +208,9 @@ class Running(Protocol):
 
     def pids(self) -> list[int]:
         """Return the processes of the payload, as this host numbers them; none where they cannot be seen."""
+
+    def place(self) -> PayloadPlace | None:
+        """Return where it runs; None: it does not, now. Any thread may call."""
 
     def soft_stop(self) -> None:
         """SIGTERM to all of the payload."""

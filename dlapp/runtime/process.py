@@ -15,9 +15,9 @@ from typing import Any
 from dlapp.messages import Fault
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, ended_with
+from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, PayloadPlace, ended_with
 from dlapp.system.processes.oom_kills import OomKills
-from dlapp.system.processes.proc import descendants
+from dlapp.system.processes.proc import descendants, start_time
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters, read_tree
 
 SHELL = "/bin/sh"
@@ -87,6 +87,11 @@ class Guardian:
     def pids(self) -> list[int]:
         """Return the descendants of inner: the processes of the payload."""
         return [] if self._inner is None or self.gone else descendants(self._inner)
+
+    @property
+    def inner(self) -> int:
+        """Pid of inner; 0: it is not known, or gone."""
+        return 0 if self._inner is None or self.gone else self._inner
 
     def kill_inner(self) -> None:
         """SIGKILL to a guardian that does not obey; the kernel, or outer, then ends the payload."""
@@ -201,6 +206,14 @@ class PlainRun:
     def pids(self) -> list[int]:
         """See `Running.pids`."""
         return self._guardian.pids()
+
+    def place(self) -> PayloadPlace | None:
+        """See `Running.place`."""
+        if self._lifeline is None or self._result is not None:
+            return None
+        pid = self._guardian.inner
+        started = start_time(pid) if pid else None
+        return PayloadPlace(directory=self._payload.directory, pid=pid if started else 0, started=started or 0)
 
     def soft_stop(self) -> None:
         """See `Running.soft_stop`."""

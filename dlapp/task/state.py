@@ -16,7 +16,7 @@ from dlapp.errors import Unreachable
 from dlapp.launch_spec import RESERVED_FROM, LaunchSpec
 from dlapp.messages import Assignment, Fault, Phase
 from dlapp.node_policy import NodePolicy
-from dlapp.runtime.payload import ServiceAway
+from dlapp.runtime.payload import PayloadPlace, Running, ServiceAway
 from dlapp.runtime.process import Guardian
 from dlapp.storage.tree import Pace
 from dlapp.system.clock import backoff_s
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dlapp.task.link.am_link import AmLink
     from dlapp.task.mpi.payload import MpiPayload
     from dlapp.task.rendezvous import Rendezvous
+    from dlapp.task.streams.task_streams import TaskStreams
     from dlapp.task.usage import UsageMeter
 
 SERVICE_AGAIN_S = 1.0, 5.0
@@ -83,12 +84,14 @@ class TaskState:
         self.changes: WorkspaceChanges | None = None
         self.checkpoints: TaskCheckpoints | None = None
         self.has_begun = False  # the payload
+        self.running: Running | None = None  # the payload; it may have ended
         self.generation = 0
         self.home_id = _identity(home)
         self.waits_for = ""  # it is tried again, and this is what it waited for
         self.step = partial(step, self.stopper)
         self.meter: UsageMeter
         self.link: AmLink
+        self.streams: TaskStreams
         self.outputs: Outputs
         self.launch: LaunchSpec
         self.assignment: Assignment
@@ -147,6 +150,13 @@ class TaskState:
         """The most that is kept of each log."""
         limit_bytes, most = self.assignment.log_limit_bytes, self.policy.log_limit_bytes
         return limit_bytes if most is None else min(limit_bytes, most)
+
+    def payload_place(self) -> PayloadPlace | None:
+        """Return where the payload runs, for streams; None: it does not run. Any thread may call."""
+        if self.assignment.sweep is None:
+            return self.running.place() if self.running is not None else None
+        # Trials share the network of the host; in Docker each is a container of its own, which no stream names.
+        return PayloadPlace(directory=self.home) if self.assignment.docker_image is None else None
 
     def say(self, phase: Phase, **details: Any) -> None:
         """Report a phase, and note it in dlapp's own log; see `AmLink.say`."""

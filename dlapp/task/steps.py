@@ -48,6 +48,7 @@ from dlapp.task.payload.container import result_of, run_payload, store_last_chec
 from dlapp.task.payload.factory import make_ready
 from dlapp.task.state import HOME_GONE, TaskState
 from dlapp.task.step_errors import StepFailed
+from dlapp.task.streams.task_streams import TaskStreams
 from dlapp.task.usage import UsageMeter
 from dlapp.value import replace
 
@@ -83,6 +84,8 @@ def run_task(task: TaskState) -> int:
         containers=launch.containers,
     ) as link:
         task.link = link
+        task.streams = TaskStreams(launch.container_id, launch.token, task.payload_place, task.log.warn)
+        link.open_streams = task.streams.take
         try:
             with task.stopper.interruptible():
                 task.assignment = link.hello()
@@ -288,6 +291,7 @@ def _checked_node(task: TaskState) -> Mapping[str, Any]:
 
 def _clean_up(task: TaskState) -> None:
     """Leave the logs, and nothing else that takes room; then give the GPUs back, for by now nobody uses them."""
+    task.streams.close()
     task.guardian.close()
     if task.inputs is not None:
         task.inputs.close()

@@ -5,8 +5,10 @@ The control server is the real one, and the task is a real process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.launch_spec import FILE_NAME, MACHINE, DockerSettings, LaunchSpec, LedgerSettings
 from dlapp.messages import (
@@ -24,12 +27,16 @@ from dlapp.messages import (
     Phase,
     Report,
     Stop,
+    StreamAnswer,
+    StreamOrder,
     TaskResult,
     derive_token,
     new_secret,
     token_is_right,
 )
 from dlapp.net.control import Admission, ControlServer, Request
+from dlapp.net.relay import copy_both
+from dlapp.net.streams import open_stream
 from dlapp.roster import Roster
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import InputSpec, OutputSpec, Resources
@@ -81,6 +88,8 @@ class FakeAm:
         self.assignment = Assignment(**(fields | assignment))
         self._changed = threading.Condition()
         self._held: list[tuple[Request, float, int]] = []
+        self._streams: dict[int, Request] = {}
+        self.refused: list[StreamAnswer] = []
         self._server = ControlServer(self._on_request, admit=_admit)
         self._has_server = False
         self.am_file = directory / "am.json"
@@ -249,6 +258,8 @@ class FakeAm:
             if self.wrong_roster is not None:
                 status, answer = 200, self.wrong_roster
             self._server.reply(request, status, answer)
+        elif word == "stream":
+            self._take_stream(request)
         else:
             report = from_json(Report, request.json())
             with self._changed:
@@ -258,6 +269,43 @@ class FakeAm:
                 self._held.append((request, time.monotonic() + report.wait_s, report.seen))
                 self._changed.notify_all()
             self._answer_held()
+
+    def _take_stream(self, request: Request) -> None:
+        answer = from_json(StreamAnswer, request.json())
+        if answer.error:
+            self.refused.append(answer)
+            self._server.reply(request, 200, {})
+            self._server.reply(self._streams[-answer.number], 409, {"error": answer.error})
+            return
+        self._streams[answer.number] = request
+        if (other := self._streams.get(-answer.number)) is not None:
+
+            def copy(left: socket.socket, right: socket.socket) -> None:
+                threading.Thread(target=copy_both, args=(left, right), daemon=True).start()
+
+            self._server.join(other, request, copy)
+
+    def open_stream(self, number: int, kind: str, head: object) -> Callable[[], socket.socket]:
+        """Order a stream; what is returned waits for it, as the command that wants it."""
+        url = f"http://{self._server.host}:{self._server.port}"
+        token, path = derive_token(self.secret, str(self.container_id)), f"/v1/tasks/{self.container_id}/stream"
+        body = to_json(StreamAnswer(container_id=self.container_id, number=-number))
+        box: list[socket.socket] = []
+
+        def run() -> None:
+            with contextlib.suppress(DlappError):  # then the box stays empty
+                box.append(open_stream(url, token, path, body, timeout_s=120))
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        self.wait_until(lambda: -number in self._streams)
+        self.order(streams=(StreamOrder(number=number, kind=kind, head=json.dumps(head)),))
+
+        def wait() -> socket.socket:
+            thread.join(120)
+            return box[0]
+
+        return wait
 
     def _answer_held(self) -> None:
         with self._changed:

@@ -8,6 +8,7 @@ function of one module; all of them change an `ApplicationState`, and each modul
     tasks       tasks speak: hello, report
     recovery    what an earlier attempt left
     dependencies  roles that wait for others
+    streams     streams of tools to containers
     notices     events that the user is notified of
     failures    ends and silence of containers, and what becomes of their indexes
     preemption  containers that YARN is going to take

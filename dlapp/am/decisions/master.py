@@ -36,10 +36,12 @@ from dlapp.am.model.events import (
     Event,
     JournalWritten,
     Kill,
+    OpenStream,
     OthersEnded,
     OutputsSettled,
     Published,
     Refuse,
+    RefuseStream,
     Release,
     SettlementWaits,
     SoftKill,
@@ -108,6 +110,10 @@ class Master:
                     from dlapp.am.decisions.trials import dispatch  # few applications need it
 
                     dispatch.take_written(state, lines)
+            case OpenStream():
+                from dlapp.am.decisions import streams  # most applications have none
+
+                streams.take_open(state, event)
             case Tick():
                 pass
         # What follows without an event of its own.
@@ -139,6 +145,8 @@ class Master:
                 shutdown.take_stop(self.state, event)
             case Release():
                 start_gate.take_release(self.state, event)
+            case OpenStream(order=order):
+                self.state.do(RefuseStream(order.number, StopReason.ENDING.value))
 
     def asks(self) -> tuple[ContainerRequest, ...]:
         """Return the container requests to the engine now, one for each role; every heartbeat carries them."""

@@ -16,6 +16,7 @@ Events are the values that arrive anyway, and a few of ours; each goes to `Maste
     Release                somebody lets it start; answered by `AnswerStop`
     Published              tasks of an earlier attempt can find this one from now on
     JournalWritten         a next attempt would read these lines
+    OpenStream             somebody wants a stream to a container; answered by its orders, or by `RefuseStream`
 
 What is wanted of the engine is no action but a state, `Master.asks()` and `Master.releases()`, said with every
 heartbeat: one that was lost or came twice does no harm.
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import Grant, Heartbeat, Registered
 from dlapp.ids import ContainerId
-from dlapp.messages import Assignment, Hello, Orders, Report, StopAnswer, StoredOutput
+from dlapp.messages import Assignment, Hello, Orders, Report, StopAnswer, StoredOutput, StreamOrder
 from dlapp.report import Cause, FinalStatus, OutputView
 from dlapp.value import Value
 
@@ -138,6 +139,20 @@ class TrialCommitted(Value):
     error: str = ""
 
 
+class OpenStream(Value, kw_only=True):
+    """Open a stream to a container.
+
+    Args:
+        index: CONTAINER_INDEX.
+        order: what its task is told.
+        pending: numbers of the streams that somebody still waits for.
+    """
+
+    index: int
+    order: StreamOrder
+    pending: frozenset[int] = frozenset()
+
+
 class SettlementWaits(Value):
     """The commit waits, for space or for a file system; ``lack`` says for what."""
 
@@ -175,6 +190,7 @@ Event = (
     | Release
     | Published
     | JournalWritten
+    | OpenStream
 )
 
 # ---- actions ----
@@ -217,6 +233,20 @@ class SendOrders(Value):
 
     container_id: ContainerId
     orders: Orders
+
+
+class RefuseStream(Value):
+    """Answer an `OpenStream`: there is none.
+
+    Args:
+        number: of its order.
+        why: for the user.
+        is_unknown: there is no such container, now or ever.
+    """
+
+    number: int
+    why: str
+    is_unknown: bool = False
 
 
 class AnswerStop(Value):
@@ -341,6 +371,7 @@ Action = (
     | Assign
     | Refuse
     | SendOrders
+    | RefuseStream
     | AnswerStop
     | SettleOutputs
     | CommitTrial

@@ -14,6 +14,7 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWPID = 0x20000000
+_CLONE_NEWNET = 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_REC, _MS_SLAVE = 16384, 1 << 19
 _IN_MODIFY = 0x00000002
@@ -78,3 +79,12 @@ def watch_writes(paths: Iterable[str]) -> int:
 def return_to_pid_namespace(fd: int) -> None:
     """Children are again made in the pid namespace that ``fd`` (of /proc/self/ns/pid) stands for."""
     _checked(_libc.setns(fd, _CLONE_NEWPID), "setns")
+
+
+def enter_network(fd: int) -> None:
+    """Make sockets of this thread in the network namespace that ``fd`` (of /proc/PID/ns/net) stands for, from now on.
+
+    Raises:
+        OSError: not allowed: this needs CAP_SYS_ADMIN.
+    """
+    _checked(_libc.setns(fd, _CLONE_NEWNET), "setns")

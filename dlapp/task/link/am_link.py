@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied, DlappError, NotFound, SpecError, Unreachable
@@ -35,7 +35,7 @@ from dlapp.usage import USAGE_EVERY_S
 from dlapp.value import replace
 
 if TYPE_CHECKING:
-    from dlapp.messages import LaunchState, MpiLaunch
+    from dlapp.messages import LaunchState, MpiLaunch, StreamOrder
     from dlapp.task.link.application_end import ApplicationEndWatch
     from dlapp.task.usage import Measured
 
@@ -107,6 +107,9 @@ class AmLink:
         self._orders: Orders | None = None
         self._roster: tuple[Orders, Roster] | None = None
         self._closing = False
+        self.open_streams: Callable[[str, int, Sequence[StreamOrder]], None] | None = None
+        """Told the URL and the attempt of the ApplicationMaster, and the streams that new orders name; by the thread of
+        orders."""
         self._measure: Callable[[], Measured] | None = None
         self._measured_at = 0.0
         self._threads = [
@@ -554,6 +557,8 @@ class AmLink:
                 return
             self._attempt, self._orders = orders.attempt, orders
             self._changed.notify_all()
+        if orders.streams and self.open_streams is not None:
+            self.open_streams(self._url, orders.attempt, orders.streams)
         is_changed = known is None or orders.generation > known.generation or orders.abort
         if is_changed or known is None or _work_of(orders) != _work_of(known):
             self._stopper.wake()

@@ -86,6 +86,7 @@ class ContainerPayload:
                 late_env |= task.checkpoints.late_environment(task.seen_workspace)
             task.has_begun = True
             run.start(late_env)
+            task.running = run
             task.meter.begin_run(run.counters)
         task.say(Phase.RUNNING)
         if task.inputs is not None:

@@ -826,6 +826,25 @@ class LocalEngine(Closeable):
                 return str(found["control_url"])
         return None
 
+    def control_access(self, application_id: ApplicationId) -> tuple[str, str]:
+        """Return control address and token for tools of the caller's application; see `Engine.control_access`."""
+        from dlapp.messages import TOOLS, derive_token
+        from dlapp.net.streams import NOT_RUNNING, StreamRefused
+
+        if self._is_others or self._is_foreign(str(application_id)):
+            from dlapp.cluster.local.client import other_users
+
+            owner = self._state if self._is_others else other_users.owner_of(self._state, str(application_id))
+            raise Denied(f"{application_id} belongs to {user_name(owner.uid)}; only they reach into its containers")
+        row = self._row(str(application_id))
+        if row.state == DONE:
+            raise NotFound(_over(row))
+        home = self._state.application(row.id)
+        url, secrets = self._control_url(home), read_json(os.path.join(home, "secrets.json"))
+        if url is None or secrets is None:
+            raise StreamRefused(f"{application_id} has not started yet", NOT_RUNNING)
+        return url, derive_token(str(secrets["control_secret"]), TOOLS)
+
     # ---- ending ----
 
     def soft_kill(self, application_id: ApplicationId, by: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import AppReport
-from dlapp.errors import Unreachable
+from dlapp.errors import Denied, Unreachable
 from dlapp.ids import ApplicationId
 
 if TYPE_CHECKING:
@@ -51,6 +51,23 @@ class AmClients:
         """
         return self._call(report, "POST", what, body, timeout_s=timeout_s, token_needed=True)
 
+    def access(self, report: AppReport) -> tuple[str, str]:
+        """Return the control address of an ApplicationMaster, and the token for tools.
+
+        Raises:
+            StreamRefused: it is not up yet.
+            Denied: its token is not on this machine.
+        """
+        from dlapp.net.streams import NOT_RUNNING, StreamRefused
+
+        address, token = str(report.raw.get("amRPCAddress") or ""), _own_token(report)
+        if token is None:
+            owner = f"{report.application_id} belongs to {report.user}"
+            raise Denied(f"{owner}, and its token is not in {tools_tokens.directory()}: it was not submitted from here")
+        if not address:
+            raise StreamRefused(f"{report.application_id} has not started yet", NOT_RUNNING)
+        return f"http://{address}", token
+
     def _call(
         self, report: AppReport, method: str, what: str, body: Any, *, timeout_s: float, token_needed: bool
     ) -> Any:
@@ -72,9 +89,7 @@ class AmClients:
 
         if self._asked is None or self._asked[0] != (report.application_id, address):
             self.leave()
-            kept = tools_tokens.find(report.application_id)
-            # An ApplicationMaster tells YARN its address itself, so only one of our own user gets the token.
-            token = kept.token if kept is not None and kept.user == report.user and kept.token else None
+            token = _own_token(report)
             connection = ControlConnection(
                 f"http://{address}", token, max_answer_bytes=MAX_VIEW_BYTES if token else MAX_FOREIGN_VIEW_BYTES
             )
@@ -86,3 +101,10 @@ class AmClients:
         if self._asked is not None:
             self._asked[1].close()
             self._asked = None
+
+
+def _own_token(report: AppReport) -> str | None:
+    """Return the token for an ApplicationMaster that this user submitted from here; None: there is none."""
+    kept = tools_tokens.find(report.application_id)
+    # An ApplicationMaster tells YARN its address itself, so only one of our own user gets the token.
+    return kept.token if kept is not None and kept.user == report.user and kept.token else None

@@ -253,6 +253,13 @@ class YarnEngine(Closeable):
         containers = [two for one in view["containers"] for two in (one, *one.get("earlier", ()))]
         return [f"{one['host']}:{path}" for one in containers for path in one.get("unstored", ())]
 
+    def control_access(self, application_id: ApplicationId) -> tuple[str, str]:
+        """Return control address and token for tools of the caller's application; see `Engine.control_access`."""
+        report = self._reader.report(application_id)
+        if report.state.ended:
+            raise NotFound(f"{application_id} had already ended: {report.final_status.value.lower()}")
+        return self._masters.access(report)
+
     def check_removal(self, application_id: ApplicationId) -> None:
         """Refuse what the ResourceManager still knows: nobody can shorten its list.
 

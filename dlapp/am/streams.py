@@ -1,0 +1,122 @@
+"""Streams of an ApplicationMaster: those that wait for their task, and the process that copies the others.
+
+A tool asks for a stream to a container. The task learns of it by its orders, and brings the other end, or says why
+there is none. Then the two connections become one stream, which a process of its own copies (`dlapp.net.relay`). It is
+started by the first stream, and ends with this process. Nothing of this is on record: the streams of an attempt end
+with it.
+
+The loop's thread calls everything here but `_copy`, which the control server's thread calls.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import NamedTuple
+
+from dlapp.am.model.events import OpenStream, RefuseStream
+from dlapp.am.server import ControlRequest
+from dlapp.ids import ContainerId
+from dlapp.messages import StreamAnswer, StreamOrder, StreamRequest
+from dlapp.net.relay import PAIR
+from dlapp.net.streams import BUSY, NOT_RUNNING
+from dlapp.system import log
+from dlapp.system.processes.helper import HelperProcess
+
+MAX_PENDING, MAX_OPEN = 32, 128
+"""Streams that wait for their task, and that are open. An open one takes up to 0.5 MiB of the relay's memory."""
+OPEN_S = 20.0
+"""How long a task may take to bring the other end."""
+
+
+class _Pending(NamedTuple):
+    call: ControlRequest
+    deadline: float
+    container_id: ContainerId | None
+
+
+class StreamBroker:
+    """The streams of one attempt.
+
+    Args:
+        relay: the process that copies.
+    """
+
+    def __init__(self, relay: HelperProcess | None = None) -> None:
+        self._relay = relay or HelperProcess("relay")
+        self._pending: dict[int, _Pending] = {}
+        self._number = 0
+        self._counting = threading.Lock()
+        self._open = 0
+
+    def open(self, call: ControlRequest, request: StreamRequest, now: float) -> OpenStream | None:
+        """Keep a tool's request for a stream, and return the event that it is; None: it is refused.
+
+        Args:
+            call: of the tool.
+            request: what it says.
+            now: the time [s, monotonic].
+        """
+        with self._counting:
+            self._open -= len(self._relay.received())
+        if len(self._pending) >= MAX_PENDING or self._open >= MAX_OPEN:
+            most = f"{MAX_OPEN} may be open and {MAX_PENDING} wait to be opened"
+            call.refuse(503, f"the application has too many streams: {most}", BUSY)
+            return None
+        self._number += 1
+        pending = frozenset(self._pending)
+        self._pending[self._number] = _Pending(call, now + OPEN_S, None)
+        order = StreamOrder(number=self._number, kind=request.kind, head=request.head)
+        return OpenStream(index=request.index, order=order, pending=pending)
+
+    def send_order(self, number: int, container_id: ContainerId) -> None:
+        """Take note of the container whose task is to bring the other end."""
+        if (pending := self._pending.get(number)) is not None:
+            self._pending[number] = pending._replace(container_id=container_id)
+
+    def refuse(self, action: RefuseStream) -> None:
+        """Tell the tool that there is none."""
+        if (pending := self._pending.pop(action.number, None)) is not None:
+            pending.call.refuse(404 if action.is_unknown else 409, action.why, NOT_RUNNING)
+
+    def take_answer(self, call: ControlRequest, answer: StreamAnswer) -> None:
+        """Take what a task says to its order: its connection is the other end, or there is none."""
+        pending = self._pending.get(answer.number)
+        if pending is None or pending.container_id != answer.container_id:
+            call.refuse(410, f"nobody waits for stream {answer.number}")
+            return
+        del self._pending[answer.number]
+        if answer.error:
+            pending.call.refuse(409, answer.error[:2000], answer.reason[:32])
+            call.answer({})
+        else:
+            call.server.join(pending.call.request, call.request, self._copy)
+
+    def check(self, now: float) -> None:
+        """Give up those whose task is late.
+
+        Args:
+            now: the time [s, monotonic].
+        """
+        for number in [number for number, one in self._pending.items() if one.deadline <= now]:
+            why = f"its task did not answer in {OPEN_S:g} s"
+            self._pending.pop(number).call.refuse(504, why, NOT_RUNNING)
+
+    def close(self) -> None:
+        """End all streams."""
+        for pending in self._pending.values():
+            pending.call.refuse(409, "the application has ended", NOT_RUNNING)
+        self._pending.clear()
+        self._relay.close()
+
+    def _copy(self, tool: socket.socket, task: socket.socket) -> None:
+        try:
+            with self._counting:
+                starts = self._relay.starts
+                self._relay.send(PAIR, (tool.fileno(), task.fileno()))
+                self._open = self._open + 1 if self._relay.starts == starts else 1  # those of one that was killed ended
+        except OSError as error:
+            log.warning(f"a stream could not be handed to the process that copies it: {error}")
+        finally:
+            tool.close()
+            task.close()

@@ -1,0 +1,57 @@
+"""Streams to the containers of an application (`dlapp.net.streams`), for commands."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from dlapp.errors import UsageError
+from dlapp.messages import StreamRequest
+from dlapp.net.streams import open_stream
+from dlapp.serialization import to_json
+
+OPEN_S = 30.0
+"""How long a stream may take to be open: the ApplicationMaster waits 20 s for the task."""
+
+
+class StreamOpener:
+    """Opens streams to the containers of one application. Any thread may call it.
+
+    Args:
+        url: control address of its ApplicationMaster; a later attempt has another one.
+        token: for tools.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url, self._token = url, token
+
+    def __call__(self, index: int, kind: str, head: Mapping[str, Any], *, timeout_s: float = OPEN_S) -> socket.socket:
+        """Open a stream.
+
+        Args:
+            index: CONTAINER_INDEX.
+            kind: what is at its other end (`dlapp.task.streams.handlers`).
+            head: what that is told; JSON.
+            timeout_s: until it is open [s].
+
+        Returns:
+            The connection, blocking; the caller closes it.
+
+        Raises:
+            NotFound: there is no such container.
+            StreamRefused: there can be none now.
+            Unreachable: the ApplicationMaster does not answer.
+            Denied: it does not know the token.
+        """
+        request = StreamRequest(index=index, kind=kind, head=json.dumps(head, separators=(",", ":")))
+        return open_stream(self.url, self._token, "/v1/streams", to_json(request), timeout_s=timeout_s)
+
+
+def read_role_index(text: str) -> tuple[str, int]:
+    """Return role and number of ``ROLE[:INDEX]``; without INDEX it is 0. Raises UsageError."""
+    role, colon, number = text.partition(":")
+    if not role or (colon and not (number.isascii() and number.isdecimal())) or len(number) > 9:
+        raise UsageError(f"{text[:60]!r} is not ROLE or ROLE:INDEX, as in worker:0")
+    return role, int(number or 0)

@@ -1,0 +1,180 @@
+"""Relay of a stream: what two connected sockets send is copied from each to the other.
+
+`copy_both` serves both directions from one thread, with one buffer. What one side does not take is kept, and no more is
+read for it, so a slow reader slows its sender, and a stream takes at most `CHUNK_BYTES` for each direction beside the
+kernel's buffers. The end of one direction is passed on and leaves the other one open. If one side breaks, the other one
+is reset: a stream that was cut off must not look like one that has ended.
+
+`main` is the process that does this for an ApplicationMaster, so that its server and its loop wait for no copy. It gets
+each pair of sockets over its channel (`dlapp.system.processes.helper`), and says when one is over. If the channel is
+closed, as by the ApplicationMaster's death, the process ends and all its streams with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+
+CHUNK_BYTES = 256 << 10
+IDLE_S = 86_400.0
+"""A stream without a byte for so long is ended. Of a machine that is gone, keepalive tells within minutes."""
+_KEEP_IDLE_S, _KEEP_EVERY_S, _KEEP_TRIES = 60, 15, 4
+_RESET = struct.pack("ii", 1, 0)
+"""struct linger: close sends a reset. Source: socket(7)."""
+_READS_IN_TURN = 16
+"""Before the other direction gets its turn; each saves a look for what is ready."""
+_UNWATCHED = -1
+PAIR, OVER = b"p", b"o"
+"""On the channel of the process: a pair of sockets comes with this message; a stream is over."""
+
+
+def tune(sock: socket.socket) -> None:
+    """Let a connection send small pieces at once, and notice that the other machine is gone."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_EVERY_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEP_TRIES)
+
+
+class _Direction:
+    """One direction of a stream, from ``source`` to ``sink``.
+
+    Attributes:
+        pending: what was read and is not sent yet.
+        is_over: the source has ended, and the sink was told.
+    """
+
+    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
+        self.source, self.sink = source, sink
+        self.pending = memoryview(b"")
+        self._has_ended = self.is_over = False
+
+    @property
+    def reads(self) -> bool:
+        """True if more is to be read now."""
+        return not self.pending and not self._has_ended
+
+    def read(self, buffer: memoryview) -> None:
+        """Read what is there, some times in turn, and send it as far as the sink takes it.
+
+        Raises:
+            OSError: a side has broken.
+        """
+        for _ in range(_READS_IN_TURN):
+            try:
+                count = self.source.recv_into(buffer)
+            except BlockingIOError:
+                return
+            if not count:
+                self._has_ended = True
+                self._end()
+                return
+            try:
+                sent = self.sink.send(buffer[:count])
+            except BlockingIOError:
+                sent = 0
+            if sent < count:
+                self.pending = memoryview(bytes(buffer[sent:count]))
+                return
+
+    def write(self) -> None:
+        """Send what is kept, as far as the sink takes it. Raises OSError if it has broken."""
+        with contextlib.suppress(BlockingIOError):
+            self.pending = self.pending[self.sink.send(self.pending) :]
+        if not self.pending:
+            self.pending = memoryview(b"")
+            if self._has_ended:
+                self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self.sink.shutdown(socket.SHUT_WR)
+
+
+def copy_both(left: socket.socket, right: socket.socket, *, idle_s: float = IDLE_S) -> None:
+    """Copy between two connected sockets until both directions have ended, or one side breaks; close both.
+
+    Args:
+        left, right: the sockets.
+        idle_s: a stream without a byte for so long is reset [s].
+    """
+    ended = False
+    try:
+        for one in (left, right):
+            one.setblocking(False)
+            tune(one)
+        ended = _copy(left, right, idle_s)
+    except OSError:
+        pass  # a side is gone; the other one is told below
+    finally:
+        for one in (left, right):
+            if not ended:
+                with contextlib.suppress(OSError):
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            one.close()
+
+
+def _copy(left: socket.socket, right: socket.socket, idle_s: float) -> bool:
+    """Copy until both directions have ended. Return False if the stream was idle for too long; raises OSError."""
+    there, back = _Direction(left, right), _Direction(right, left)
+    reading, writing = {left.fileno(): there, right.fileno(): back}, {right.fileno(): there, left.fileno(): back}
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    poll, watched = select.poll(), dict.fromkeys(reading, 0)
+    for fd in reading:
+        poll.register(fd, 0)  # an error is always reported
+    while not (there.is_over and back.is_over):
+        for fd, before in watched.items():
+            wanted = (select.POLLIN if reading[fd].reads else 0) | (select.POLLOUT if writing[fd].pending else 0)
+            if wanted and before == _UNWATCHED:
+                poll.register(fd, wanted)
+            elif wanted != before != _UNWATCHED:
+                poll.modify(fd, wanted)
+            else:
+                continue
+            watched[fd] = wanted
+        if not (events := poll.poll(idle_s * 1000)):
+            return False
+        for fd, event in events:
+            if event & (select.POLLERR | select.POLLNVAL):
+                return False
+            if event & select.POLLOUT:
+                writing[fd].write()
+            if event & select.POLLIN or (event & select.POLLHUP and reading[fd].reads):
+                reading[fd].read(buffer)
+            elif event & select.POLLHUP and not watched[fd]:
+                # Both directions of this socket have ended, and what was read of it is still to be sent. Until then
+                # that would be reported again and again.
+                poll.unregister(fd)
+                watched[fd] = _UNWATCHED
+    return True
+
+
+def main(argv: Sequence[str]) -> int:
+    """Copy the streams whose sockets come over standard input, until that is closed."""
+    from dlapp.system.processes.helper import own_channel
+
+    channel = own_channel()
+    while True:
+        data, fds, _, _ = socket.recv_fds(channel, 16, 2)
+        if not data:
+            os._exit(0)  # whoever asked for it is gone, and the threads with the streams end, too
+        if data == PAIR and len(fds) == 2:
+            left, right = (socket.socket(fileno=fd) for fd in fds)
+            threading.Thread(target=_relay, args=(channel, left, right), name="relay", daemon=True).start()
+        else:
+            for fd in fds:
+                os.close(fd)
+
+
+def _relay(channel: socket.socket, left: socket.socket, right: socket.socket) -> None:
+    copy_both(left, right)
+    with contextlib.suppress(OSError):
+        channel.send(OVER)

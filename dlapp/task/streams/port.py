@@ -1,0 +1,170 @@
+"""Streams of the kind ``port``: a TCP port of the payload.
+
+    {"port": 8888}                  the stream is a connection to that port
+    {"port": 8888, "look": true}    the stream is one JSON object: where the port can be reached directly (`PortPlace`)
+
+Only a port on which the payload itself listens is reached: in a container with a network of its own any of that
+network; else, in the network of the host, which others use too, one whose socket was made by the payload's user, at the
+address to which that socket is bound.
+
+A network of its own is entered by this process, where it may (root); so ports of the loopback interface in the
+container are reached as well. Where it may not, the container's address as Docker says it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+
+from dlapp.errors import DlappError
+from dlapp.messages import PortPlace
+from dlapp.net.relay import copy_both
+from dlapp.net.streams import NOT_OPEN, StreamRefused
+from dlapp.runtime.payload import PayloadPlace
+from dlapp.serialization import to_json
+from dlapp.system.machine import boot_id
+from dlapp.system.network import tcp_table
+from dlapp.system.network.addresses import is_loopback
+from dlapp.system.network.tcp_table import TcpSocket
+from dlapp.system.owners import user_name
+from dlapp.system.processes import kernel
+from dlapp.system.processes.proc import start_time
+from dlapp.task.streams.stream import Stream
+
+CONNECT_S = 5.0
+_ANY = "0.0.0.0", "::"
+
+
+def serve(stream: Stream) -> None:
+    """Connect the stream with the port, or say where the port is.
+
+    Raises:
+        StreamRefused: the payload does not listen there.
+    """
+    port = stream.head.get("port")
+    if not isinstance(port, int) or not 0 < port < 65536:
+        raise StreamRefused("the number of a port is 1 to 65535")
+    where = _container_sockets(stream.place, port) if stream.place.own_network else _host_sockets(stream.host, port)
+    if stream.head.get("look") is True:
+        data = json.dumps(to_json(_place_of(stream, where))).encode()
+        with stream.accept() as connection:
+            connection.sendall(data)
+        return
+    local = _connect(stream.place, where, port)
+    try:
+        remote = stream.accept()
+    except DlappError:
+        local.close()
+        raise
+    copy_both(remote, local)
+
+
+def _host_sockets(host: str, port: int) -> list[TcpSocket]:
+    """Return the payload's sockets that listen on a port of this host, those for all addresses first."""
+    there = tcp_table.listeners(port)
+    # A task runs as its payload's user.
+    own = [one for one in there if one.uid == os.getuid()]
+    if there and not own:
+        raise StreamRefused(f"port {port} of {host} is {user_name(there[0].uid)}'s, not this application's")
+    if not own:
+        raise StreamRefused(f"nothing listens on port {port} yet", NOT_OPEN)
+    if len(own) < len(there):
+        # Another user listens on another address of the same port: only what is bound to one address is told apart.
+        own = [one for one in own if one.address not in _ANY]
+        if not own:
+            raise StreamRefused(f"port {port} of {host} is used by {user_name(there[0].uid)}, too")
+    return sorted(own, key=lambda one: (one.address not in _ANY, is_loopback(one.address), one.address))
+
+
+def _container_sockets(place: PayloadPlace, port: int) -> list[TcpSocket]:
+    """Return the sockets that listen on a port in the network of a container; none if that cannot be seen."""
+    if not place.pid:
+        return []
+    there = tcp_table.listeners(port, f"/proc/{place.pid}/net")
+    if not there and start_time(place.pid) == place.started and os.access(f"/proc/{place.pid}/net/tcp", os.R_OK):
+        raise StreamRefused(f"nothing listens on port {port} yet", NOT_OPEN)
+    return there
+
+
+def _place_of(stream: Stream, where: list[TcpSocket]) -> PortPlace:
+    """Return where others may reach a port without us."""
+    if stream.place.own_network:
+        return PortPlace()
+    found: list[str] = []
+    for one in where:
+        if not is_loopback(one.address):
+            found.append(stream.host if one.address in _ANY else one.address)
+    loopback = next((near for one in where for near in _nearest(one.address) if is_loopback(near)), "")
+    network = os.stat("/proc/self/ns/net").st_ino
+    return PortPlace(hosts=tuple(dict.fromkeys(found)), loopback=loopback, boot=boot_id(), network=network)
+
+
+def _nearest(address: str) -> tuple[str, ...]:
+    """Return the addresses at which its host reaches a socket that is bound to one address or to all."""
+    return {"0.0.0.0": ("127.0.0.1",), "::": ("::1", "127.0.0.1")}.get(address, (address,))
+
+
+def _connect(place: PayloadPlace, where: list[TcpSocket], port: int) -> socket.socket:
+    addresses = [near for one in where for near in _nearest(one.address)]
+    if not place.own_network:
+        return _first_of(addresses, port)
+    if place.pid and (entered := _inside(place, addresses or ["127.0.0.1", "::1"], port)) is not None:
+        return entered
+    bound = {one.address for one in where}
+    if bound and all(map(is_loopback, bound)):
+        raise StreamRefused(
+            f"the program listens on port {port} of {', '.join(sorted(bound))} alone, inside its container, which only "
+            "root may enter: let it listen on 0.0.0.0"
+        )
+    return _first_of(list(place.addresses), port)
+
+
+def _first_of(addresses: list[str], port: int) -> socket.socket:
+    """Return a connection to the first address that takes it. Raises StreamRefused: none does."""
+    problem = "it has no address"
+    for address in addresses:
+        try:
+            return socket.create_connection((address, port), timeout=CONNECT_S)
+        except OSError as error:
+            problem = f"{address}: {error.strerror or error}"
+    raise StreamRefused(f"port {port} cannot be reached: {problem}", NOT_OPEN)
+
+
+def _inside(place: PayloadPlace, addresses: list[str], port: int) -> socket.socket | None:
+    """Return a connection that was made in the network of a container; None: we may not enter it."""
+    done: list[socket.socket | DlappError | None] = []
+
+    def work() -> None:
+        try:
+            fd = os.open(f"/proc/{place.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            done.append(None)
+            return
+        try:
+            # From here on the descriptor means the namespace, whoever has the pid.
+            if start_time(place.pid) != place.started:
+                raise StreamRefused("the program has ended", NOT_OPEN)
+            kernel.enter_network(fd)
+        except OSError:
+            done.append(None)
+        except StreamRefused as error:
+            done.append(error)
+        else:
+            try:
+                done.append(_first_of(addresses, port))
+            except StreamRefused as error:
+                done.append(error)
+        finally:
+            os.close(fd)
+
+    # A thread that has entered another network stays there, so this one ends.
+    thread = threading.Thread(target=work, name="enter", daemon=True)
+    thread.start()
+    thread.join()
+    if not done or done[0] is None:
+        return None
+    if isinstance(done[0], DlappError):
+        raise done[0]
+    return done[0]

@@ -1,0 +1,50 @@
+"""The process of a task's streams: ``dlapp/__main__.py streams``, with its channel as standard input.
+
+It gets one message for each stream and runs the handler in a thread. When the task closes the channel, or dies, it ends
+at once, with all of its streams.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from dlapp.errors import DlappError
+from dlapp.ids import ContainerId
+from dlapp.messages import StreamOrder
+from dlapp.net.streams import NOT_RUNNING, StreamRefused
+from dlapp.runtime.payload import PayloadPlace
+from dlapp.serialization import from_json
+from dlapp.system.processes.helper import MAX_MESSAGE_BYTES, own_channel
+from dlapp.task.streams.handlers import handler_of
+from dlapp.task.streams.stream import Stream
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve streams until the task is gone."""
+    channel = own_channel()
+    while data := channel.recv(MAX_MESSAGE_BYTES):
+        threading.Thread(target=_serve, args=(json.loads(data),), name="stream", daemon=True).start()
+    os._exit(0)
+
+
+def _serve(message: dict[str, Any]) -> None:
+    order = from_json(StreamOrder, message["order"])
+    found = message["place"]
+    place = PayloadPlace(directory="") if found is None else from_json(PayloadPlace, found)
+    container_id = ContainerId.from_text(message["container_id"])
+    stream = Stream(message["url"], message["token"], container_id, message["host"], place, order)
+    try:
+        if found is None:
+            raise StreamRefused("the program does not run now", NOT_RUNNING)
+        handler_of(order.kind)(stream)
+    except DlappError as error:
+        stream.refuse(error)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        stream.refuse(StreamRefused(f"internal error in the container: {error!r}"))

@@ -1,0 +1,65 @@
+"""One stream at the container's end, as its handler sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from typing import Any
+
+from dlapp.errors import DlappError
+from dlapp.ids import ContainerId
+from dlapp.messages import StreamAnswer, StreamOrder
+from dlapp.net.streams import StreamRefused, open_stream
+from dlapp.runtime.payload import PayloadPlace
+from dlapp.serialization import to_json
+
+ACCEPT_S = 15.0
+"""How long the ApplicationMaster may take to answer; it waits for a task somewhat longer."""
+
+
+class Stream:
+    """A stream that a user's command wants.
+
+    Args:
+        url, token: of the ApplicationMaster, and the task's for it.
+        container_id: of the task.
+        host: what users know this host by.
+        place: where the payload runs.
+        order: of the ApplicationMaster.
+    """
+
+    def __init__(
+        self, url: str, token: str, container_id: ContainerId, host: str, place: PayloadPlace, order: StreamOrder
+    ) -> None:
+        self._url, self._token, self._container_id = url, token, container_id
+        self.host, self.place, self._order = host, place, order
+        self._is_accepted = False
+        self.head: dict[str, Any] = {}
+        """What the command has said; its types are not checked."""
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(head := json.loads(order.head), dict):
+                self.head = head
+
+    def accept(self) -> socket.socket:
+        """Return the connection to the command; the caller closes it. Once.
+
+        Raises:
+            Unreachable, StreamRefused: the ApplicationMaster or the command is gone.
+        """
+        self._is_accepted = True
+        return self._answer(StreamAnswer(container_id=self._container_id, number=self._order.number))
+
+    def refuse(self, error: DlappError) -> None:
+        """Tell the command that there is no stream, if it has none. An ApplicationMaster that is gone is not told."""
+        if self._is_accepted:
+            return
+        reason = error.reason if isinstance(error, StreamRefused) else ""
+        message = str(error)[:2000] or "there is no such stream"
+        answer = StreamAnswer(container_id=self._container_id, number=self._order.number, error=message, reason=reason)
+        with contextlib.suppress(DlappError):
+            self._answer(answer).close()
+
+    def _answer(self, answer: StreamAnswer) -> socket.socket:
+        path = f"/v1/tasks/{self._container_id}/stream"
+        return open_stream(self._url, self._token, path, to_json(answer), timeout_s=ACCEPT_S)

@@ -1,0 +1,83 @@
+"""The task's side of its streams: each order goes to the process of the streams, once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from dlapp.ids import ContainerId
+from dlapp.messages import StreamOrder
+from dlapp.runtime.payload import PayloadPlace
+from dlapp.serialization import to_json
+from dlapp.task.environment import node_name
+from dlapp.value import Closeable
+
+if TYPE_CHECKING:
+    from dlapp.system.processes.helper import HelperProcess
+
+
+class TaskStreams(Closeable):
+    """Hands the streams that orders name to their process.
+
+    Args:
+        container_id: of the task.
+        token: of the task, for its ApplicationMaster.
+        place: returns where the payload runs; None: it does not run now.
+        warn: takes lines for dlapp's own log.
+    """
+
+    def __init__(
+        self,
+        container_id: ContainerId,
+        token: str,
+        place: Callable[[], PayloadPlace | None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._container_id, self._token, self._place, self._warn = container_id, token, place, warn
+        self._process: HelperProcess | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._latest = 0, 0
+
+    def take(self, url: str, attempt: int, orders: Sequence[StreamOrder]) -> None:
+        """Take the streams that orders name; by the thread of orders.
+
+        Args:
+            url: of the ApplicationMaster.
+            attempt: of it.
+            orders: the streams; those that were there before are passed over.
+        """
+        with self._lock:
+            for one in orders:
+                if (attempt, one.number) > self._latest and not self._is_closed:
+                    self._latest = attempt, one.number
+                    self._open(url, one)
+
+    def _open(self, url: str, order: StreamOrder) -> None:
+        place = self._place()
+        message = {
+            "url": url,
+            "token": self._token,
+            "container_id": str(self._container_id),
+            "host": node_name(),
+            "place": None if place is None else to_json(place),
+            "order": to_json(order),
+        }
+        try:
+            if self._process is None:
+                from dlapp.system.processes.helper import HelperProcess  # few payloads are ever reached into
+
+                self._process = HelperProcess("streams")
+            self._process.send(json.dumps(message).encode())
+        except OSError as error:
+            # Who waits for it is told by the ApplicationMaster, after some seconds.
+            self._warn(f"stream {order.number} cannot be opened: {error}")
+
+    def close(self) -> None:
+        """End all streams, and take no more. May be repeated."""
+        with self._lock:
+            self._is_closed = True
+            if self._process is not None:
+                self._process.close()

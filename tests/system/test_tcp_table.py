@@ -1,0 +1,79 @@
+"""TCP sockets and their owners, of recorded tables and of the kernel's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlapp.system.network.tcp_table import TcpSocket, listeners, sockets, uid_of_peer
+
+# Of Linux 6.1 on x86-64.
+_TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1001        0 31337 1 0000 100 0 0 10 0
+   1: 0A01A8C0:0016 0B01A8C0:D431 01 00000000:00000000 02:000A7214 00000000     0        0 2001 3 0000 20 4 30 10 -1
+   2: 0100007F:1F90 0100007F:C350 06 00000000:00000000 03:00001387 00000000     0        0 0 3 0000
+not a line of a table
+"""
+_ANY, _REST = "0" * 32, "00000000:00000000 00:00000000 00000000"
+_TCP6 = f"""\
+  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when r
+   0: {_ANY}:1F90 {_ANY}:0000 0A {_REST}  1002        0 41 1 0
+   1: 0000000000000000FFFF00000100007F:C350 0000000000000000FFFF00000100007F:1F90 01 {_REST}  1003        0 42 1 0
+   2: 00000000000000000000000001000000:1F91 {_ANY}:0000 0A {_REST}  1004        0 43 1 0
+"""
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="recorded on such a machine")
+def test_a_table_is_read_with_addresses_as_people_write_them(tmp_path: Path) -> None:
+    (tmp_path / "tcp").write_text(_TCP)
+    (tmp_path / "tcp6").write_text(_TCP6)
+    found = list(sockets(str(tmp_path)))
+    assert found[0] == TcpSocket("127.0.0.1", 8080, "0.0.0.0", 0, True, 1001, 31337)
+    assert found[1][:4] == ("192.168.1.10", 22, "192.168.1.11", 54321)
+    assert found[4] == TcpSocket("127.0.0.1", 50000, "127.0.0.1", 8080, False, 1003, 42)
+    assert [(one.address, one.uid) for one in listeners(8080, str(tmp_path))] == [("127.0.0.1", 1001), ("::", 1002)]
+    assert [one.address for one in listeners(8081, str(tmp_path))] == ["::1"]
+    assert list(sockets(str(tmp_path / "nothing"))) == []
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_the_kernel_says_who_listens_and_who_is_at_the_other_end(family: socket.AddressFamily, address: str) -> None:
+    with socket.create_server((address, 0), family=family) as server:
+        port = server.getsockname()[1]
+        assert [(one.address, one.uid) for one in listeners(port)] == [(address, os.getuid())]
+        with socket.create_connection((address, port)) as client:
+            accepted, _ = server.accept()
+            with accepted:
+                assert uid_of_peer(accepted) == os.getuid()
+                assert uid_of_peer(client) == os.getuid()
+                client.close()
+                assert uid_of_peer(accepted) is None, "what its process has closed is nobody's"
+
+
+def test_a_client_of_both_protocols_is_known_on_a_connection_of_ipv4() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as client,
+    ):
+        client.connect(("::ffff:127.0.0.1", server.getsockname()[1]))
+        accepted, _ = server.accept()
+        with accepted:
+            assert uid_of_peer(accepted) == os.getuid()
+
+
+@pytest.mark.root("the client is another user")
+def test_the_user_of_another_process_is_known() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.recv(1)"
+        become = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
+        client = subprocess.Popen([*become, "/usr/bin/python3", "-c", code, str(server.getsockname()[1])])
+        accepted, _ = server.accept()
+        with accepted:
+            assert uid_of_peer(accepted) == 12345
+        assert client.wait(120) == 0

@@ -1,0 +1,224 @@
+"""Streams of the kind port, at the container's end: whose port it is, and where it is reached."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from dlapp.messages import PortPlace
+from dlapp.net.streams import NOT_OPEN, StreamRefused
+from dlapp.runtime.payload import PayloadPlace
+from dlapp.serialization import from_json
+from dlapp.system.machine import boot_id
+from dlapp.system.network import tcp_table
+from dlapp.system.network.tcp_table import TcpSocket
+from dlapp.system.processes import kernel
+from dlapp.system.processes.proc import start_time
+from dlapp.task.streams import port
+from dlapp.task.streams.stream import Stream
+from dlapp.value import replace
+
+PATIENCE_S = 120.0
+PLAIN = PayloadPlace(directory="/nowhere")
+
+
+class FakeStream:
+    """A stream whose other end the test has."""
+
+    host = "node7"
+
+    def __init__(self, place: PayloadPlace, **head: Any) -> None:
+        self.place, self.head = place, head
+        self.client, self._accepted = socket.socketpair()
+        self.client.settimeout(PATIENCE_S)
+        self.is_accepted = False
+
+    def accept(self) -> socket.socket:
+        self.is_accepted = True
+        return self._accepted
+
+    def serve(self) -> None:
+        port.serve(cast(Stream, self))
+
+    def close(self) -> None:
+        self.client.close()
+        self._accepted.close()
+
+
+@contextlib.contextmanager
+def stream(number: object, place: PayloadPlace = PLAIN, **head: Any) -> Iterator[FakeStream]:
+    one = FakeStream(place, port=number, **head)
+    yield one
+    one.close()
+
+
+@contextlib.contextmanager
+def listening(address: str = "127.0.0.1") -> Iterator[int]:
+    """Yield the port of a server that greets."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
+
+        def greet() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    connection.sendall(b"hello")
+                    connection.close()
+
+        threading.Thread(target=greet, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def look(number: int, place: PayloadPlace = PLAIN) -> PortPlace:
+    with stream(number, place, look=True) as one:
+        one.serve()
+        return from_json(PortPlace, json.loads(one.client.recv(65536)))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1"])
+def test_a_port_of_the_payloads_user_is_connected(address: str) -> None:
+    with listening(address) as number, stream(number) as one:
+        thread = threading.Thread(target=one.serve, daemon=True)
+        thread.start()
+        assert one.client.recv(100) == b"hello"
+        one.client.close()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def test_others_are_told_where_a_port_is_reached_without_a_stream() -> None:
+    here = PortPlace(boot=boot_id(), network=os.stat("/proc/self/ns/net").st_ino)
+    with listening() as number:
+        assert look(number) == replace(here, loopback="127.0.0.1")
+    with listening("0.0.0.0") as number:
+        assert look(number) == replace(here, hosts=("node7",), loopback="127.0.0.1")
+    with listening("::1") as number:
+        assert look(number) == replace(here, loopback="::1")
+
+
+def test_a_port_on_which_nobody_listens_is_not_open_yet() -> None:
+    with listening() as number:
+        pass
+    with stream(number) as one:
+        with pytest.raises(StreamRefused, match=f"nothing listens on port {number} yet") as caught:
+            one.serve()
+        assert caught.value.reason == NOT_OPEN
+        assert not one.is_accepted
+
+
+@pytest.mark.parametrize("number", [0, 65536, -1, "80", None, 1.5])
+def test_what_is_no_port_is_refused(number: object) -> None:
+    with stream(number) as one, pytest.raises(StreamRefused, match="the number of a port is 1 to 65535"):
+        one.serve()
+
+
+def rows(*places: tuple[str, int]) -> list[TcpSocket]:
+    return [TcpSocket(address, 8888, "0.0.0.0", 0, True, os.getuid() + more, 7) for address, more in places]
+
+
+def test_a_port_of_another_user_is_never_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*places: tuple[str, int]) -> str:
+        monkeypatch.setattr(tcp_table, "listeners", lambda *_: rows(*places))
+        with stream(8888) as one, pytest.raises(StreamRefused) as caught:
+            one.serve()
+        return str(caught.value)
+
+    assert "not this application's" in refused(("127.0.0.1", 1))
+    assert "not this application's" in refused(("0.0.0.0", 1), ("::", 2))
+    assert "too" in refused(("::", 0), ("127.0.0.1", 1)), "::  may or may not be IPv4 as well"
+    monkeypatch.setattr(tcp_table, "listeners", lambda *_: rows(("10.0.0.5", 0), ("127.0.0.1", 1)))
+    assert look(8888).hosts == ("10.0.0.5",)
+    assert look(8888).loopback == ""
+
+
+@pytest.mark.root("another user listens")
+def test_a_real_port_of_another_user_is_refused() -> None:
+    code = (
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); s.accept()"
+    )
+    become = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
+    with subprocess.Popen([*become, "/usr/bin/python3", "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        number = int(other.stdout.readline())
+        with stream(number) as one, pytest.raises(StreamRefused, match="is 12345's, not this application's"):
+            one.serve()
+        other.kill()
+
+
+IN_ITS_NETWORK = """
+import fcntl, socket, struct, sys
+with socket.socket() as any_socket:
+    # The loopback interface is down in a new network. Source: netdevice(7), SIOCSIFFLAGS, IFF_UP.
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 1))
+server = socket.create_server((sys.argv[1], 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    connection, _ = server.accept()
+    connection.sendall(b"inside")
+    connection.close()
+"""
+
+
+@contextlib.contextmanager
+def in_its_network(address: str = "127.0.0.1") -> Iterator[tuple[PayloadPlace, int]]:
+    """Yield the place of a program with a network of its own, and its port."""
+    command = ["unshare", "--net", sys.executable, "-c", IN_ITS_NETWORK, address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        number = int(program.stdout.readline())
+        started = start_time(program.pid)
+        assert started is not None
+        yield PayloadPlace(directory="/x", container="c", pid=program.pid, started=started, own_network=True), number
+        program.kill()
+
+
+@pytest.mark.root("a network namespace is made and entered")
+def test_a_loopback_port_in_a_network_of_its_own_is_entered() -> None:
+    with in_its_network() as (place, number):
+        before = os.stat("/proc/self/ns/net").st_ino
+        with stream(number, place) as one:
+            threading.Thread(target=one.serve, daemon=True).start()
+            assert one.client.recv(100) == b"inside"
+        assert os.stat("/proc/self/ns/net").st_ino == before
+        assert look(number, place) == PortPlace(), "nobody else reaches it"
+        other = number - 1 if number > 1024 else number + 1
+        with stream(other, place) as one, pytest.raises(StreamRefused) as caught:
+            one.serve()
+        assert caught.value.reason == NOT_OPEN
+        late = PayloadPlace(directory="/x", pid=place.pid, started=place.started + 1, own_network=True)
+        with stream(number, late) as one, pytest.raises(StreamRefused, match="the program has ended"):
+            one.serve()
+
+
+@pytest.mark.root("a network namespace is made")
+def test_a_loopback_port_in_a_network_that_may_not_be_entered_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_fd: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(kernel, "enter_network", refuse)
+    with (
+        in_its_network() as (place, number),
+        stream(number, place) as one,
+        pytest.raises(StreamRefused, match=r"let it listen on 0\.0\.0\.0"),
+    ):
+        one.serve()
+
+
+def test_the_address_that_docker_says_is_used_where_a_container_cannot_be_seen() -> None:
+    with listening() as number:
+        place = PayloadPlace(directory="/x", container="c", own_network=True, addresses=("127.0.0.1",))
+        with stream(number, place) as one:
+            threading.Thread(target=one.serve, daemon=True).start()
+            assert one.client.recv(100) == b"hello"
+    with stream(number, place) as one, pytest.raises(StreamRefused, match="cannot be reached"):
+        one.serve()
