@@ -41,6 +41,7 @@ COMMANDS = {
     "queue": CommandEntry("applications.queue", "Show what runs and what waits, in order."),
     "logs": CommandEntry("applications.logs", "Show what an application's containers print."),
     "sweep": CommandEntry("applications.sweep", "Show the trials of a sweep, the best first."),
+    "port": CommandEntry("applications.port", "Bring a port of a running program to this machine."),
     "report": CommandEntry("applications.report", "Write a page on what an application did."),
     "release": CommandEntry("applications.release", "Let held applications start."),
     "softkill": CommandEntry("applications.softkill", "End applications early, with their output."),

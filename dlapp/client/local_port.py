@@ -1,0 +1,165 @@
+"""A local port that serves one user: the one whose process this is.
+
+It is on the loopback interface, which every user of this machine can reach. So a connection counts only if the kernel
+says that its other end is a socket that this user made; any other one is reset before a byte of it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+from dlapp.errors import UsageError
+from dlapp.system.network.tcp_table import uid_of_peer
+from dlapp.system.owners import user_name
+from dlapp.value import Closeable
+
+MAX_CONNECTIONS = 256
+_RESET = struct.pack("ii", 1, 0)
+_FAMILIES = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+_TRIES = 20
+
+
+class LocalPort(Closeable):
+    """Listens on both loopback addresses, from its making until it is closed.
+
+    Args:
+        wanted: the port; None: ``like``, or another one if that is taken or may not be used.
+        like: see ``wanted``.
+        serve: serves one connection, in a thread of its own, and closes it.
+        say: takes lines for the user; any thread calls it.
+
+    Raises:
+        UsageError: the port that is wanted is taken, or may not be used.
+    """
+
+    def __init__(
+        self, wanted: int | None, like: int, serve: Callable[[socket.socket], None], say: Callable[[str], None]
+    ) -> None:
+        self._serve, self._say = serve, say
+        self._listeners = _listen(wanted, like)
+        self.port = int(self._listeners[0].getsockname()[1])
+        self._connections: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept, name="port-accept", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close the port and reset all connections. May be repeated."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._wake_out.close()
+        self._thread.join()
+        for one in (*self._listeners, self._wake_in):
+            one.close()
+        with self._lock:
+            for one in self._connections:
+                # Its thread has it open, and finds that it is over.
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        poll = select.poll()
+        for one in (*self._listeners, self._wake_in):
+            poll.register(one, select.POLLIN)
+        by_fd = {one.fileno(): one for one in self._listeners}
+        while True:
+            for fd, _ in poll.poll():
+                if fd not in by_fd:
+                    return
+                try:
+                    connection, _ = by_fd[fd].accept()
+                except OSError as error:
+                    if error.errno in (errno.EMFILE, errno.ENFILE):
+                        self._say(f"a connection to port {self.port} has to wait: {error.strerror}")
+                        select.select([self._wake_in], [], [], 1.0)
+                    continue
+                self._take(connection)
+
+    def _take(self, connection: socket.socket) -> None:
+        uid = uid_of_peer(connection)
+        if uid != os.geteuid():
+            whose = "whose user is not known" if uid is None else f"of {user_name(uid)}"
+            self._say(f"refused a connection {whose} to port {self.port}")
+            reset(connection)
+            return
+        with self._lock:
+            is_too_much = len(self._connections) >= MAX_CONNECTIONS
+            if not is_too_much:
+                self._connections.add(connection)
+        if is_too_much:
+            self._say(f"refused a connection to port {self.port}: there are {MAX_CONNECTIONS} already")
+            reset(connection)
+            return
+        threading.Thread(target=self._run, args=(connection,), name="port-connection", daemon=True).start()
+
+    def _run(self, connection: socket.socket) -> None:
+        try:
+            self._serve(connection)
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+
+
+def reset(connection: socket.socket) -> None:
+    """Close a connection so that its other end cannot take it for one that was answered."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    connection.close()
+
+
+def _listen(wanted: int | None, like: int) -> list[socket.socket]:
+    """Return sockets that listen on one port of both loopback addresses, or of the one that there is.
+
+    On a port whose other address is another user's, a browser that says localhost would reach that user.
+    """
+    last = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    for port in [like, *[0] * _TRIES] if wanted is None else [wanted]:
+        try:
+            return _listen_on(port)
+        except OSError as error:
+            last = error
+    raise UsageError(f"the local port {wanted or like} cannot be used: {last.strerror}") from last
+
+
+def _listen_on(port: int) -> list[socket.socket]:
+    found: list[socket.socket] = []
+    try:
+        for family, address in _FAMILIES:
+            try:
+                one = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                if family is socket.AF_INET6 and error.errno in _NO_IPV6:
+                    break
+                raise
+            found.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family is socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                one.bind((address, port))
+            except OSError as error:
+                if family is socket.AF_INET6 and error.errno in _NO_IPV6:
+                    found.pop().close()
+                    break
+                raise
+            one.listen(128)
+            one.setblocking(False)
+            port = one.getsockname()[1]
+    except OSError:
+        for one in found:
+            one.close()
+        raise
+    return found

@@ -1,0 +1,269 @@
+"""A TCP port of a container, brought to this machine: `PortForward`, which is what dlapp-port runs.
+
+Each connection to the local port becomes a connection to the port of the container: directly, where the container's
+host can be reached at it, else by a stream through the ApplicationMaster. Which addresses of the host are the payload's
+is the task's word (`dlapp.messages.PortPlace`). It is asked for again as it gets old, for other users have ports on
+that host, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dlapp.client.local_port import LocalPort, reset
+from dlapp.errors import DlappError, NotFound, TimedOut, Unreachable
+from dlapp.messages import PortPlace
+from dlapp.net.relay import copy_both
+from dlapp.net.streams import NOT_OPEN, NOT_RUNNING, StreamRefused
+from dlapp.serialization import from_json
+from dlapp.system.machine import boot_id
+from dlapp.value import Closeable
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
+    from dlapp.client.streams import StreamOpener
+    from dlapp.ids import ApplicationId
+    from dlapp.report import ApplicationView, ContainerView
+
+KIND = "port"
+LOOK_EVERY_S, LARGE_EVERY_S, LARGE = 1.0, 10.0, 100
+"""Between two looks at an application; of one with more containers than the last number the view is large."""
+DIRECT_S = 1.5
+"""How long a direct connection is tried."""
+PLACE_S = 5.0
+"""How long the task's word on where its port is counts."""
+NO_DIRECT_S = 60.0
+"""How long a host that could not be reached is not tried again."""
+_SAY_AGAIN_S = 10.0
+_MAX_PLACE_BYTES = 64 << 10
+
+
+class PortForward(Closeable):
+    """Brings a port of a container to a local port, as long as it is not closed.
+
+    Connections are served by threads of its own. `look`, or `run`, is called in the client's thread: it notices that
+    the container was started again, and that the application ended.
+
+    Args:
+        client: looks at the application.
+        application_id: the caller's own.
+        index: CONTAINER_INDEX.
+        port: of the container.
+        local: the local port; None: the same number, or another one if that cannot be used.
+        say: takes lines for the user; any thread calls it.
+        direct: connect directly where that is possible.
+
+    Raises:
+        NotFound: there is no such application, or it has ended.
+        Denied: it is another user's, or was submitted from another machine.
+        UsageError: the local port cannot be used.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        application_id: ApplicationId,
+        index: int,
+        port: int,
+        local: int | None = None,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+        direct: bool = True,
+    ) -> None:
+        self._client, self._application_id, self._index, self._port = client, application_id, index, port
+        self._tell = say
+        self._lock = threading.Lock()
+        self._said: dict[str, float] = {}
+        self._name = f"container {index}"
+        self._container: tuple[str, int] | None = None
+        self._look_every_s = LOOK_EVERY_S
+        self._place: tuple[PortPlace, float] | None = None
+        self._no_direct_until = 0.0
+        self._direct = direct
+        self.is_open = False
+        """The program was seen to listen on the port."""
+        self.way = ""
+        """How the last connection went: ``directly at HOST``, or ``through the ApplicationMaster``."""
+        self._opener: StreamOpener | None = None
+        self._find_opener()
+        self._local = LocalPort(local, port, self._serve, self._say)
+        self.local_port = self._local.port
+
+    @property
+    def url(self) -> str:
+        """URL of the local port, for a server that speaks HTTP."""
+        return f"http://127.0.0.1:{self.local_port}"
+
+    def close(self) -> None:
+        """Close the local port and all connections. May be repeated."""
+        self._local.close()
+
+    # ---- in the client's thread ----
+
+    def run(self) -> str:
+        """Serve until the application has ended; return a line that says so."""
+        while not (over := self.look()):
+            time.sleep(self._look_every_s)
+        return over
+
+    def wait_open(self, timeout_s: float) -> None:
+        """Wait until the program listens on the port.
+
+        Raises:
+            NotFound: the application ended.
+            TimedOut: it does not listen by then.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if over := self.look():
+                raise NotFound(over)
+            if self.is_open:
+                return
+            if time.monotonic() >= deadline:
+                raise TimedOut(f"{self._name} did not listen on port {self._port} within {timeout_s:g} s")
+            time.sleep(min(self._look_every_s, max(0.0, deadline - time.monotonic())))
+
+    def look(self) -> str:
+        """Look at the application once; return a line if it has ended, else an empty text."""
+        try:
+            view = self._client.status(self._application_id)
+        except Unreachable as error:
+            self._say(str(error))
+            return ""
+        if view.state.ended:
+            return end_of(view)
+        self._look_every_s = LOOK_EVERY_S if view.total_containers <= LARGE else LARGE_EVERY_S
+        for container in view.containers:
+            if container.index == self._index:
+                self._take_container(container)
+        try:
+            self._find_opener()
+            if not self.is_open:
+                self._place_now()
+        except (StreamRefused, Unreachable) as error:
+            self._say(str(error))
+        except NotFound:
+            pass  # it ended at this moment; the next look says so
+        return ""
+
+    def _find_opener(self) -> None:
+        """Learn where the ApplicationMaster is; a later attempt is elsewhere."""
+        with contextlib.suppress(StreamRefused):  # it waits
+            opener = self._client.stream_opener(self._application_id)
+            with self._lock:
+                if self._opener is None or self._opener.url != opener.url:
+                    self._opener = opener
+
+    def _take_container(self, container: ContainerView) -> None:
+        """Take note of the container that the index has."""
+        self._name = f"{container.role}:{container.role_index}"
+        latest = str(container.container_id), container.generation
+        is_another = self._container not in (None, latest)
+        if is_another:
+            self._say(f"{self._name} is started again, on {container.host}")
+        elif container.finished_ms is not None and self.is_open:
+            self._say(f"{self._name} has ended")
+        if is_another or container.finished_ms is not None:
+            with self._lock:
+                self.is_open, self._place, self._no_direct_until = False, None, 0.0
+        if is_another:
+            with self._lock:
+                self._said.clear()
+        self._container = latest
+
+    def _say(self, text: str) -> None:
+        """Tell the user something, and not the same again and again."""
+        now = time.monotonic()
+        with self._lock:
+            self._said = {one: at for one, at in self._said.items() if now - at < _SAY_AGAIN_S}
+            if text in self._said:
+                self._said[text] = now
+                return
+            self._said[text] = now
+        self._tell(text)
+
+    # ---- in the threads of connections ----
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            remote = self._connect()
+        except DlappError as error:
+            self._say(f"no connection to port {self._port} of {self._name}: {error}")
+            reset(connection)
+            return
+        copy_both(connection, remote)
+
+    def _connect(self) -> socket.socket:
+        """Return a connection to the port of the container. Raises DlappError: there is none."""
+        if self._direct and time.monotonic() >= self._no_direct_until:
+            for address in addresses_of(self._place_now()):
+                with contextlib.suppress(OSError):
+                    found = socket.create_connection((address, self._port), timeout=DIRECT_S)
+                    self._go(f"directly at {address}")
+                    return found
+            with self._lock:
+                self._no_direct_until = time.monotonic() + NO_DIRECT_S
+        found = self._stream({"port": self._port})
+        self._go("through the ApplicationMaster")
+        return found
+
+    def _go(self, way: str) -> None:
+        with self._lock:
+            is_news, self.way = way != self.way, way
+        if is_news:
+            self._say(f"connections to port {self._port} of {self._name} go {way}")
+
+    def _stream(self, head: dict[str, object]) -> socket.socket:
+        if (opener := self._opener) is None:
+            raise StreamRefused(f"{self._application_id} has not started yet", NOT_RUNNING)
+        try:
+            return opener(self._index, KIND, head)
+        except StreamRefused as error:
+            if error.reason in (NOT_OPEN, NOT_RUNNING):
+                with self._lock:
+                    self.is_open, self._place = False, None
+            raise
+
+    def _place_now(self) -> PortPlace:
+        """Return where the port is, by the task's word. Raises DlappError: nobody can say, or it is not open."""
+        known = self._place
+        if known is not None and time.monotonic() < known[1]:
+            return known[0]
+        with self._stream({"port": self._port, "look": True}) as stream:
+            place = _read_place(stream)
+        with self._lock:
+            is_news, self.is_open = not self.is_open, True
+            self._place = place, time.monotonic() + PLACE_S
+        if is_news:
+            self._say(f"{self._name} listens on port {self._port}")
+        return place
+
+
+def _read_place(stream: socket.socket) -> PortPlace:
+    stream.settimeout(DIRECT_S + PLACE_S)
+    data = b""
+    try:
+        while len(data) < _MAX_PLACE_BYTES and (more := stream.recv(_MAX_PLACE_BYTES)):
+            data += more
+        return from_json(PortPlace, json.loads(data))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Unreachable(f"the container did not say where its port is: {error}") from error
+
+
+def addresses_of(place: PortPlace) -> tuple[str, ...]:
+    """Return the addresses at which this process may reach a port without a stream, the nearest first."""
+    is_here = place.boot != "" and place.boot == boot_id() and place.network == os.stat("/proc/self/ns/net").st_ino
+    return (*((place.loopback,) if is_here and place.loopback else ()), *place.hosts)
+
+
+def end_of(view: ApplicationView) -> str:
+    """Return a line on an application that has ended, which has no ports any more."""
+    how = ", ".join(filter(None, (view.final_status.value.lower(), view.diagnostics)))
+    return f"{view.application_id} has ended ({how}): it has no ports any more"

@@ -1,0 +1,116 @@
+"""A local port that serves one user."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dlapp.client import local_port
+from dlapp.client.local_port import LocalPort
+from dlapp.errors import UsageError
+from tests.applications import wait_for
+
+PATIENCE_S = 120.0
+
+
+def echo(connection: socket.socket) -> None:
+    while data := connection.recv(4096):
+        connection.sendall(data)
+
+
+def was_reset(port: LocalPort) -> bool:
+    """Connect, and return whether that is reset before an answer."""
+    try:
+        with socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S) as one:
+            one.sendall(b"x")
+            return one.recv(1) == b"never"
+    except ConnectionError:
+        return True
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def port(said: list[str]) -> Iterator[LocalPort]:
+    with LocalPort(None, 0, echo, said.append) as made:
+        yield made
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_both_loopback_addresses_serve_their_user(port: LocalPort, said: list[str], address: str) -> None:
+    with socket.create_connection((address, port.port), timeout=PATIENCE_S) as one:
+        one.sendall(b"hello")
+        assert one.recv(100) == b"hello"
+    assert said == []
+
+
+@pytest.mark.root("the client is another user")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_another_user_gets_not_a_byte(port: LocalPort, said: list[str], address: str) -> None:
+    code = (
+        "import socket, sys\n"
+        "try:\n"
+        "    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 120); s.sendall(b'x'); print(s.recv(9))\n"
+        "except ConnectionError: print('reset')"
+    )
+    become = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
+    command = [*become, "/usr/bin/python3", "-c", code, address, str(port.port)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.stdout == "reset\n", done.stderr
+    assert said == [f"refused a connection of 12345 to port {port.port}"]
+
+
+def test_a_connection_whose_user_is_not_known_is_refused(
+    port: LocalPort, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_port, "uid_of_peer", lambda _: None)
+    assert was_reset(port)
+    assert said == [f"refused a connection whose user is not known to port {port.port}"]
+
+
+def test_a_port_that_is_taken_is_an_error_or_another_one_is_used() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        with pytest.raises(UsageError, match=f"the local port {taken} cannot be used: Address already in use"):
+            LocalPort(taken, 1, echo, print)
+        with LocalPort(None, taken, echo, print) as other:
+            assert other.port != taken
+
+
+def test_a_port_whose_other_address_is_taken_is_not_used() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        taken = server.getsockname()[1]
+        with pytest.raises(UsageError, match="cannot be used"):
+            LocalPort(taken, 1, echo, print)
+
+
+def test_what_is_closed_ends_its_connections_and_leaves_no_thread_and_no_socket() -> None:
+    before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    with LocalPort(None, 0, echo, print) as port:
+        client = socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S)
+        client.sendall(b"x")
+        assert client.recv(1) == b"x"
+    assert client.recv(1) == b""
+    client.close()
+    wait_for("the end of its threads", lambda: threading.active_count() == threads)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_connections_are_bounded(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_port, "MAX_CONNECTIONS", 1)
+    with (
+        LocalPort(None, 0, echo, said.append) as port,
+        socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S) as one,
+    ):
+        one.sendall(b"x")
+        assert one.recv(1) == b"x"
+        assert was_reset(port)
+        assert said == [f"refused a connection to port {port.port}: there are 1 already"]

@@ -1,0 +1,172 @@
+"""Ports of programs on every engine: dlapp-port, both ways to a port, and what is left when one side dies."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlapp.client.ports import PortForward
+from dlapp.system.processes.proc import descendants
+from tests.applications import BIN, application_dir, ended, launch, properties, run, status, wait_for
+from tests.engines import Engine, on_yarn_when_full
+
+PATIENCE_S = 120.0
+SERVER = """
+import http.server, os, socketserver, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        if self.headers.get("Upgrade") == "websocket":
+            # All that a proxy could spoil: after the 101 both sides send what they like.
+            self.connection.sendall(b"HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: websocket\\r\\n\\r\\n")
+            while data := self.connection.recv(65536):
+                self.connection.sendall(bytes(reversed(data)))
+            self.close_connection = True
+            return
+        self.answer(b"index " + os.environ["CONTAINER_INDEX"].encode())
+
+    def do_POST(self):
+        self.answer(self.rfile.read(int(self.headers["Content-Length"])).upper())
+
+    def answer(self, data):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *words):
+        pass
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(str(server.server_port))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+server.serve_forever()
+"""
+
+
+def serving(place: Path) -> tuple[str, int]:
+    """Start an application that serves; return its id and its port."""
+    file = properties(place, f"exec {sys.executable} -I serve.py {place}/port")
+    (place / "test_workspace/serve.py").write_text(SERVER)
+    application = launch(file)
+    port = wait_for("the program serves", lambda: (place / "port").exists() and (place / "port").read_text(), 240.0)
+    return application, int(port)
+
+
+def talk(local: int) -> None:
+    """Ask by GET and POST, and by a connection that becomes another protocol."""
+    connection = http.client.HTTPConnection("127.0.0.1", local, timeout=PATIENCE_S)
+    with contextlib.closing(connection):
+        connection.request("GET", "/")
+        assert connection.getresponse().read() == b"index 0"
+        body = b"text" * 100_000
+        connection.request("POST", "/", body)
+        assert connection.getresponse().read() == body.upper()
+    with socket.create_connection(("127.0.0.1", local), timeout=PATIENCE_S) as one:
+        one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+        assert one.recv(65536).startswith(b"HTTP/1.1 101 ")
+        for text in (b"abc", b"defg"):
+            one.sendall(text)
+            assert one.recv(100) == text[::-1]
+
+
+def helpers(engine: Engine, application: str) -> list[int]:
+    """Return the processes of streams, of the ApplicationMaster and of the task."""
+    found = []
+    for one in engine.processes(application):
+        for pid in descendants(one.pid):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().rpartition(b"\0")[0].endswith((b"\0relay", b"\0streams")):
+                    found.append(pid)
+    return sorted(set(found))
+
+
+def master_of(engine: Engine, application: str) -> int:
+    if engine.hadoop is None:
+        return int(json.loads((application_dir(engine.state_dir, application) / "am.json").read_text())["pid"])
+    (master,) = [one.pid for one in engine.processes(application) if one.role == "am"]
+    return master
+
+
+@pytest.mark.slow
+@on_yarn_when_full
+def test_a_port_comes_to_this_machine_both_ways_and_nothing_of_it_stays(engine: Engine, tmp_path: Path) -> None:
+    application, port = serving(tmp_path)
+    said: list[str] = []
+    with contextlib.closing(engine.client()) as client:
+        application_id = client.resolve(application)
+        # The way of another machine: by the ApplicationMaster and the task.
+        with PortForward(client, application_id, 0, port, say=said.append, direct=False) as forward:
+            forward.wait_open(PATIENCE_S)
+            talk(forward.local_port)
+            assert forward.way == "through the ApplicationMaster"
+            assert len(helpers(engine, application)) == 2
+            # What dies with the ApplicationMaster: its streams, and no more. The next one is found.
+            streams = socket.create_connection(("127.0.0.1", forward.local_port), timeout=PATIENCE_S)
+            streams.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert streams.recv(65536).startswith(b"HTTP/1.1 200 OK")
+            os.kill(master_of(engine, application), signal.SIGKILL)
+            with contextlib.suppress(ConnectionResetError):
+                assert streams.recv(1) == b""
+            streams.close()
+
+            def is_back() -> bool:
+                assert forward.look() == ""
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    talk(forward.local_port)
+                    return True
+                return False
+
+            wait_for("the next ApplicationMaster", is_back, 240.0)
+        # The command goes directly here. Killed, it leaves nothing.
+        with subprocess.Popen(
+            [BIN / "dlapp-port", application, "worker", str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as command:
+            assert command.stdout is not None
+            assert command.stderr is not None
+            first = command.stdout.readline()
+            assert first.endswith(f" : port {port} of worker:0 of {application}\n"), first + command.stderr.read()
+            local = int(first.split(":")[1].split()[0])
+            talk(local)
+            assert "worker:0 go directly at 127.0.0.1" in "".join(command.stderr.readline() for _ in range(2))
+            kept = socket.create_connection(("127.0.0.1", local), timeout=PATIENCE_S)
+            command.kill()
+            with contextlib.suppress(ConnectionResetError):
+                assert kept.recv(1) == b""
+            kept.close()
+        with PortForward(client, application_id, 0, port, say=said.append, direct=False) as forward:
+            talk(forward.local_port)
+            left = helpers(engine, application)
+            assert len(left) == 2
+            assert run("dlapp-softkill", application).code == 0
+            ended(application)
+            assert forward.run().startswith(f"{application} has ended (")
+        wait_for("the end of what served streams", lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+    for words, line in (
+        ("worker:1", "has no container worker_1: the role has 1, from 0"),
+        ("ps", "has no role ps, it has worker"),
+        ("worker:", "'worker:' is not ROLE or ROLE:INDEX, as in worker:0"),
+    ):
+        wrong = run("dlapp-port", application, words, port)
+        assert (wrong.code, wrong.out, wrong.err.count("\n")) == (2 if words == "worker:" else 3, "", 1), wrong.err
+        assert wrong.err.endswith(f"{line}\n")
+    late = run("dlapp-port", application, "worker:0", port)
+    assert late.code == 3
+    assert late.err.count("\n") == 1
+    assert late.err.startswith(f"Error: {application} has ended (")
+    assert status(application)["attempt"] == 2
