@@ -14,6 +14,7 @@
 #   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
 #   make test-frameworks   distributed training with PyPI's TensorFlow, PyTorch and MXNet (gigabytes; minutes)
+#   make test-beside       what runs beside a training, with PyPI's TensorBoard (minutes)
 #   make test-versions [VERSIONS="3.3.6"]   the tests on YARN and HDFS with Hadoop 2.10.2, 3.3.6 and 3.5.0 (long)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make soak NAME=ledger  one part under faults for an hour, yarn, queue or sweep; ARGS="--seconds 300 --seed 1"
@@ -50,7 +51,7 @@ COMPILE = ls tests/__pycache__/conftest.*-pytest-*.pyc >/dev/null 2>&1 || \
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-users test-hadoop \
-	test-zookeeper test-docker test-faults test-federation test-frameworks test-versions test-oldest soak fuzz scale fix \
+	test-zookeeper test-docker test-faults test-federation test-frameworks test-beside test-versions test-oldest soak fuzz scale fix \
 	check dead-code coverage dist bench screenshots clean
 
 help:
@@ -137,6 +138,11 @@ test-frameworks:
 	@PATH="$(abspath $(VENV)-frameworks/bin):$$PATH" $(VENV)-frameworks/bin/python -m pytest \
 		tests/end_to_end/in_frameworks.py $(ARGS)
 
+test-beside:
+	@.ci/venv $(VENV)-beside test $(STORES) beside
+	@$(VENV)-beside/bin/python -m tests.services.install
+	@PATH="$(abspath $(VENV)-beside/bin):$$PATH" $(VENV)-beside/bin/python -m pytest tests/beside/in_*.py $(ARGS)
+
 # All versions, also when one fails.
 VERSIONS ?= 2.10.2 3.3.6 3.5.0
 test-versions:
@@ -210,7 +216,7 @@ screenshots:
 	@$(BIN)/python -m tests.pages.screenshots
 
 clean:
-	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-oldest dist build bench/results examples/digits/results* \
+	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-beside $(VENV)-oldest dist build bench/results examples/digits/results* \
 		examples/caffe_mnist/hdfs examples/distributed/results \
 		.mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -39,6 +39,9 @@ MAX_METRICS = 64
 MAX_STREAM_HEAD = 32 << 10
 _STREAM_KIND = re.compile(r"[a-z][a-z-]{0,31}")
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
+_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+_BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
+_MOST_PROBLEM = 300
 _MOST_METRIC = 1e18
 """Below what `dlapp.serialization` takes for a number."""
 _MOST_STEPS = 1 << 62
@@ -286,7 +289,9 @@ class Assignment(Value, kw_only=True):
         framework: whose variables the payload gets.
         network: `AppSpec.network`.
         hang_timeout_s: `AppSpec.hang_timeout_s`.
-        ready_by_port: another role waits until this one is ready; it is as soon as its first port accepts connections.
+        ready_by_port: its payload is ready as soon as its first port accepts connections.
+        ready_path: that is not enough: a GET of this path there must be answered well, too; empty: it is enough.
+        watches_use: it is reported whether somebody is connected to its ports (`PayloadStatus.in_use`).
         checkpoint: of `AppSpec`; ``target`` is the directory of the checkpoints that this container begins with.
         stores_checkpoints: it also stores them.
         checkpoint_start: which start of its payload this is, for the numbers of checkpoints (`checkpoints_after`).
@@ -295,6 +300,7 @@ class Assignment(Value, kw_only=True):
         ports: `RoleSpec.ports`.
         has_roster: `AppSpec.has_roster`.
         mpi: None: the framework is another one.
+        board: directory of the workspace that a TensorBoard beside the payload reads; empty: there is none.
         sweep: it runs trials, and the program belongs to each of them; None: it runs its program once.
     """
 
@@ -331,12 +337,15 @@ class Assignment(Value, kw_only=True):
     command: tuple[str, ...] = ()
     hang_timeout_s: float | None = None
     ready_by_port: bool = False
+    ready_path: str = ""
+    watches_use: bool = False
     in_gang: bool = False
     generation: int = 0
     ports: int = 0
     has_roster: bool = False
     framework: Framework = Framework.NONE
     mpi: MpiWork | None = None
+    board: str = ""
     sweep: TrialWork | None = None
 
 
@@ -437,6 +446,7 @@ class PayloadStatus(Value, kw_only=True):
         step: the step that the last metrics are of.
         ready: it can serve others, or whatever ready means for it.
         lines: how many lines were taken so far.
+        in_use: whether somebody is connected to its ports, or was a moment ago; None: not known.
 
     Raises:
         SpecError: a value is out of its range, or there are too many metrics.
@@ -447,6 +457,7 @@ class PayloadStatus(Value, kw_only=True):
     step: int | None = None
     ready: bool = False
     lines: int = 0
+    in_use: bool | None = None
 
     def __post_init__(self) -> None:
         if self.progress is not None and not 0.0 <= self.progress <= 1.0:
@@ -524,6 +535,32 @@ class StreamAnswer(Value, kw_only=True):
     reason: str = ""
 
 
+class BoardStatus(Value, kw_only=True):
+    """State of the TensorBoard beside a payload.
+
+    Args:
+        address, port: on which it listens; 0: it does not.
+        path: of its pages, which nobody can guess.
+        problem: why it does not run, one line; empty: it runs or starts.
+
+    Raises:
+        SpecError: a value is not possible.
+    """
+
+    address: str = ""
+    port: int = 0
+    path: str = ""
+    problem: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 1 << 16:
+            raise SpecError("port", "is not a port")
+        if self.port and not (_ADDRESS.fullmatch(self.address) and _BOARD_PATH.fullmatch(self.path)):
+            raise SpecError("path", "is not that of a TensorBoard")
+        if len(self.problem) > _MOST_PROBLEM or not self.problem.isprintable():
+            raise SpecError("problem", "is not a line of text")
+
+
 class Report(Value, kw_only=True):
     """A task's news. Reports of one task are numbered from 1.
 
@@ -553,6 +590,7 @@ class Report(Value, kw_only=True):
         not_whole: number of a checkpoint that orders named for this generation and that could not be restored; None:
             there is none.
         trials: in a sweep: those that it was ordered to run, until orders leave them out.
+        board: the TensorBoard beside the payload; None: there is none.
         seen: the number of the orders that the task has; the answer is held back while there are no newer ones.
         wait_s: how long the answer may be held back.
     """
@@ -581,6 +619,7 @@ class Report(Value, kw_only=True):
     restored: int | None = None
     not_whole: int | None = None
     trials: tuple[TrialReport, ...] = ()
+    board: BoardStatus | None = None
     seen: int = 0
     wait_s: float = 0.0
 

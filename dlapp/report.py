@@ -188,6 +188,30 @@ class RestartView(Value, kw_only=True):
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
+TENSORBOARD = "tensorboard"
+
+
+class LinkView(Value, kw_only=True):
+    """Page that a container serves.
+
+    Args:
+        name: for people: a role and the number of the container in it, the NAME of a ``link.NAME``, or `TENSORBOARD`.
+        url: of the page; empty: there is none now.
+        container: CONTAINER_INDEX of the container.
+        ready: whether its service is ready; None: nothing says so.
+        secret: who knows the URL sees what is served there.
+        problem: why there is no page; empty: nothing is wrong.
+    """
+
+    name: str
+    url: str
+    container: int
+    ready: bool | None = None
+    secret: bool = False
+    problem: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
 class OutputView(Value, kw_only=True):
     """One output.
 
@@ -267,6 +291,7 @@ class ApplicationView(Value, kw_only=True):
         usable_gpus: hosts that may not give out all of their GPUs -> how many they may, by the ledger.
         idle: the GPUs that are not used; None: none are, or there is no guard.
         restarts: the latest of its gangs, oldest first.
+        links: the pages that containers serve which run now.
         min_version: the least format version that may write this.
     """
 
@@ -311,6 +336,7 @@ class ApplicationView(Value, kw_only=True):
     usable_gpus: dict[str, int] = field(default_factory=dict)
     idle: IdleGpus | None = None
     restarts: tuple[RestartView, ...] = ()
+    links: tuple[LinkView, ...] = ()
     min_version: int = 1
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
@@ -352,4 +378,5 @@ class ApplicationView(Value, kw_only=True):
             waiting=None,
             lacking=(),
             idle=None,
+            links=(),
         )

@@ -66,6 +66,12 @@ _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/usr/bin", "/
 """What a cache at these paths would hide from the payload: devices, what dlapp mounts, the programs of the image."""
 _AMOUNTS = (("memory", " MiB"), ("vcores", ""), ("gcores", ""))
 _ROLE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}", re.ASCII)
+READY_BY_PORT, READY_BY_REPORT, READY_BY_HTTP = "port", "report", "http:"
+"""Values of `RoleSpec.ready`; the last one is followed by a path."""
+URL_PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,500}", re.ASCII)
+"""Path and query of a URL."""
+_LINK_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
+MAX_LINKS = 20
 RESERVED_ENV = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
@@ -101,6 +107,15 @@ class Framework(Enum):
     """Open MPI: one container runs the program, whose mpirun starts processes in all of them."""
     DMLC = "dmlc"
     """ps-lite, as in MXNet."""
+
+
+class Kind(Enum):
+    """Kinds of applications, by what ends them."""
+
+    BATCH = "batch"
+    """The end of the roles that decide."""
+    SERVICE = "service"
+    """Nothing of its own: it has services alone, and ends when somebody ends it, or nobody uses it."""
 
 
 class RoleFailure(Enum):
@@ -210,6 +225,12 @@ class RoleSpec(Value, kw_only=True):
         depends_on: what it waits for.
         service: it does not decide the application's success and is ended when the others are done.
         ports: how many TCP ports of its host each instance has for itself.
+        keep_running: it is a ``[service NAME]``: its program is started again whenever it ends, after a pause; it is in
+            no gang, stores no output, and comes after the other roles, in whose NUM_CONTAINERS it does not count.
+        ready: what makes an instance ready: `READY_BY_PORT`: its first port accepts connections; `READY_BY_HTTP` and a
+            path: a GET of this path there is answered well; `READY_BY_REPORT`: it says so. Empty: the last, or if
+            another role waits for that and it has ports, the first.
+        max_idle_s: how long nobody may be connected to its ports before its application ends; None: for ever.
     """
 
     name: str = DEFAULT_ROLE
@@ -226,10 +247,27 @@ class RoleSpec(Value, kw_only=True):
     depends_on: tuple[Dependency, ...] = ()
     service: bool = False
     ports: int = 0
+    keep_running: bool = False
+    ready: str = ""
+    max_idle_s: float | None = None
 
     def __post_init__(self) -> None:
         check_role_name("roles", self.name)
-        section = f"role {self.name}"
+        section = self.section
+        if self.keep_running and not (self.service and (self.script or self.command)):
+            raise SpecError(section, "needs service=true, and a script or a command of its own")
+        if self.ready not in ("", READY_BY_REPORT):
+            if self.ready != READY_BY_PORT and not (
+                self.ready.startswith(READY_BY_HTTP) and URL_PATH.fullmatch(self.ready[len(READY_BY_HTTP) :])
+            ):
+                raise SpecError(f"{section}.ready", f"is {self.ready!r}, allowed are port, report and http:/PATH")
+            if not self.ports:
+                raise SpecError(f"{section}.ready", f"is {self.ready}, and ports is 0")
+        if self.max_idle_s is not None:
+            if self.max_idle_s <= 0:
+                raise SpecError(f"{section}.max_idle", f"is {self.max_idle_s:g} s, it must be above 0")
+            if not self.ports:
+                raise SpecError(f"{section}.max_idle", "needs a port on which connections are seen, and ports is 0")
         if not 1 <= self.instances <= MAX_CONTAINERS:
             raise SpecError(f"{section}.instances", f"is {self.instances}, allowed are 1 to {MAX_CONTAINERS}")
         if not 0 <= self.retries <= MAX_RETRIES:
@@ -246,6 +284,41 @@ class RoleSpec(Value, kw_only=True):
             raise SpecError(f"{section}.args", "has a NUL in it")
         for name in self.env:
             check_env_name(f"{section}.env.{name}", name)
+
+    @property
+    def section(self) -> str:
+        """Section of a properties file that describes it."""
+        return f"{'service' if self.keep_running else 'role'} {self.name}"
+
+
+class QuickLink(Value):
+    """A ``link.NAME`` of the properties file: a page of a role, shown while that runs.
+
+    Args:
+        name: of the link.
+        role: whose containers serve the page.
+        port: on which they do; None: on one of `RoleSpec.ports`, with the number ``place``, from 0.
+        place: see ``port``.
+        path: of the page, with its query.
+    """
+
+    name: str
+    role: str
+    port: int | None = None
+    place: int = 0
+    path: str = "/"
+
+    def __post_init__(self) -> None:
+        where = f"application.link.{self.name}"
+        if not _LINK_NAME.fullmatch(self.name):
+            raise SpecError(
+                where, f"{self.name!r} is not a name: at most 31 of A-Z, a-z, 0-9, _ and -, no _ or - first"
+            )
+        check_role_name(where, self.role)
+        if self.port is not None and not 1 <= self.port <= 65_535:
+            raise SpecError(where, f"{self.port} is not a port")
+        if not URL_PATH.fullmatch(self.path):
+            raise SpecError(where, f"{self.path!r} is not the path of a URL")
 
 
 class PayloadProgram(Value):
@@ -421,6 +494,10 @@ class AppSpec(Value, kw_only=True):
             instances have ended well, what still runs is soft-killed.
         collect_gpus: there is no payload; what its task does is to clear up the GPU ledger of its node.
         check_node: there is no payload; its task checks its node for dlapp-doctor, with the configuration in ``args``.
+        kind: what ends it.
+        links: pages of its roles that are shown with it.
+        tensorboard: the directory, relative to the workspace, that a TensorBoard reads beside the first container of
+            the roles that decide; empty: there is none.
     """
 
     username: str
@@ -464,6 +541,9 @@ class AppSpec(Value, kw_only=True):
     after: tuple[After, ...] = ()
     hold: bool = False
     requeue: bool = False
+    kind: Kind = Kind.BATCH
+    links: tuple[QuickLink, ...] = ()
+    tensorboard: str = ""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -517,10 +597,22 @@ class AppSpec(Value, kw_only=True):
                 raise SpecError("application.user_dev_workspace_path", problem)
             if not program.script and not program.command:
                 raise SpecError("application.user_shell_script", f"is missing: role {role.name} has no program")
-        for where, problem in problems_between(
-            self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure
+        for where, problem in (
+            *problems_between(
+                self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure, kind=self.kind
+            ),
+            *problems_with_links(self.links, self.roles),
         ):
             raise SpecError(where, problem)
+        if sorted(self.roles, key=lambda role: role.keep_running) != list(self.roles):
+            raise SpecError("roles", "those of services (keep_running) come after all others")
+        if self.tensorboard:
+            check_inside_workspace("application.tensorboard", self.tensorboard)
+            if self.is_service or self.sweep is not None:
+                raise SpecError("application.tensorboard", NO_BOARD)
+        if self.is_service and (self.outputs or self.checkpoint or self.sweep):
+            section = "to_hdfs" if self.outputs else "checkpoint" if self.checkpoint else "sweep"
+            raise SpecError(section, NOT_IN_SERVICE)
         if self.checkpoint is not None:
             writer, is_gang = self.checkpoint.role, self.gang is not Gang.NONE
             if problem := checkpoint_problem(writer, self.roles, is_gang=is_gang):
@@ -540,6 +632,7 @@ class AppSpec(Value, kw_only=True):
             ("from_hdfs", [one.name for one in self.inputs]),
             ("to_hdfs", [one.name for one in self.outputs]),
             ("to_hdfs.hdfs", [one.target.rstrip("/") for one in self.outputs]),
+            ("application.link", [one.name for one in self.links]),
         ):
             if len(set(names)) != len(names):
                 twice = next(name for name in names if names.count(name) > 1)
@@ -596,6 +689,14 @@ class AppSpec(Value, kw_only=True):
         return (one if any(role in gang and writer in gang for gang in self.gangs()) else None), False
 
     @property
+    def board_index(self) -> int | None:
+        """The index beside whose program TensorBoard runs; None: it does not."""
+        if not self.tensorboard:
+            return None
+        first = deciding_roles(self.roles, self.success)[0]
+        return sum(role.instances for role in self.roles[: self.roles.index(first)])
+
+    @property
     def head(self) -> int | None:
         """The index whose program starts the processes of the others, and decides; None: each runs its own program."""
         if self.framework is not Framework.MPI:
@@ -626,13 +727,13 @@ class AppSpec(Value, kw_only=True):
 
     def section_of(self, role: RoleSpec) -> str:
         """Return the section of a properties file that has the amounts of a role, for messages."""
-        return "resources" if len(self.roles) == 1 else f"role {role.name}"
+        return "resources" if len(self.main_roles) == 1 and not role.keep_running else role.section
 
     def placement_keys(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Return the keys of a properties file by which the user chose nodes, with their names."""
         for section, one in (
             ("resources", self.placement),
-            *((f"role {role.name}", role.placement) for role in self.roles),
+            *((role.section, role.placement) for role in self.roles),
         ):
             if one is None:
                 continue
@@ -640,6 +741,29 @@ class AppSpec(Value, kw_only=True):
                 value = getattr(one, key)
                 if value and (one is self.placement or value != getattr(self.placement, key)):
                     yield f"{section}.{key}", (value,) if isinstance(value, str) else value
+
+    @property
+    def is_service(self) -> bool:
+        """True if it has no end of its own."""
+        return self.kind is Kind.SERVICE
+
+    @property
+    def main_roles(self) -> tuple[RoleSpec, ...]:
+        """The roles that are no ``[service NAME]``."""
+        return tuple(role for role in self.roles if not role.keep_running)
+
+    def total_of(self, role: RoleSpec) -> int:
+        """Return NUM_CONTAINERS as the containers of a role see it: those of a ``[service NAME]`` count only there."""
+        return self.containers if role.keep_running else sum(one.instances for one in self.main_roles)
+
+    def network_of(self, role: RoleSpec) -> str | None:
+        """Return Docker's network mode of the containers of a role; None: as the operator configured it.
+
+        The ports of a ``[service NAME]`` are those of its host, whatever network the others have.
+        """
+        if role.keep_running and needing_host_network((role,), self.docker_image, services=True) is not None:
+            return "host"
+        return self.network
 
     @property
     def has_roster(self) -> bool:
@@ -727,11 +851,12 @@ class Secrets(Value, kw_only=True):
 
 
 def gangs_of(roles: Sequence[RoleSpec], gang: Gang) -> tuple[tuple[RoleSpec, ...], ...]:
-    """Return the sets of roles whose payloads start together, in the order of the roles.
+    """Return the sets of roles whose payloads start together, in the order of the roles; no ``[service NAME]`` does.
 
     With `Gang.ALL` a role that waits until another one is done is a gang of its own, and so is one that depends on such
     a role: the others cannot wait for it.
     """
+    roles = [role for role in roles if not role.keep_running]
     if gang is Gang.NONE:
         return ()
     if gang is Gang.ROLE:
@@ -750,18 +875,31 @@ def deciding_roles(roles: Sequence[RoleSpec], success: Sequence[str]) -> tuple[R
     return tuple(role for role in roles if (role.name in success if success else not role.service))
 
 
-def needing_host_network(roles: Sequence[RoleSpec], docker_image: str | None) -> RoleSpec | None:
+def needing_host_network(
+    roles: Sequence[RoleSpec], docker_image: str | None, *, services: bool = False
+) -> RoleSpec | None:
     """Return the first role with ports in Docker: what others reach on them are ports of its host.
 
     Args:
         roles: of the application.
         docker_image: of those that have no own image; None: they are not in Docker.
+        services: also ``[service NAME]``, which have a network of their own (`AppSpec.network_of`).
     """
-    return next((role for role in roles if role.ports and (role.docker_image or docker_image)), None)
+    in_docker = (role for role in roles if role.ports and (role.docker_image or docker_image))
+    return next((role for role in in_docker if services or not role.keep_running), None)
+
+
+NO_BOARD = "is for programs that write into one workspace: not with kind=service, nor in a sweep (dlapp-board shows it)"
+NOT_IN_SERVICE = "is not possible with kind=service, whose programs have no end after which there is something to store"
 
 
 def problems_between(
-    roles: Sequence[RoleSpec], *, gang: Gang, success: Sequence[str], failure: ContainerFailure
+    roles: Sequence[RoleSpec],
+    *,
+    gang: Gang,
+    success: Sequence[str],
+    failure: ContainerFailure,
+    kind: Kind = Kind.BATCH,
 ) -> Iterator[tuple[str, str]]:
     """Find what is wrong between the roles of an application: each time the key of a properties file, and the problem.
 
@@ -770,6 +908,7 @@ def problems_between(
         gang: `AppSpec.gang`.
         success: `AppSpec.success`.
         failure: `AppSpec.on_container_failure`.
+        kind: `AppSpec.kind`.
     """
     by_name = {role.name: role for role in roles}
     if (count := sum(role.instances for role in roles)) > MAX_CONTAINERS:
@@ -781,26 +920,53 @@ def problems_between(
     for role in roles:
         for one in role.depends_on:
             if one.role not in by_name:
-                yield f"role {role.name}.depends_on", _no_role(one.role, by_name)
+                yield f"{role.section}.depends_on", _no_role(one.role, by_name)
             elif one.until is Until.DONE and by_name[one.role].service:
                 problem = f"role {one.role} is a service, which is ended with the others and never done before"
-                yield f"role {role.name}.depends_on", problem
+                yield f"{role.section}.depends_on", problem
     for cycle in _cycles({role.name: [one.role for one in role.depends_on] for role in roles}):
-        yield f"role {cycle[0]}.depends_on", f"the roles wait for each other: {' -> '.join((*cycle, cycle[0]))}"
+        yield (
+            f"{by_name[cycle[0]].section}.depends_on",
+            f"the roles wait for each other: {' -> '.join((*cycle, cycle[0]))}",
+        )
     for name in success:
         if name not in by_name:
             yield "application.success", _no_role(name, by_name)
         elif by_name[name].service:
             yield "application.success", f"role {name} is a service, which does not decide"
-    if not success and roles and all(role.service for role in roles):
-        yield "application.success", "every role is a service, so none decides"
+    if kind is Kind.SERVICE:
+        if not all(role.keep_running for role in roles):
+            yield "application.kind", "is service, and such an application has a [service NAME] and no other program"
+        if failure is ContainerFailure.CONTINUE:
+            yield "application.on_container_failure", "has no effect with kind=service, whose programs start again"
+    elif not success and roles and all(role.service for role in roles):
+        hint = "; an application of services alone has kind=service" if any(one.keep_running for one in roles) else ""
+        yield "application.success", f"every role is a service, so none decides{hint}"
+    if kind is Kind.BATCH:
+        for role in roles:
+            if role.max_idle_s is not None:
+                problem = "is for kind=service in [application]; in another application a service ends with it"
+                yield f"{role.section}.max_idle", problem
     gangs = gangs_of(roles, gang)
     if failure is ContainerFailure.CONTINUE and gangs:
         problem = f"is continue, but the containers of {gangs[0][0].name} only work together"
         yield "application.on_container_failure", f"{problem} (gang={gang.value}; with gang=none each is on its own)"
     for role in roles:
         if role.on_failure is RoleFailure.RESTART_GANG and not gangs:
-            yield f"role {role.name}.on_failure", "is restart_gang, and with gang=none there is no gang"
+            yield f"{role.section}.on_failure", "is restart_gang, and with gang=none there is no gang"
+
+
+def problems_with_links(links: Sequence[QuickLink], roles: Sequence[RoleSpec]) -> Iterator[tuple[str, str]]:
+    """Find links to what there is not: each time the key of a properties file, and the problem."""
+    by_name = {role.name: role for role in roles}
+    if len(links) > MAX_LINKS:
+        yield f"application.link.{links[-1].name}", f"is one of {len(links)} links, the maximum is {MAX_LINKS}"
+    for one in links:
+        if one.role not in by_name:
+            yield f"application.link.{one.name}", _no_role(one.role, by_name)
+        elif one.port is None and one.place >= (ports := by_name[one.role].ports):
+            problem = f"is on port number {one.place + 1} of role {one.role}, which has ports={ports}"
+            yield f"application.link.{one.name}", problem
 
 
 def checkpoint_problem(writer: str | None, roles: Sequence[RoleSpec], *, is_gang: bool) -> str:

@@ -33,7 +33,7 @@ from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
 from dlapp.am.settlement import OutputSettlement
-from dlapp.am.view import container_of, for_strangers, service_urls
+from dlapp.am.view import container_of, for_strangers
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
@@ -700,7 +700,7 @@ class Loop:
             begin_ms, end_ms = time_axis(view, now_ms)
             curves = usage_curves(usage_history.of(self._state).containers, begin_ms, end_ms)
             extras = Extras(curves=curves, length_s=(end_ms - begin_ms) / 1000)
-        return page(view, now_ms, extras, Live(refreshes=refreshes, services=service_urls(self._state)))
+        return page(view, now_ms, extras, Live(refreshes=refreshes))
 
     def _view(self) -> ApplicationView:
         return view_of(self._state, self._control.page_url, self._wait)

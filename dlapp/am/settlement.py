@@ -292,7 +292,7 @@ class OutputSettlement:
             output: whose parts are wanted.
             stray: only those with this `StoredOutput.stray`; None: all.
         """
-        named = {}
+        named, roles = {}, self._spec.main_roles
         for part in parts:
             location = commit.part_location(output.target, self._application_id, part.place)
             if any(
@@ -301,9 +301,9 @@ class OutputSettlement:
             ):
                 if part.trial:
                     name = str(part.index)
-                elif self._spec.containers == 1:
+                elif sum(role.instances for role in roles) == 1:
                     name = ""
-                elif len(self._spec.roles) == 1:
+                elif len(roles) == 1:
                     name = str(part.index)
                 else:
                     name = f"{part.role}_{part.role_index}"

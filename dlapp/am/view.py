@@ -6,7 +6,9 @@ change, the last value is used again.
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterator
 
 from dlapp.am import causes
 from dlapp.am.decisions.dependencies import is_met
@@ -15,11 +17,22 @@ from dlapp.am.decisions.gangs.checkpoints import can_be_resumed
 from dlapp.am.decisions.start_gate import closed_text
 from dlapp.am.decisions.usage import receipts
 from dlapp.am.decisions.verdict import of_end, of_result, ranges
+from dlapp.am.model.demand import Role
 from dlapp.am.model.gate import MAX_RESTARTS, Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Phase
-from dlapp.report import ApplicationView, ContainerView, FinalStatus, IdleGpus, RestartView, State
+from dlapp.report import (
+    TENSORBOARD,
+    ApplicationView,
+    ContainerView,
+    FinalStatus,
+    IdleGpus,
+    LinkView,
+    RestartView,
+    State,
+)
+from dlapp.roster import Member
 from dlapp.spec import Until
 from dlapp.start_conditions import release_text
 from dlapp.system.waits import SHOWN_AFTER_S
@@ -27,8 +40,9 @@ from dlapp.value import replace
 from dlapp.waiting import DEPENDENCY, GANG_PARTIAL, HELD, SERVICE_AWAY, STARTING, ContainerAsk, Waiting, first_of
 
 _UNTIL = {Until.STARTED: "", Until.READY: " (ready)", Until.DONE: " (done)"}
-MOST_SERVICES = 50
-"""As many links to services are shown."""
+MOST_LINKS = 50
+"""As many links to services and other pages are shown."""
+_HOST = re.compile(r"[A-Za-z0-9._:-]{1,255}", re.ASCII)
 SHOWN_MS = int(SHOWN_AFTER_S * 1000)
 _ON_THE_WAY = (Phase.STARTING, Phase.PULLING, Phase.UNPACKING, Phase.FETCHING, Phase.LEASING)
 
@@ -92,6 +106,7 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         usable_gpus=dict(state.devices.usable) if any(one.gcores for one in asks) else {},
         idle=_idle(state),
         restarts=tuple(_restarts(state)),
+        links=links_of(state),
     )
 
 
@@ -101,24 +116,73 @@ def container_of(state: ApplicationState, index: int) -> ContainerView | None:
     return None if instance is None or instance.last is None else _container(instance, instance.last)
 
 
-def service_urls(state: ApplicationState) -> list[tuple[str, str]]:
-    """Return names and URLs of the ports of services that run, which are perhaps web pages."""
+def links_of(state: ApplicationState) -> tuple[LinkView, ...]:
+    """Return the pages that containers serve which run: the ports of services, and the links of the file."""
     found = []
-    for index, one in sorted(state.roster.members.items()):
-        container = state.instances[index].container
-        if state.instances[index].role.service and container is not None and container.phase is Phase.RUNNING:
-            host = f"[{one.address}]" if ":" in one.address else one.address
-            found += [(f"{one.role} {one.role_index}", f"http://{host}:{port}/") for port in one.ports]
-    return found[:MOST_SERVICES]
+    for role in state.roles:
+        if role.spec.service and role.spec.ports:
+            for one, member, _ in _serving(state, role):
+                if member is not None:
+                    url = f"http://{_in_url(member.address)}:{{}}/"
+                    found += [
+                        _link(one, f"{one.role.name} {one.role_index}", url.format(port)) for port in member.ports
+                    ]
+    by_name = {role.spec.name: role for role in state.roles}
+    for link in state.spec.links:
+        role = by_name[link.role]
+        for one, member, container in _serving(state, role):
+            port = link.port
+            if port is None and member is not None:
+                port = member.ports[link.place]
+            if port is not None and _HOST.fullmatch(container.host):
+                # What listens on one machine alone often does so on the loopback interface.
+                host = "localhost" if state.single_node else _in_url(container.host)
+                name = link.name if role.spec.instances == 1 else f"{link.name} {one.role_index}"
+                found.append(_link(one, name, f"http://{host}:{port}{link.path}"))
+    return (*_board(state), *found[:MOST_LINKS])
+
+
+def _board(state: ApplicationState) -> Iterator[LinkView]:
+    index = state.spec.board_index
+    container = state.instances[index].container if index is not None else None
+    if index is None or container is None or container.phase is not Phase.RUNNING or (one := container.board) is None:
+        return
+    url = f"http://{_in_url(one.address)}:{one.port}{one.path}" if one.port else ""
+    if url or one.problem:
+        yield LinkView(name=TENSORBOARD, url=url, container=index, secret=True, problem=one.problem)
+
+
+def _serving(state: ApplicationState, role: Role) -> Iterator[tuple[Instance, Member | None, Container]]:
+    """Return the first instances of a role whose payloads run, each with its place, where that is known."""
+    count = 0
+    for index in role.indexes:
+        one = state.instances[index]
+        if one.container is not None and one.container.phase is Phase.RUNNING and count < MOST_LINKS:
+            count += 1
+            place = state.roster.members.get(index)
+            yield one, place if state.roster.places.get(index) is one.container else None, one.container
+
+
+def _link(instance: Instance, name: str, url: str) -> LinkView:
+    payload = instance.container.payload if instance.container is not None else None
+    is_ready = payload is not None and payload.ready
+    ready = is_ready if instance.role.ready or is_ready else None
+    return LinkView(name=name, url=url, container=instance.index, ready=ready)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def for_strangers(view: ApplicationView) -> ApplicationView:
-    """Return what a client without a token may see: no causes of failures, which quote what a program printed."""
+    """Return what a client without a token may see: no causes of failures, which quote what a program printed, and no
+    addresses by which everybody could see what is for the owner."""
     containers = tuple(
         replace(one, diagnosis=None, earlier=tuple(replace(each, diagnosis=None) for each in one.earlier))
         for one in view.containers
     )
-    return replace(view, diagnosis=None, containers=containers, restarts=())
+    links = tuple(one for one in view.links if not one.secret)
+    return replace(view, diagnosis=None, containers=containers, restarts=(), links=links)
 
 
 def _restarts(state: ApplicationState) -> list[RestartView]:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin
     from dlapp.launcher.overrides import Overrides
     from dlapp.node_policy import RegistryPolicy
+    from dlapp.locations import HdfsPlace
     from dlapp.report import ApplicationView
     from dlapp.spec import AppSpec, Submission
     from dlapp.usage import UsageHistory
@@ -296,6 +297,10 @@ class Client(Closeable):
         """
         application_id = self._id(application_id)
         return self._on(application_id).submission(application_id)
+
+    def hdfs_of(self, application_id: AnyApplication) -> HdfsPlace | None:
+        """Return the HDFS with which the locations of an application are read; None: none is configured."""
+        return self._on(self._id(application_id)).info().hdfs
 
     def list_json(
         self,
@@ -919,16 +924,22 @@ class Client(Closeable):
         from dlapp.node_policy import node_policy
 
         policy = node_policy()  # where it is refused no program runs, in Docker or not
-        if spec.network is None or spec.docker_image is None:
+        in_docker = [role for role in spec.roles if spec.image_of(role) is not None]
+        networks = list(dict.fromkeys(filter(None, map(spec.network_of, in_docker))))
+        if not networks:
             return ""
         from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
         from dlapp.runtime.container import forbidden_network, missing_network
 
-        try:
-            missing = missing_network(Dockerd(self.config.runtime.docker.host, DOCKER_S), spec.network)
-        except (DockerRefused, DockerSilent):
-            missing = ""  # dockerd may answer by the time the application starts
-        return missing or forbidden_network(policy.docker, spec.network)
+        dockerd = Dockerd(self.config.runtime.docker.host, DOCKER_S)
+        for network in networks:
+            try:
+                missing = missing_network(dockerd, network)
+            except (DockerRefused, DockerSilent):
+                missing = ""  # dockerd may answer by the time the application starts
+            if problem := missing or forbidden_network(policy.docker, network):
+                return problem
+        return ""
 
     def _registries(self) -> RegistryPolicy | None:
         """Return the rules for registries where containers run; None: they are not known here."""

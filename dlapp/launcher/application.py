@@ -20,7 +20,7 @@ from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
 from dlapp.idle_guard import IdleGuard
-from dlapp.launcher.keys import CACHE, ENV, MOST_ARGUMENT_BYTES, check_variable
+from dlapp.launcher.keys import CACHE, ENV, LINK, MOST_ARGUMENT_BYTES, OF_ROLES, check_variable, read_link
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.properties import MOST_BYTES, Faults, Line, Properties, Setting, read_properties
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
@@ -32,16 +32,22 @@ from dlapp.spec import (
     DEFAULT_KILL_GRACE_S,
     DEFAULT_OUTPUT_PATIENCE_S,
     DEFAULT_SERVICE_PATIENCE_S,
+    NO_BOARD,
+    NOT_IN_SERVICE,
+    READY_BY_PORT,
+    READY_BY_REPORT,
     AppSpec,
     CheckpointSpec,
     ContainerFailure,
     Framework,
     Gang,
     InputSpec,
+    Kind,
     OnFailure,
     OutputSpec,
     PayloadCache,
     Placement,
+    QuickLink,
     Resources,
     RoleFailure,
     RoleSpec,
@@ -52,6 +58,7 @@ from dlapp.spec import (
     deciding_roles,
     needing_host_network,
     problems_between,
+    problems_with_links,
     problems_with_sweep,
 )
 from dlapp.storage.glob import split_pattern
@@ -152,6 +159,7 @@ class _SpecProperties(Properties):
     def __init__(self, source: UnresolvedSpec) -> None:
         spec = source.spec
         application = {
+            "kind": spec.kind.value,
             "username": spec.username,
             "appname": spec.appname,
             "user_dev_workspace_path": spec.workspace or None,
@@ -166,7 +174,7 @@ class _SpecProperties(Properties):
         }
         values: dict[str, dict[str, Any]] = {"application": application}
         for role in spec.roles:
-            values[f"role {role.name}"] = {
+            values[role.section] = {
                 "script": role.script,
                 "command": role.command,
                 "docker_image": role.docker_image,
@@ -281,7 +289,7 @@ def _never_started(properties: Properties, spec: AppSpec) -> Iterator[str]:
     for role in spec.roles:
         awaited = {one.role for one in role.depends_on if one.until is Until.DONE}
         if awaited and role.name not in deciding and deciding <= awaited:
-            where = f"{properties.place(f'role {role.name}', 'depends_on')}: role {role.name}.depends_on"
+            where = f"{properties.place(role.section, 'depends_on')}: {role.section}.depends_on"
             names = " and ".join(sorted(deciding))
             yield f"{WARNING}{where}: the application ends with {names} (success), so {role.name} never starts"
 
@@ -291,7 +299,7 @@ def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Reso
     faults = Faults(properties.path)
     by_section = {"application": (spec.env, source.env)}
     for role in spec.roles:
-        by_section[f"role {role.name}"] = role.env, source.role_env.get(role.name, {})
+        by_section[role.section] = role.env, source.role_env.get(role.name, {})
     for section, (names, values) in by_section.items():
         for name, value in values.items():
             try:
@@ -486,16 +494,22 @@ class _Maker:
         gang = Gang(get("gang", "all" if together else "none"))
         success = get("success", frameworks.success(framework, roles))
         failure = ContainerFailure(get("on_container_failure", "stop"))
+        kind, links = Kind(get("kind", "batch")), self._links()
         for where, problem in (
-            *problems_between(roles, gang=gang, success=success, failure=failure),
+            *problems_between(roles, gang=gang, success=success, failure=failure, kind=kind),
+            *problems_with_links(links, roles),
             *frameworks.problems(framework, roles, gang=gang, success=success),
         ):
             section, _, key = where.partition(".")
             self.faults.add(self.properties.line(section, key), where, problem)
+        if kind is Kind.SERVICE:
+            for section in (*self._sections("to_hdfs"), *self._sections("checkpoint"), *self._sections("sweep")):
+                self.faults.add(self.properties.line(section), section, NOT_IN_SERVICE)
         inputs = [one for name in self._sections("from_hdfs") if (one := self._input(name))]
         outputs = [out for name in self._sections("to_hdfs") if (out := self._output(name, workspace))]
         self._check_overlaps(inputs, outputs, workspace)
         checkpoint = self._checkpoint(outputs, roles, gang)
+        tensorboard = self._tensorboard(outputs, checkpoint, kind)
         sweep = self._sweep(roles, gang, framework, checkpoint, env)
         grace_s, network = self._kill_grace_s(), self._network(roles)
         if self.faults:
@@ -541,6 +555,9 @@ class _Maker:
                 requeue=get("requeue", False),
                 framework=framework,
                 success=success,
+                kind=kind,
+                links=links,
+                tensorboard=tensorboard,
             )
         except SpecError as refused:
             add_refusal(self.faults, self.properties, refused)
@@ -553,8 +570,8 @@ class _Maker:
     def _fault(self, section: str, key: str, problem: object) -> None:
         self.faults.add(self.properties.line(section, key), f"{section}.{key}", problem)
 
-    def _sections(self, kind: str) -> list[str]:
-        return [section for section in self.properties.sections if section.partition(" ")[0] == kind]
+    def _sections(self, *kinds: str) -> list[str]:
+        return [section for section in self.properties.sections if section.partition(" ")[0] in kinds]
 
     # ---- [application] ----
 
@@ -637,6 +654,26 @@ class _Maker:
             caches.append(one)
         return tuple(caches)
 
+    def _tensorboard(self, outputs: Sequence[OutputSpec], checkpoint: CheckpointSpec | None, kind: Kind) -> str:
+        """Return the directory that TensorBoard reads: the one that is named, else the first output, else the
+        checkpoint's; empty: there is to be none."""
+        key, wanted = "tensorboard", self._application("tensorboard", False)
+        if not wanted:
+            return ""
+        if kind is Kind.SERVICE or "sweep" in self.properties.sections:
+            self._fault("application", key, NO_BOARD)
+        elif isinstance(wanted, str):
+            return os.path.normpath(wanted) if self._is_inside_workspace("application", key, wanted) else ""
+        elif outputs or checkpoint is not None:
+            return outputs[0].output_path if outputs or checkpoint is None else checkpoint.path
+        elif not self._sections("to_hdfs", "checkpoint"):
+            self._fault("application", key, "is true, and there is no [to_hdfs]; name a directory of the workspace")
+        return ""
+
+    def _links(self) -> tuple[QuickLink, ...]:
+        keys = [key for key in self.properties.sections.get("application", {}) if key.startswith(LINK)]
+        return tuple(read_link(key.removeprefix(LINK), self._application(key)) for key in keys)
+
     def _pass_env(self, env: dict[str, str]) -> None:
         """Add the variables that the file passes on from the submitter's environment."""
         for name in self._application("pass_env", ()):
@@ -661,13 +698,14 @@ class _Maker:
 
     def _network(self, roles: Sequence[RoleSpec]) -> str | None:
         network: str | None = self._application("network")
-        with_ports = needing_host_network(roles, self._application("docker_image"))
+        all_serve = all(role.keep_running for role in roles)
+        with_ports = needing_host_network(roles, self._application("docker_image"), services=all_serve)
         if with_ports is not None:
             if network not in (None, "host"):
                 problem = f"is {network}; the ports of role {with_ports.name} can be reached only with host"
                 self._fault("application", "network", problem)
             return "host"
-        if any(self.properties.value(one, "docker_image") for one in ("application", *self._sections("role"))):
+        if any(self.properties.value(one, "docker_image") for one in ("application", *self._sections(*OF_ROLES))):
             return network or self.config.runtime.docker.network
         if network not in (None, "host"):
             problem = f"is {network}, but without docker_image the script is a process of the machine, with its network"
@@ -682,9 +720,43 @@ class _Maker:
             self._fault("application", "kill_grace", problem)
         return min(DEFAULT_KILL_GRACE_S, most_s) if grace_s is None else grace_s
 
-    # ---- [resources], [role NAME] ----
+    # ---- [resources], [role NAME], [service NAME] ----
 
     def _roles(self, workspace: str | None, framework: Framework) -> list[RoleSpec]:
+        """Return the roles that can be made, and after them the services."""
+        is_service = self._application("kind") == Kind.SERVICE.value and not self._sections("role")
+        roles = [] if is_service else self._main_roles(workspace, framework)
+        return [*roles, *(role for section in self._sections("service") if (role := self._service(section, workspace)))]
+
+    def _service(self, section: str, workspace: str | None) -> RoleSpec | None:
+        get = self.properties.value
+        ports: int = get(section, "ports", 1)
+        script = self._script(section, "script", workspace)
+        if script is None and get(section, "command") is None:
+            return None  # that is known already
+        try:
+            return RoleSpec(
+                name=_name_of(section),
+                instances=get(section, "instances", 1),
+                resources=self._resources(section),
+                script=script,
+                command=get(section, "command"),
+                args=get(section, "args"),
+                docker_image=get(section, "docker_image"),
+                env=tuple(self._env_of(section)),
+                placement=self._own_placement(section),
+                depends_on=get(section, "depends_on", ()),
+                service=True,
+                ports=ports,
+                keep_running=True,
+                ready=get(section, "ready", READY_BY_PORT if ports else READY_BY_REPORT),
+                max_idle_s=get(section, "max_idle"),
+            )
+        except SpecError as refused:
+            add_refusal(self.faults, self.properties, refused)
+            return None
+
+    def _main_roles(self, workspace: str | None, framework: Framework) -> list[RoleSpec]:
         """Return the roles that can be made; one, the worker, where the file has no ``[role NAME]``."""
         services = frameworks.services(framework)
         get, defaults = self.properties.value, self.config.defaults
@@ -724,7 +796,7 @@ class _Maker:
 
     def role_env(self) -> dict[str, dict[str, str]]:
         """Return for each role that has variables of its own their values; options of the command win."""
-        found = {_name_of(section): self._env_of(section) for section in self._sections("role")}
+        found = {_name_of(section): self._env_of(section) for section in self._sections(*OF_ROLES)}
         return {name: env for name, env in found.items() if env}
 
     def _env_of(self, section: str) -> dict[str, str]:

@@ -70,15 +70,18 @@ class WorldCheck:
         network = self.spec.network
         said = self.properties.value("application", "network")
         if problem:
-            role = needing_host_network(self.spec.roles, self.spec.docker_image)
+            role = needing_host_network(self.spec.roles, self.spec.docker_image, services=True)
             if role is not None:
+                network = self.spec.network_of(role)
                 where = f", without which the ports of role {role.name} cannot be reached"
             else:
                 where = " (runtime.docker.network)" if said is None else ""
             self._fault("application", "network", f"is {network}{where}: {problem}")
-        elif self.spec.containers > 1 and said is None and network not in (None, "host"):
+            return
+        count = sum(one.instances for one in self.spec.main_roles)
+        if count > 1 and said is None and network not in (None, "host"):
             self.note(
-                f"the {self.spec.containers} containers are in Docker's network {network} and do not reach each other "
+                f"the {count} containers are in Docker's network {network} and do not reach each other "
                 f"as in host, the earlier default; set network=host in [application] if they must, else "
                 f"network={network}"
             )
@@ -101,7 +104,7 @@ class WorldCheck:
         keys = {}
         for role in self.spec.roles:
             if script := self.spec.program_of(role).script:
-                own = (f"role {role.name}", "script")
+                own = (role.section, "script")
                 keys[own if role.script is not None else ("application", "user_shell_script")] = script
         packed = {entry.name for entry in self.scan.entries}
         for (section, key), script in keys.items():

@@ -20,7 +20,13 @@ from dlapp.spec import (
     MAX_PREVIOUS,
     MAX_RETRIES,
     MIN_CHECKPOINT_EVERY_S,
+    READY_BY_HTTP,
+    READY_BY_PORT,
+    READY_BY_REPORT,
+    URL_PATH,
     Dependency,
+    Kind,
+    QuickLink,
     Until,
     check_cache_path,
     check_env_name,
@@ -49,6 +55,8 @@ NOT_BUILT = "is not built yet"
 ENV = "env."
 CACHE = "cache."
 """Keys of ``[application]`` that begin so set a variable each."""
+LINK = "link."
+"""Keys of ``[application]`` that begin so are a link each."""
 GRID = "grid."
 RANDOM = "random."
 """Keys of ``[sweep]`` that begin so are a parameter each."""
@@ -60,6 +68,7 @@ _LIST_SEPARATORS = re.compile(r"[,\n]")
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,500}", re.ASCII)
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_LINK = re.compile(r"([^:/]*):(?:port([1-9][0-9]?)?|([0-9]{1,5}))(/.*)?", re.ASCII | re.DOTALL)
 SECTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
 
 
@@ -196,6 +205,46 @@ def _priority(text: str) -> int:
     return read_count(text, 0)
 
 
+def _tensorboard(text: str) -> str | bool:
+    """Return a path, or whether there is to be a TensorBoard at all."""
+    try:
+        return read_boolean(text)
+    except ValueError:
+        return text
+
+
+def _kind(text: str) -> str:
+    return read_choice(text, [one.value for one in Kind])
+
+
+def _ready(text: str) -> str:
+    if text.startswith(READY_BY_HTTP):
+        if not URL_PATH.fullmatch(text[len(READY_BY_HTTP) :]):
+            raise ValueError(f"{shown(text)} is not http: and the path of a URL, such as http:/health")
+        return text
+    if text not in (READY_BY_PORT, READY_BY_REPORT):
+        hint = nearest(text, (READY_BY_PORT, READY_BY_REPORT)) if ":" not in text else "http is followed by :/PATH"
+        raise ValueError(f"{shown(text)} is neither port, report nor http:/PATH; {hint}")
+    return text
+
+
+def read_link(name: str, text: str) -> QuickLink:
+    """Return the link that a key ``link.NAME`` describes.
+
+    Raises:
+        ValueError: it describes none; the message is the problem.
+    """
+    if (found := _LINK.fullmatch(text)) is None:
+        raise ValueError(
+            f"{shown(text)} is not ROLE:PORT/path, where PORT is a number, or port, port2, ... of the role"
+        )
+    role, place, port, path = found.groups()
+    try:
+        return QuickLink(name, role, int(port) if port else None, int(place or 1) - 1, path or "/")
+    except SpecError as refused:
+        raise ValueError(refused.problem) from None
+
+
 def _containers(text: str) -> int:
     return read_count(text, 1, 100_000)
 
@@ -328,6 +377,7 @@ _UNBUILT = PropertyKey(_not_built, lines=True, may_be_empty=True)
 
 SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
     "application": {
+        "kind": PropertyKey(_kind),
         "username": PropertyKey(_username),
         "appname": PropertyKey(_text, required=True, keeps_quotes=True),
         "docker_image": PropertyKey(_image),
@@ -360,6 +410,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "notify": PropertyKey(read_events, lines=True),
         "after": PropertyKey(read_after, lines=True, may_be_empty=True),
         "hold": PropertyKey(read_boolean),
+        "tensorboard": PropertyKey(_tensorboard),
         "requeue": PropertyKey(read_boolean),
     },
     "resources": {
@@ -393,6 +444,23 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "depends_on": PropertyKey(_dependencies, lines=True),
         "service": PropertyKey(read_boolean),
         "ports": PropertyKey(_ports),
+    },
+    "service": {
+        "instances": PropertyKey(_containers),
+        "script": PropertyKey(_text),
+        "command": PropertyKey(_command, lines=True),
+        "args": PropertyKey(_words, lines=True, may_be_empty=True),
+        "memory": PropertyKey(read_memory_mib),
+        "vcores": PropertyKey(_vcores),
+        "gcores": PropertyKey(_gcores),
+        "docker_image": PropertyKey(_image),
+        "nodes": PropertyKey(_nodes, lines=True),
+        "exclude_nodes": PropertyKey(_nodes, lines=True),
+        "node_label": PropertyKey(_label),
+        "depends_on": PropertyKey(_dependencies, lines=True),
+        "ports": PropertyKey(_ports),
+        "ready": PropertyKey(_ready),
+        "max_idle": PropertyKey(_max_runtime_s),
     },
     "from_hdfs": {
         "hdfs": PropertyKey(_locations, required=True, lines=True),
@@ -456,6 +524,12 @@ SYNONYMS = {
         ("application.after", "dependency dependson depends waitfor"),
         ("application.hold", "held begin"),
         ("application.username", "user owner"),
+        ("application.tensorboard", "board tb logdir"),
+        ("application.kind", "type apptype jobtype applicationtype"),
+        ("application.link.NAME", "link links quicklink quicklinks url urls"),
+        ("service.ready", "readiness readinessprobe healthcheck health probe"),
+        ("service.max_idle", "idletimeout maxidletime idle culltimeout shutdownafter"),
+        ("service.ports", "port"),
         ("resources.containers", "instances replicas workers tasks ntasks numcontainers count parallelism"),
         ("resources.memory", "mem ram memorymb memorymib memorylimit"),
         ("resources.vcores", "cpu cpus cores vcpus vcpu ncpus numcpus threads"),
@@ -490,14 +564,20 @@ SECTION_SYNONYMS = {"app": "application", "job": "application", "input": "from_h
     "search": "sweep",
     "tune": "sweep",
     "hyperparameters": "sweep",
+    "services": "service",
+    "server": "service",
+    "serve": "service",
 }
 
-NAMED = ("role", "from_hdfs", "to_hdfs")
-"""Sections that may stand several times, each with another NAME: ``[from_hdfs train]``. A role has one."""
+NAMED = ("role", "service", "from_hdfs", "to_hdfs")
+"""Sections that may stand several times, each with another NAME: ``[from_hdfs train]``."""
+OF_ROLES = ("role", "service")
+"""Those that describe a role, and always have a NAME."""
 
 REQUIRED_SECTIONS = ("application",)
 ENV_KEY = PropertyKey(check_variable, lines=True, may_be_empty=True)
 CACHE_KEY = PropertyKey(_cache_path)
+LINK_KEY = PropertyKey(_text)
 GRID_KEY = PropertyKey(read_values, lines=True, keeps_quotes=True)
 RANDOM_KEY = PropertyKey(read_distribution, lines=True, keeps_quotes=True)
 
@@ -505,10 +585,10 @@ RANDOM_KEY = PropertyKey(read_distribution, lines=True, keeps_quotes=True)
 def key_of(section: str, name: str) -> PropertyKey | None:
     """The key ``name`` of a section (``from_hdfs train``); None: there is none of this name."""
     kind = section.partition(" ")[0]
-    if kind in ("application", "role") and name.startswith(ENV):
+    if kind in ("application", *OF_ROLES) and name.startswith(ENV):
         return ENV_KEY
-    if kind == "application" and name.startswith(CACHE):
-        return CACHE_KEY
+    if kind == "application" and name.startswith((CACHE, LINK)):
+        return CACHE_KEY if name.startswith(CACHE) else LINK_KEY
     if kind == "sweep" and name.startswith((GRID, RANDOM)):
         return GRID_KEY if name.startswith(GRID) else RANDOM_KEY
     return SECTIONS[kind].get(name)
@@ -518,11 +598,11 @@ def names_of(section: str) -> list[str]:
     """The keys that a section may have, those that are not built yet left out."""
     kind = section.partition(" ")[0]
     names = [name for name, key in SECTIONS[kind].items() if key is not _UNBUILT]
-    if kind in ("application", "role"):
+    if kind in ("application", *OF_ROLES):
         names.append(f"{ENV}NAME")
     if kind == "sweep":
         names += [f"{GRID}NAME", f"{RANDOM}NAME"]
-    return [*names, f"{CACHE}NAME"] if kind == "application" else names
+    return [*names, f"{CACHE}NAME", f"{LINK}NAME"] if kind == "application" else names
 
 
 def nearest_section(kind: str) -> str:
@@ -542,12 +622,12 @@ def nearest_key(section: str, name: str) -> str:
     kind = section.partition(" ")[0]
     if f"{name.lower()}s" in SECTIONS.get(kind, {}):
         return f"the nearest is {name.lower()}s"  # as container in [resources], which elsewhere is an image
-    if kind == "role" and name.lower() in ROLE_KEYS:
+    if kind in OF_ROLES and name.lower() in ROLE_KEYS:
         return f"use {ROLE_KEYS[name.lower()]}"
     folded = re.sub(r"[\s_.-]", "", name[:100].lower())
     if (right := SYNONYMS.get(folded)) is not None:
         of, _, key = right.partition(".")
-        if kind == "role" and (own := ROLE_KEYS.get(key, key)) in SECTIONS[kind]:
+        if kind in OF_ROLES and (own := ROLE_KEYS.get(key, key)) in SECTIONS[kind]:
             return f"use {own}"
         if not kind:
             return f"use {right}"

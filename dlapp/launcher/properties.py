@@ -23,7 +23,10 @@ from dlapp.launcher.keys import (
     ENV_KEY,
     GRID,
     GRID_KEY,
+    LINK,
+    LINK_KEY,
     NAMED,
+    OF_ROLES,
     RANDOM,
     RANDOM_KEY,
     REQUIRED_SECTIONS,
@@ -32,11 +35,13 @@ from dlapp.launcher.keys import (
     key_of,
     nearest_key,
     nearest_section,
+    read_link,
     read_value,
+    without_quotes,
 )
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides, quoted_words
 from dlapp.serialization import from_json, to_json
-from dlapp.spec import check_cache_name, check_env_name, check_parameter_name, check_role_name
+from dlapp.spec import Kind, check_cache_name, check_env_name, check_parameter_name, check_role_name
 from dlapp.system.text import shown
 from dlapp.value import Value, field, replace
 
@@ -225,10 +230,10 @@ def _overridden(properties: Properties, overrides: Overrides, faults: Faults) ->
     option = overrides.names.settings
     for name, value in overrides.settings.items():
         section, _, key = name.partition(".")
-        if section == "role" and key:
-            section, _, key = key.partition(".")
-            section = f"role {section}"
-        if section.startswith("role ") and section not in sections:
+        if section in OF_ROLES and key:
+            name_of_role, _, key = key.partition(".")
+            section = f"{section} {name_of_role}"
+        if _is_of_role(section) and section not in sections:
             faults.add(option, _plain(name), f"there is no [{_plain(section)}] in the file")
             continue
         if not key and section not in SECTIONS:
@@ -349,11 +354,12 @@ def _known_section(words: list[str], line: Line, faults: Faults) -> str | None:
     if kind not in SECTIONS:
         faults.add_unknown(line, _plain(section), "is not a section", partial(nearest_section, kind))
         return None
-    if kind == "role":
+    if kind in OF_ROLES:
         try:
             check_role_name(section, " ".join(names))
         except SpecError as refused:
-            faults.add(line, _plain(section), refused.problem if names else "needs a name: [role worker]")
+            example = "[role worker]" if kind == "role" else "[service board]"
+            faults.add(line, _plain(section), refused.problem if names else f"needs a name: {example}")
             return None
         return section
     if names and (kind not in NAMED or len(names) > 1 or not SECTION_NAME.fullmatch(names[0])):
@@ -378,6 +384,8 @@ def _checked(properties: Properties, faults: Faults) -> Properties:
                     check_env_name(where, name.removeprefix(ENV))
                 elif key is CACHE_KEY:
                     check_cache_name(where, name.removeprefix(CACHE))
+                elif key is LINK_KEY:
+                    read_link(name.removeprefix(LINK), read_value(key, setting.value))
                 elif key in (GRID_KEY, RANDOM_KEY):
                     check_parameter_name(where, name.removeprefix(GRID).removeprefix(RANDOM))
                 read_value(key, setting.value)
@@ -403,6 +411,8 @@ def _check_programs(properties: Properties, faults: Faults) -> None:
     if given is None:
         return
     roles = {section: keys for section, keys in properties.sections.items() if section.startswith("role ")}
+    services = {section: keys for section, keys in properties.sections.items() if section.startswith("service ")}
+    is_service = "kind" in given and without_quotes(given["kind"].value) == Kind.SERVICE.value
 
     def add(section: str, key: str, problem: str) -> None:
         where = f"{section}.{key}"
@@ -410,26 +420,48 @@ def _check_programs(properties: Properties, faults: Faults) -> None:
             faults.add(properties.line(section, key), where, problem)
 
     has_script = "user_shell_script" in given
-    scripts = has_script or any("script" in keys for keys in roles.values())
+    scripts = has_script or any("script" in keys for keys in (*roles.values(), *services.values()))
     needing = [section for section, keys in roles.items() if not {"script", "command"} & keys.keys()]
-    if "user_dev_workspace_path" not in given and (scripts or (not roles and "command" not in given)):
+    is_alone = not roles and not is_service  # one kind of container, which runs the application's program
+    if "user_dev_workspace_path" not in given and (scripts or (is_alone and "command" not in given)):
         add("application", "user_dev_workspace_path", _MISSING)
     if has_script and "command" in given:
         add("application", "command", "is given, and so is user_shell_script; an application has one of them")
-    for section, keys in roles.items():
+    for section, keys in (roles | services).items():
         if {"script", "command"} <= keys.keys():
             add(section, "command", "is given, and so is script; a role has one of them")
+    for section, keys in services.items():
+        if not {"script", "command"} & keys.keys():
+            faults.add(properties.line(section), section, "has neither script nor command")
+        if (of_role := f"role {section.partition(' ')[2]}") in roles:
+            faults.add(properties.line(section), section, f"has the name of [{of_role}]; each needs a name of its own")
+    if is_service and not services:
+        add("application", "kind", "is service, and there is no [service NAME]")
     if not has_script and "command" not in given:
         for section in needing:
             problem = "has neither script nor command, and [application] has no user_shell_script"
             faults.add(properties.line(section), section, problem)
-        if not roles:
+        if is_alone:
             add("application", "user_shell_script", _MISSING)
     for key in ("user_shell_script", "command", "user_shell_args"):
-        if key in given and roles and not needing:
+        if key in given and is_service:
+            add("application", key, "has no effect with kind=service: every [service NAME] has its own program")
+        elif key in given and roles and not needing:
             add("application", key, "has no effect: every role has its own script or command")
     if roles and "containers" in properties.sections.get("resources", {}):
         add("resources", "containers", "is not possible beside [role NAME]; set instances in the roles")
+    if is_service:
+        for section in roles:
+            faults.add(properties.line(section), section, "is not possible with kind=service; use [service NAME]")
+        for key in ("success", "framework", "gang"):
+            if key in given:
+                add("application", key, "has no effect with kind=service, which has no roles but services")
+        if "containers" in properties.sections.get("resources", {}):
+            add("resources", "containers", "has no effect with kind=service; set instances in the services")
+
+
+def _is_of_role(section: str) -> bool:
+    return section.partition(" ")[0] in OF_ROLES and " " in section
 
 
 def _where(section: str | None, line: str) -> str:

@@ -246,7 +246,7 @@ def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
         if not refused.field:
             raise
         section, _, key = refused.field.partition(".")
-        if key not in application.properties.sections.get(section, {}) and section.startswith("role "):
+        if key not in application.properties.sections.get(section, {}) and section.startswith(("role ", "service ")):
             section = "resources"
         field = f"{section}.{key}" if key else section
         raise AskTooLarge(f"{application.properties.place(section, key)}: {field}: {refused}", field) from refused

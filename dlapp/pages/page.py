@@ -44,11 +44,9 @@ class Live(NamedTuple):
 
     Args:
         refreshes: a browser loads it again every `REFRESH_S` seconds.
-        services: names and URLs of what containers serve.
     """
 
     refreshes: bool = True
-    services: Sequence[tuple[str, str]] = ()
 
 
 class Extras(NamedTuple):
@@ -94,7 +92,7 @@ def page(view: ApplicationView, now_ms: int, extras: Extras = NOTHING_MORE, live
         "<main>",
         sections.head(view, now_ms),
         "".join(f'<p class="note">{escape(one)}</p>' for one in extras.notes),
-        _services(live),
+        _links(view),
         sections.cause(view),
         sections.receipt(view),
         _sweep(extras),
@@ -154,10 +152,13 @@ def _partly(shown: int, count: int) -> str:
     return f"{shown} of {count} containers" if shown < count else ""
 
 
-def _services(live: Live | None) -> str:
+def _links(view: ApplicationView) -> str:
+    states = {None: "", True: ", ready", False: ", not ready"}
     items = "".join(
-        f'<li>{escape(name)}: <a href="{escape(url)}">{escape(url)}</a></li>'
-        for name, url in (() if live is None else live.services)
+        f'<li>{escape(one.name)}: <a href="{escape(one.url)}">{escape(one.url)}</a>{states[one.ready]}</li>'
+        if one.url.startswith(("http://", "https://"))
+        else f"<li>{escape(one.name)}: {escape(one.problem or one.url)}</li>"
+        for one in view.links
     )
     return sections.section("Services", f"<ul>{items}</ul>" if items else "")
 

@@ -128,6 +128,16 @@ class Guardian:
                 time.sleep(0.002)
 
 
+class CompanionGuardian(Guardian):
+    """Guardian of a process beside a payload: it is closed with that of the payload, and never by itself.
+
+    What a guardian left when it was closed could not be told from what another one of the same task guards.
+    """
+
+    def close(self) -> None:
+        """Leave it to the payload's guardian."""
+
+
 class PlainRun:
     """The `dlapp.runtime.payload.Running` of a plain process."""
 

@@ -20,7 +20,7 @@ from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import NodePolicy
 from dlapp.roster import Roster
 from dlapp.serialization import to_json
-from dlapp.spec import Framework
+from dlapp.spec import Framework, PayloadProgram
 from dlapp.system.files import closing_fd, open_own_directory, write_all
 from dlapp.system.network.addresses import address_of_interface, address_towards, interface_of
 from dlapp.system.network.ports import LockedPorts, lock_ports
@@ -70,30 +70,31 @@ class Rendezvous:
         Raises:
             DlappError, OSError: this node has no address for peers, or too few free ports.
         """
-        if self._policy.network_interface is not None:
-            try:
-                self.address = address_of_interface(self._policy.network_interface)
-            except DlappError as error:
-                raise DlappError(f"{error} (network_interface of {NODE_FILE})") from error
-        else:
-            urls = (self._launch.control_url, *self._launch.resource_managers)
-            self.address = address_towards([urlsplit(url).hostname or "" for url in urls])
+        self.address = node_address(self._launch, self._policy)
         former = self._locked
         if not self._assignment.ports or (former is not None and former.are_quiet()):
             return
         try:
-            self._locked = lock_ports(
-                self._assignment.ports,
-                self._policy.ports,
-                self._launch.docker.lock_dir,
-                begin=int.from_bytes(os.urandom(4), "big"),
-            )
-        except DlappError as error:
+            self._locked = lock_node_ports(self._assignment.ports, self._launch, self._policy)
+        except DlappError:
             if former is None or former.taken_port() is not None:
-                raise DlappError(f"{error} (ports of {NODE_FILE})") from error
+                raise
         else:
             if former is not None:
                 former.close()
+
+    def own_environment(self) -> dict[str, str]:
+        """Return the variables with the address and the first port of a payload that has ports."""
+        return {"DLAPP_ADDRESS": self.address, "DLAPP_PORT": str(self.ports[0])}
+
+    def with_own_port(self, program: PayloadProgram) -> PayloadProgram:
+        """Return a program with ``{port}`` and ``{address}`` in its words replaced by those of `own_environment`."""
+
+        def put(words: tuple[str, ...]) -> tuple[str, ...]:
+            port = str(self.ports[0])
+            return tuple(word.replace("{port}", port).replace("{address}", self.address) for word in words)
+
+        return PayloadProgram(program.script, put(program.command), put(program.args))
 
     def check_ports(self) -> None:
         """Refuse to start where somebody listens on a port that is locked for the payload. Raises DlappError."""
@@ -152,6 +153,26 @@ class Rendezvous:
         if self._locked is not None:
             self._locked.close()
             self._locked = None
+
+
+def node_address(launch: LaunchSpec, policy: NodePolicy) -> str:
+    """Return the address at which others reach this node. Raises DlappError: it has none."""
+    if policy.network_interface is not None:
+        try:
+            return address_of_interface(policy.network_interface)
+        except DlappError as error:
+            raise DlappError(f"{error} (network_interface of {NODE_FILE})") from error
+    urls = (launch.control_url, *launch.resource_managers)
+    return address_towards([urlsplit(url).hostname or "" for url in urls])
+
+
+def lock_node_ports(count: int, launch: LaunchSpec, policy: NodePolicy) -> LockedPorts:
+    """Lock ports of this node. Raises DlappError, OSError: too few are free."""
+    try:
+        begin = int.from_bytes(os.urandom(4), "big")
+        return lock_ports(count, policy.ports, launch.docker.lock_dir, begin=begin)
+    except DlappError as error:
+        raise DlappError(f"{error} (ports of {NODE_FILE})") from error
 
 
 def _replace_file(directory: int, name: str, text: str) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dlapp.task.gpu_lease import GpuLease
     from dlapp.task.link.am_link import AmLink
     from dlapp.task.mpi.payload import MpiPayload
+    from dlapp.task.payload.tensorboard import TensorBoard
     from dlapp.task.rendezvous import Rendezvous
     from dlapp.task.streams.task_streams import TaskStreams
     from dlapp.task.usage import UsageMeter
@@ -80,6 +81,7 @@ class TaskState:
         self.caches: PayloadCaches | None = None
         self.rendezvous: Rendezvous | None = None
         self.mpi: MpiPayload | None = None
+        self.board: TensorBoard | None = None
         self.cache_paths: dict[str, str] = {}  # of the host
         self.changes: WorkspaceChanges | None = None
         self.checkpoints: TaskCheckpoints | None = None

@@ -34,7 +34,7 @@ from dlapp.launch_spec import FILE_NAME, LaunchSpec
 from dlapp.messages import Fault, Phase, Stop, TaskResult
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import node_policy
-from dlapp.runtime.process import Guardian
+from dlapp.runtime.process import CompanionGuardian, Guardian
 from dlapp.serialization import from_json
 from dlapp.storage.tree import remove_tree
 from dlapp.system import log_times
@@ -95,9 +95,12 @@ def run_task(task: TaskState) -> int:
             return 1
         one = task.assignment
         task.note(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
-        if one.sweep is not None and one.docker_image is None:
-            link.rest()  # the guardians of the other slots would hold its connection
-            _fork_guardians(task, one.sweep.slots - 1)
+        if one.docker_image is None and (one.sweep is not None or one.board):
+            link.rest()  # the other guardians would hold its connection
+            if one.sweep is not None:
+                _fork_guardians(task, one.sweep.slots - 1, Guardian)
+            else:
+                _fork_guardians(task, 1, CompanionGuardian)
         task.generation = one.generation
         task.meter = UsageMeter(one.resources.memory_mib)
         link.begin(one.index, one.generation, task.meter.measured)
@@ -209,13 +212,13 @@ def _work(task: TaskState) -> TaskResult:
     return task.outputs.store(result, ran_s, task.changes, mounted)
 
 
-def _fork_guardians(task: TaskState, more: int) -> None:
-    """Fork a guardian for each other slot. No thread runs yet."""
+def _fork_guardians(task: TaskState, more: int, kind: type[Guardian]) -> None:
+    """Fork a guardian for each other slot, or for TensorBoard. No thread runs yet."""
     from dlapp.runtime.guardian import fork_guardian
 
     for _ in range(more):
         others = [one.fileno() for one in task.guardians]
-        task.guardians.append(Guardian(*fork_guardian(others), siblings=task.guardians))
+        task.guardians.append(kind(*fork_guardian(others), siblings=task.guardians))
     task.guardian.siblings = task.guardians
 
 
@@ -303,7 +306,9 @@ def _clean_up(task: TaskState) -> None:
         task.checkpoints.close()
     if task.mpi is not None:
         task.mpi.close()
-    for name in ("workspace", "trials", "home", "tmp", "run", "python"):
+    if task.board is not None:
+        task.board.close()
+    for name in ("workspace", "trials", "board", "home", "tmp", "run", "python"):
         if name == "workspace" and task.has_begun and (task.outputs.stays or _is_left_to_aftermath(task)):
             continue
         try:

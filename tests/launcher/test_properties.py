@@ -173,7 +173,10 @@ FAULTS: list[tuple[str, list[str]]] = [
     (LEAST + "[resources]\ntimeout=2\n", ["f:6: resources.timeout: is not known, use max_runtime in [application]"]),
     (
         LEAST + "[zzz]\n",
-        ["f:5: zzz: is not a section, known are application, resources, role, from_hdfs, to_hdfs, checkpoint, sweep"],
+        [
+            "f:5: zzz: is not a section, known are application, resources, role, service, from_hdfs, to_hdfs, "
+            "checkpoint, sweep"
+        ],
     ),
     (LEAST + "user_shell_arg=1\n", ["f:5: application.user_shell_arg: is not known, the nearest is user_shell_args"]),
     (LEAST + "Username=1\n", ["f:5: application.Username: is not known, the nearest is username"]),

@@ -16,7 +16,7 @@ from dlapp.ids import ContainerId
 from dlapp.messages import Diagnosis, Fault, Phase
 from dlapp.pages.page import Extras, Live, LogEnd, page
 from dlapp.pages.usage_curves import time_axis, usage_curves
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
+from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, LinkView, OutputView, State, TryView
 from dlapp.usage import ByteCounts, ContainerSeries, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
 from dlapp.value import replace
 from tests.pages.samples import APP
@@ -102,8 +102,9 @@ def _live() -> str:
         finished_ms=None,
         phase="running 8 of 8",
         outputs=(),
+        links=(LinkView(name="tensorboard 0", url="http://10.0.4.17:31006/", container=0),),
     )
-    return page(view, now_ms, _extras(view, now_ms), Live(services=[("tensorboard 0", "http://10.0.4.17:31006/")]))
+    return page(view, now_ms, _extras(view, now_ms), Live())
 
 
 def _application(end_ms: int) -> ApplicationView:

@@ -15,7 +15,7 @@ from dlapp.pages.style import STYLE
 from dlapp.pages.text import duration
 from dlapp.pages.timeline import Bar, bars_of, timeline
 from dlapp.pages.usage_curves import usage_curves
-from dlapp.report import Cause, IdleGpus, OutputView, RestartView, State, TryView
+from dlapp.report import Cause, IdleGpus, LinkView, OutputView, RestartView, State, TryView
 from dlapp.usage import ContainerSeries, Receipt
 from dlapp.value import replace
 from dlapp.waiting import Waiting
@@ -125,9 +125,12 @@ def test_who_reads_can_stop_that_a_page_is_loaded_again() -> None:
 
 
 def test_services_have_links() -> None:
-    live = Live(services=[("tensorboard 0", "http://10.0.0.1:6006/")])
-    found = Document(page(application(container(0)), NOW_MS, live=live))
-    assert "http://10.0.0.1:6006/" in [one["href"] for one in found.of("a")]
+    urls = ("http://10.0.0.1:6006/", "javascript:alert(1)")
+    links = tuple(LinkView(name="tensorboard 0", url=url, container=0, ready=False) for url in urls)
+    found = Document(page(application(container(0), links=links), NOW_MS, live=Live()))
+    assert "http://10.0.0.1:6006/, not ready" in found.text
+    assert urls[0] in [one["href"] for one in found.of("a")]
+    assert urls[1] not in [one["href"] for one in found.of("a")]
 
 
 def test_of_many_containers_those_that_failed_have_a_line() -> None:

@@ -9,7 +9,8 @@ import pytest
 from dlapp.messages import Phase
 from dlapp.pages.log_page import PageQuery, log_page
 from dlapp.pages.page import Extras, Live, page
-from dlapp.report import State
+from dlapp.report import LinkView, State
+from dlapp.value import replace
 from tests.pages.rendering import check_page
 from tests.pages.samples import APP, START_MS, application, container, everything
 from tests.services.browser import Browser, browser
@@ -55,8 +56,8 @@ def test_a_page_runs_no_script_even_if_one_came_into_it(browser: Browser, tmp_pa
 def test_a_live_page_and_a_log_pass_the_same_checks(browser: Browser, tmp_path: Path) -> None:
     one = container(0, phase=Phase.RUNNING, finished_ms=None, exit_code=None, log_url="http://node7:8042/x")
     view = application(one, state=State.RUNNING, cause=None, finished_ms=None, diagnosis=None)
-    services = Live(refreshes=False, services=[("tensorboard 0", "http://10.0.0.1:6006/")])
-    opened(browser, tmp_path, page(view, NOW_MS, everything(), services))
+    link = LinkView(name="tensorboard 0", url="http://10.0.0.1:6006/", container=0)
+    opened(browser, tmp_path, page(replace(view, links=(link,)), NOW_MS, everything(), Live(refreshes=False)))
     check_page(browser)
     text = b"".join(b"line %d of a log\n" % number for number in range(500))
     opened(browser, tmp_path, log_page("resnet", one, PageQuery(0, "stderr", False), text, NOW_MS))

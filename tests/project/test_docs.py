@@ -23,6 +23,8 @@ ANNOTATED = ROOT / "docs" / "annotated.properties"
 ROLES = ROOT / "docs" / "roles.properties"
 CHECKPOINT = ROOT / "docs" / "checkpoint.properties"
 SWEEP = ROOT / "docs" / "sweep.properties"
+SERVICE = ROOT / "docs" / "service.properties"
+FILES = (ANNOTATED, ROLES, CHECKPOINT, SWEEP, SERVICE)
 """Keys that cannot stand in the same file: a script and a command, containers and roles."""
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 LEAST = "[application]\nappname=a\nuser_dev_workspace_path=code\nuser_shell_script=start.sh\n"
@@ -32,6 +34,7 @@ SECTION_WITH = {
     "from_hdfs": f"{LEAST}[from_hdfs]\nhdfs=a\ninput_path=a\n",
     "to_hdfs": f"{LEAST}[to_hdfs]\noutput_path=b\nhdfs=b\n",
     "role": f"{LEAST}[role a]\n",
+    "service": f"{LEAST}[service a]\ncommand=x\n",
     "checkpoint": f"{LEAST}[checkpoint]\npath=m\nhdfs=c\n",
     "sweep": f"{LEAST}[sweep]\nrandom.a=uniform(0, 1)\ntrials=3\n",
 }
@@ -48,9 +51,7 @@ def documented_defaults() -> list[tuple[str, str, str]]:
     """Section, key and value of each default that is a value: ``# Default: 30s`` above ``kill_grace=2m``."""
     found = []
     section = default = ""
-    for line in "".join(
-        file.read_text(encoding="utf-8") for file in (ANNOTATED, ROLES, CHECKPOINT, SWEEP)
-    ).splitlines():
+    for line in "".join(file.read_text(encoding="utf-8") for file in FILES).splitlines():
         if line.startswith("["):
             section = line.strip("[]").partition(" ")[0]
         elif match := re.fullmatch(r"# Default: (\S+[^.\s])", line):
@@ -81,13 +82,12 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", sorted(SECTIONS))
 def test_the_annotated_files_have_every_key_that_the_code_knows(kind: str) -> None:
-    files = (ANNOTATED, ROLES, CHECKPOINT, SWEEP)
-    sections = [item for file in files for item in annotated(file).sections.items()]
+    sections = [item for file in FILES for item in annotated(file).sections.items()]
     keys = {key for section, settings in sections if section.partition(" ")[0] == kind for key in settings}
     if kind == "sweep":  # other ways to say where parameters come from
         keys |= set(re.findall(r"^#([a-z][a-z_.]*)=", SWEEP.read_text(encoding="utf-8"), re.MULTILINE))
     known = {name.removesuffix("NAME") for name in names_of(kind)}
-    named = re.compile(r"^(env\.|cache\.|grid\.|random\.).*")
+    named = re.compile(r"^(env\.|cache\.|link\.|grid\.|random\.).*")
     assert {named.sub(r"\1", key) for key in keys} == known
 
 
@@ -100,6 +100,9 @@ def test_the_annotated_file_describes_an_application_that_can_be_made(place: Pat
     assert (of_checkpoint.every_s, of_checkpoint.keep) == (300.0, 2)
     of_roles = spec(place, ROLES.read_text(encoding="utf-8"))
     assert [one.name for one in of_roles.roles] == ["trainer", "evaluation", "board"]
+    of_service = spec(place, SERVICE.read_text(encoding="utf-8"))
+    assert of_service.is_service
+    assert [one.name for one in of_service.roles] == ["api", "cache"]
     of_sweep = spec(place, SWEEP.read_text(encoding="utf-8")).sweep
     assert of_sweep is not None
     assert (of_sweep.trials, of_sweep.concurrency_of(4), of_sweep.metric) == (200, 8, "accuracy")

@@ -27,7 +27,16 @@ from dlapp.am.model.state import ApplicationState, Due
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, MpiWork, Orders, Stop
 from dlapp.serialization import to_json
-from dlapp.spec import CheckpointSpec, Framework, Until, deciding_roles
+from dlapp.spec import (
+    READY_BY_HTTP,
+    READY_BY_REPORT,
+    CheckpointSpec,
+    Framework,
+    InputSpec,
+    RoleSpec,
+    Until,
+    deciding_roles,
+)
 from dlapp.usage import report_period_s
 from dlapp.value import replace
 
@@ -146,7 +155,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         attempt=state.attempt,
         container_id=container.container_id,
         index=instance.index,
-        total=len(state.instances),
+        total=spec.total_of(role),
         role=role.name,
         role_index=instance.role_index,
         role_size=role.instances,
@@ -160,19 +169,21 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         appname=spec.appname,
         workspace_archive=state.submission.workspace_archive,
         workspace_digest=state.submission.workspace_digest,
-        inputs=spec.inputs,
-        outputs=spec.outputs,
-        parts=state.parts_of(container.container_id),
+        inputs=_inputs_of(state, role),
+        outputs=() if role.keep_running else spec.outputs,
+        parts=() if role.keep_running else state.parts_of(container.container_id),
         kill_grace_s=spec.kill_grace_s,
         output_patience_s=spec.output_patience_s,
         log_limit_bytes=state.submission.log_limit_bytes,
         spread=spec.placement_of(role).spread,
         collect_gpus=spec.collect_gpus,
         check_node=spec.check_node,
-        network=spec.network,
+        network=spec.network_of(role),
         caches=spec.caches,
         hang_timeout_s=spec.hang_timeout_s,
-        ready_by_port=role.ports > 0 and _is_awaited(state, container),
+        ready_by_port=_is_ready_by_port(state, container),
+        ready_path=role.ready.removeprefix(READY_BY_HTTP) if role.ready.startswith(READY_BY_HTTP) else "",
+        watches_use=role.max_idle_s is not None,
         checkpoint=checkpoint,
         stores_checkpoints=stores_checkpoints,
         checkpoint_start=state.checkpoint_starts(instance.tries),
@@ -181,6 +192,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         ports=role.ports,
         has_roster=spec.has_roster,
         mpi=_mpi_work_of(state) if framework is Framework.MPI else None,
+        board=spec.tensorboard if instance.index == spec.board_index else "",
         sweep=state.sweep.work if state.sweep is not None else None,
     )
     state.do(Assign(container.container_id, assignment))
@@ -195,9 +207,22 @@ def _mpi_work_of(state: ApplicationState) -> MpiWork:
     return MpiWork(head=state.head, slots=mpi.slots(deciding_roles(state.spec.roles, state.spec.success)))
 
 
-def _is_awaited(state: ApplicationState, container: Container) -> bool:
-    """Return whether another role waits until that of a container is ready."""
-    return any((state.role_of(container), Until.READY) in conditions for conditions in state.conditions.values())
+def _inputs_of(state: ApplicationState, role: RoleSpec) -> tuple[InputSpec, ...]:
+    """Return the input of a role. What the others divide among themselves a service has whole."""
+    if not role.keep_running or state.spec.is_service:
+        return state.spec.inputs
+    return tuple(replace(one, shard=False) for one in state.spec.inputs)
+
+
+def _is_ready_by_port(state: ApplicationState, container: Container) -> bool:
+    """Return whether a container's task tries its first port, to find when its payload is ready."""
+    role = state.role_of(container).spec
+    if role.ready:
+        return role.ready != READY_BY_REPORT
+    # Another role waits for that.
+    return role.ports > 0 and any(
+        (state.role_of(container), Until.READY) in conditions for conditions in state.conditions.values()
+    )
 
 
 def _checkpoint_of(state: ApplicationState, instance: Instance) -> tuple[CheckpointSpec | None, bool]:

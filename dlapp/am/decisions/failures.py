@@ -231,6 +231,8 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
         container: the one that is over.
         judged: whose fault it was, and why.
     """
+    if judged.fault is Fault.NONE and instance.role.keep_running:
+        judged = Verdict(Fault.USER, "its program ended with exit code 0")
     if judged.fault is Fault.NONE:
         state.mark_done(instance)
         return
@@ -269,11 +271,13 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
             is_recalled = container.stop_reason is StopReason.RECALLED or role.spec.on_failure is RoleFailure.RESTART
             if role.gate.gang and role.gate.open and not is_recalled:
                 gang.restart(state, role.gate, judged.reason, instance, is_charged=judged.fault is Fault.USER)
-    elif instance.index in state.deciding or (role.gate.gang and not role.gate.open) or _fails_all(instance):
+    elif instance.index in state.deciding or (role.gate.gang and not role.gate.open) or _fails_all(state, instance):
         failure = _failure(state, instance, judged)
-        if judged.fault is Fault.USER and role.gate.gang and role.gate.open and not _fails_all(instance):
+        if judged.fault is Fault.USER and role.gate.gang and role.gate.open and not _fails_all(state, instance):
             gang.hold_failure(state, role.gate, instance, failure)
-        elif (state.spec.on_container_failure is ContainerFailure.STOP and state.sweep is None) or _fails_all(instance):
+        elif (state.spec.on_container_failure is ContainerFailure.STOP and state.sweep is None) or _fails_all(
+            state, instance
+        ):
             shutdown.fail(state, failure)
         else:
             give_up(state, instance, failure)
@@ -297,9 +301,9 @@ def give_up(state: ApplicationState, instance: Instance, failure: str, *, durabl
     state.note("give_up", durable, index=instance.index, **faults, **why)
 
 
-def _fails_all(instance: Instance) -> bool:
+def _fails_all(state: ApplicationState, instance: Instance) -> bool:
     """Return whether the application fails with this index, whatever else it is made of."""
-    return instance.role.on_failure is RoleFailure.FAIL
+    return instance.role.on_failure is RoleFailure.FAIL or state.spec.is_service
 
 
 def _failure(state: ApplicationState, instance: Instance, judged: Verdict) -> str:
@@ -331,8 +335,10 @@ def _user_faults(state: ApplicationState, instance: Instance) -> int:
 def _is_tried_again(state: ApplicationState, instance: Instance, judged: Verdict) -> bool:
     if judged.fault is Fault.SERVICE:
         return services.left_ms(state, instance, judged.service) > 0
+    if instance.role.keep_running and judged.fault is not Fault.DATA:
+        return True
     is_users = judged.fault is Fault.USER
-    if is_users and _fails_all(instance):
+    if is_users and _fails_all(state, instance):
         return False
     return verdict.tried_again(
         judged,
@@ -348,7 +354,7 @@ def _pause_until_ms(state: ApplicationState, instance: Instance, judged: Verdict
     node of many.
     """
     is_taken_away = judged.fault is Fault.NODE and (judged.free or state.single_node)
-    if not is_taken_away and judged.fault is not Fault.SERVICE:
+    if not (is_taken_away or judged.fault is Fault.SERVICE or instance.role.keep_running):
         return None
     instance.pauses += 1
     return state.awake_ms + verdict.pause_ms(instance.pauses)

@@ -27,6 +27,7 @@ from dlapp.am.decisions import (
     shutdown,
     start_gate,
     tasks,
+    unused_services,
 )
 from dlapp.am.decisions.gangs import gang, gang_window, hangs, roster
 from dlapp.am.model import demand
@@ -132,6 +133,7 @@ class Master:
             dispatch.check(state)
         shutdown.advance(state)
         idle_guard.check(state)
+        unused_services.check(state)
         notices.check(state)
         return state.take_actions()
 
@@ -187,4 +189,6 @@ class Master:
         """Share of the deciding indexes that are done, or of the trials, 0 to 1."""
         if self.state.sweep is not None:
             return 1.0 - self.state.sweep.left / len(self.state.sweep.trials)
+        if not self.state.deciding:
+            return 0.0  # it has no end of its own
         return 1.0 - len(self.state.undecided) / len(self.state.deciding)

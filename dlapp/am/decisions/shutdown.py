@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MAX_RUNTIME = "max_runtime"
 LIFETIME = "lifetime limit of the queue or application in YARN"
 IDLE_GUARD = "idle_guard"
+MAX_IDLE = "max_idle"
 
 
 def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
@@ -109,6 +110,13 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
     state.soft_by, state.soft_text = by, text
     state.note("soft", durable=True, by=by, cause=cause.value, ends_ms=state.soft_ends_ms)
     conclude(state, ApplicationEnd(FinalStatus.KILLED, cause, text), Settlement.COMMIT, grace_ms=grace_ms)
+
+
+def end_unused(state: ApplicationState, idle_s: float) -> None:
+    """End an application of services alone that nobody has used for ``max_idle``; it has done what it was to do."""
+    text = f"nobody was connected for {idle_s:g} s ({MAX_IDLE})"
+    ending = ApplicationEnd(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, text)
+    conclude(state, ending, Settlement.COMMIT, grace_ms=int(state.spec.kill_grace_s * 1000))
 
 
 def diagnosis_of_limit(ending: ApplicationEnd) -> Diagnosis:
@@ -201,7 +209,7 @@ def advance(state: ApplicationState) -> None:
     """Begin an end that nobody asks for, and the next stage of an end where this one is complete."""
     if state.stage is Stage.ACTIVE:
         limit_s = state.spec.max_runtime_s if state.start_gate.is_open else None
-        if not state.undecided:
+        if not state.undecided and not state.spec.is_service:
             _conclude_decided(state)
         elif limit_s is not None and state.awake_ms - state.runtime_from_ms >= limit_s * 1000:
             stop_softly(state, MAX_RUNTIME, Cause.TIMED_OUT)
@@ -379,7 +387,7 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
     else:
         text += ", output committed"
         there = {part.index for part in parts}
-        without = [one for one in state.instances if one.index not in there and not one.failed]
+        without = [one for one in _with_output(state) if one.index not in there and not one.failed]
         if state.sweep is not None:
             without = []  # its parts are of trials
         if without:
@@ -392,9 +400,13 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
     state.ending = replace(state.ending, diagnostics=text)
 
 
+def _with_output(state: ApplicationState) -> list[Instance]:
+    return [one for one in state.instances if not one.role.keep_running]
+
+
 def _all_came_to_a_good_end(state: ApplicationState) -> bool:
     """Return whether every payload ended with exit code 0, so that it saved what it wanted to save."""
-    lasts = [one.last for one in state.instances]
+    lasts = [one.last for one in _with_output(state)]
     return all(one is not None and one.result is not None and one.result.exit_code == 0 for one in lasts)
 
 

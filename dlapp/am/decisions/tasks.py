@@ -87,7 +87,7 @@ def _take_news(state: ApplicationState, container: Container, instance: Instance
     container.progress, container.detail = report.progress, report.detail
     container.gpus, container.address = report.gpus, report.address
     hangs.take_status(state, container, report.payload)
-    container.image, container.payload = report.image, report.payload
+    container.image, container.payload, container.board = report.image, report.payload, report.board
     container.phase = report.phase
     if report.failure is None and report.result is None and not container.storing:
         container.payload_ended_ms = None

@@ -33,12 +33,14 @@ class Role:
             ended well; `done`: those that have ended well; `lost`: those that were given up.
         is_wanted: containers are asked for; not before what the role depends on, outside of its gang, is there.
         may_begin: what its payloads depend on is there now.
+        used_ms: when a service with ``max_idle`` was in use last [ms of time awake].
     """
 
     def __init__(self, place: int, spec: RoleSpec, first: int, gate: Gate) -> None:
         self.place, self.spec, self.first, self.gate = place, spec, first, gate
         self.request_id = place + 1
         self.recovering = False
+        self.used_ms = 0
         self.begun: set[int] = set()
         self.ready: set[int] = set()
         self.done: set[int] = set()

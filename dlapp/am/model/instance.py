@@ -13,7 +13,7 @@ from enum import Enum
 from dlapp.am.model.usage_series import UsageSeries
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.ids import ContainerId
-from dlapp.messages import Orders, PayloadStatus, Phase, StoredOutput, TaskResult
+from dlapp.messages import BoardStatus, Orders, PayloadStatus, Phase, StoredOutput, TaskResult
 from dlapp.report import ContainerView
 from dlapp.spec import RoleSpec
 from dlapp.usage import Receipt, Usage
@@ -152,6 +152,7 @@ class Container:
             not known.
         gpus_idle_ms: the first and the last report of those since which its GPUs are idle (`dlapp.idle_guard`) [ms of
             time awake]; None: they are not, or that is not known.
+        board: the TensorBoard beside its payload; None: there is none.
         usage, receipt: as its task reported them last; None: not yet.
         series: its use over time; None: none was reported.
         waits_since_ms: since when its task waits for a service [ms of time awake]; None: it does not.
@@ -160,6 +161,7 @@ class Container:
 
     __slots__ = (
         "address",
+        "board",
         "detail",
         "end",
         "finished_ms",
@@ -218,6 +220,7 @@ class Container:
         self.image = ""
         self.restored: int | None = None
         self.address: str | None = None
+        self.board: BoardStatus | None = None
         self.result: TaskResult | None = None
         self.end: ContainerEnd | None = None
         self.presumed_end: ContainerEnd | None = None

@@ -94,7 +94,7 @@ def open_shell(
     if len(spec.roles) > 1:
         note(f"the shell is as a container of the first role, {role.name}")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_signals_close())
+        stack.enter_context(signals_close())
         if image:
             refuse_what_is_trusted(spec.workspace, client)
             if _is_inside(application.snapshot.path, spec.workspace):
@@ -400,7 +400,7 @@ def _evidence_of_docker(config: Config, directory: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _signals_close() -> Iterator[None]:
+def signals_close() -> Iterator[None]:
     """SIGHUP and SIGTERM end the block as `ShellClosed`."""
 
     def close(number: int, _frame: object) -> None:

@@ -216,6 +216,29 @@ class Checkpoints:
                 return one
         return None
 
+    def fetch_files(
+        self, number: int, is_wanted: Callable[[ManifestEntry], bool], into: str
+    ) -> tuple[ManifestEntry, ...]:
+        """Fetch some files of a checkpoint, each to its path in a directory; return which these are.
+
+        Args:
+            number: of the checkpoint.
+            is_wanted: tells which files; links are not asked for.
+            into: path of the directory, which is the caller's alone and is made where it is missing.
+
+        Raises:
+            NotWhole: the checkpoint is not whole, or gone.
+            DlappError, OSError: a file cannot be fetched.
+        """
+        entries = self._read_manifest(number).entries
+        wanted = tuple(one for one in entries if one.kind is EntryKind.FILE and is_wanted(one))
+        for one in wanted:
+            os.makedirs(os.path.dirname(_path(into, one)), 0o700, exist_ok=True)
+        self._place.all_at_once(
+            lambda place, tell: self._fetch(wanted[place], _path(into, wanted[place]), tell), len(wanted)
+        )
+        return wanted
+
     # ---- storing ----
 
     def _state(self, tree: OpenTree, note: Note) -> DirectoryState:

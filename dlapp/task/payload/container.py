@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dlapp.messages import PREEMPTED, Fault, PayloadStatus, Phase, Stop, TaskResult
+from dlapp.errors import DlappError
+from dlapp.messages import PREEMPTED, BoardStatus, Fault, PayloadStatus, Phase, Stop, TaskResult
 from dlapp.runtime.payload import Running
 from dlapp.system import log_times
 from dlapp.system.log_times import LogTimesWriter
 from dlapp.task.interrupt import Stopped
 from dlapp.task.payload.runner import EndOrder, PayloadOutcome, PayloadRunner
+from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
 from dlapp.task.protocol.report_file import ReportFile
 from dlapp.task.state import TaskState
 
@@ -158,9 +160,7 @@ def run_payload(task: TaskState, run: Running) -> PayloadOutcome:
     """Run the payload to its end."""
     for name in ("stdout", "stderr"):
         os.close(os.open(os.path.join(task.home, name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-    ready_at = None
-    if task.assignment.ready_by_port and task.rendezvous is not None:
-        ready_at = task.rendezvous.address, task.rendezvous.ports[0]
+    probe, use = _observers(task, run)
     runner = PayloadRunner(
         run,
         task.home,
@@ -171,12 +171,38 @@ def run_payload(task: TaskState, run: Running) -> PayloadOutcome:
         warn=task.log.warn,
         times=LogTimesWriter(os.path.join(task.home, log_times.NAME)),
         total=task.assignment.total,
-        ready_at=ready_at,
+        probe=probe,
+        use=use,
     )
     try:
-        return runner.run_to_end()
+        with _board(task):
+            return runner.run_to_end()
     finally:
         task.meter.end_run()
+
+
+def _observers(task: TaskState, run: Running) -> tuple[ReadinessProbe | None, UseWatch | None]:
+    """Return what looks at the ports of the payload from outside."""
+    one, place = task.assignment, task.rendezvous
+    if place is None or not place.ports:
+        return None, None
+    probe = ReadinessProbe((place.address, place.ports[0]), one.ready_path) if one.ready_by_port else None
+    return probe, UseWatch(place.ports, run.pids) if one.watches_use else None
+
+
+def _board(task: TaskState) -> AbstractContextManager[None]:
+    """Return what has TensorBoard run beside the payload, if that is wanted and possible."""
+    if not task.assignment.board:
+        return nullcontext()
+    from dlapp.task.payload.tensorboard import board_problem, open_board
+
+    try:
+        task.board = task.board or open_board(task)
+    except (DlappError, OSError) as error:
+        task.log.warn(f"there is no TensorBoard: {error}")
+        task.link.say_besides(board=BoardStatus(problem=board_problem(f"TensorBoard cannot run: {error}")))
+        return nullcontext()
+    return task.board.serving()
 
 
 def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResult:

@@ -38,6 +38,7 @@ def make_docker_run(
     payload: Payload,
     wait_out: Callable[[Callable[[], None]], None] = lambda prepare: prepare(),
     progress: Callable[[int, int], None] | None = None,
+    network: str | None = None,
 ) -> DockerRun:
     """Make a Docker container. For any thread.
 
@@ -46,12 +47,13 @@ def make_docker_run(
         payload: that is to run in it.
         wait_out: calls what it is given, again while Docker or a registry is away.
         progress: told how much of the image has come.
+        network: Docker's network mode; None: that of the assignment.
     """
     from dlapp.runtime.docker import DockerRun
 
     policy, settings = task.policy.docker, task.launch.docker
-    if task.assignment.network is not None:
-        settings = replace(settings, network=task.assignment.network)
+    if (network := network or task.assignment.network) is not None:
+        settings = replace(settings, network=network)
     run = DockerRun(payload, settings, policy, task.note, progress, task.launch.registry_credentials)
     try:
         wait_out(run.prepare)
@@ -96,6 +98,10 @@ def _payload(
     program = PayloadProgram(one.script, one.command, one.args)
     if task.mpi is not None and task.mpi.command:
         program = PayloadProgram("", task.mpi.command, ())
+    served: dict[str, str] = {}
+    if task.rendezvous is not None and task.rendezvous.ports:
+        served = task.rendezvous.own_environment()
+        program = task.rendezvous.with_own_port(program)
     return Payload(
         application_id=str(one.application_id),
         container_id=str(one.container_id),
@@ -118,7 +124,8 @@ def _payload(
                 cache.variable: task.cache_paths[cache.name] if one.docker_image is None else cache.path
                 for cache in one.caches
             },
-        ),
+        )
+        | served,
         resources=one.resources,
         image=one.docker_image,
         mounts=tuple(task.inputs.mounts) if task.inputs else (),

@@ -20,6 +20,7 @@ from dlapp.system.log_times import LogTimesWriter
 from dlapp.task.logs import LogCap
 from dlapp.task.payload.end import PayloadEnd
 from dlapp.task.protocol.payload_files import PayloadFiles
+from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
 from dlapp.task.protocol.report_file import MetricWatch, ReportFile
 from dlapp.task.step_errors import StepFailed
 
@@ -123,7 +124,7 @@ class PayloadRunner:
         step: makes errors `StepFailed`.
         note, warn: take lines for dlapp's own log.
         times: where to note when the logs grew; None: nowhere.
-        total, ready_at, watch: as of `PayloadFiles`.
+        total, probe, use, watch: as of `PayloadFiles`.
     """
 
     def __init__(
@@ -138,13 +139,14 @@ class PayloadRunner:
         warn: Callable[[str], None],
         times: LogTimesWriter | None = None,
         total: int = 1,
-        ready_at: tuple[str, int] | None = None,
+        probe: ReadinessProbe | None = None,
+        use: UseWatch | None = None,
         watch: MetricWatch | None = None,
     ) -> None:
         self._run, self._owner, self._note = run, owner, note
         logs = os.path.join(home, "stdout"), os.path.join(home, "stderr")
         with step("the payload could not be started"):
-            self._files = PayloadFiles(os.path.join(home, "run"), total, self._tell, note, ready_at, watch)
+            self._files = PayloadFiles(os.path.join(home, "run"), total, self._tell, note, probe, use, watch)
         self._cap = LogCap(logs, log_limit_bytes, times, warn)
         self._ending = PayloadEnd(run, logs[1], note)
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from collections.abc import Callable
 from types import TracebackType
 
 from dlapp.messages import PayloadStatus
 from dlapp.system.files import closing_fd, open_own_directory, write_all
+from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
 from dlapp.task.protocol.report_file import MetricWatch, ReportFile
 from dlapp.value import replace
 
 _STOP = "stop"
-_TRY_EVERY_S, _TRY_TIMEOUT_S = 1.0, 0.2
 _CONTAINERS_PER_S = 1000
 """As many may report a change each second, so that an ApplicationMaster of ten thousand has time for others."""
 
@@ -31,7 +30,8 @@ class PayloadFiles:
         tell: takes what the payload has said, at once when it becomes ready or ends, otherwise once a second at most,
             and less often in a large application.
         note: takes lines for dlapp's own log.
-        ready_at: address and port; the payload is ready when this port accepts connections. None: when it says so.
+        probe: tells when the payload is ready; None: it says so itself.
+        use: tells whether it is in use; None: nobody asks.
         watch: takes each report of a metric; None: nobody does.
 
     Raises:
@@ -44,10 +44,11 @@ class PayloadFiles:
         total: int,
         tell: Callable[[PayloadStatus], None],
         note: Callable[[str], None],
-        ready_at: tuple[str, int] | None = None,
+        probe: ReadinessProbe | None = None,
+        use: UseWatch | None = None,
         watch: MetricWatch | None = None,
     ) -> None:
-        self._ready_at, self._is_ready, self._next_try = ready_at, False, float("-inf")
+        self._probe, self._use, self._in_use = probe, use, None if use is None else True
         self._note = note
         self._tell, self._told, self._told_at = tell, PayloadStatus(), float("-inf")
         self._every_s = max(1.0, total / _CONTAINERS_PER_S)
@@ -64,6 +65,8 @@ class PayloadFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._probe is not None:
+            self._probe.close()
         self.report.close()
         os.close(self._directory)
 
@@ -74,16 +77,21 @@ class PayloadFiles:
             now_s: the time [s, monotonic].
         """
         self.report.read(now_s)
-        if self._ready_at is not None and not self._is_ready and now_s >= self._next_try:
-            self._is_ready, self._next_try = _accepts(self._ready_at), now_s + _TRY_EVERY_S
+        if self._probe is not None:
+            self._probe.check(now_s)
+        if self._use is not None:
+            self._in_use = self._use.in_use(now_s)
         is_due = now_s >= self._told_at + self._every_s or self.status.ready != self._told.ready
         self._tell_news(now_s, is_due=is_due)
 
     @property
     def status(self) -> PayloadStatus:
-        """Return what is known of the payload: what it reported, and whether its port accepts connections."""
+        """Return what is known of the payload: what it reported, and what is seen of its ports."""
         said = self.report.status
-        return replace(said, ready=True) if self._is_ready and not said.ready else said
+        is_ready = said.ready or (self._probe is not None and self._probe.is_ready)
+        if (is_ready, self._in_use) == (said.ready, said.in_use):
+            return said
+        return replace(said, ready=is_ready, in_use=self._in_use)
 
     def finish(self, now_s: float) -> None:
         """Read and tell the rest after the payload's end."""
@@ -114,12 +122,3 @@ class PayloadFiles:
         if is_due and (status := self.status) != self._told:
             self._told, self._told_at = status, now_s
             self._tell(self._told)
-
-
-def _accepts(place: tuple[str, int]) -> bool:
-    """Return whether a port of this host accepts connections."""
-    try:
-        with socket.create_connection(place, timeout=_TRY_TIMEOUT_S):
-            return True
-    except OSError:
-        return False

@@ -153,6 +153,8 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
     lines += [f"next : {command}" for command in _next_commands(view)]
     if (page := view.get("tracking_url")) and not ended(view):
         lines.append(f"page : {page}")
+    for one in view.get("links", ()):
+        lines.append(f"url {one['name']} : {one['url'] or one['problem']}{' (not ready)' * (one['ready'] is False)}")
     for output in view["outputs"]:
         name = f" {output['name']}".rstrip()
         how = "committed to" if output["committed"] else "not committed to" if ended(view) else "goes to"

@@ -9,7 +9,6 @@ import pytest
 from dlapp.am.model.events import SendOrders
 from dlapp.am.model.journal import replay
 from dlapp.am.model.roster import roster_of
-from dlapp.am.view import service_urls
 from dlapp.messages import Fault, Phase
 from dlapp.roster import Roster
 from dlapp.spec import Gang, RoleFailure, RoleSpec
@@ -52,16 +51,20 @@ def test_a_gang_starts_with_one_roster_of_all_its_members() -> None:
     ]
 
 
+def urls_of(am: Driver) -> list[tuple[str, str]]:
+    return [(one.name, one.url) for one in am.view().links]
+
+
 def test_the_page_leads_to_the_ports_of_services_that_run() -> None:
     am = Driver(PAIR, RoleSpec(name="board", service=True, ports=1), gang=Gang.ALL)
     waiting(am, 2, 3)
     waiting(am, 4, request_id=2)
-    assert service_urls(am.state) == []
+    assert urls_of(am) == []
     for number in (2, 3, 4):
         am.report(number, Phase.RUNNING)
-    assert service_urls(am.state) == [("board 0", "http://10.0.0.4:20000/")]
+    assert urls_of(am) == [("board 0", "http://10.0.0.4:20000/")]
     am.report(4, Phase.RUNNING, address="fe80::1")
-    assert service_urls(am.state) == [("board 0", "http://[fe80::1]:20000/")]
+    assert urls_of(am) == [("board 0", "http://[fe80::1]:20000/")]
 
 
 def test_an_application_without_gangs_and_ports_has_no_roster() -> None:

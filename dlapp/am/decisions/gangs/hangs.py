@@ -70,6 +70,8 @@ def _groups(state: ApplicationState) -> Iterator[tuple[list[Container], bool]]:
     """Yield the containers whose payloads are judged together, as far as these run, and whether all do that may."""
     seen = set()
     for role in state.roles:
+        if role.spec.keep_running:
+            continue  # it may have nothing to report for as long as nobody asks it
         if not role.gate.gang:
             for index in role.indexes:
                 yield _running(state, [index])

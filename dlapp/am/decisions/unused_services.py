@@ -1,0 +1,33 @@
+"""Services that nobody uses: an application that has no end of its own ends when nobody was connected for ``max_idle``.
+
+What is not known counts as use: a task that is not heard, connections that cannot be seen, a service that is not ready
+yet. Only where a service fails again and again before it is ready, that counts as use no longer.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import shutdown
+from dlapp.am.model.instance import Instance, Stage
+from dlapp.am.model.state import ApplicationState
+
+_TRIES = 3
+"""After so many starts in a row that did not go well, a service that is not ready is not in use."""
+
+
+def check(state: ApplicationState) -> None:
+    """End the application if none of the services with a ``max_idle`` was in use for so long."""
+    if not state.spec.is_service or state.stage is not Stage.ACTIVE:
+        return
+    judged = [role for role in state.roles if role.spec.max_idle_s is not None]
+    for role in judged:
+        if not state.start_gate.is_open or any(_is_used(state.instances[index]) for index in role.indexes):
+            role.used_ms = state.awake_ms
+    if judged and all(state.awake_ms - role.used_ms >= (role.spec.max_idle_s or 0) * 1000 for role in judged):
+        shutdown.end_unused(state, max(role.spec.max_idle_s or 0 for role in judged))
+
+
+def _is_used(instance: Instance) -> bool:
+    payload = instance.container.payload if instance.container is not None else None
+    if payload is None or not payload.ready:
+        return instance.pauses < _TRIES
+    return payload.in_use is not False

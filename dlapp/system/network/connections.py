@@ -1,0 +1,48 @@
+"""TCP connections to ports, as the kernel lists them.
+
+A connection counts from the moment it is established until the kernel forgets it: where the server closed it first that
+takes a minute, so a request that was answered between two looks is seen. Where the client closed it first, one of less
+than the time between two looks may not be.
+
+Source: Documentation/networking/proc_net_tcp.rst; include/net/tcp_states.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+_MOST_BYTES = 16 << 20
+"""Of a table, 100,000 connections."""
+_CONNECTED = (b"01", b"04", b"05", b"06", b"08", b"09", b"0B")
+"""Established, or closing: not those that listen, nor those whose client has not answered yet."""
+
+
+def has_connections(pid: int | None, ports: Collection[int]) -> bool | None:
+    """Return whether a port of the network of a process has a connection; None: it cannot be seen.
+
+    Args:
+        pid: the process; None: this one.
+        ports: its local ports.
+    """
+    tables = []
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/{'self' if pid is None else pid}/net/{name}", "rb") as file:
+                tables.append(file.read(_MOST_BYTES))
+        except FileNotFoundError:
+            continue  # no IPv6, or the process has ended
+        except OSError:
+            return None
+        if len(tables[-1]) == _MOST_BYTES:
+            return None
+    return any(is_connected(table, ports) for table in tables) if tables else None
+
+
+def is_connected(table: bytes, ports: Collection[int]) -> bool:
+    """Return whether a table of the kernel has a connection whose local port is one of ``ports``."""
+    wanted = {b"%04X" % port for port in ports}
+    for line in table.split(b"\n")[1:]:
+        words = line.split(maxsplit=4)
+        if len(words) > 3 and words[3] in _CONNECTED and words[1].rpartition(b":")[2] in wanted:
+            return True
+    return False

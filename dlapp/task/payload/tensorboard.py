@@ -1,0 +1,233 @@
+"""TensorBoard beside the payload of one container: it reads a directory of the workspace while the payload writes it.
+
+A thread starts it with the payload, again after a pause when it ends, and ends it with the payload. It is a process
+like the payload, in Docker a second container of the same image in which the workspace can only be read. Nothing that
+happens to it is a failure of the payload: what is wrong becomes a line for users.
+
+Everybody who reaches its port may ask it. So all of its pages are below a path that nobody can guess, and this path is
+in its environment: the words of a command can be read by all users of a host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from dlapp.errors import DlappError
+from dlapp.launch_spec import RESERVED_FROM
+from dlapp.messages import BoardStatus
+from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, Running
+from dlapp.runtime.process import PlainRun
+from dlapp.spec import Resources
+from dlapp.storage.tree import remove_tree
+from dlapp.system.clock import backoff_s
+from dlapp.system.network.ports import LockedPorts
+from dlapp.task.payload.factory import docker_payload, make_docker_run, plain_payload
+from dlapp.task.protocol.readiness import ReadinessProbe
+from dlapp.task.rendezvous import lock_node_ports, node_address
+from dlapp.task.state import TaskState
+from dlapp.tensorboard import ARGUMENTS_VARIABLE, COMMAND, NOT_INSTALLED, arguments, new_prefix
+from dlapp.value import replace
+
+DIRECTORY = "board"
+"""Name of its directory in that of the container."""
+_WATCHED = "watched"
+"""Name of the directory in its own workspace at which a container sees that of the payload."""
+_RESOURCES = Resources(memory_mib=1024, vcores=1, gcores=0)
+"""Of its container; as a process it uses those of the payload."""
+_AGAIN_S = 5.0, 300.0
+"""Between two starts: doubled from the first to the second."""
+_LOOK_EVERY_S, _LOOK_AT_END_S, _KILLED_WITHIN_S, _END_WITHIN_S = 0.5, 0.01, 10.0, 20.0
+_MOST_LOG_BYTES, _MOST_PROBLEM = 1 << 20, 300
+
+
+def open_board(task: TaskState) -> TensorBoard:
+    """Return the TensorBoard of a container, with a port that is locked for it.
+
+    Raises:
+        DlappError, OSError: this node has no address or port for it.
+    """
+    one, is_plain = task.assignment, task.assignment.docker_image is None
+
+    def payload(home: str) -> Payload:
+        made = plain_payload(task, home) if is_plain else docker_payload(task)
+        return replace(made, keep_fds=task.keep_fds[:RESERVED_FROM])
+
+    def make_run(made: Payload) -> Running:
+        return PlainRun(made, task.guardians[1]) if is_plain else make_docker_run(task, made, network="host")
+
+    return TensorBoard(
+        one.board,
+        payload,
+        task.home,
+        seen_workspace=None if is_plain else task.seen_workspace,
+        address=node_address(task.launch, task.policy),
+        ports=lock_node_ports(1, task.launch, task.policy),
+        make_run=make_run,
+        tell=lambda status: task.link.say_besides(board=status),
+        note=task.note,
+    )
+
+
+class TensorBoard:
+    """TensorBoard of one container.
+
+    Args:
+        directory: what it reads, relative to the workspace.
+        payload: of the container; it is made anew for each start.
+        home: the directory of the container.
+        seen_workspace: path of a container's workspace as its program sees it; None: it is no container.
+        address: at which others reach it.
+        ports: the port that is locked for it.
+        make_run: makes a payload ready; called by the thread.
+        tell: takes its state, by the thread.
+        note: takes lines for dlapp's own log.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        payload: Callable[[str], Payload],
+        home: str,
+        *,
+        seen_workspace: str | None,
+        address: str,
+        ports: LockedPorts,
+        make_run: Callable[[Payload], Running],
+        tell: Callable[[BoardStatus], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._directory, self._payload, self._container = directory, payload, home
+        self._home = os.path.join(home, DIRECTORY)
+        self._seen_workspace = seen_workspace
+        self._place, self._ports = (address, ports.ports[0]), ports
+        self._make_run, self._tell, self._note = make_run, tell, note
+        self._prefix = new_prefix()
+        self._over = threading.Event()
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """Have it run while the payload does."""
+        self._over.clear()
+        thread = threading.Thread(target=self._work, name="task-tensorboard", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join(_END_WITHIN_S)  # a dockerd that hangs is not waited for: its lifeline ends it
+
+    def close(self) -> None:
+        """Let go of its port. May be repeated."""
+        self._ports.close()
+
+    # ---- its thread ----
+
+    def _work(self) -> None:
+        for pause_s in backoff_s(*_AGAIN_S):
+            problem, is_final = "", False
+            try:
+                problem, is_final = self._serve()
+            except (DlappError, PayloadError, OSError) as error:
+                problem = f"TensorBoard cannot run: {error}"
+            if self._over.is_set():
+                break
+            self._note(problem)
+            self._tell(BoardStatus(problem=board_problem(problem)))
+            if is_final or self._over.wait(pause_s):
+                break
+
+    def _serve(self) -> tuple[str, bool]:
+        """Run it once.
+
+        Returns:
+            Why it ended, and whether it is not to be started again.
+        """
+        run, probe = self._make_run(self._made_payload()), ReadinessProbe(self._place, self._prefix)
+        has_begun = False
+        try:
+            if self._over.is_set():
+                return "", True
+            has_begun = True
+            run.start()
+            is_told = False
+            while (ended := run.ended()) is None and not self._over.is_set():
+                probe.check(time.monotonic())
+                if probe.is_ready and not is_told:
+                    is_told = True
+                    address, port = self._place
+                    self._tell(BoardStatus(address=address, port=port, path=self._prefix))
+                self._limit_logs()
+                self._over.wait(_LOOK_EVERY_S)
+            return ("", True) if ended is None else self._why_it_ended(ended)
+        finally:
+            probe.close()
+            if has_begun:
+                _end(run)
+            run.close()
+
+    def _made_payload(self) -> Payload:
+        remove_tree(self._home)
+        for name in ("", "workspace", f"workspace/{_WATCHED}", "home", "tmp", "run"):
+            os.mkdir(os.path.join(self._home, name), 0o700)
+        root = os.path.join(self._container, "workspace")
+        watched = os.path.join(self._home, "workspace", _WATCHED)
+        is_plain = self._seen_workspace is None
+        seen = root if self._seen_workspace is None else os.path.join(self._seen_workspace, _WATCHED)
+        payload = self._payload(self._home)
+        words = arguments(os.path.normpath(os.path.join(seen, self._directory)), *self._place, self._prefix)
+        env = {**payload.env, ARGUMENTS_VARIABLE: json.dumps(words), "NV_GPU": ""}
+        env |= {"CUDA_VISIBLE_DEVICES": ""} if is_plain else {"NVIDIA_VISIBLE_DEVICES": "void"}
+        return replace(
+            payload,
+            directory=self._home,
+            task_directory=self._container,
+            name=DIRECTORY,
+            script="",
+            command=COMMAND,
+            args=(),
+            env=env,
+            resources=_RESOURCES,
+            gpus=(),
+            caches=(),
+            mounts=() if is_plain else ((root, watched),),
+            keep_fds=(*payload.keep_fds, self._ports.fd),
+        )
+
+    def _why_it_ended(self, ended: PayloadExit) -> tuple[str, bool]:
+        if ended.exit_code == NOT_INSTALLED:
+            where = "on this node (python3 of PATH)" if self._seen_workspace is None else "in the image"
+            return f"tensorboard is not installed {where}", True
+        how = f"signal {ended.signal}" if ended.signal is not None else f"exit code {ended.exit_code}"
+        return f"TensorBoard ended with {ended.problem or how}: {self._last_line()}", False
+
+    def _last_line(self) -> str:
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(self._home, "stderr"), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            lines = file.read(4096).decode(errors="replace").split("\n")
+            return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
+        return "it printed nothing"
+
+    def _limit_logs(self) -> None:
+        for name in ("stdout", "stderr"):
+            path = os.path.join(self._home, name)
+            with contextlib.suppress(FileNotFoundError):  # its wrapper makes it
+                if os.path.getsize(path) > _MOST_LOG_BYTES:
+                    os.truncate(path, 0)
+
+
+def _end(run: Running) -> None:
+    """Kill it, and return when nothing of it is left; what hangs is not waited for."""
+    until = time.monotonic() + _KILLED_WITHIN_S
+    run.kill()
+    while run.ended() is None and time.monotonic() < until:
+        time.sleep(_LOOK_AT_END_S)
+
+
+def board_problem(text: str) -> str:
+    """Return what is wrong as a line that a report can have."""
+    return "".join(char if char.isprintable() else " " for char in text)[:_MOST_PROBLEM]

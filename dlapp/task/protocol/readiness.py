@@ -1,0 +1,114 @@
+"""Readiness and use of a payload that serves others, as its task sees them from outside."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from dlapp.system.network.connections import has_connections
+
+_TRY_EVERY_S, _CONNECT_S, _ANSWER_S = 1.0, 0.2, 30.0
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
+_STATUS_BYTES = 13
+USED_FOR_S = 5.0
+"""So long a port counts as in use after a connection was seen: what is told once a second shows short ones, too."""
+_COST_SHARE = 0.02
+"""The share of a core that reading the kernel's table may take, which is long on a node with many connections."""
+
+
+class ReadinessProbe:
+    """Tries whether a payload is ready, by a port of this host; once it is, it stays so.
+
+    Args:
+        place: address and port; a port that does not accept connections is not ready.
+        path: a GET of it must be answered with a status from 200 to 399; empty: a connection is enough.
+    """
+
+    def __init__(self, place: tuple[str, int], path: str = "") -> None:
+        self._place, self._path = place, path
+        self.is_ready = False
+        self._next_try = float("-inf")
+        self._socket: socket.socket | None = None
+        self._answer, self._until = b"", 0.0
+
+    def check(self, now_s: float) -> None:
+        """Go on with the try, without waiting for an answer.
+
+        Args:
+            now_s: the time [s, monotonic].
+        """
+        if self.is_ready:
+            return
+        try:
+            if self._socket is not None:
+                self._read(self._socket, now_s)
+            elif now_s >= self._next_try:
+                self._next_try = now_s + _TRY_EVERY_S
+                self._connect(now_s)
+        except OSError:
+            self.close()
+
+    def _connect(self, now_s: float) -> None:
+        connection = socket.create_connection(self._place, timeout=_CONNECT_S)
+        if not self._path:
+            connection.close()
+            self.is_ready = True
+            return
+        self._socket, self._answer, self._until = connection, b"", now_s + _ANSWER_S
+        address, port = self._place
+        host = f"[{address}]" if ":" in address else address
+        head = f"GET {self._path} HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+        connection.sendall(head.encode())
+        connection.setblocking(False)
+
+    def _read(self, connection: socket.socket, now_s: float) -> None:
+        try:
+            data = connection.recv(_STATUS_BYTES - len(self._answer))
+        except BlockingIOError:
+            if now_s >= self._until:
+                self.close()
+            return
+        self._answer += data
+        if data and len(self._answer) < _STATUS_BYTES:
+            return
+        found = _STATUS_LINE.match(self._answer)
+        self.is_ready = found is not None and 200 <= int(found[1]) < 400
+        self.close()
+
+    def close(self) -> None:
+        """End a try that is not decided. May be repeated."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+class UseWatch:
+    """Watches whether somebody is connected to ports of a payload.
+
+    Args:
+        ports: of the payload.
+        pids: returns its processes, in whose network it listens; none: they cannot be seen, and it is that of this one.
+    """
+
+    def __init__(self, ports: Collection[int], pids: Callable[[], Sequence[int]]) -> None:
+        self._ports, self._pids = ports, pids
+        self._next_look, self._used_until = float("-inf"), float("-inf")
+        self._is_known = False
+
+    def in_use(self, now_s: float) -> bool | None:
+        """Return whether somebody is connected, or was within `USED_FOR_S`; None: it cannot be seen.
+
+        Args:
+            now_s: the time [s, monotonic].
+        """
+        if now_s >= self._next_look:
+            began_s = time.thread_time()
+            found = has_connections(next(iter(self._pids()), None), self._ports)
+            cost_s = time.thread_time() - began_s
+            self._next_look = now_s + max(_TRY_EVERY_S, cost_s / _COST_SHARE)
+            self._is_known = found is not None
+            if found:
+                self._used_until = max(self._next_look, now_s + USED_FOR_S)
+        return now_s < self._used_until if self._is_known else None

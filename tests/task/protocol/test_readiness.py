@@ -1,0 +1,142 @@
+"""Readiness and use of a payload, seen by its port: real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dlapp.system.network.connections import has_connections, is_connected
+from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
+from tests.applications import wait_for
+
+
+@contextlib.contextmanager
+def server(answer: bytes = b"", *, address: str = "127.0.0.1") -> Iterator[tuple[str, int]]:
+    """A server that answers each connection so, after it has read the head of a request."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    with connection, contextlib.suppress(OSError):
+                        while answer and not (data := connection.recv(65536)).endswith(b"\r\n\r\n"):
+                            assert data
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield address, listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(60)
+
+
+def becomes_ready(probe: ReadinessProbe, tries: int = 3) -> bool:
+    """Go on with the probe until it is ready, or has tried so often that it will not be."""
+    now = [0.0]
+    ended = [0]
+
+    def look() -> bool:
+        before = probe._socket
+        probe.check(now[0])
+        if probe._socket is None:
+            now[0] += 2
+            ended[0] += before is not None or not probe.is_ready
+        return probe.is_ready or ended[0] >= tries
+
+    wait_for("the probe's verdict", look)
+    probe.close()
+    return probe.is_ready
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_port_that_accepts_connections_is_ready(address: str) -> None:
+    with server(address=address) as place:
+        assert becomes_ready(ReadinessProbe(place))
+    assert not becomes_ready(ReadinessProbe(place))
+
+
+@pytest.mark.parametrize(
+    ("answer", "ready"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", True),
+        (b"HTTP/1.0 302 Found\r\nLocation: /x\r\n\r\n", True),
+        (b"HTTP/1.1 204\r\n\r\n", True),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", False),
+        (b"HTTP/1.1 503 Loading\r\n\r\n", False),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", False),
+        (b"HTTP/1.1 2000\r\n\r\n", False),
+        (b"HTTP/1.1 20", False),
+    ],
+)
+def test_an_http_path_is_ready_when_it_is_answered_well(answer: bytes, ready: bool) -> None:
+    with server(answer) as place:
+        assert becomes_ready(ReadinessProbe(place, "/health")) is ready
+
+
+def test_a_server_that_does_not_answer_holds_nobody_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        probe = ReadinessProbe(silent.getsockname()[:2], "/health")
+        probe.check(0.0)
+        for now_s in range(1, 40):
+            probe.check(float(now_s))
+        assert not probe.is_ready
+        probe.close()
+
+
+TABLE = b"""\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:%b 0100007F:%b %b 00000000:00000000 00:00000000 00000000  1000        0 1 1 0 100 0 0 10 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("local", "remote", "state", "connected"),
+    [
+        (b"4E20", b"9999", b"01", True),
+        (b"4E20", b"9999", b"06", True),
+        (b"4E20", b"9999", b"08", True),
+        (b"4E20", b"0000", b"0A", False),
+        (b"4E20", b"9999", b"03", False),
+        (b"9999", b"4E20", b"01", False),
+        (b"", b"", b"", False),
+    ],
+)
+def test_connections_are_those_of_the_local_port_that_were_established(
+    local: bytes,
+    remote: bytes,
+    state: bytes,
+    connected: bool,
+) -> None:
+    assert is_connected(TABLE % (local, remote, state), (20_000,)) is connected
+
+
+def test_a_table_of_garbage_has_no_connections() -> None:
+    assert not is_connected(b"\0\xff\n\n:::\n 1 2\n a b c d e\n", (20_000,))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_port_is_in_use_while_somebody_is_connected_and_a_moment_longer(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as listening:
+        port = listening.getsockname()[1]
+        watch = UseWatch((port,), lambda: ())
+        assert watch.in_use(0.0) is False
+        client = socket.create_connection((address, port))
+        with listening.accept()[0] as accepted:
+            assert watch.in_use(100.0) is True
+            client.close()  # the client first: the kernel keeps nothing of it here
+            accepted.recv(1)
+        wait_for("the end of the connection", lambda: has_connections(None, (port,)) is False)
+        assert watch.in_use(101.5) is True
+        assert watch.in_use(1000.0) is False
+
+
+def test_without_a_table_use_is_not_known() -> None:
+    assert UseWatch((20_000,), lambda: (2**30,)).in_use(time.monotonic()) is None
