@@ -42,6 +42,7 @@ COMMANDS = {
     "logs": CommandEntry("applications.logs", "Show what an application's containers print."),
     "sweep": CommandEntry("applications.sweep", "Show the trials of a sweep, the best first."),
     "port": CommandEntry("applications.port", "Bring a port of a running program to this machine."),
+    "board": CommandEntry("applications.board", "Show the curves of many applications in TensorBoard."),
     "report": CommandEntry("applications.report", "Write a page on what an application did."),
     "release": CommandEntry("applications.release", "Let held applications start."),
     "softkill": CommandEntry("applications.softkill", "End applications early, with their output."),

@@ -1,0 +1,249 @@
+"""Event files of applications: they are copied to this machine, and grow there as they grow.
+
+Only files are copied that TensorBoard reads, those with ``tfevents`` in their names. They come from
+
+    the target of each output that is committed, or where that of a failed application is kept
+    the workspaces of containers that run on this machine
+    the newest whole checkpoint, elsewhere: an application on a cluster has nothing else on HDFS before it ends
+
+Each application has a directory below `RUNS`. A copy only ever grows: TensorBoard keeps a file open and reads on. A
+file that became shorter, or has another beginning by its size alone, is another one and takes the place of the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from dlapp.errors import DlappError, NotFound, Unreachable
+from dlapp.locations import FILE, file_location, local_path
+from dlapp.messages import Phase
+from dlapp.system.text import human_size
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
+    from dlapp.ids import ApplicationId
+    from dlapp.locations import HdfsPlace
+    from dlapp.report import ApplicationView
+    from dlapp.spec import AppSpec
+    from dlapp.storage.checkpoints.manifest import ManifestEntry
+    from dlapp.storage.tree import TreeNode
+
+RUNS = "runs"
+EVENTS = "tfevents"
+"""What the names of event files have in them. Source: TensorBoard, io_wrapper.IsTensorFlowEventsFile."""
+MOST_FILES, MOST_BYTES = 10_000, 8 << 30
+"""Of all event files together; more are left out, and that is said."""
+_COPY = 1 << 20
+
+
+class _Source(NamedTuple):
+    """Place of event files of an application: a directory, or the checkpoints at a place.
+
+    Args:
+        name: of the directory for them in that of the application; empty: that itself.
+        location: of the directory, or the place of the checkpoints.
+        is_checkpoint: it is that.
+        is_growing: what is in the directory changes; what cannot be read now can be later.
+    """
+
+    name: str
+    location: str
+    is_checkpoint: bool = False
+    is_growing: bool = False
+
+
+class BoardFiles:
+    """Event files of applications, in a directory of this machine.
+
+    Args:
+        client: finds the applications.
+        applications: their ids.
+        directory: for the files; it is the caller's alone.
+        note: told, once each, what cannot be read.
+    """
+
+    def __init__(
+        self, client: Client, applications: Sequence[ApplicationId], directory: str, note: Callable[[str], None]
+    ) -> None:
+        self._client, self._note = client, note
+        self._runs, self._incoming = os.path.join(directory, RUNS), os.path.join(directory, "incoming")
+        os.mkdir(self._runs, 0o700)
+        self._left = list(applications)
+        self._specs: dict[ApplicationId, AppSpec | None] = {}
+        self._sizes: dict[tuple[str, str], tuple[int, int]] = {}  # of what is here
+        self._wanted: dict[tuple[str, str], tuple[int, int]] = {}  # of what is being copied
+        self._files = self._bytes = 0
+        self._checkpoints: dict[str, int] = {}
+        self._noted: set[str] = set()
+
+    @property
+    def directory(self) -> str:
+        """The directory that TensorBoard reads."""
+        return self._runs
+
+    def refresh(self) -> bool:
+        """Copy what is new. Return whether there is an application that may write more."""
+        for one in list(self._left):
+            try:
+                view = self._client.status(one)
+                is_read = self._refresh_one(one, view)
+            except (DlappError, OSError) as error:
+                self._note_once(f"{one}: {error}")
+                if isinstance(error, NotFound):
+                    self._left.remove(one)
+                continue
+            if view.state.ended and is_read:
+                self._left.remove(one)
+        return bool(self._left)
+
+    def _refresh_one(self, one: ApplicationId, view: ApplicationView) -> bool:
+        """Copy what is new of an application. Return whether all could be read."""
+        hdfs = self._client.hdfs_of(one)
+        run, is_read = os.path.join(self._runs, _run_name(one, view)), True
+        for source in self._sources(one, view):
+            into = os.path.join(run, source.name) if source.name else run
+            try:
+                copy = self._copy_checkpoint if source.is_checkpoint else self._copy_directory
+                copy(source.location, into, hdfs)
+            except NotFound:
+                continue  # there is nothing yet
+            except (DlappError, OSError) as error:
+                if source.is_growing:
+                    continue
+                self._note_once(f"{one}: {error}")
+                is_read = is_read and not isinstance(error, (Unreachable, OSError))
+            else:
+                self._sizes |= self._wanted
+            finally:
+                self._wanted.clear()
+                self._files, self._bytes = len(self._sizes), sum(one for one, _ in self._sizes.values())
+                shutil.rmtree(self._incoming, ignore_errors=True)
+        return is_read
+
+    def _sources(self, one: ApplicationId, view: ApplicationView) -> Iterator[_Source]:
+        found = False
+        for output in view.outputs:
+            for location in filter(None, (output.target if output.committed else None, output.partial)):
+                found = True
+                yield _Source(output.name, location)
+        spec = self._spec_of(one)
+        if spec is None or view.state.ended:
+            if spec is not None and not found:
+                yield from self._checkpoint_sources(one, spec)
+            return
+        is_here = False
+        for container in view.containers:
+            if container.phase is Phase.RUNNING and container.log_url.startswith(FILE):
+                is_here = True
+                workspace = os.path.join(local_path(container.log_url), "workspace")
+                part = f"{container.role}_{container.role_index}" if len(view.containers) > 1 else ""
+                for one_output in spec.outputs:
+                    name = "/".join(filter(None, (one_output.name, part)))
+                    location = file_location(os.path.join(workspace, one_output.output_path))
+                    yield _Source(name, location, is_growing=True)
+        if not is_here:
+            yield from self._checkpoint_sources(one, spec)
+
+    def _checkpoint_sources(self, one: ApplicationId, spec: AppSpec) -> Iterator[_Source]:
+        if spec.checkpoint is None:
+            return
+        of = self._client.submission(one).checkpoints_of or one
+        place = f"{spec.checkpoint.target.rstrip('/')}/{of}"
+        if not spec.checkpoint.is_of_every_index:
+            yield _Source("checkpoint", place, is_checkpoint=True)
+            return
+        for index in range(spec.containers):
+            yield _Source(f"checkpoint/{index}", f"{place}/{index}", is_checkpoint=True)
+
+    def _spec_of(self, one: ApplicationId) -> AppSpec | None:
+        """Return what was submitted; None: the caller may not read it, or it is gone."""
+        if one not in self._specs:
+            try:
+                self._specs[one] = self._client.submission(one).spec
+            except DlappError:
+                self._specs[one] = None
+        return self._specs[one]
+
+    def _copy_directory(self, location: str, into: str, hdfs: HdfsPlace | None) -> None:
+        from dlapp.storage.glob import literal_pattern
+        from dlapp.storage.open import plan_fetch
+
+        plan = plan_fetch([literal_pattern(location)], self._incoming, hdfs=hdfs)
+        landings = []
+        for system, one in plan.landings:
+            wanted = [node for node in one.nodes if self._is_new(location, node)]
+            names = {node.name for node in wanted}
+            above = {name[:at] for name in names for at, char in enumerate(name) if char == "/"}
+            kept = [node for node in one.nodes if node.name in (above | {""} if node.is_dir else names)]
+            if wanted:
+                landings.append((system, one._replace(nodes=kept)))
+        if not landings:
+            return
+        plan._replace(landings=tuple(landings)).fetch()
+        for _, one in landings:
+            for node, path in one.places():
+                if node.is_file:
+                    self._take(path, os.path.join(into, node.name or os.path.basename(path)))
+
+    def _is_new(self, location: str, node: TreeNode) -> bool:
+        if not node.is_file or EVENTS not in os.path.basename(node.name or node.source):
+            return False
+        if location.startswith(FILE) and os.path.islink(node.source):
+            return False  # input follows links; here one may lead to what is not the program's
+        return self._may_take(location, node.name, (node.size_bytes, node.mtime_ns))
+
+    def _may_take(self, location: str, name: str, size: tuple[int, int]) -> bool:
+        """Return whether a file is copied: it is new or has changed, and there is room. ``size`` has its time, too."""
+        if (known := self._sizes.get((location, name))) == size:
+            return False
+        more_bytes = size[0] - (known[0] if known is not None else 0)
+        if self._files + (known is None) > MOST_FILES or self._bytes + more_bytes > MOST_BYTES:
+            self._note_once(f"more than {MOST_FILES} event files, or {human_size(MOST_BYTES)}, are left out")
+            return False
+        self._files, self._bytes = self._files + (known is None), self._bytes + more_bytes
+        self._wanted[location, name] = size
+        return True
+
+    def _copy_checkpoint(self, place: str, into: str, hdfs: HdfsPlace | None) -> None:
+        from dlapp.storage.checkpoints.copies import Checkpoints
+        from dlapp.storage.checkpoints.place import open_place
+
+        def is_wanted(entry: ManifestEntry) -> bool:
+            is_event = EVENTS in os.path.basename(entry.name)
+            return is_event and self._may_take(place, entry.name, (entry.size_bytes, entry.mtime_ns))
+
+        with contextlib.closing(contextlib.ExitStack()) as stack:
+            checkpoints = Checkpoints(stack.enter_context(open_place(place, hdfs)), 1, lambda _: None)
+            number = max(checkpoints.whole(), default=0)
+            if number <= self._checkpoints.get(place, 0):
+                return
+            for entry in checkpoints.fetch_files(number, is_wanted, self._incoming):
+                self._take(os.path.join(self._incoming, entry.name), os.path.join(into, entry.name))
+            self._checkpoints[place] = number
+
+    def _take(self, new: str, path: str) -> None:
+        """Add to a copy what a file has more, or put the file in its place."""
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        size = os.path.getsize(path) if os.path.exists(path) else 0
+        if not size or os.path.getsize(new) < size:
+            os.replace(new, path)
+            return
+        with open(new, "rb") as source, open(path, "ab") as target:
+            source.seek(size)
+            shutil.copyfileobj(source, target, _COPY)
+
+    def _note_once(self, line: str) -> None:
+        if line not in self._noted and len(self._noted) < MOST_FILES:
+            self._noted.add(line)
+            self._note(line)
+
+
+def _run_name(one: ApplicationId, view: ApplicationView) -> str:
+    """Return the name of a run: that of the application, as far as a file can have it, and its number."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", view.appname).strip(".-")[:60]
+    return f"{name or 'application'}-{str(one).removeprefix('application_')}"

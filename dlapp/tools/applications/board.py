@@ -1,0 +1,63 @@
+"""dlapp-board: one TensorBoard over many applications."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from dlapp.errors import NotFound, UsageError
+from dlapp.tools.common import command, complete_id, note, say
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
+    from dlapp.ids import ApplicationId
+
+REFRESH_S = 10.0
+"""Between two looks at applications that may write more."""
+_LOOK_S = 0.2
+
+
+@command("dlapp-board", example="dlapp-board --project mnist")
+@click.argument("applications", metavar="[ID...]", nargs=-1, shell_complete=complete_id())
+@click.option("--project", metavar="P", help="All of your applications of this project that are still listed.")
+@click.option("--port", type=click.IntRange(1024, 65_535), metavar="N", help="The port on this machine. [default: any]")
+def main(applications: tuple[str, ...], project: str | None, port: int | None) -> None:
+    """Show the event files of applications, running and finished, in one TensorBoard on this machine.
+
+    It runs until you press Ctrl-C. What running applications write comes every 10 seconds; on a cluster that is what
+    they have in their newest checkpoint, until their output is committed.
+
+    ID is an application's id, a unique ending of it, or 'last' (the default).
+    """
+    from dlapp.client import Client
+    from dlapp.client.board.event_files import BoardFiles
+    from dlapp.client.board.server import TensorBoardProcess
+    from dlapp.client.shell.session import ShellClosed, session, signals_close
+
+    if applications and project is not None:
+        raise UsageError("give ids or --project, not both")
+    client = Client(note=note)
+    found = [client.resolve(one) for one in applications or ("last",)] if project is None else _of(client, project)
+    with contextlib.suppress(ShellClosed, KeyboardInterrupt), signals_close(), session(client.config) as directory:
+        files = BoardFiles(client, found, directory, note)
+        is_growing = files.refresh()
+        with TensorBoardProcess(files.directory, directory, port) as server:
+            say(f"{len(found)} application{'s' if len(found) > 1 else ''} : {server.url}")
+            while True:
+                until = time.monotonic() + REFRESH_S
+                while time.monotonic() < until:
+                    server.check()
+                    time.sleep(_LOOK_S)
+                if is_growing:
+                    is_growing = files.refresh()
+
+
+def _of(client: Client, project: str) -> list[ApplicationId]:
+    """Return the ids of the user's applications of a project. YARN makes the names of projects lower case."""
+    views = client.list_json(finished=None, wanted=lambda view: view.get("project", "").lower() == project.lower())
+    if not views:
+        raise NotFound(f"you have no application of project {project}")
+    return [client.resolve(view["application_id"]) for view in views]

@@ -1,0 +1,176 @@
+"""Event files of applications, as dlapp-board copies them: real files, and a client that is made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.client.board import event_files
+from dlapp.client.board.event_files import BoardFiles
+from dlapp.client.board.server import TensorBoardProcess
+from dlapp.errors import Denied, DlappError, NotFound
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.locations import file_location
+from dlapp.messages import Phase
+from dlapp.report import ApplicationView, ContainerView, OutputView, State
+from dlapp.spec import AppSpec, CheckpointSpec, OutputSpec, Submission
+from dlapp.storage.checkpoints.copies import Checkpoints
+from dlapp.storage.checkpoints.place import open_place
+from dlapp.value import replace
+
+APP = ApplicationId(1_700_000_000_000, 42)
+EVENTS = "events.out.tfevents.1"
+
+
+class KnownApplications:
+    """A client of applications with these views and specs."""
+
+    def __init__(self, view: ApplicationView, spec: AppSpec | None = None) -> None:
+        self.view, self.spec = view, spec
+
+    def status(self, _: ApplicationId) -> ApplicationView:
+        return self.view
+
+    def submission(self, _: ApplicationId) -> Submission:
+        if self.spec is None:
+            raise Denied("it is another user's")
+        return Submission(spec=self.spec, workspace_archive="", workspace_digest="", submitter="tony", submitted_ms=1)
+
+    def hdfs_of(self, _: ApplicationId) -> None:
+        return None
+
+
+def ended(target: Path, **fields: Any) -> ApplicationView:
+    output = OutputView(name="", target=file_location(str(target)), committed=True)
+    given: dict[str, Any] = {"outputs": (output,), "state": State.FINISHED} | fields
+    return ApplicationView(application_id=APP, attempt=1, appname="my run/1", **given)
+
+
+def board(place: Path, known: KnownApplications) -> tuple[BoardFiles, list[str]]:
+    (place / "board").mkdir()
+    notes: list[str] = []
+    return BoardFiles(cast(Client, known), [APP], str(place / "board"), notes.append), notes
+
+
+def copies(place: Path) -> dict[str, str]:
+    """Return what TensorBoard would read: the path of each file below the run's directory, and its content."""
+    runs = place / "board/runs"
+    found = {str(path.relative_to(runs)): path.read_text() for path in runs.rglob("*") if path.is_file()}
+    name = "my-run-1-1700000000000_0042/"
+    assert all(one.startswith(name) for one in found)
+    return {one.removeprefix(name): text for one, text in found.items()}
+
+
+def test_only_event_files_are_copied_with_the_directories_that_they_are_in(tmp_path: Path) -> None:
+    (tmp_path / "out/a/b").mkdir(parents=True)
+    for name in (EVENTS, f"a/b/{EVENTS}", "a/model.bin", "tfevents"):
+        (tmp_path / "out" / name).write_text(name)
+    (tmp_path / "out/a/tfevents-link").symlink_to("/etc/passwd")
+    files, notes = board(tmp_path, KnownApplications(ended(tmp_path / "out")))
+    assert not files.refresh(), "nothing more is written"
+    assert copies(tmp_path) == {name: name for name in (EVENTS, f"a/b/{EVENTS}", "tfevents")}
+    assert notes == []
+
+
+def test_the_files_of_a_running_application_grow_and_a_new_one_takes_the_place_of_another(tmp_path: Path) -> None:
+    container = ContainerView(
+        container_id=ContainerId(APP, 1, 2),
+        role="worker",
+        role_index=0,
+        index=0,
+        phase=Phase.RUNNING,
+        log_url=file_location(str(tmp_path / "container")),
+    )
+    output = OutputView(name="", target=file_location(str(tmp_path / "out")))
+    view = ended(tmp_path, state=State.RUNNING, containers=(container,), outputs=(output,))
+    spec = AppSpec(
+        username="t",
+        appname="a",
+        workspace="/w",
+        script="s",
+        outputs=(OutputSpec(output_path="output", target=output.target),),
+    )
+    known = KnownApplications(view, spec)
+    files, notes = board(tmp_path, known)
+    assert files.refresh(), "there is nothing yet"
+    events = tmp_path / "container/workspace/output" / EVENTS
+    events.parent.mkdir(parents=True)
+    events.write_text("one")
+    assert files.refresh()
+    copy = next((tmp_path / "board").rglob(EVENTS))
+    inode = copy.stat().st_ino
+    events.write_text("one, two")
+    assert files.refresh()
+    assert copies(tmp_path) == {EVENTS: "one, two"}
+    assert copy.stat().st_ino == inode, "TensorBoard has it open and reads on"
+    events.write_text("new")
+    assert files.refresh()
+    assert copies(tmp_path) == {EVENTS: "new"}
+    known.view = replace(view, state=State.FINISHED, outputs=(replace(output, committed=True),))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / EVENTS).write_text("new and the rest")
+    assert not files.refresh()
+    assert copies(tmp_path) == {EVENTS: "new and the rest"}
+    assert notes == []
+
+
+def test_of_an_application_elsewhere_the_newest_checkpoint_is_copied(tmp_path: Path) -> None:
+    target = file_location(str(tmp_path / "checkpoints"))
+    spec = AppSpec(
+        username="t",
+        appname="a",
+        workspace="/w",
+        script="s",
+        checkpoint=CheckpointSpec(path="model", target=target),
+    )
+    files, notes = board(tmp_path, KnownApplications(ended(tmp_path, state=State.RUNNING, outputs=()), spec))
+    assert files.refresh()
+    model = tmp_path / "model"
+    (model / "logs").mkdir(parents=True)
+    with open_place(f"{target}/{APP}") as place:
+        stored = Checkpoints(place, 3, lambda _: None)
+        for text in ("one", "one, two"):
+            (model / "logs" / EVENTS).write_text(text)
+            (model / "weights").write_text("large")
+            stored.store(str(model))
+            assert files.refresh()
+            assert copies(tmp_path) == {f"checkpoint/logs/{EVENTS}": text}
+    assert notes == []
+
+
+def test_more_than_the_limit_is_left_out_and_that_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_files, "MOST_BYTES", 10)
+    (tmp_path / "out").mkdir()
+    for number in range(5):
+        (tmp_path / f"out/tfevents.{number}").write_text("1234")
+    files, notes = board(tmp_path, KnownApplications(ended(tmp_path / "out")))
+    files.refresh()
+    assert len(copies(tmp_path)) <= 3
+    assert len(notes) == 1
+    assert "are left out" in notes[0]
+
+
+def test_what_cannot_be_read_is_said_once_and_the_others_are_shown(tmp_path: Path) -> None:
+    class Away(KnownApplications):
+        def status(self, _: ApplicationId) -> ApplicationView:
+            raise DlappError("not now")
+
+    files, notes = board(tmp_path, Away(ended(tmp_path)))
+    assert files.refresh()
+    assert files.refresh()
+    assert notes == [f"{APP}: not now"]
+
+
+def test_without_tensorboard_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(NotFound, match="python3"):
+        TensorBoardProcess(str(tmp_path), str(tmp_path), None)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with (
+        pytest.raises(NotFound, match="tensorboard is not installed here"),
+        TensorBoardProcess(str(tmp_path), str(tmp_path), None),
+    ):
+        pass
