@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from dlapp.launcher.application import Snapshot, Source
     from dlapp.launcher.origin import Origin
     from dlapp.launcher.overrides import Overrides
-    from dlapp.node_policy import RegistryPolicy
     from dlapp.locations import HdfsPlace
+    from dlapp.node_policy import RegistryPolicy
     from dlapp.report import ApplicationView
     from dlapp.spec import AppSpec, Submission
     from dlapp.usage import UsageHistory
