@@ -74,7 +74,7 @@ class DataNode(NamedTuple):
 
 
 class Striping(NamedTuple):
-    """How the content of an erasure coded file lies in groups of blocks: cell after cell, block after block.
+    """Layout of the content of an erasure coded file in groups of blocks: cell after cell, block after block.
 
     Args:
         data_blocks: blocks of a group that have content.
