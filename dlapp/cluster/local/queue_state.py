@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.local import spool
+from dlapp.cluster.local.attempts import DEVICES_RETURNED
 from dlapp.cluster.local.queue import RUNNING, WAITING, ApplicationRow
 from dlapp.cluster.local.schedule import amounts_of
 from dlapp.cluster.local.spool import PastUse, SpoolEntry
@@ -60,6 +61,7 @@ class QueueReader:
         """
         waiting = [row for row in rows if row.state == WAITING]
         running = [row for row in rows if row.state == RUNNING]
+        count_returned(self._state, running)
         if not self._state.shared:
             for row in waiting:
                 row.order, row.arrived_ns = (row.number, row.uid, row.id), row.submitted_ms * 1_000_000
@@ -82,10 +84,26 @@ class QueueReader:
                     waiting.append(row_of(entry))
                 elif spool.is_alive(other, entry.id):
                     running.append(row_of(entry))
+        count_returned(self._state, running)
         return QueueContents(waiting, running, past)
 
     def _read(self, state: StateDir) -> spool.Spool:
         return spool.read(state, self._known.setdefault(state.uid, {}))
+
+
+def count_returned(state: StateDir, running: Iterable[ApplicationRow]) -> None:
+    """Count no GPUs of applications that have given theirs back, and only store their output.
+
+    What another user's directory says is believed: whoever says so in error is a moment behind in the order, and no GPU
+    is had that the ledger does not give.
+
+    Args:
+        state: of the user.
+        running: rows of any user; those are changed. When they have ended, usage counts the GPUs for all of their time.
+    """
+    for row in running:
+        if row.gcores and os.path.lexists(os.path.join(state.of(row.uid).application(row.id), DEVICES_RETURNED)):
+            row.gcores = 0
 
 
 def row_of(entry: SpoolEntry) -> ApplicationRow:

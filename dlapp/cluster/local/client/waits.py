@@ -9,6 +9,7 @@ from typing import Any
 from dlapp.cluster.engine import PlanFacts
 from dlapp.cluster.local import spool
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
+from dlapp.cluster.local.queue_state import count_returned, row_of
 from dlapp.cluster.local.reasons import THIS_MACHINE, facts_of
 from dlapp.cluster.local.runner.dependencies import ends_of
 from dlapp.cluster.local.schedule import QueuedApplication, amounts_of
@@ -24,7 +25,6 @@ from dlapp.serialization import to_json
 from dlapp.spec import AppSpec
 from dlapp.start_conditions import plan_texts
 from dlapp.system import clock
-from dlapp.system.owners import user_name
 from dlapp.value import replace
 from dlapp.waiting import STARTING, Ahead, Estimate
 
@@ -77,8 +77,8 @@ class MachineWaits:
         running = [row for row in self._queue.unsettled() if row.state == RUNNING]
         for one in spool.entries_of_others(self._state) if self._state.shared else ():
             if one.phase != spool.WAITING:
-                names = ("id", "submitter", "memory_mib", "vcores", "gcores")
-                running.append(ApplicationRow(names, (one.id, user_name(one.uid), *one[3:6])))
+                running.append(row_of(one))
+        count_returned(self._state, running)
         gpus = None
         if spec.total()[2]:
             from dlapp.gpuid.health import nvml_subprocess

@@ -49,7 +49,7 @@ from dlapp.cluster.local.outcome import (
     write_outcome,
 )
 from dlapp.cluster.local.queue import DONE, RUNNING, UNSTARTED, WAITING, ApplicationRow, Queue, SchemaMismatch
-from dlapp.cluster.local.queue_state import QueueContents, row_of
+from dlapp.cluster.local.queue_state import QueueContents, count_returned, row_of
 from dlapp.cluster.local.runner.election import open_fifo
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.schedule import Obstacle, StartDecision
@@ -483,6 +483,7 @@ class Runner:
         capacity = self._capacity()
         if not any(row.gcores for row in contents.waiting):
             return capacity, 0
+        self._pause_s = min(self._pause_s, FOREIGN_S)  # there is no news of GPUs that are given back
         try:
             record, devices = self._machine_ledger().record(), self._devices()
         except Unreachable:
@@ -643,12 +644,14 @@ class Runner:
         """Return whether the other users' runners leave room for a start; `dlapp.cluster.local.spool` has the steps."""
         spool.mark(self._state, row.id, spool.STARTING)
         own = [one for one in self._queue.unsettled() if one.state == RUNNING]
+        count_returned(self._state, own)
         order = next((one.order for one in spool.entries_of(self._state) if one.id == row.id), None)
         if order is None:
             return False
         asked, free, deadline = schedule.amounts_of(row), capacity.without(own), time.monotonic() + CONTENTION_S
         while True:
             others = [one for one in self._others() if one.state != WAITING]
+            count_returned(self._state, others)
             rivals = [one for one in others if spool.is_alive(self._state.of(one.uid), one.id)]
             decision = schedule.decide_start(asked, order, free, rivals)
             if decision is StartDecision.START:
