@@ -162,7 +162,7 @@ def test_output_that_is_only_in_a_workspace_outlives_the_death_of_its_master(
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 1
     run("dlapp-list")
     wait_for("what was left is cleared", lambda: not [*home.glob("applications/*/containers/*/tmp")], END_S)
-    (kept,) = status(application)["unstored"]
+    (kept,) = wait_for("where it is kept", lambda: status(application)["unstored"], END_S)
     assert Path(kept, "model").stat().st_size == 1_000_000
 
 
