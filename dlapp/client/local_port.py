@@ -32,7 +32,7 @@ class LocalPort(Closeable):
 
     Args:
         wanted: the port; None: ``like``, or another one if that is taken or may not be used.
-        like: see ``wanted``.
+        like: see ``wanted``; 0: any.
         serve: serves one connection, in a thread of its own, and closes it.
         say: takes lines for the user; any thread calls it.
 

@@ -56,7 +56,8 @@ class PortForward(Closeable):
         application_id: the caller's own.
         index: CONTAINER_INDEX.
         port: of the container.
-        local: the local port; None: the same number, or another one if that cannot be used.
+        local: the local port; None: the same number if the program listens on it by now, and that can be used; else
+            another one.
         say: takes lines for the user; any thread calls it.
         direct: connect directly where that is possible.
 
@@ -92,8 +93,10 @@ class PortForward(Closeable):
         self.way = ""
         """How the last connection went: ``directly at HOST``, or ``through the ApplicationMaster``."""
         self._opener: StreamOpener | None = None
-        self._find_opener()
-        self._local = LocalPort(local, port, self._serve, self._say)
+        if over := self.look():
+            raise NotFound(over)
+        # A program on this machine that does not listen yet would find its own port taken.
+        self._local = LocalPort(local, port if self.is_open else 0, self._serve, self._say)
         self.local_port = self._local.port
 
     @property

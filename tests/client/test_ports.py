@@ -146,8 +146,8 @@ def test_a_connection_goes_by_a_stream_where_nothing_is_said_of_another_way(
     assert one.way == "through the ApplicationMaster"
     assert cluster.heads == [{"port": 1, "look": True}, {"port": 1}, {"port": 1}]
     assert said == [
-        "container 0 listens on port 1",
-        "connections to port 1 of container 0 go through the ApplicationMaster",
+        "worker:0 listens on port 1",
+        "connections to port 1 of worker:0 go through the ApplicationMaster",
     ]
 
 
@@ -209,7 +209,8 @@ def test_another_users_port_is_refused_with_its_sentence(cluster: Cluster, forwa
     cluster.refusal = StreamRefused("port 1 of node1 is bob's, not this application's")
     with pytest.raises(ConnectionError):
         asked(forward())
-    assert said == ["no connection to port 1 of container 0: port 1 of node1 is bob's, not this application's"]
+    line = "port 1 of node1 is bob's, not this application's"
+    assert said == [line, f"no connection to port 1 of worker:0: {line}"]
 
 
 def test_an_index_that_is_started_again_keeps_its_port(cluster: Cluster, forward: Forward, said: list[str]) -> None:
@@ -269,6 +270,19 @@ def test_the_end_of_the_application_is_one_line(cluster: Cluster, forward: Forwa
     assert one.run() == line
     with pytest.raises(NotFound, match="has ended"):
         one.wait_open(PATIENCE_S)
+    with pytest.raises(NotFound, match="has ended"):
+        forward()
+
+
+def test_before_the_program_listens_its_port_is_not_taken_from_it(cluster: Cluster, forward: Forward) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = server.getsockname()[1]
+    cluster.refusal = StreamRefused(f"nothing listens on port {number} yet", NOT_OPEN)
+    one = forward(number)
+    with socket.create_server(("127.0.0.1", number)):
+        assert one.local_port != number
+    cluster.refusal = None
+    assert forward(number).local_port == number
 
 
 def test_a_word_of_the_task_that_is_none_ends_nothing(cluster: Cluster, forward: Forward, said: list[str]) -> None:

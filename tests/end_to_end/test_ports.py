@@ -14,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.client import Client
 from dlapp.client.ports import PortForward
+from dlapp.errors import TimedOut
 from dlapp.system.processes.proc import descendants
 from tests.applications import BIN, application_dir, ended, launch, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
+from tests.services.containers.dockerd import IMAGE, Dockerd
 
 PATIENCE_S = 120.0
 SERVER = """
@@ -93,6 +96,27 @@ def helpers(engine: Engine, application: str) -> list[int]:
     return sorted(set(found))
 
 
+def kill_master(engine: Engine, application: str, forward: PortForward) -> None:
+    """See that its streams die with an ApplicationMaster, and no more, and that the next one is found."""
+    stream = socket.create_connection(("127.0.0.1", forward.local_port), timeout=PATIENCE_S)
+    stream.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert stream.recv(65536).startswith(b"HTTP/1.1 200 OK")
+    os.kill(master_of(engine, application), signal.SIGKILL)
+    with contextlib.suppress(ConnectionResetError):
+        assert stream.recv(1) == b""
+    stream.close()
+
+    def is_back() -> bool:
+        assert forward.look() == ""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            talk(forward.local_port)
+            return True
+        return False
+
+    wait_for("the next ApplicationMaster", is_back, 240.0)
+    assert status(application)["attempt"] == 2
+
+
 def master_of(engine: Engine, application: str) -> int:
     if engine.hadoop is None:
         return int(json.loads((application_dir(engine.state_dir, application) / "am.json").read_text())["pid"])
@@ -113,23 +137,8 @@ def test_a_port_comes_to_this_machine_both_ways_and_nothing_of_it_stays(engine: 
             talk(forward.local_port)
             assert forward.way == "through the ApplicationMaster"
             assert len(helpers(engine, application)) == 2
-            # What dies with the ApplicationMaster: its streams, and no more. The next one is found.
-            streams = socket.create_connection(("127.0.0.1", forward.local_port), timeout=PATIENCE_S)
-            streams.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert streams.recv(65536).startswith(b"HTTP/1.1 200 OK")
-            os.kill(master_of(engine, application), signal.SIGKILL)
-            with contextlib.suppress(ConnectionResetError):
-                assert streams.recv(1) == b""
-            streams.close()
-
-            def is_back() -> bool:
-                assert forward.look() == ""
-                with contextlib.suppress(OSError, http.client.HTTPException):
-                    talk(forward.local_port)
-                    return True
-                return False
-
-            wait_for("the next ApplicationMaster", is_back, 240.0)
+            if engine.hadoop is None:  # on YARN it takes half a minute, and the code is the same
+                kill_master(engine, application, forward)
         # The command goes directly here. Killed, it leaves nothing.
         with subprocess.Popen(
             [BIN / "dlapp-port", application, "worker", str(port)],
@@ -169,4 +178,26 @@ def test_a_port_comes_to_this_machine_both_ways_and_nothing_of_it_stays(engine: 
     assert late.code == 3
     assert late.err.count("\n") == 1
     assert late.err.startswith(f"Error: {application} has ended (")
-    assert status(application)["attempt"] == 2
+
+
+@pytest.mark.slow
+def test_a_loopback_port_in_a_network_of_docker_is_reached(
+    dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    keys = {"docker_image": IMAGE, "network": "none"}
+    application = launch(properties(tmp_path, f"exec busybox httpd -f -p 127.0.0.1:{port} -h .", application=keys))
+    with (
+        contextlib.closing(Client()) as client,
+        PortForward(client, client.resolve(application), 0, port) as forward,
+    ):
+        forward.wait_open(PATIENCE_S)
+        with socket.create_connection(("127.0.0.1", forward.local_port), timeout=PATIENCE_S) as one:
+            one.sendall(b"GET /start.sh HTTP/1.0\r\n\r\n")
+            assert one.recv(65536).startswith(b"HTTP/1.1 200 OK")
+        assert forward.way == "through the ApplicationMaster"
+        with pytest.raises(TimedOut), PortForward(client, client.resolve(application), 0, port + 1) as other:
+            other.wait_open(0.0)
+    assert run("dlapp-kill", application).code == 0

@@ -17,23 +17,19 @@ def main(application: str, container: str, port: int, local: int | None, as_json
     """Bring a TCP port of a running program to this machine, until Ctrl-C or the application's end.
 
     ID is an application's id, a unique ending of it, or 'last'. INDEX counts the containers of a role from 0 (the
-    default). LOCAL is the port here; without it that is PORT, or a free one if PORT is taken.
+    default). LOCAL is the port here; without it that is PORT or another free one, and the first line says which.
 
     Connections go directly where the container's host can be reached at its port, else through the
     application's ApplicationMaster. Only programs of your own user can connect to the port here.
     """
     from dlapp.client import Client
-    from dlapp.client.ports import PortForward, end_of
+    from dlapp.client.ports import PortForward
     from dlapp.client.streams import read_role_index
-    from dlapp.errors import NotFound
 
     client = Client(note=note)
     application_id = client.resolve(application)
     role, number = read_role_index(container)
     index = client.index_of(application_id, role, number)
-    view = client.status(application_id)
-    if view.state.ended:
-        raise NotFound(end_of(view))
     with PortForward(client, application_id, index, port, local, say=note) as forward:
         if as_json:
             ports = {"port": port, "local": forward.local_port}
