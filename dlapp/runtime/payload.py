@@ -19,8 +19,11 @@ AS_COMMAND = "command"
 SIGNALS = range(1, 65)
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
-CONTEXT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "context.py")
-WRAPPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wrapper.sh")
+_HERE = os.path.dirname(os.path.abspath(__file__))
+CONTEXT = os.path.join(os.path.dirname(_HERE), "context.py")
+WRAPPER = os.path.join(_HERE, "wrapper.sh")
+NOTEBOOK_PROGRAM = "dlapp_notebook.py"
+"""Name of the program of dlapp-notebook beside the module dlapp_context, for payloads whose command names it."""
 
 
 class PayloadError(DlappError):
@@ -124,10 +127,14 @@ class Payload(Value, kw_only=True):
     def write_context(self) -> None:
         """Make the directory ``python``."""
         os.makedirs(self.python, 0o700, exist_ok=True)
-        path = os.path.join(self.python, "dlapp_context.py")
-        if not os.path.lexists(path):
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444), "wb") as file:
-                file.write(__loader__.get_data(CONTEXT))  # type: ignore[name-defined]
+        sources = {"dlapp_context.py": CONTEXT}
+        if any(NOTEBOOK_PROGRAM in word for word in self.command):
+            sources[NOTEBOOK_PROGRAM] = os.path.join(_HERE, "notebook_program.py")
+        for name, source in sources.items():
+            path = os.path.join(self.python, name)
+            if not os.path.lexists(path):
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444), "wb") as file:
+                    file.write(__loader__.get_data(source))  # type: ignore[name-defined]
 
     @property
     def wrapper(self) -> str:

@@ -56,6 +56,14 @@ MADE = {
         "Python",
         "exec $PYTHON -c 'import nowhere'",
     ),
+    "JupyterLab is not installed": Failure(
+        "jupyter_missing",
+        "user",
+        "JupyterLab is not installed where the notebook runs",
+        "dlapp-notebook: there is no JupyterLab for ",
+        "Python",
+        "exec $PYTHON -m dlapp.runtime.notebook_program --idle 60 --grace 60 --save saved",
+    ),
     "a name is not in a module": Failure(
         "import_failed",
         "user",

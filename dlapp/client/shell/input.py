@@ -127,7 +127,7 @@ def _bring(
         names = sorted(os.listdir(found))
         with (
             files.closing_fd(files.open_directory(os.path.realpath(workspace))) as root_fd,
-            files.closing_fd(_open_below(root_fd, _inside(directory, workspace), workspace)) as fd,
+            files.closing_fd(open_below(root_fd, _inside(directory, workspace), workspace)) as fd,
         ):
             _sweep(fd, directory)
             _place(found, names, fd, directory)
@@ -136,7 +136,7 @@ def _bring(
         remove_tree(staging)
 
 
-def _open_below(fd: int, path: str, top: str) -> int:
+def open_below(fd: int, path: str, top: str) -> int:
     """Open a directory, made with those above it, through no link.
 
     Args:
@@ -232,13 +232,13 @@ def _copy(found: str, fd: int, directory: str) -> None:
     nodes = nodes_to_fetch(found)[1:]
     for node in nodes:
         above, name = os.path.split(node.name)
-        with files.closing_fd(_open_below(fd, node.name if node.is_dir else above, directory)) as at:
+        with files.closing_fd(open_below(fd, node.name if node.is_dir else above, directory)) as at:
             if not node.is_dir:
                 # By a descriptor and one name, which both kinds are made anew under: no link is followed.
                 copy_nodes([node._replace(name=name)], f"/proc/self/fd/{at}", done=lambda count: None)
     for node in reversed(nodes):
         if node.is_dir:
-            with files.closing_fd(_open_below(fd, node.name, directory)) as at:
+            with files.closing_fd(open_below(fd, node.name, directory)) as at:
                 os.fchmod(at, node.mode & 0o777)
                 os.utime(at, ns=(node.mtime_ns, node.mtime_ns))
 

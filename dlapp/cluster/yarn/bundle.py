@@ -34,13 +34,13 @@ LEAST_PYTHON = (3, 11)
 _NEEDED = ("dlapp", "h11", "google.protobuf")
 _USED = (
     *("requests", "urllib3", "idna", "certifi", "charset_normalizer"),
-    *("docker", "kazoo", "pynvml"),
+    *("kazoo", "pynvml"),
 )
 """What the parts of dlapp on a node load where it is installed here; what is not, they do without."""
 _DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml")
 _BESIDE_LIBRARY = "dlapp/hadoop/hdfs"
-_READ = "dlapp/context.py"
-"""A module whose source is read, for payloads."""
+_READ = ("dlapp/context.py", "dlapp/runtime/notebook_program.py")
+"""Modules whose sources are read, for payloads."""
 _FORMAT = 2
 _SOURCES = "sources.zip"
 MAX_BYTES = 64 << 20
@@ -219,7 +219,7 @@ def _write(path: str, files: list[BundleFile]) -> None:
             add(sources, one.name, data)
             if one.name.endswith(".py"):
                 add(archive, f"{one.name}c", _compiled(one.name, data))
-            if one.name == _READ or not one.name.endswith(".py"):
+            if one.name in _READ or not one.name.endswith(".py"):
                 add(archive, one.name, data)
         sources.close()
         add(archive, _SOURCES, held.getvalue())

@@ -29,7 +29,6 @@ PARTS = (
     "google.protobuf.message",
     "kazoo.client",
     "pynvml",
-    "docker",
 )
 _TRIAL = """
 import importlib, os, sys

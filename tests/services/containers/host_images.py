@@ -20,7 +20,7 @@ _MPI = ("/usr/bin/mpirun", "/usr/bin/orted")
 _MPI_PLUGINS = ("openmpi*/**/*.so", "pmix*/**/*.so")
 _MPI_DATA = ("/usr/share/openmpi", "/etc/openmpi")
 _PYTHON = "/usr/bin/python3"
-_PYTHON_PACKAGES = ("", "collections", "encodings", "importlib", "json", "re")
+_PYTHON_PACKAGES = ("", "collections", "email", "encodings", "html", "http", "importlib", "json", "re", "urllib")
 
 
 def import_mpi_image(daemon: Dockerd) -> None:

@@ -1,0 +1,239 @@
+"""A notebook: an application whose program is JupyterLab (`dlapp.runtime.notebook_program`).
+
+Its token is made here and travels as the variables of an application do, with its credentials. What was made or changed
+in its workspace is its output, so it is stored and committed as any other, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from dlapp.client.notebook.files import BroughtBack, FileFacts, bring_back, list_workspace, remove_leftovers
+from dlapp.launcher.application import read_application
+from dlapp.runtime.payload import NOTEBOOK_PROGRAM
+from dlapp.spec import AppSpec, OutputSpec, RoleSpec
+from dlapp.value import replace
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
+    from dlapp.client.application import Application
+    from dlapp.cluster.engine import EngineInfo
+    from dlapp.report import ApplicationView
+
+ROLE = "notebook"
+SAVED = ".dlapp-notebook"
+"""Directory of the workspace that is the output."""
+TOKEN = "JUPYTER_TOKEN"
+"""The variable in which JupyterLab expects its token. Source: jupyter_server, `IdentityProvider.token`."""
+LEAST_GRACE_S = 60.0
+"""SIGTERM ends JupyterLab with all its kernels, and then the files are gathered."""
+_LOOK_EVERY_S = 0.2
+_START = (
+    'command -v python3 >/dev/null || { echo "dlapp-notebook: there is no python3 here, which JupyterLab needs" >&2; '
+    f'exit 3; }}; exec python3 "${{PYTHONPATH##*:}}/{NOTEBOOK_PROGRAM}" "$@"'
+)
+
+
+class Notebook(NamedTuple):
+    """A notebook that was submitted.
+
+    Args:
+        application: in which it runs.
+        token: of JupyterLab.
+        workspace: absolute path of the user's own; empty: there is none.
+        packed: path in it -> what was there at the submission.
+    """
+
+    application: Application
+    token: str
+    workspace: str
+    packed: Mapping[str, FileFacts]
+
+    def page(self, base: str) -> str:
+        """Return the URL of its page, with the token, where it is reached at ``base``."""
+        return f"{base.rstrip('/')}/lab?token={self.token}"
+
+
+class ReadyNotebook(NamedTuple):
+    """Container (CONTAINER_INDEX) and port at which JupyterLab answers."""
+
+    container: int
+    port: int
+
+
+def start_notebook(
+    client: Client,
+    path: str | None,
+    *,
+    gcores: int | None,
+    idle_s: int,
+    save: str | None,
+    say: Callable[[str], None],
+    note: Callable[[str], None],
+    progress: Callable[[int, int], None] | None = None,
+) -> Notebook:
+    """Submit a notebook.
+
+    Args:
+        client: with the engine that it is to run on.
+        path: of the properties file; None: a process in the working directory.
+        gcores: GPUs; None: as many as a container of the application has.
+        idle_s: when it ends by itself if no kernel computes and nobody is connected.
+        save: where its files are stored, as ``hdfs`` of ``[to_hdfs]``; None: beside the workspace, or in the user's
+            home on HDFS.
+        say: told the lines that ``dlapp-launcher`` prints.
+        note: told, in a line each, what the user should know.
+        progress: told how many bytes of the workspace are packed, of how many.
+
+    Raises:
+        as `Client.submit`.
+    """
+    info = client.engine.info()
+    if path is None:
+        from dlapp.client.keywords import spec_of
+
+        fields = {"workspace": os.getcwd(), "command": ["true"], "appname": os.path.basename(os.getcwd()) or ROLE}
+        spec = spec_of(fields, client.config, has_gpus=info.has_gpus, args=(), env={})
+        env: dict[str, str] = {}
+    else:
+        application = read_application(path, client.config, info, script_may_be_missing=True)
+        spec, role = application.spec, application.spec.roles[0]
+        env = {**application.env, **application.role_env.get(role.name, {})}
+        if len(spec.roles) > 1:
+            note(f"the notebook is as a container of the first role, {role.name}")
+    target = save or default_target(spec, info, time.strftime("%Y%m%d-%H%M%S"))
+    token = secrets.token_hex(24)
+    packed: dict[str, FileFacts] = {}
+    if spec.workspace:
+        remove_leftovers(spec.workspace)
+        packed = list_workspace(spec.workspace)
+    submitted = client.submit(
+        notebook_spec(spec, gcores=gcores, idle_s=idle_s, target=target, env=[*env, TOKEN]),
+        env={**env, TOKEN: token},
+        say=say,
+        note=note,
+        progress=progress,
+    )
+    return Notebook(submitted, token, spec.workspace, packed)
+
+
+def default_target(spec: AppSpec, info: EngineInfo, now: str) -> str:
+    """Return where the files of a notebook are stored.
+
+    Args:
+        spec: of the application that it is made of.
+        info: of the engine.
+        now: in the name, so that no notebook replaces what another has stored.
+    """
+    if info.paths_on_hdfs:
+        return f"notebooks/{os.path.basename(spec.workspace) or ROLE}/{now}"
+    return f"file://{spec.workspace or os.path.join(os.getcwd(), ROLE)}.notebooks/{now}"
+
+
+def notebook_spec(spec: AppSpec, *, gcores: int | None, idle_s: int, target: str, env: list[str]) -> AppSpec:
+    """Return the application in which a notebook runs as a container of another application would.
+
+    Args:
+        spec: of the other application. Its first role counts; outputs, checkpoints, trials and what starts or ends it
+            besides are left out.
+        gcores: GPUs; None: as many as the role has.
+        idle_s: when JupyterLab ends by itself [s].
+        target: where its files are stored.
+        env: names of its variables.
+    """
+    first = spec.roles[0]
+    amounts = first.resources if gcores is None else replace(first.resources, gcores=gcores)
+    grace_s = max(spec.kill_grace_s, LEAST_GRACE_S)
+    options = ["--idle", str(idle_s), "--grace", f"{grace_s:g}", "--save", SAVED]
+    for one in spec.inputs:
+        options += ["--without", one.input_path]
+    role = RoleSpec(
+        name=ROLE,
+        resources=amounts,
+        command=("sh", "-c", _START, "dlapp-notebook", *options),
+        docker_image=first.docker_image,
+        placement=first.placement,
+    )
+    return AppSpec(
+        username=spec.username,
+        appname=spec.appname,
+        workspace=spec.workspace,
+        docker_image=spec.docker_image,
+        network=spec.network,
+        exclude=spec.exclude,
+        exclude_defaults=spec.exclude_defaults,
+        queue=spec.queue,
+        priority=spec.priority,
+        project=spec.project,
+        tags=(*(tag for tag in spec.tags if tag != ROLE), ROLE),
+        max_runtime_s=spec.max_runtime_s,
+        kill_grace_s=grace_s,
+        output_patience_s=spec.output_patience_s,
+        service_patience_s=spec.service_patience_s,
+        env=tuple(env),
+        placement=spec.placement,
+        inputs=spec.inputs,
+        outputs=(OutputSpec(output_path=SAVED, target=target),),
+        caches=spec.caches,
+        roles=(role,),
+    )
+
+
+def wait_until_ready(
+    client: Client, notebook: Notebook, on_change: Callable[[ApplicationView], None]
+) -> ReadyNotebook | None:
+    """Wait until JupyterLab answers; return None if the application ended before.
+
+    Args:
+        client: of the notebook.
+        notebook: that was submitted.
+        on_change: told the first view and each that differs from the one before.
+    """
+    seen = None
+    while True:
+        view = client.status(notebook.application)
+        if view != seen:
+            on_change(view)
+        seen = view
+        for one in view.containers:
+            if one.ready and one.finished_ms is None and (port := ready_port(one.metrics)):
+                return ReadyNotebook(one.index, port)
+        if view.state.ended:
+            return None
+        time.sleep(_LOOK_EVERY_S)
+
+
+def ready_port(metrics: Mapping[str, float]) -> int | None:
+    """Return the port that a notebook has reported; None: it is none."""
+    port = metrics.get("port", 0.0)
+    return int(port) if 0 < port < 65_536 and port == int(port) else None
+
+
+def saved_place(view: ApplicationView) -> str | None:
+    """Return where the files of a notebook that has ended are stored; None: nowhere."""
+    for one in view.outputs:
+        if one.committed or one.partial:
+            return one.target if one.committed else one.partial
+    return None
+
+
+def bring_files_back(client: Client, notebook: Notebook, place: str) -> BroughtBack:
+    """Bring the files of a notebook that has ended back into the user's own workspace.
+
+    Args:
+        client: of the notebook.
+        notebook: that has ended.
+        place: where they are stored.
+
+    Raises:
+        as `bring_back`.
+    """
+    hdfs = client.engine.info().hdfs
+    if hdfs is not None:
+        username = client.engine.submission(notebook.application.application_id).spec.username
+        hdfs = hdfs._replace(login=hdfs.login.as_user(username))
+    return bring_back(place, notebook.workspace, notebook.packed, hdfs)

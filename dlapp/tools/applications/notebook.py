@@ -1,0 +1,188 @@
+"""dlapp-notebook: JupyterLab with the image, workspace and GPUs of an application."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from dlapp.errors import EXIT_FAILED, EXIT_INTERRUPTED, DlappError, UsageError
+from dlapp.tools.common import command, note, say
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
+    from dlapp.client.notebook.session import Notebook, ReadyNotebook
+    from dlapp.report import ApplicationView
+
+LEAST_IDLE_S = 60
+_SHOWN_FILES = 10
+
+
+@command("dlapp-notebook", example="dlapp-notebook --gcores 1 dl_app.properties")
+@click.argument("file", metavar="[FILE]", type=click.Path(), required=False)
+@click.option("--gcores", type=click.IntRange(min=0), metavar="N", help="Use N GPUs instead of the number in the file.")
+@click.option("--cluster", metavar="NAME", help="Run on this engine (local, yarn) instead of the configured one.")
+@click.option(
+    "--max-idle",
+    metavar="TIME",
+    default="1h",
+    show_default=True,
+    help="End it if no kernel computes and nobody is connected for so long.",
+)
+@click.option("--save", metavar="PATH", help="Store its new and changed files there, like output.")
+@click.option("--port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve it on this local port.")
+@click.option("--detach", is_flag=True, help="Print how it is reached when it is ready, and leave it running.")
+def main(
+    file: str | None,
+    gcores: int | None,
+    cluster: str | None,
+    max_idle: str,
+    save: str | None,
+    port: int | None,
+    detach: bool,
+) -> int:
+    """Open JupyterLab in the environment that FILE's program runs in.
+
+    It is the same image, or a plain process, on this machine or on a node of a cluster; without FILE a process in the
+    working directory. The workspace is copied there, with the input. When the notebook ends, the new and changed files
+    of its workspace are stored like output, and brought back into yours.
+    """
+    from dlapp.client import Client
+    from dlapp.client.notebook.session import start_notebook
+    from dlapp.tools.display.progress import copying_bar
+
+    if detach and port is not None:
+        raise UsageError("--port is of no use with --detach; give it to dlapp-port")
+    client = Client(cluster=cluster, note=note)
+    with copying_bar("packing") as progress:
+        notebook = start_notebook(
+            client,
+            file,
+            gcores=gcores,
+            idle_s=_idle_s(max_idle),
+            save=save,
+            say=note,
+            note=note,
+            progress=progress,
+        )
+    try:
+        ready = _wait_until_ready(client, notebook)
+        if ready is None:
+            return _show_end(client, notebook)
+        if detach:
+            _show_how_to_reach(notebook, ready)
+            return 0
+        _serve(client, notebook, ready, port)
+    except KeyboardInterrupt:
+        note("")
+        note(client.softkill(notebook.application))
+    try:
+        return _show_end(client, notebook)
+    except KeyboardInterrupt:
+        note(f"* dlapp-status {notebook.application}   to see where its files are stored")
+        return EXIT_INTERRUPTED
+
+
+def _idle_s(text: str) -> int:
+    from dlapp.system.text import read_duration_s
+
+    try:
+        seconds = int(read_duration_s(text))
+    except ValueError as problem:
+        raise UsageError(f"--max-idle {problem}") from None
+    if seconds < LEAST_IDLE_S:
+        raise UsageError(f"--max-idle is {seconds} s, the minimum is {LEAST_IDLE_S} s")
+    return seconds
+
+
+def _wait_until_ready(client: Client, notebook: Notebook) -> ReadyNotebook | None:
+    from dlapp.client.notebook.session import wait_until_ready
+    from dlapp.serialization import to_json
+    from dlapp.tools.display.progress import waiting_display
+
+    with waiting_display() as on_change:
+        return wait_until_ready(client, notebook, lambda view: on_change(to_json(view)))
+
+
+def _show_how_to_reach(notebook: Notebook, ready: ReadyNotebook) -> None:
+    say(f"DL App ID = {notebook.application}")
+    say(f"JupyterLab : dlapp-port {notebook.application} notebook {ready.port}")
+    say(f"then open  : {notebook.page(f'http://127.0.0.1:{ready.port}')}")
+    say(f"to end it  : dlapp-softkill {notebook.application}")
+
+
+def _serve(client: Client, notebook: Notebook, ready: ReadyNotebook, port: int | None) -> None:
+    """Bring the notebook to this terminal until it ends, or Ctrl-C and a yes: KeyboardInterrupt."""
+    from dlapp.client.ports import PortForward
+
+    application_id = notebook.application.application_id
+    with PortForward(client, application_id, ready.container, ready.port, port, say=note) as forward:
+        say(f"JupyterLab : {notebook.page(forward.url)}")
+        while True:
+            try:
+                note("Ctrl-C ends it and brings its files back.")
+                forward.run()
+                return
+            except KeyboardInterrupt:
+                if _is_to_end():
+                    raise
+
+
+def _is_to_end() -> bool:
+    """Ask whether to end the notebook. Without a terminal nobody can answer, and Ctrl-C is a yes; so is a second."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    note("")
+    try:
+        answer = click.prompt(
+            "End the notebook and bring its files back? [Y/n]", default="y", show_default=False, err=True
+        )
+    except click.Abort:
+        return True
+    return str(answer).strip().lower() not in ("n", "no")
+
+
+def _show_end(client: Client, notebook: Notebook) -> int:
+    """Wait for the end, bring the files back and print where they are. Return the exit code."""
+    from dlapp.client import exit_code
+    from dlapp.report import Cause
+    from dlapp.serialization import to_json
+    from dlapp.system import clock
+    from dlapp.tools.display.progress import waiting_display
+    from dlapp.tools.display.status import answer_lines, read_error_tail
+
+    with waiting_display() as on_change:
+        end = client.wait(notebook.application, lambda view: on_change(to_json(view)))
+    view = to_json(end)
+    is_planned = end.cause in (Cause.SUCCEEDED, Cause.SOFT_KILLED)
+    if not is_planned:
+        say(*answer_lines(view, clock.now_ms(), read_error_tail(client, view), client.unstored(view)))
+    is_stored = _bring_back(client, notebook, end)
+    if not is_planned:
+        return exit_code(end)
+    return 0 if is_stored else EXIT_FAILED
+
+
+def _bring_back(client: Client, notebook: Notebook, end: ApplicationView) -> bool:
+    """Bring the files of a notebook back, and print where they are; return whether they are stored."""
+    from dlapp.client.notebook.session import bring_files_back, saved_place
+    from dlapp.locations import FILE
+
+    if (place := saved_place(end)) is None:
+        return False
+    say(f"saved : {place.removeprefix(FILE)}")
+    if not notebook.workspace:
+        return True
+    try:
+        back = bring_files_back(client, notebook, place)
+    except DlappError as error:
+        note(f"not brought back into {notebook.workspace}: {error}")
+        return False
+    for path in back.placed[:_SHOWN_FILES]:
+        say(f"* {path}")
+    if (more := len(back.placed) - _SHOWN_FILES) > 0:
+        say(f"* and {more} more")
+    for path in back.kept:
+        note(f"{path} was changed here, too, and is kept; the notebook's is in {place.removeprefix(FILE)}")
+    return True

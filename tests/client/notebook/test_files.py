@@ -1,0 +1,80 @@
+"""Files of a notebook come back into the workspace, and replace nothing that the user changed meanwhile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dlapp.client.notebook.files import STAGING, bring_back, list_workspace, remove_leftovers
+from dlapp.errors import DlappError
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    place = tmp_path / "workspace"
+    (place / "notes").mkdir(parents=True)
+    (place / "notes" / "a.ipynb").write_text("packed")
+    (place / "b.py").write_text("packed")
+    return place
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    place = tmp_path / "saved [1]"
+    (place / "notes" / "new").mkdir(parents=True)
+    return place
+
+
+def test_new_and_changed_files_come_back(workspace: Path, saved: Path) -> None:
+    packed = list_workspace(str(workspace))
+    (saved / "notes" / "a.ipynb").write_text("of the notebook")
+    (saved / "notes" / "new" / ".c").write_text("new")
+    back = bring_back(f"file://{saved}", str(workspace), packed, None)
+    assert back == (("notes/a.ipynb", "notes/new/.c"), ())
+    assert (workspace / "notes" / "a.ipynb").read_text() == "of the notebook"
+    assert (workspace / "notes" / "new" / ".c").read_text() == "new"
+    assert (workspace / "b.py").read_text() == "packed"
+    assert sorted(one.name for one in workspace.iterdir()) == ["b.py", "notes"]
+
+
+def test_what_the_user_changed_or_made_or_removed_meanwhile_stays(workspace: Path, saved: Path) -> None:
+    packed = list_workspace(str(workspace))
+    for name in ("b.py", "c.py", "notes/a.ipynb"):
+        (saved / name).write_text("of the notebook")
+    (workspace / "b.py").write_text("of the user")
+    (workspace / "c.py").write_text("of the user")
+    (workspace / "notes" / "a.ipynb").unlink()
+    back = bring_back(f"file://{saved}", str(workspace), packed, None)
+    assert back == ((), ("b.py", "c.py", "notes/a.ipynb"))
+    assert (workspace / "b.py").read_text() == (workspace / "c.py").read_text() == "of the user"
+    assert not (workspace / "notes" / "a.ipynb").exists()
+
+
+def test_a_link_or_a_directory_in_the_way_is_not_followed_and_not_replaced(
+    workspace: Path, saved: Path, tmp_path: Path
+) -> None:
+    packed = list_workspace(str(workspace))
+    (tmp_path / "outside").write_text("outside")
+    (workspace / "link").symlink_to(tmp_path / "outside")
+    (workspace / "d").mkdir()
+    for name in ("link", "d"):
+        (saved / name).write_text("of the notebook")
+    assert bring_back(f"file://{saved}", str(workspace), packed, None).kept == ("d", "link")
+    assert (tmp_path / "outside").read_text() == "outside"
+    (tmp_path / "elsewhere").mkdir()
+    (workspace / "notes" / "new").symlink_to(tmp_path / "elsewhere")
+    (saved / "notes" / "new" / "c").write_text("new")
+    with pytest.raises(DlappError):
+        bring_back(f"file://{saved}", str(workspace), packed, None)
+    assert os.listdir(tmp_path / "elsewhere") == []
+    assert not list(workspace.glob(f"{STAGING}*"))
+
+
+def test_what_a_killed_command_left_is_removed_when_it_is_old(workspace: Path) -> None:
+    for name in ("old", "new"):
+        (workspace / f"{STAGING}{name}" / "x").mkdir(parents=True)
+    os.utime(workspace / f"{STAGING}old", (0, 0))
+    remove_leftovers(str(workspace))
+    assert [one.name for one in workspace.glob(f"{STAGING}*")] == [f"{STAGING}new"]

@@ -1,0 +1,77 @@
+"""A notebook is an application with the image, amounts and input of another one, and nothing else of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlapp.client.notebook.session import default_target, notebook_spec, ready_port
+from dlapp.cluster import EngineInfo
+from dlapp.spec import AppSpec, CheckpointSpec, InputSpec, OutputSpec, Resources, RoleSpec
+from dlapp.value import replace
+
+SPEC = AppSpec(
+    username="tony",
+    appname="digits",
+    workspace="/home/tony/digits",
+    script="train.sh",
+    docker_image="net:1",
+    network="none",
+    tags=("a",),
+    inputs=(InputSpec(input_path="data", sources=("file:///data/mnist",)),),
+    outputs=(OutputSpec(output_path="out", target="file:///results/run"),),
+    checkpoint=CheckpointSpec(path="checkpoints", target="file:///checkpoints", role="all"),
+    roles=(
+        RoleSpec(name="chief", resources=Resources(memory_mib=2048, gcores=2), docker_image="chief:1", retries=3),
+        RoleSpec(name="worker", instances=8),
+    ),
+    kill_grace_s=10.0,
+    hold=True,
+)
+
+
+def made(**options: object) -> AppSpec:
+    given = {"gcores": None, "idle_s": 600, "target": "file:///saved", "env": ["A", "JUPYTER_TOKEN"], **options}
+    return notebook_spec(SPEC, **given)  # type: ignore[arg-type]
+
+
+def test_it_is_one_container_as_one_of_the_first_role_and_has_its_input() -> None:
+    spec = made()
+    (role,) = spec.roles
+    assert (role.name, role.instances, role.resources) == ("notebook", 1, SPEC.roles[0].resources)
+    assert (spec.image_of(role), spec.network, spec.inputs, spec.workspace) == (
+        "chief:1",
+        "none",
+        SPEC.inputs,
+        SPEC.workspace,
+    )
+    assert spec.tags == ("a", "notebook")
+    assert made(gcores=0).roles[0].resources == replace(SPEC.roles[0].resources, gcores=0)
+
+
+def test_what_a_run_has_besides_is_left_out_and_its_output_is_what_changes_in_the_workspace() -> None:
+    spec = made()
+    assert spec.outputs == (OutputSpec(output_path=".dlapp-notebook", target="file:///saved"),)
+    assert (spec.checkpoint, spec.script, spec.hold, spec.roles[0].retries) == (None, "", False, 0)
+    assert spec.kill_grace_s == 60.0
+
+
+def test_its_token_is_no_word_of_its_command() -> None:
+    spec = made()
+    assert spec.env == ("A", "JUPYTER_TOKEN")
+    words = spec.program_of(spec.roles[0]).command
+    assert words[:2] == ("sh", "-c")
+    assert words[3:] == (
+        *("dlapp-notebook", "--idle", "600", "--grace", "60", "--save", ".dlapp-notebook", "--without", "data"),
+    )
+
+
+def test_files_are_stored_beside_the_workspace_or_in_the_home_on_hdfs() -> None:
+    here = EngineInfo(name="local", version="1", has_gpus=False)
+    assert default_target(SPEC, here, "now") == "file:///home/tony/digits.notebooks/now"
+    assert default_target(SPEC, replace(here, paths_on_hdfs=True), "now") == "notebooks/digits/now"
+
+
+@pytest.mark.parametrize(("metrics", "port"), [({"port": 8888.0}, 8888), ({}, None), ({"port": 0.5}, None)])
+def test_a_port_is_one_that_there_can_be(metrics: dict[str, float], port: int | None) -> None:
+    assert ready_port(metrics) == port
+    assert ready_port({"port": 1e300}) is None
