@@ -276,12 +276,19 @@ class ApplicationReader:
         report = self.report(application_id)
         if not self._is_own(report):
             raise Denied(f"{application_id} belongs to {report.user}: what was submitted is theirs to read")
-        submission = self._told(report, live=False).submission
-        if submission is None:
-            files = self._session.files(report.user)
-            place = f"{StagingPaths(files.home).staging(application_id)}/{SUBMISSION}"
-            submission = from_json(Submission, _object(files.read(place, max_bytes=MAX_SUBMISSION_BYTES)))
-        return submission
+        if (known := self._told(report, live=False).submission) is not None:
+            return known
+        files = self._session.files(report.user)
+        places = StagingPaths(files.home)
+        try:
+            place = f"{places.staging(application_id)}/{SUBMISSION}"
+            return from_json(Submission, _object(files.read(place, max_bytes=MAX_SUBMISSION_BYTES)))
+        except NotFound:
+            # It has been settled since, perhaps by the thread that does that here: the history was written first.
+            kept = _history(files, places, application_id)
+            if kept is None or kept.submission is None:
+                raise
+            return kept.submission
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
         """The logs of all containers that ran, in CONTAINER_INDEX order, of the last try or one. Raises NotFound,
@@ -426,7 +433,7 @@ class ApplicationReader:
             self._ask_for_views(files, places, report.application_id)
             written = files.look(f"{places.staging(report.application_id)}/{VIEW}")
             return told if written is None else told._replace(written_ms=written.modified_ms)
-        return AmState()
+        return _history(files, places, report.application_id) or AmState()  # it may have been settled since
 
     def _ask_for_views(self, files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> None:
         """Have the ApplicationMaster, which cannot be asked from here, write its view more often for a while."""

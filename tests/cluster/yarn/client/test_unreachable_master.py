@@ -11,12 +11,13 @@ from dlapp.cluster.yarn.client import status
 from dlapp.cluster.yarn.client.rest import AppReport
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.views import merged
-from dlapp.cluster.yarn.staging import SUBMISSION, VIEW, StagingPaths
+from dlapp.cluster.yarn.staging import SUBMISSION, VIEW, StagingPaths, history_json
 from dlapp.errors import Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.locations import FileInfo
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.serialization import to_json
+from dlapp.spec import AppSpec, Submission
 from dlapp.tools.display.status import status_lines
 from dlapp.value import replace
 from tests.am.application_dir.test_application_dir_hdfs import FilesInMemory
@@ -121,3 +122,27 @@ def test_a_list_and_what_was_submitted_ask_nobody_for_views(reader: ApplicationR
     assert reader._last_words(REPORT).view is not None
     assert reader._told(REPORT, live=False).view is not None
     assert files.touched == {}
+
+
+@pytest.mark.parametrize("read_before", range(3))
+def test_what_was_submitted_is_read_also_while_another_thread_settles_the_end(
+    reader: ApplicationReader, files: Staged, monkeypatch: pytest.MonkeyPatch, read_before: int
+) -> None:
+    spec = AppSpec(username="tony", appname="a", workspace="/w", script="s")
+    submission = Submission(spec=spec, workspace_archive="", workspace_digest="", submitter="tony", submitted_ms=1)
+    kept = {"view": None, "state": "FAILED", "submission": to_json(submission)}
+    files.files[SUBMISSION_PLACE] = json.dumps(to_json(submission)).encode()
+    reads: list[str] = []
+
+    def read(location: str, *, max_bytes: int) -> bytes:
+        reads.append(location)
+        if len(reads) > read_before:
+            files.files = {StagingPaths(FilesInMemory.home).history(APP): history_json(kept)}
+        return Staged.read(files, location, max_bytes=max_bytes)
+
+    monkeypatch.setattr(files, "read", read)
+    monkeypatch.setattr(reader, "report", lambda _id: replace(REPORT, state=State.FAILED))
+    monkeypatch.setattr(status, "settle", lambda *_: None)  # it has just ended
+    monkeypatch.setattr(reader._session, "rest", lambda: SimpleNamespace(ended_ago_s=lambda _: 1.0), raising=False)
+    monkeypatch.setattr(reader._session, "notices", lambda _: None, raising=False)
+    assert reader.submission(APP) == submission
