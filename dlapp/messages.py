@@ -37,6 +37,7 @@ PREEMPTED = "preempted"
 """Reason of a soft stop (`Orders.reason`): the engine takes the container for others."""
 MAX_METRICS = 64
 MAX_STREAM_HEAD = 32 << 10
+_MOST_HOSTS, _HOST = 32, re.compile(r"[A-Za-z0-9_.:-]{1,255}")
 _STREAM_KIND = re.compile(r"[a-z][a-z-]{0,31}")
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
@@ -503,12 +504,19 @@ class PortPlace(Value, kw_only=True):
         hosts: names and addresses of its host, at which others may reach it.
         loopback: its address within the host; empty: it has none.
         boot, network: boot id of the host and the inode of its network namespace, by which the same host is known.
+
+    Raises:
+        SpecError: there are more hosts than one machine has addresses, or one is no name.
     """
 
     hosts: tuple[str, ...] = ()
     loopback: str = ""
     boot: str = ""
     network: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.hosts) > _MOST_HOSTS or not all(map(_HOST.fullmatch, (*self.hosts, self.loopback or "0"))):
+            raise SpecError("hosts", f"are more than {_MOST_HOSTS}, or one is neither a name nor an address")
 
 
 class StreamOrder(Value, kw_only=True):

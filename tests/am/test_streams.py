@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dlapp.am import streams
 from dlapp.am.model import events
+from dlapp.am.server import ControlRequest
 from dlapp.am.streams import StreamBroker
 from dlapp.errors import Denied, NotFound
 from dlapp.messages import TOOLS, Phase, StreamAnswer, StreamOrder, StreamRequest, derive_token
@@ -19,10 +20,21 @@ from dlapp.serialization import to_json
 from dlapp.spec import RoleSpec
 from tests.am.driving import Driver
 from tests.am.test_loop import SECRET, Task, World, world
+from tests.applications import wait_for
 
 __all__ = ["world"]
 
 PATIENCE_S = 120.0
+
+
+class NoCall:
+    """A call of a tool that does not read its answer."""
+
+    def refuse(self, *_: object) -> None:
+        """Do nothing."""
+
+
+NO_CALL = cast(ControlRequest, NoCall())
 
 
 def wanted(number: int, index: int = 0, *, pending: frozenset[int] = frozenset()) -> events.OpenStream:
@@ -171,6 +183,28 @@ def test_a_tool_without_the_token_or_with_a_wrong_request_gets_nothing(world: Wo
     with pytest.raises(StreamRefused, match="head: has more than"):
         open_stream(url, derive_token(SECRET, TOOLS), "/v1/streams", body, timeout_s=PATIENCE_S)
     assert not any(task.orders().streams for task in world.tasks)
+
+
+def test_open_streams_are_bounded_and_one_that_has_ended_makes_room(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MAX_OPEN", 1)
+    url, task = world.loop.control_url, world.tasks[0]
+    tool = Tool(url, 0)
+    order = ordered(task)
+    with answer(world, task, order.number) as theirs, tool.stream() as ours:
+        with pytest.raises(StreamRefused, match="too many streams"):
+            as_tool(url, 0)
+        ours.sendall(b"x")
+        assert theirs.recv(1) == b"x"
+
+    def is_there_room() -> bool:
+        broker = world.loop._streams
+        assert broker is not None
+        request = StreamRequest(index=0, kind="port")
+        return broker.open(NO_CALL, request, time.monotonic()) is not None
+
+    wait_for("the stream is over", is_there_room)
 
 
 def test_streams_are_bounded_and_one_whose_task_is_silent_is_given_up(

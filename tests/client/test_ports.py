@@ -286,7 +286,7 @@ def test_before_the_program_listens_its_port_is_not_taken_from_it(cluster: Clust
 
 
 def test_a_word_of_the_task_that_is_none_ends_nothing(cluster: Cluster, forward: Forward, said: list[str]) -> None:
-    cluster.place = cast(PortPlace, {"hosts": "node1"})
+    cluster.place = cast(PortPlace, {"hosts": ["node1 or so"]})
     one = forward()
     with pytest.raises(ConnectionError):
         asked(one)

@@ -11,7 +11,7 @@ import pytest
 
 from dlapp.am.model import journal
 from dlapp.gpuid import record_json
-from dlapp.messages import Hello, Report, StopRequest
+from dlapp.messages import Hello, PortPlace, Report, StopRequest, StreamAnswer, StreamRequest
 from dlapp.report import ApplicationView
 from dlapp.serialization import from_json
 from dlapp.spec import Secrets, Submission
@@ -26,6 +26,9 @@ from tests.fuzz.parsing import fuzz, fuzz_json
         (Hello, samples.HELLO),
         (Report, samples.REPORT),
         (StopRequest, StopRequest(user="tony")),
+        (StreamRequest, StreamRequest(index=0, kind="port", head="{}")),
+        (StreamAnswer, StreamAnswer(container_id=samples.CONTAINER, number=1, error="e", reason="r")),
+        (PortPlace, PortPlace(hosts=("node7", "::1"), loopback="127.0.0.1", boot="b", network=1)),
         (ApplicationView, samples.VIEW),
         (Submission, samples.SUBMISSION),
         (Secrets, samples.SECRETS),

@@ -17,7 +17,7 @@ from functools import partial
 
 import pytest
 
-from dlapp.net.relay import CHUNK_BYTES, PAIR, copy_both
+from dlapp.net.relay import CHUNK_BYTES, PAIR, copy_both, tune
 from dlapp.system.processes.helper import HelperProcess
 from dlapp.system.processes.proc import descendants
 from tests.applications import wait_for
@@ -123,6 +123,19 @@ def test_a_stream_without_a_byte_for_too_long_is_reset() -> None:
         for end in (one, other):
             with pytest.raises(ConnectionResetError):
                 end.recv(1)
+
+
+def test_a_machine_that_is_gone_is_noticed_within_minutes() -> None:
+    # Nothing of it comes, not even a reset; the kernel asks, and ends the connection.
+    one, other = connected()
+    with one, other:
+        tune(one)
+        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        of_tcp = [
+            one.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        ]
+        assert of_tcp[0] + of_tcp[1] * of_tcp[2] <= 180
 
 
 def test_the_process_copies_streams_until_its_owner_is_gone() -> None:

@@ -8,13 +8,17 @@ from types import SimpleNamespace
 import pytest
 
 from dlapp.cluster.yarn.client import status
+from dlapp.cluster.yarn.client.am_client import AmClients
+from dlapp.cluster.yarn.client.local_files import tools_tokens
+from dlapp.cluster.yarn.client.local_files.tools_tokens import KeptToken
 from dlapp.cluster.yarn.client.rest import AppReport
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.views import merged
 from dlapp.cluster.yarn.staging import SUBMISSION, VIEW, StagingPaths, history_json
-from dlapp.errors import Unreachable
+from dlapp.errors import Denied, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.locations import FileInfo
+from dlapp.net.streams import StreamRefused
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, Submission
@@ -146,3 +150,17 @@ def test_what_was_submitted_is_read_also_while_another_thread_settles_the_end(
     monkeypatch.setattr(reader._session, "rest", lambda: SimpleNamespace(ended_ago_s=lambda _: 1.0), raising=False)
     monkeypatch.setattr(reader._session, "notices", lambda _: None, raising=False)
     assert reader.submission(APP) == submission
+
+
+def test_only_who_submitted_from_here_reaches_into_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = replace(REPORT, raw={"amRPCAddress": "node7:40000"})
+    masters = AmClients()
+    with pytest.raises(Denied, match=f"{APP} belongs to tony, and its token is not in "):
+        masters.access(running)
+    monkeypatch.setattr(tools_tokens, "find", lambda _: KeptToken("eve", "stolen"))
+    with pytest.raises(Denied):
+        masters.access(running)  # the ApplicationMaster of another user would get the token
+    monkeypatch.setattr(tools_tokens, "find", lambda _: KeptToken("tony", "token"))
+    assert masters.access(running) == ("http://node7:40000", "token")
+    with pytest.raises(StreamRefused, match="has not started yet"):
+        masters.access(REPORT)
