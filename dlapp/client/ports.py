@@ -2,8 +2,8 @@
 
 Each connection to the local port becomes a connection to the port of the container: directly, where the container's
 host can be reached at it, else by a stream through the ApplicationMaster. Which addresses of the host are the payload's
-is the task's word (`dlapp.messages.PortPlace`). It is asked for again as it gets old, for other users have ports on
-that host, too.
+is the task's word (`dlapp.messages.PortPlace`), for other users have ports on that host, too. It is asked for again
+when a direct connection is there, before a byte passes: what ended a moment ago may have left its port to another user.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LOOK_EVERY_S, LARGE_EVERY_S, LARGE = 1.0, 10.0, 100
 """Between two looks at an application; of one with more containers than the last number the view is large."""
 DIRECT_S = 1.5
 """How long a direct connection is tried."""
-PLACE_S = 5.0
-"""How long the task's word on where its port is counts."""
+PLACE_S = 10.0
+"""How long the task may take to say where its port is."""
 NO_DIRECT_S = 60.0
 """How long a host that could not be reached is not tried again."""
 _SAY_AGAIN_S = 10.0
@@ -85,7 +85,7 @@ class PortForward(Closeable):
         self._name = f"container {index}"
         self._container: tuple[str, int] | None = None
         self._look_every_s = LOOK_EVERY_S
-        self._place: tuple[PortPlace, float] | None = None
+        self._place: PortPlace | None = None
         self._no_direct_until = 0.0
         self._direct = direct
         self.is_open = False
@@ -206,9 +206,12 @@ class PortForward(Closeable):
     def _connect(self) -> socket.socket:
         """Return a connection to the port of the container. Raises DlappError: there is none."""
         if self._direct and time.monotonic() >= self._no_direct_until:
-            for address in addresses_of(self._place_now()):
-                with contextlib.suppress(OSError):
+            for address in addresses_of(self._place or self._place_now()):
+                try:
                     found = socket.create_connection((address, self._port), timeout=DIRECT_S)
+                except OSError:
+                    continue
+                if self._is_still_there(found, address):
                     self._go(f"directly at {address}")
                     return found
             with self._lock:
@@ -216,6 +219,17 @@ class PortForward(Closeable):
         found = self._stream({"port": self._port})
         self._go("through the ApplicationMaster")
         return found
+
+    def _is_still_there(self, connection: socket.socket, address: str) -> bool:
+        """Return whether the port at an address to which we are connected is the payload's; else close the connection.
+        Raises DlappError: nobody can say, or it is not open."""
+        is_there = False
+        try:
+            is_there = address in addresses_of(self._place_now())
+        finally:
+            if not is_there:
+                connection.close()
+        return is_there
 
     def _go(self, way: str) -> None:
         with self._lock:
@@ -236,21 +250,18 @@ class PortForward(Closeable):
 
     def _place_now(self) -> PortPlace:
         """Return where the port is, by the task's word. Raises DlappError: nobody can say, or it is not open."""
-        known = self._place
-        if known is not None and time.monotonic() < known[1]:
-            return known[0]
         with self._stream({"port": self._port, "look": True}) as stream:
             place = _read_place(stream)
         with self._lock:
             is_news, self.is_open = not self.is_open, True
-            self._place = place, time.monotonic() + PLACE_S
+            self._place = place
         if is_news:
             self._say(f"{self._name} listens on port {self._port}")
         return place
 
 
 def _read_place(stream: socket.socket) -> PortPlace:
-    stream.settimeout(DIRECT_S + PLACE_S)
+    stream.settimeout(PLACE_S)
     data = b""
     try:
         while len(data) < _MAX_PLACE_BYTES and (more := stream.recv(_MAX_PLACE_BYTES)):

@@ -40,7 +40,7 @@ class Program:
     def __init__(self, name: bytes, address: str = "127.0.0.1") -> None:
         self._name, self._server = name, socket.create_server((address, 0))
         self.port = int(self._server.getsockname()[1])
-        self.served = 0
+        self.got = b""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -49,12 +49,12 @@ class Program:
                 connection, _ = self._server.accept()
             except OSError:
                 return
-            self.served += 1
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        with connection:
+        with connection, contextlib.suppress(ConnectionError):
             while data := connection.recv(4096):
+                self.got += data
                 connection.sendall(self._name + b":" + data.upper())
 
     def close(self) -> None:
@@ -159,6 +159,22 @@ def test_a_connection_goes_directly_where_the_port_can_be_reached(cluster: Clust
     assert one.way == "directly at 127.0.0.1"
     assert [asked(forward(program.port, direct=False))] == [b"stream:X"]
     program.close()
+
+
+def test_a_port_that_was_left_to_another_user_gets_not_a_byte(
+    cluster: Cluster, forward: Forward, said: list[str]
+) -> None:
+    another = Program(b"another")
+    cluster.place = PortPlace(hosts=("127.0.0.1",))
+    one = forward(another.port)
+    # The program has ended, and the user of the other one has its port by now.
+    cluster.place = StreamRefused("port 1 of node1 is bob's, not this application's")
+    with pytest.raises(ConnectionError):
+        asked(one)
+    cluster.place = PortPlace()
+    assert asked(one) == b"stream:X", "it was started again elsewhere"
+    assert another.got == b""
+    another.close()
 
 
 def test_where_a_host_cannot_be_reached_its_port_comes_by_a_stream(
