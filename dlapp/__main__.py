@@ -41,6 +41,8 @@ def main(argv: Sequence[str]) -> int:
                 from dlapp.net.relay import main as run
             case "streams":
                 from dlapp.task.streams.process import main as run
+            case "guardian":
+                from dlapp.runtime.guardian import main as run
             case "doctor":
                 from dlapp.doctor.node import main as run
             case "tool":

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlencode
 
 from dlapp.errors import DlappError
 from dlapp.net.http import HttpClient, IncompleteResponse
+from dlapp.net.http_framing import MAX_HEAD_BYTES
 
 UNIX = "unix://"
 MOST_BYTES = 64 << 20
@@ -261,6 +262,67 @@ class Dockerd:
                 member.size, member.mode = len(content), 0o644
                 tar.addfile(member, io.BytesIO(content))
         self.call("PUT", f"/containers/{container}/archive", query={"path": "/"}, body=out.getvalue())
+
+    # ---- commands in a container ----
+
+    def create_exec(self, container: str, config: Mapping[str, Any]) -> str:
+        """Prepare a command in a container that runs, and return its id; 409 is refused where it does not run."""
+        found = _object(self.call("POST", f"/containers/{container}/exec", body=config)).get("Id")
+        if not (isinstance(found, str) and found.isalnum()):
+            raise DockerSilent("an answer that does not match the API")
+        return found
+
+    def start_exec(self, exec_id: str, *, terminal: bool) -> tuple[socket.socket, bytes]:
+        """Start a command that was prepared.
+
+        Args:
+            exec_id: what `create_exec` returned.
+            terminal: it has a terminal.
+
+        Returns:
+            The stream of its input and output, and what has come of it with the answer. With a terminal the bytes are
+            its own, else each piece of output has a head of 8 bytes: 1 or 2 (output or error), three of 0, the length.
+
+        Raises:
+            DockerRefused, DockerSilent.
+        """
+        body = json.dumps({"Detach": False, "Tty": terminal}).encode()
+        head = (
+            f"POST /exec/{exec_id}/start HTTP/1.1\r\nHost: docker\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+        )
+        stream = socket.socket(socket.AF_UNIX)
+        try:
+            stream.settimeout(self.timeout_s)
+            stream.connect(self.path)
+            stream.sendall(head.encode() + body)
+            answer = b""
+            while b"\r\n\r\n" not in answer:
+                piece = stream.recv(MAX_HEAD_BYTES)
+                answer += piece
+                if not piece or len(answer) > MAX_HEAD_BYTES:
+                    raise DockerSilent("an answer that does not match the API")
+            first, _, early = answer.partition(b"\r\n\r\n")
+            words = first.split(b" ", 2)
+            # Docker before 1.8 and Podman answer 200, and the bytes that follow are the stream all the same.
+            if len(words) < 2 or words[1] not in (b"101", b"200"):
+                status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 500
+                raise DockerRefused(status, _message(early))
+        except OSError as error:
+            stream.close()
+            raise DockerSilent(str(error)) from error
+        except DockerError:
+            stream.close()
+            raise
+        return stream, early
+
+    def inspect_exec(self, exec_id: str) -> dict[str, Any]:
+        """Return what is known of a command: ``Running``, ``ExitCode``."""
+        return _object(self.call("GET", f"/exec/{exec_id}/json"))
+
+    def resize_exec(self, exec_id: str, rows: int, columns: int) -> None:
+        """Change the size of a command's terminal."""
+        self.call("POST", f"/exec/{exec_id}/resize", query={"h": rows, "w": columns})
 
     # ---- the process ----
 

@@ -23,6 +23,7 @@ TMP = "/dlapp/tmp"
 RUN = "/dlapp/run"
 PYTHON = "/dlapp/python"
 LIFE = "/dlapp/life"
+EXEC = "/dlapp/exec"
 _SIGNS_OF_A_RESTART = (
     "connection refused",
     "context canceled",

@@ -13,6 +13,7 @@ What a container sees:
     /dlapp/log/             the files that take stdout, stderr and the exit code
     /dlapp/life             the lifeline; read-only, like the wrapper beside it
     /dlapp/ending           the FIFO by which the wrapper says that the payload has ended
+    /dlapp/exec             the lifelines of commands that users run beside the payload; read-only
 
 What is known only when the payload starts cannot be in the container's environment. The wrapper reads it from the file
 env.sh in DLAPP_DIR, which is written before the container starts, and never read by dlapp.
@@ -44,6 +45,7 @@ from dlapp.runtime import accounts
 from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
 from dlapp.runtime.container_factory import (
+    EXEC,
     HOME,
     LIFE,
     PYTHON,
@@ -57,6 +59,7 @@ from dlapp.runtime.container_factory import (
     make,
     open_docker,
 )
+from dlapp.runtime.exec.lifelines import end_sessions
 from dlapp.runtime.exit_status import ContainerExit, ticks_now
 from dlapp.runtime.gpu import verification
 from dlapp.runtime.gpu.modes import Facts, GpuPart, part_for
@@ -151,7 +154,7 @@ class DockerRun:
         for path in (payload.stdout, payload.stderr, payload.exit_file):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.truncate(payload.exit_file, 0)
-        for path in (payload.home, payload.tmp, payload.run):
+        for path in (payload.home, payload.tmp, payload.run, payload.exec):
             os.makedirs(path, mode=0o700, exist_ok=True)
         payload.write_context()
         if self._lifeline is None:
@@ -188,6 +191,7 @@ class DockerRun:
                 Bind(payload.exit_file, exit_file),
                 Bind(payload.life, LIFE, read_only=True),
                 Bind(payload.ending, _ENDING, read_only=True),
+                Bind(payload.exec, EXEC, read_only=True),
                 Bind(payload.wrapper, _WRAPPER, read_only=True),
                 *account_binds(known, payload.directory),
                 *(Bind(source, target) for source, target in payload.caches),
@@ -332,11 +336,15 @@ class DockerRun:
         """See `Running.place`."""
         return self._place if self._result is None else None
 
+    def open_keeper(self) -> None:
+        """See `Running.open_keeper`."""
+
     def soft_stop(self) -> None:
         """See `Running.soft_stop`."""
         if self._lifeline is not None:
             self._sent.add(signal.SIGTERM)
             self._lifeline.say("term")
+            end_sessions(self._payload.exec)  # a shell that ignores SIGTERM would be waited for
 
     def abort(self) -> None:
         """See `Running.abort`."""

@@ -19,10 +19,8 @@ import os
 import select
 import signal
 import socket
-import termios
 import threading
 import time
-import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +52,7 @@ from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import PayloadDevice, PayloadError
 from dlapp.spec import Resources
 from dlapp.system.files import write_all
+from dlapp.system.terminal import raw_terminal
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell.sh")
 DESK = "/dlapp/shell"
@@ -142,7 +141,7 @@ class DockerShell:
         """Pass the terminal's bytes both ways until the shell ends: its exit code."""
         with contextlib.ExitStack() as stack:
             if self._is_terminal:
-                stack.enter_context(_raw_terminal())
+                stack.enter_context(raw_terminal())
                 stack.enter_context(self._size_followed())
             self._pass_bytes()
         assert self._waiter is not None
@@ -302,15 +301,3 @@ class DockerShell:
             yield
         finally:
             signal.signal(signal.SIGWINCH, before)
-
-
-@contextlib.contextmanager
-def _raw_terminal() -> Iterator[None]:
-    """Every key goes to the container as it is, Ctrl-C too."""
-    before = termios.tcgetattr(0)
-    tty.setraw(0)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(termios.error):  # the terminal itself may be gone
-            termios.tcsetattr(0, termios.TCSADRAIN, before)

@@ -17,10 +17,13 @@ nobody takes what it uses for free, and by these the embedded engine finds and e
 What they say to each other, one JSON object a line:
 
     outer -> task   {"inner": pid, "namespace": true}
-    task -> inner   {"do": "start", "argv": [...], "env": {...}, "cwd": ...}     the descriptors to keep as SCM_RIGHTS
+    task -> inner   {"do": "start", "fds": n, "argv": [...], "env": {...}, "cwd": ...}   with n descriptors to keep
+                    {"do": "exec", "fds": 1, "env": {...}, "cwd": ...}     a command beside the payload, if one runs, or
+                                       if there never was one; the descriptor brings what to run (`exec.keeper`)
                     {"do": "term"}     SIGTERM to all of the payload, then wait until all of it is gone
                     {"do": "abort"}    the same with SIGABRT
                     {"do": "kill"}     SIGKILL to all of it
+                    Descriptors come as SCM_RIGHTS.
     inner -> task   {"ended": wait status, "used": [cpu s, bytes read, bytes written, bytes]}
                     all of it is gone; the status is of the payload's first process, what was used is of all of them,
                     and the last is the most memory that one of them had
@@ -78,6 +81,13 @@ def fork_guardian(closed: Sequence[int] = ()) -> tuple[int, socket.socket]:
         _be_outer(theirs, task)
     finally:
         os._exit(70)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Be a guardian that was started as a program; standard input is its channel."""
+    from dlapp.system.processes.helper import own_channel
+
+    _be_outer(own_channel(), os.getppid())
 
 
 def _be_outer(channel: socket.socket, task: int) -> NoReturn:
@@ -157,6 +167,25 @@ def kill_descendants() -> None:
         _kill(pid, signal.SIGKILL)
 
 
+def reset_signals() -> None:
+    """Let signals have their default effects, before this process becomes a user's program."""
+    signal.set_wakeup_fd(-1)
+    # Python ignores some signals, and ignored ones would stay so in the payload.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError, ValueError):  # the C library's own two
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def pass_on_only(fds: Sequence[int]) -> None:
+    """Let a program that this process becomes inherit standard input, output and error, these descriptors, and no
+    others."""
+    kept = {fcntl.fcntl(fd, fcntl.F_DUPFD, _LEAST_KEPT_FD) for fd in fds}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that listed them
+            os.set_inheritable(int(name), int(name) in kept or int(name) <= 2)
+
+
 def _kill(pid: int, number: signal.Signals) -> None:
     # Gone already; or not ours to kill (a setuid program): its end is waited for then.
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -187,6 +216,7 @@ class _Inner:
         self._channel = channel
         self._own_namespace = own_namespace
         self._heard = bytearray()
+        self._arrived: list[int] = []  # descriptors of orders that are not read yet, in their order
         self._fds: list[int] = []
         self._has_task = True
         self._begin()
@@ -237,7 +267,7 @@ class _Inner:
             data, fds, _, _ = socket.recv_fds(self._channel, 65536, MAX_KEPT_FDS)
         except OSError:
             return False
-        self._fds += fds
+        self._arrived += fds
         self._heard += data
         while b"\n" in self._heard:
             line, _, rest = self._heard.partition(b"\n")
@@ -246,6 +276,10 @@ class _Inner:
         return bool(data)
 
     def _obey(self, order: dict[str, Any]) -> None:
+        count = order.get("fds", 0)
+        fds, self._arrived = self._arrived[:count], self._arrived[count:]
+        if order["do"] != "exec":
+            self._fds += fds
         match order["do"]:
             case "start" if self._main is None and not self._killing:
                 self._main = self._start(order["argv"], order["env"], order["cwd"])
@@ -258,6 +292,23 @@ class _Inner:
                 self._signal_all(signal.SIGABRT)
             case "kill" if self._main is not None:
                 self._killing = True
+            case "exec":
+                if not (self._soft or self._killing or self._status is not None):
+                    self._start_keeper(fds[0], order["env"], order["cwd"])
+                os.close(fds[0])  # whoever has the other end sees by that if there is no keeper
+
+    def _start_keeper(self, fd: int, env: dict[str, str], cwd: str) -> None:
+        if os.fork() == 0:
+            try:
+                # Ours must be seen to close when we end, and a signal is for whom it is sent to.
+                self._channel.close()
+                signal.set_wakeup_fd(-1)
+                from dlapp.runtime.exec.keeper import keep
+
+                keep(socket.socket(fileno=fd), env, cwd, self._fds)
+            finally:
+                os._exit(70)
+        self._alone = False
 
     def _start(self, argv: list[str], env: dict[str, str], cwd: str) -> int:
         pid = os.fork()
@@ -270,18 +321,10 @@ class _Inner:
         return pid
 
     def _become(self, argv: list[str], env: dict[str, str], cwd: str) -> NoReturn:
-        signal.set_wakeup_fd(-1)
-        # Python ignores some signals, and ignored ones would stay so in the payload.
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            with contextlib.suppress(OSError, ValueError):  # the C library's own two
-                signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        reset_signals()
         os.setsid()
         os.chdir(cwd)
-        kept = {fcntl.fcntl(fd, fcntl.F_DUPFD, _LEAST_KEPT_FD) for fd in self._fds}
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # the one that listed them
-                os.set_inheritable(int(name), int(name) in kept or int(name) <= 2)
+        pass_on_only(self._fds)
         os.execve(argv[0], argv, env)
 
     def _reap(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -121,6 +122,8 @@ class Payload(Value, kw_only=True):
     ending = _Inside("ending")
     """In Docker: the FIFO by which the wrapper says that the program has ended."""
 
+    exec = _Inside("exec")
+    """Directory of the lifelines of commands beside a payload in Docker; it can only be read there."""
     python = _Inside("python")
     """Directory of the module dlapp_context, on the host."""
 
@@ -177,6 +180,15 @@ class PayloadPlace(Value, kw_only=True):
     addresses: tuple[str, ...] = ()
 
 
+def lifelines_of(directory: str) -> str:
+    """Return the path of `Payload.exec`.
+
+    Args:
+        directory: of the container.
+    """
+    return os.path.join(directory, "exec")
+
+
 class PayloadExit(NamedTuple):
     """End of a payload: an exit code, or a signal.
 
@@ -191,7 +203,21 @@ class PayloadExit(NamedTuple):
     service: str = ""
 
 
-class Running(Protocol):
+class Reachable(Protocol):
+    """A payload, or what is left of it, that a user's streams can reach."""
+
+    def place(self) -> PayloadPlace | None:
+        """Return where it runs; None: it does not, now. Any thread may call."""
+
+    def open_keeper(self) -> socket.socket | None:
+        """Return the channel of a keeper for a command beside it (`dlapp.runtime.exec.keeper`). Any thread may call.
+
+        Returns:
+            None: in Docker, which runs commands itself; or the payload does not run now.
+        """
+
+
+class Running(Reachable, Protocol):
     """A payload that was made ready: what a task does with it, plain or in Docker."""
 
     def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
@@ -215,9 +241,6 @@ class Running(Protocol):
 
     def pids(self) -> list[int]:
         """Return the processes of the payload, as this host numbers them; none where they cannot be seen."""
-
-    def place(self) -> PayloadPlace | None:
-        """Return where it runs; None: it does not, now. Any thread may call."""
 
     def soft_stop(self) -> None:
         """SIGTERM to all of the payload."""

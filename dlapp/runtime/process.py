@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ class Guardian:
         self._outer, self._channel = outer, channel
         self.siblings = siblings
         self._heard = bytearray()
+        self._ordering = threading.Lock()
         self._inner: int | None = None
         self.own_namespace: bool | None = None
         self.gone = False
@@ -48,12 +50,13 @@ class Guardian:
         return self._channel.fileno()
 
     def order(self, do: str, fds: tuple[int, ...] = (), **details: Any) -> None:
-        """Tell inner what to do. Raises OSError if it is gone and has not heard all of it."""
-        data = json.dumps({"do": do, **details}).encode() + b"\n"
-        rest = data[socket.send_fds(self._channel, [data], list(fds)) :] if fds else data
-        # Inner may have obeyed and ended by now, and even nothing cannot be sent to who is gone.
-        if rest:
-            self._channel.sendall(rest)
+        """Tell inner what to do. For any thread. Raises OSError if it is gone and has not heard all of it."""
+        data = json.dumps({"do": do, "fds": len(fds), **details}).encode() + b"\n"
+        with self._ordering:
+            rest = data[socket.send_fds(self._channel, [data], list(fds)) :] if fds else data
+            # Inner may have obeyed and ended by now, and even nothing cannot be sent to who is gone.
+            if rest:
+                self._channel.sendall(rest)
 
     def news(self) -> dict[str, Any] | None:
         """The next message from inner that has arrived, if any; sets ``gone`` when none can follow."""
@@ -75,6 +78,27 @@ class Guardian:
             self._inner, self.own_namespace = message["inner"], message["namespace"]
             return self.news()
         return message
+
+    def open_keeper(self, env: Mapping[str, str], cwd: str) -> socket.socket | None:
+        """Have a keeper started for a command; return the other end of its channel (`dlapp.runtime.exec.keeper`).
+
+        Any thread may call. Where the payload is ending the channel is closed at once.
+
+        Args:
+            env: of the command.
+            cwd: its working directory.
+
+        Returns:
+            None: the guardian is gone.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self.order("exec", (theirs.fileno(),), env=dict(env), cwd=cwd)
+            except OSError:
+                ours.close()
+                return None
+        return ours
 
     def counters(self, *, all_ended: bool = False) -> ResourceCounters:
         """Return what the descendants of inner have used so far, those of payloads before this one included.
@@ -138,6 +162,54 @@ class CompanionGuardian(Guardian):
         """Leave it to the payload's guardian."""
 
 
+def _place_of(payload: Payload, guardian: Guardian) -> PayloadPlace:
+    pid = guardian.inner
+    started = start_time(pid) if pid else None
+    return PayloadPlace(directory=payload.directory, pid=pid if started else 0, started=started or 0)
+
+
+def start_guardian() -> tuple[int, socket.socket]:
+    """Start a guardian as a program: at any time, and it has none of this process's descriptors.
+
+    Returns:
+        As `dlapp.runtime.guardian.fork_guardian`.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    from dlapp.system.processes.helper import own_program
+    from dlapp.system.processes.spawn import environment
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        argv = [*own_program(), "guardian"]
+        actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
+        return os.posix_spawn(argv[0], argv, environment(), file_actions=actions, setsigmask=()), ours
+
+
+class KeptRun:
+    """The directories of a plain payload that has failed: commands may run there, and nothing else does.
+
+    Args:
+        payload: that has failed; its environment is that of the commands.
+        guardian: of the commands; it stays open.
+    """
+
+    def __init__(self, payload: Payload, guardian: Guardian) -> None:
+        self._payload, self._guardian = payload, guardian
+
+    def place(self) -> PayloadPlace | None:
+        """See `Running.place`."""
+        return _place_of(self._payload, self._guardian)
+
+    def open_keeper(self) -> socket.socket | None:
+        """See `Running.open_keeper`."""
+        return self._guardian.open_keeper(self._payload.env, self._payload.workspace)
+
+    def close(self) -> None:
+        """See `Running.close`."""
+
+
 class PlainRun:
     """The `dlapp.runtime.payload.Running` of a plain process."""
 
@@ -145,6 +217,7 @@ class PlainRun:
         self._payload = payload
         self._guardian = guardian
         self._lifeline: Lifeline | None = None
+        self._env: Mapping[str, str] = NO_VARIABLES
         self._kill_again_at: float | None = None
         self._result: PayloadExit | None = None
         self._counters = self._before = NOTHING_KNOWN
@@ -165,8 +238,8 @@ class PlainRun:
         self._before = self._guardian.counters(all_ended=True)
         self._oom_kills.sample()
         try:
-            env = {**payload.env, **late_env}
-            self._guardian.order("start", payload.keep_fds, argv=argv, env=env, cwd=payload.workspace)
+            self._env = {**payload.env, **late_env}
+            self._guardian.order("start", payload.keep_fds, argv=argv, env=self._env, cwd=payload.workspace)
         except OSError as error:
             raise PayloadError(Fault.NODE, f"the payload's guardian is gone: {error}") from error
 
@@ -221,9 +294,13 @@ class PlainRun:
         """See `Running.place`."""
         if self._lifeline is None or self._result is not None:
             return None
-        pid = self._guardian.inner
-        started = start_time(pid) if pid else None
-        return PayloadPlace(directory=self._payload.directory, pid=pid if started else 0, started=started or 0)
+        return _place_of(self._payload, self._guardian)
+
+    def open_keeper(self) -> socket.socket | None:
+        """See `Running.open_keeper`."""
+        if self._lifeline is None or self._result is not None:
+            return None
+        return self._guardian.open_keeper(self._env, self._payload.workspace)
 
     def soft_stop(self) -> None:
         """See `Running.soft_stop`."""

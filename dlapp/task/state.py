@@ -16,7 +16,7 @@ from dlapp.errors import Unreachable
 from dlapp.launch_spec import RESERVED_FROM, LaunchSpec
 from dlapp.messages import Assignment, Fault, Phase
 from dlapp.node_policy import NodePolicy
-from dlapp.runtime.payload import PayloadPlace, Running, ServiceAway
+from dlapp.runtime.payload import PayloadPlace, Reachable, ServiceAway
 from dlapp.runtime.process import Guardian
 from dlapp.storage.tree import Pace
 from dlapp.system.clock import backoff_s
@@ -86,7 +86,7 @@ class TaskState:
         self.changes: WorkspaceChanges | None = None
         self.checkpoints: TaskCheckpoints | None = None
         self.has_begun = False  # the payload
-        self.running: Running | None = None  # the payload; it may have ended
+        self.running: Reachable | None = None  # the payload; it may have ended
         self.generation = 0
         self.home_id = _identity(home)
         self.waits_for = ""  # it is tried again, and this is what it waited for
@@ -159,6 +159,10 @@ class TaskState:
             return self.running.place() if self.running is not None else None
         # Trials share the network of the host; in Docker each is a container of its own, which no stream names.
         return PayloadPlace(directory=self.home) if self.assignment.docker_image is None else None
+
+    def open_keeper(self) -> socket.socket | None:
+        """Return the channel of a keeper beside the payload; see `Running.open_keeper`. Any thread may call."""
+        return self.running.open_keeper() if self.running is not None else None
 
     def say(self, phase: Phase, **details: Any) -> None:
         """Report a phase, and note it in dlapp's own log; see `AmLink.say`."""

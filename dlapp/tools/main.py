@@ -41,6 +41,7 @@ COMMANDS = {
     "queue": CommandEntry("applications.queue", "Show what runs and what waits, in order."),
     "logs": CommandEntry("applications.logs", "Show what an application's containers print."),
     "sweep": CommandEntry("applications.sweep", "Show the trials of a sweep, the best first."),
+    "exec": CommandEntry("applications.exec", "Run a command in a container of a running application."),
     "port": CommandEntry("applications.port", "Bring a port of a running program to this machine."),
     "board": CommandEntry("applications.board", "Show the curves of many applications in TensorBoard."),
     "report": CommandEntry("applications.report", "Write a page on what an application did."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -26,17 +27,20 @@ from dlapp.task.streams.stream import Stream
 def main(argv: Sequence[str]) -> int:
     """Serve streams until the task is gone."""
     channel = own_channel()
-    while data := channel.recv(MAX_MESSAGE_BYTES):
-        threading.Thread(target=_serve, args=(json.loads(data),), name="stream", daemon=True).start()
-    os._exit(0)
+    while True:
+        data, fds, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 1)
+        if not data:
+            os._exit(0)
+        keeper = socket.socket(fileno=fds[0]) if fds else None
+        threading.Thread(target=_serve, args=(json.loads(data), keeper), name="stream", daemon=True).start()
 
 
-def _serve(message: dict[str, Any]) -> None:
+def _serve(message: dict[str, Any], keeper: socket.socket | None) -> None:
     order = from_json(StreamOrder, message["order"])
     found = message["place"]
     place = PayloadPlace(directory="") if found is None else from_json(PayloadPlace, found)
     container_id = ContainerId.from_text(message["container_id"])
-    stream = Stream(message["url"], message["token"], container_id, message["host"], place, order)
+    stream = Stream(message["url"], message["token"], container_id, message["host"], place, order, keeper)
     try:
         if found is None:
             raise StreamRefused("the program does not run now", NOT_RUNNING)

@@ -27,13 +27,21 @@ class Stream:
         host: what users know this host by.
         place: where the payload runs.
         order: of the ApplicationMaster.
+        keeper: the channel of a keeper beside a plain payload (`dlapp.runtime.exec.keeper`); None: there is none.
     """
 
     def __init__(
-        self, url: str, token: str, container_id: ContainerId, host: str, place: PayloadPlace, order: StreamOrder
+        self,
+        url: str,
+        token: str,
+        container_id: ContainerId,
+        host: str,
+        place: PayloadPlace,
+        order: StreamOrder,
+        keeper: socket.socket | None = None,
     ) -> None:
         self._url, self._token, self._container_id = url, token, container_id
-        self.host, self.place, self._order = host, place, order
+        self.host, self.place, self._order, self.keeper = host, place, order, keeper
         self._is_accepted = False
         self.head: dict[str, Any] = {}
         """What the command has said; its types are not checked."""

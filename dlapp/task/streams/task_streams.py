@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +15,9 @@ from dlapp.runtime.payload import PayloadPlace
 from dlapp.serialization import to_json
 from dlapp.task.environment import node_name
 from dlapp.value import Closeable
+
+EXEC = "exec"
+"""The kind of streams that are commands."""
 
 if TYPE_CHECKING:
     from dlapp.system.processes.helper import HelperProcess
@@ -25,6 +30,7 @@ class TaskStreams(Closeable):
         container_id: of the task.
         token: of the task, for its ApplicationMaster.
         place: returns where the payload runs; None: it does not run now.
+        open_keeper: as of `Running.open_keeper`, of the payload that runs now.
         warn: takes lines for dlapp's own log.
     """
 
@@ -33,9 +39,11 @@ class TaskStreams(Closeable):
         container_id: ContainerId,
         token: str,
         place: Callable[[], PayloadPlace | None],
+        open_keeper: Callable[[], socket.socket | None],
         warn: Callable[[str], None],
     ) -> None:
         self._container_id, self._token, self._place, self._warn = container_id, token, place, warn
+        self._open_keeper = open_keeper
         self._process: HelperProcess | None = None
         self._lock = threading.Lock()
         self._is_closed = False
@@ -65,15 +73,18 @@ class TaskStreams(Closeable):
             "place": None if place is None else to_json(place),
             "order": to_json(order),
         }
-        try:
-            if self._process is None:
-                from dlapp.system.processes.helper import HelperProcess  # few payloads are ever reached into
+        with contextlib.ExitStack() as stack:
+            keeper = self._open_keeper() if order.kind == EXEC else None
+            fds = (stack.enter_context(keeper).fileno(),) if keeper is not None else ()
+            try:
+                if self._process is None:
+                    from dlapp.system.processes.helper import HelperProcess  # few payloads are ever reached into
 
-                self._process = HelperProcess("streams")
-            self._process.send(json.dumps(message).encode())
-        except OSError as error:
-            # Who waits for it is told by the ApplicationMaster, after some seconds.
-            self._warn(f"stream {order.number} cannot be opened: {error}")
+                    self._process = HelperProcess("streams")
+                self._process.send(json.dumps(message).encode(), fds)
+            except OSError as error:
+                # Who waits for it is told by the ApplicationMaster, after some seconds.
+                self._warn(f"stream {order.number} cannot be opened: {error}")
 
     def close(self) -> None:
         """End all streams, and take no more. May be repeated."""

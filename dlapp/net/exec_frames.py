@@ -1,0 +1,176 @@
+"""Frames of an exec session: what a client and the keeper of its command say over one byte stream.
+
+    frame              kind (1 byte), length (4 bytes, big-endian), body
+
+    client -> keeper   I  bytes of standard input           E  standard input is over
+                       W  rows and columns (2 bytes each)   S  number of a signal (1 byte)
+    keeper -> client   O  bytes of standard output          X  bytes of standard error
+                       A  so many bytes of input are taken (4 bytes)
+                       Q  the end: JSON, {"code": 0, "message": ""}
+
+A client sends no more input than `WINDOW_BYTES` beyond what is taken. So the keeper always reads, and a signal, a
+new size of the terminal or the end of the client never waits behind input that the command does not read.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any, NamedTuple
+
+from dlapp.errors import UsageError
+from dlapp.value import Value
+
+INPUT, INPUT_OVER, SIZE, SIGNAL = b"I", b"E", b"W", b"S"
+OUTPUT, ERROR, TAKEN, END = b"O", b"X", b"A", b"Q"
+MOST_BODY_BYTES = 1 << 16
+WINDOW_BYTES = 1 << 18
+"""Of input, and what either side holds of output before it stops reading more of it."""
+MOST_WORDS_BYTES = 24 << 10
+"""Of a command; a request with it fits into the head of a stream."""
+SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM")
+"""Those that a client may send on."""
+_HEAD_BYTES = 5
+_KINDS = frozenset((INPUT, INPUT_OVER, SIZE, SIGNAL, OUTPUT, ERROR, TAKEN, END))
+
+
+class StreamOver(Exception):
+    """The other side is gone, or does not keep to the frames."""
+
+
+class ExecRequest(Value, kw_only=True):
+    """What a client asks for.
+
+    Args:
+        command: the words of a program; PATH of the container has it, or it is a path.
+        interactive: the client's standard input is passed on; else the command's is empty.
+        terminal: the command has a terminal, to which its standard output and error go together.
+        rows, columns: of that terminal; 0: not known.
+        term: its kind, the variable TERM.
+
+    Raises:
+        UsageError: there is no command, it is too long, or a word cannot be one.
+    """
+
+    command: tuple[str, ...]
+    interactive: bool = False
+    terminal: bool = False
+    rows: int = 0
+    columns: int = 0
+    term: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.command or not self.command[0]:
+            raise UsageError("there is no command to run")
+        if any("\0" in word for word in self.command):
+            raise UsageError("a word of the command has a NUL character")
+        size = sum(len(word.encode(errors="surrogateescape")) + 1 for word in self.command)
+        if size > MOST_WORDS_BYTES:
+            raise UsageError(f"the command has {size} bytes, and at most {MOST_WORDS_BYTES} are passed on")
+        if not (0 <= self.rows < 1 << 16 and 0 <= self.columns < 1 << 16):
+            raise UsageError("the size of the terminal is out of range")
+        if len(self.term) > 64 or not all(char.isascii() and (char.isalnum() or char in "-_+.") for char in self.term):
+            raise UsageError("the kind of the terminal (TERM) is not a name")
+
+
+class ExecEnd(NamedTuple):
+    """End of a command: its exit code, 128 and more for a signal, and a line for the user where there is one."""
+
+    code: int
+    message: str = ""
+
+
+class FrameStream:
+    """One side's end of the stream. It never blocks: what the other side does not take now waits in a buffer.
+
+    Args:
+        sock: connected; `close` closes it.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._received, self._unsent = bytearray(), bytearray()
+
+    def fileno(self) -> int:
+        """The socket's descriptor, to be polled."""
+        return self._sock.fileno()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits until the other side takes more."""
+        return len(self._unsent)
+
+    def receive(self) -> list[tuple[bytes, bytes]]:
+        """Return the frames that have arrived, kind and body. Raises StreamOver."""
+        try:
+            data = self._sock.recv(MOST_BODY_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise StreamOver(str(error)) from error
+        if not data:
+            raise StreamOver("the stream has ended")
+        self._received += data
+        frames: list[tuple[bytes, bytes]] = []
+        at = 0
+        while len(self._received) - at >= _HEAD_BYTES:
+            kind, size = bytes(self._received[at : at + 1]), int.from_bytes(self._received[at + 1 : at + _HEAD_BYTES])
+            if kind not in _KINDS or size > MOST_BODY_BYTES:
+                raise StreamOver("this is not a frame")
+            if len(self._received) - at < _HEAD_BYTES + size:
+                break
+            frames.append((kind, bytes(self._received[at + _HEAD_BYTES : at + _HEAD_BYTES + size])))
+            at += _HEAD_BYTES + size
+        del self._received[:at]
+        return frames
+
+    def send(self, kind: bytes, body: bytes = b"") -> None:
+        """Send a frame, or keep it until the other side takes it; a large body goes as several. Raises StreamOver."""
+        for at in range(0, len(body) or 1, MOST_BODY_BYTES):
+            piece = body[at : at + MOST_BODY_BYTES]
+            self._unsent += kind + len(piece).to_bytes(_HEAD_BYTES - 1) + piece
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the other side takes now. Raises StreamOver."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._sock.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise StreamOver(str(error)) from error
+
+    def close(self) -> None:
+        """Close the stream. May be repeated."""
+        self._sock.close()
+
+
+def size_body(rows: int, columns: int) -> bytes:
+    """Return the body of a frame with the size of a terminal."""
+    return rows.to_bytes(2) + columns.to_bytes(2)
+
+
+def read_size(body: bytes) -> tuple[int, int]:
+    """Return rows and columns. Raises StreamOver."""
+    if len(body) != 4:
+        raise StreamOver("this is not the size of a terminal")
+    return int.from_bytes(body[:2]), int.from_bytes(body[2:])
+
+
+def end_body(end: ExecEnd) -> bytes:
+    """Return the body of the last frame."""
+    return json.dumps({"code": end.code, "message": end.message[:2000]}).encode()
+
+
+def read_end(body: bytes) -> ExecEnd:
+    """Return the end that the last frame tells. Raises StreamOver."""
+    try:
+        said: Any = json.loads(body)
+        code, message = said["code"], said["message"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StreamOver("this is not the end of a command") from error
+    if not (isinstance(code, int) and 0 <= code <= 255 and isinstance(message, str)):
+        raise StreamOver("this is not the end of a command")
+    return ExecEnd(code, message)

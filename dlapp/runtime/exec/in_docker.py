@@ -1,0 +1,229 @@
+"""A command in the container of a payload, by Docker's own exec.
+
+Docker gives it the container's user, limits, devices and environment, and does not end it when its client goes away.
+So it has a lifeline like the payload's own (`dlapp.runtime.exec.lifelines`): a shell in the container that reads it
+ends all of the command's session when the last writer is gone. The container's end ends it as well.
+
+What only the payload's start has put into the environment is in a file that the container's own wrapper reads, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import time
+
+from dlapp.net import exec_frames as frames
+from dlapp.net.dockerd import Dockerd, DockerError, DockerRefused, DockerSilent
+from dlapp.net.exec_frames import ExecEnd, ExecRequest
+from dlapp.runtime.container_factory import EXEC
+from dlapp.runtime.exec.lifelines import END
+from dlapp.runtime.lifeline import Lifeline
+
+NO_ANSWER = 125
+"""Exit code where Docker does not say how a command ended; Docker's own programs use it for that."""
+_END_S = 5.0
+_LOOK_EVERY_S = 0.02
+_READ_BYTES = 1 << 16
+_HEAD_BYTES = 8
+_KINDS = {1: frames.OUTPUT, 2: frames.ERROR}
+_SCRIPT = f"""
+exec 4<"$1" || exit 125
+shift
+read -r _dlapp_word <&4 && [ "$_dlapp_word" = go ] || exit 125
+if [ -f /dlapp/run/env.sh ]; then . /dlapp/run/env.sh || exit 125; fi
+unset TINI_KILL_PROCESS_GROUP _dlapp_word
+(
+    trap '' HUP INT QUIT USR1 USR2 TERM ABRT PIPE
+    exec </dev/null >/dev/null 2>&1
+    read -r own rest </proc/self/stat
+    send() {{
+        for entry in /proc/[0-9]*; do
+            read -r line <"$entry/stat" || continue
+            # 17 (a name) S parent group session ...
+            set -- ${{line##*) }}
+            [ "$4" = "$$" ] && [ "${{entry#/proc/}}" != "$own" ] || continue
+            found=1
+            kill -s "$signal" "${{entry#/proc/}}"
+        done
+    }}
+    while read -r word <&4 && [ "$word" != {END} ]; do kill -s "$word" -- "-$$"; done
+    found=
+    for signal in HUP TERM CONT; do send; done
+    [ -z "$found" ] || sleep 1
+    signal=KILL
+    send
+) &
+exec 4<&-
+command -v "$1" >/dev/null 2>&1 || {{ echo "dlapp-exec: $1: not found in the container" >&2; exit 127; }}
+exec "$@"
+"""
+"""Plain POSIX sh, as the first process of the command's session: the parent of none, for it becomes the command."""
+
+
+class DockerTarget:
+    """The `ExecTarget` of a command in a container.
+
+    Args:
+        docker: the daemon.
+        container: its name.
+        directory: of lifelines, as this host sees it.
+        request: of the client.
+
+    Raises:
+        DockerRefused: the container does not run, with status 409; or another refusal.
+        DockerSilent: Docker does not answer.
+    """
+
+    def __init__(self, docker: Dockerd, container: str, directory: str, request: ExecRequest) -> None:
+        self._docker, self._request = docker, request
+        self._buffer = bytearray()
+        self._end: ExecEnd | None = None
+        self._is_over = self._is_input_over = False
+        name = secrets.token_hex(8)
+        self._path = os.path.join(directory, name)
+        self._lifeline = Lifeline(self._path)
+        self._exec_id = ""
+        self._stream: socket.socket | None = None
+        try:
+            self._exec_id = docker.create_exec(
+                container,
+                {
+                    "AttachStdin": request.interactive,
+                    "AttachStdout": True,
+                    "AttachStderr": True,
+                    "Tty": request.terminal,
+                    "Cmd": ["/bin/sh", "-c", _SCRIPT, "dlapp-exec", f"{EXEC}/{name}", *request.command],
+                    "Env": [f"TERM={request.term}"] if request.terminal and request.term else [],
+                },
+            )
+            self._stream, early = docker.start_exec(self._exec_id, terminal=request.terminal)
+        except DockerError:
+            self._close_lifeline()
+            raise
+        self._buffer += early
+        self._stream.setblocking(False)
+        if request.terminal and request.rows and request.columns:
+            self.resize(request.rows, request.columns)
+
+    def output_fds(self) -> list[int]:
+        """See `ExecTarget.output_fds`."""
+        return [] if self._stream is None or self._is_over else [self._stream.fileno()]
+
+    def early_output(self) -> list[tuple[bytes, bytes]]:
+        """Return what has come with Docker's answer, for the session to begin with."""
+        return self._pieces()
+
+    def read(self, fd: int) -> list[tuple[bytes, bytes]]:
+        """See `ExecTarget.read`."""
+        assert self._stream is not None
+        assert fd == self._stream.fileno()
+        try:
+            data = self._stream.recv(_READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        self._is_over = not data
+        self._buffer += data
+        return self._pieces()
+
+    def _pieces(self) -> list[tuple[bytes, bytes]]:
+        if self._request.terminal:
+            data = bytes(self._buffer)
+            self._buffer.clear()
+            return [(frames.OUTPUT, data)] if data else []
+        found: list[tuple[bytes, bytes]] = []
+        at = 0
+        while len(self._buffer) - at >= _HEAD_BYTES:
+            start = at + _HEAD_BYTES
+            end = start + int.from_bytes(self._buffer[at + 4 : start])
+            if len(self._buffer) < end:
+                break
+            found.append((_KINDS.get(self._buffer[at], frames.OUTPUT), bytes(self._buffer[start:end])))
+            at = end
+        del self._buffer[:at]
+        return found
+
+    def input_fd(self) -> int | None:
+        """See `ExecTarget.input_fd`."""
+        return None if self._stream is None or self._is_over or self._is_input_over else self._stream.fileno()
+
+    def write(self, data: bytes) -> int:
+        """See `ExecTarget.write`."""
+        assert self._stream is not None
+        try:
+            return self._stream.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self._is_input_over = True
+            return len(data)
+
+    def end_input(self) -> None:
+        """See `ExecTarget.end_input`."""
+        if self._stream is None or self._is_input_over:
+            return
+        self._is_input_over = True
+        with contextlib.suppress(OSError):
+            if self._request.terminal:
+                self._stream.send(b"\x04")  # as Ctrl-D does; Docker does not pass on the end
+            else:
+                self._stream.shutdown(socket.SHUT_WR)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """See `ExecTarget.resize`."""
+        if self._request.terminal and not self._is_over:
+            with contextlib.suppress(DockerError):  # it ended in the same moment
+                self._docker.resize_exec(self._exec_id, rows, columns)
+
+    def send_signal(self, number: int) -> None:
+        """See `ExecTarget.send_signal`."""
+        self._lifeline.say(signal.Signals(number).name.removeprefix("SIG"))
+
+    def wake_fd(self) -> None:
+        """See `ExecTarget.wake_fd`. Docker's stream ends with the command."""
+
+    def wait_s(self) -> float | None:
+        """See `ExecTarget.wait_s`."""
+        return None
+
+    def ended(self) -> ExecEnd | None:
+        """See `ExecTarget.ended`."""
+        if self._is_over and self._end is None:
+            self._end = self._wait_for_end()
+            self._close_lifeline()
+        return self._end
+
+    def _wait_for_end(self) -> ExecEnd:
+        deadline, why = time.monotonic() + _END_S, "it still runs"
+        while True:
+            try:
+                about = self._docker.inspect_exec(self._exec_id)
+                if not about.get("Running") and isinstance(code := about.get("ExitCode"), int):
+                    return ExecEnd(code & 255)
+            except DockerRefused as error:
+                # Docker forgets the commands of a container that is gone.
+                return ExecEnd(128 + signal.SIGKILL, f"the container has ended ({error})")
+            except DockerSilent as error:
+                why = str(error)
+            if time.monotonic() > deadline:
+                return ExecEnd(NO_ANSWER, f"Docker does not say how the command ended: {why}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def end(self) -> None:
+        """See `ExecTarget.end`."""
+        self._close_lifeline()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+            if self._end is None:
+                self._end = self._wait_for_end()
+
+    def _close_lifeline(self) -> None:
+        self._lifeline.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)

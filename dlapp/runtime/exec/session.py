@@ -1,0 +1,163 @@
+"""The session of one command: bytes between the client's stream and the command, until either is over.
+
+The command, wherever it runs, is an `ExecTarget`. Nothing here blocks but the poll, so a signal, a new size of the
+terminal or the end of the client is noticed whatever the command does. Of output that the client does not take only so
+much is read; input comes in a window (`dlapp.net.exec_frames`).
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from dlapp.net import exec_frames as frames
+from dlapp.net.exec_frames import ExecEnd, FrameStream, StreamOver
+
+_LAST_WORDS_S = 30.0
+"""How long the end is tried to be told to a client that takes nothing."""
+
+
+class ExecTarget(Protocol):
+    """A command that runs."""
+
+    def output_fds(self) -> list[int]:
+        """Return the descriptors to be polled for output; none: there will be no more."""
+
+    def read(self, fd: int) -> list[tuple[bytes, bytes]]:
+        """Return what one of them has now: OUTPUT or ERROR, and bytes."""
+
+    def input_fd(self) -> int | None:
+        """Return the descriptor to be polled for room for input; None: the command takes none any more."""
+
+    def write(self, data: bytes) -> int:
+        """Give the command input; return how many bytes it has taken."""
+
+    def end_input(self) -> None:
+        """Say that there is no more input."""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of the terminal."""
+
+    def send_signal(self, number: int) -> None:
+        """Send the command a signal."""
+
+    def wake_fd(self) -> int | None:
+        """Return a descriptor that is readable when `ended` may have changed."""
+
+    def wait_s(self) -> float | None:
+        """Return when `ended` is to be called again [s]; None: when there is something to be read."""
+
+    def ended(self) -> ExecEnd | None:
+        """Return how the command ended, once nothing of it is left; None before."""
+
+    def end(self) -> None:
+        """End the command and all that it has started; return when nothing of it is left. May be repeated."""
+
+
+class ExecSession:
+    """The loop of one session.
+
+    Args:
+        stream: the client's.
+        target: the command.
+    """
+
+    def __init__(self, stream: FrameStream, target: ExecTarget) -> None:
+        self._stream, self._target = stream, target
+        self._input = bytearray()
+        self._is_input_over = False
+
+    def run(self, early: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Pass bytes until the command has ended or the client is gone; then nothing of the command is left.
+
+        Args:
+            early: output that is there already, as of `ExecTarget.read`.
+        """
+        try:
+            for kind, data in early:
+                self._stream.send(kind, data)
+            self._pass_bytes()
+        except StreamOver:
+            pass  # there is nobody to be told
+        finally:
+            self._target.end()
+            self._stream.close()
+
+    def _pass_bytes(self) -> None:
+        target, stream = self._target, self._stream
+        while True:
+            end = target.ended()
+            may_read = stream.unsent_bytes < frames.WINDOW_BYTES
+            outputs = target.output_fds() if may_read else []
+            if end is not None and may_read and not outputs:
+                break
+            self._poll(outputs, end)
+        stream.send(frames.END, frames.end_body(end))
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while stream.unsent_bytes and time.monotonic() < deadline:
+            poll = select.poll()
+            poll.register(stream, select.POLLIN | select.POLLOUT)
+            poll.poll(1000)
+            stream.receive()
+            stream.flush()
+
+    def _poll(self, outputs: list[int], end: ExecEnd | None) -> None:
+        target, stream = self._target, self._stream
+        poll = select.poll()
+        poll.register(stream, select.POLLIN | (select.POLLOUT if stream.unsent_bytes else 0))
+        for fd in outputs:
+            poll.register(fd, select.POLLIN)
+        input_fd = target.input_fd() if self._input and end is None else None
+        if input_fd is not None:
+            # A socket or a terminal is one descriptor for both directions.
+            poll.register(input_fd, select.POLLOUT | (select.POLLIN if input_fd in outputs else 0))
+        if (wake_fd := target.wake_fd()) is not None:
+            poll.register(wake_fd, select.POLLIN)
+        wait_s = target.wait_s()
+        events = dict(poll.poll(None if wait_s is None else max(1, int(wait_s * 1000))))
+        if stream.fileno() in events:
+            stream.flush()
+            for kind, body in stream.receive():
+                self._take(kind, body)
+        for fd in outputs:
+            if fd in events and (fd != input_fd or events[fd] & ~select.POLLOUT):
+                for kind, data in target.read(fd):
+                    stream.send(kind, data)
+        if input_fd is not None and events.get(input_fd, 0) & ~select.POLLIN:
+            self._give_input()
+
+    def _take(self, kind: bytes, body: bytes) -> None:
+        match kind:
+            case frames.INPUT:
+                self._input += body
+                if len(self._input) > frames.WINDOW_BYTES:
+                    raise StreamOver("more input than the command has taken")
+                self._give_input()
+            case frames.INPUT_OVER:
+                self._is_input_over = True
+                self._give_input()
+            case frames.SIZE:
+                self._target.resize(*frames.read_size(body))
+            case frames.SIGNAL:
+                if len(body) == 1 and body[0] in _SIGNALS:
+                    self._target.send_signal(body[0])
+            case _:
+                raise StreamOver("a frame that only the keeper sends")
+
+    def _give_input(self) -> None:
+        if self._input:
+            if self._target.input_fd() is None:
+                taken = len(self._input)  # nobody will ever read it
+            else:
+                taken = self._target.write(bytes(self._input[: frames.MOST_BODY_BYTES]))
+            del self._input[:taken]
+            if taken:
+                self._stream.send(frames.TAKEN, taken.to_bytes(4))
+        if self._is_input_over and not self._input:
+            self._target.end_input()
+
+
+_SIGNALS = frozenset(getattr(signal, f"SIG{name}") for name in frames.SIGNALS)

@@ -1,0 +1,20 @@
+"""The terminal of a command, while what the user types is for another program."""
+
+from __future__ import annotations
+
+import contextlib
+import termios
+import tty
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def raw_terminal() -> Iterator[None]:
+    """Pass every key of standard input's terminal on as it is, Ctrl-C too, for as long as the block runs."""
+    before = termios.tcgetattr(0)
+    tty.setraw(0)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(termios.error):  # the terminal itself may be gone
+            termios.tcsetattr(0, termios.TCSADRAIN, before)

@@ -1,0 +1,62 @@
+"""Streams of the kind ``exec``: a command beside the payload; the head is an `ExecRequest`.
+
+In Docker this process passes the bytes on. Beside a plain payload the guardian has forked a keeper, which takes the
+stream itself, so the command ends with the payload and the bytes pass through no process of the task.
+"""
+
+from __future__ import annotations
+
+from dlapp.net.dockerd import Dockerd, DockerError, DockerRefused
+from dlapp.net.exec_frames import ExecRequest, FrameStream
+from dlapp.net.streams import NOT_RUNNING, StreamRefused
+from dlapp.serialization import from_json, to_json
+from dlapp.task.streams.stream import Stream
+
+_DOCKER_S = 30.0
+
+
+def serve(stream: Stream) -> None:
+    """Run the command until it or the stream ends.
+
+    Raises:
+        StreamRefused: there is no payload any more, or Docker refuses.
+    """
+    request = from_json(ExecRequest, stream.head)
+    if stream.place.container:
+        _serve_in_docker(stream, request)
+        return
+    from dlapp.runtime.exec.keeper import hand_over
+
+    if stream.keeper is None:
+        raise StreamRefused("no command can be run there: a single program does not run in the container", NOT_RUNNING)
+    with stream.keeper as keeper, stream.accept() as connection:
+        try:
+            hand_over(keeper, to_json(request), connection)
+        except OSError:
+            return  # it ended with the payload; the command sees the stream end
+
+
+def _serve_in_docker(stream: Stream, request: ExecRequest) -> None:
+    from dlapp.runtime.exec.in_docker import DockerTarget
+    from dlapp.runtime.exec.session import ExecSession
+    from dlapp.runtime.payload import lifelines_of
+
+    place = stream.place
+    try:
+        target = DockerTarget(
+            Dockerd(place.docker_host, _DOCKER_S), place.container, lifelines_of(place.directory), request
+        )
+    except DockerRefused as error:
+        is_over = error.status in (404, 409)
+        raise StreamRefused(
+            "the container does not run any more" if is_over else f"Docker refused the command: {error}",
+            NOT_RUNNING if is_over else "",
+        ) from error
+    except (DockerError, OSError) as error:
+        raise StreamRefused(f"Docker at {place.docker_host} did not start the command: {error}") from error
+    try:
+        connection = FrameStream(stream.accept())
+    except BaseException:
+        target.end()
+        raise
+    ExecSession(connection, target).run(target.early_output())

@@ -1,0 +1,168 @@
+"""dlapp-exec, and dlapp-shell on an engine: commands beside a program, on pipes and on a real terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.applications import BIN, Done, ended, launch, processes, properties, run, status, wait_for
+from tests.engines import Engine, on_yarn_when_full
+from tests.services.containers.dockerd import IMAGE, Dockerd
+from tests.tools.terminal import Terminal
+
+WAITS = 'echo "$$" >ready; trap "exit 0" TERM; while :; do sleep 0.1; done'
+
+
+def exec_(*words: object, stdin: bytes = b"") -> Done:
+    """Run dlapp-exec with something on standard input."""
+    done = subprocess.run([BIN / "dlapp-exec", *map(str, words)], input=stdin, capture_output=True, timeout=120)
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def running(application: str) -> bool:
+    return [one["phase"] for one in status(application)["containers"]] == ["running"]
+
+
+def launched(file: Path) -> str:
+    application = launch(file)
+    wait_for("the program runs", lambda: running(application), 120.0)
+    return application
+
+
+def commands_with(marker: str, state_dir: Path) -> list[str]:
+    """Return the processes of a command in a container, but for those that pass its bytes on."""
+    found = [one.command for one in processes(state_dir) if one.role == "payload"]
+    return [one for one in found if marker in one and "dlapp-exec" not in one.split(" ")[1]]
+
+
+def test_a_command_is_as_the_program_and_ends_with_its_client_or_its_container(tmp_path: Path, state_dir: Path) -> None:
+    file = properties(tmp_path, WAITS, application={"env.GREETING": "hi there"})
+    application = launched(file)
+    script = 'cat ready; echo "$GREETING|$CONTAINER_INDEX|$DLAPP_APP_ID"; id -u; echo oh >&2; cat; exit 7'
+    done = exec_("-i", application, "--", "sh", "-c", script, stdin=b"typed\n")
+    pid, *rest = done.out.splitlines()
+    assert pid.isdecimal()
+    assert rest == [f"hi there|0|{application}", str(os.getuid()), "typed"]
+    assert (done.code, done.err) == (7, "oh\n")
+    done = exec_(application, "worker:0", "--", "no-such-program")
+    assert (done.code, done.out) == (127, "")
+    assert "no-such-program" in done.err
+
+    marker = f"{4_000_000 + os.getpid()}"
+    command = [str(BIN / "dlapp-exec"), application, "--", "sh", "-c", f"echo begun; trap '' HUP; sleep {marker}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"begun\n"
+        client.kill()
+    wait_for("the command ends with its client", lambda: not commands_with(marker, state_dir), 120.0)
+    assert running(application)
+
+    with Terminal("dlapp-exec", "-it", application, "--", "sh", "-c", f"echo begun; sleep {marker}") as terminal:
+        terminal.expect("^begun")
+        assert run("dlapp-kill", application).code == 0
+        terminal.expect("ended, and the command with it")
+        assert terminal.wait() == 137
+    assert commands_with(marker, state_dir) == []
+    refused = exec_(application, "--", "true")
+    assert (refused.code, refused.out) == (3, "")
+    assert refused.err.startswith(f"Error: {application} ")
+    assert refused.err.count("\n") == 1
+
+
+def test_on_a_terminal_keys_and_sizes_reach_the_command(tmp_path: Path) -> None:
+    application = launched(properties(tmp_path, WAITS))
+    with Terminal("dlapp-exec", "-it", application, "--", "sh", "-i") as terminal:
+        terminal.expect("[#$] ")
+        terminal.type("stty size\n")
+        terminal.expect("40 120")
+        terminal.resize(50, 133)
+        terminal.type('trap : WINCH; until [ "$(stty size)" = "50 133" ]; do sleep 0.1; done; echo resi"zed"\n')
+        terminal.expect("resized")
+        terminal.type("sh -c 'echo rea\"dy\"; sleep 1000'\n")
+        terminal.expect("ready")
+        terminal.type("\x03")
+        terminal.type("echo $((40 + 2)) still\n")
+        terminal.expect("42 still")
+        terminal.type("exit 6\n")
+        assert terminal.wait() == 6
+    assert running(application)
+    assert run("dlapp-softkill", application).code == 0
+    assert ended(application)["final_status"] == "KILLED"
+
+
+def test_what_cannot_be_run_is_refused_with_a_line(tmp_path: Path) -> None:
+    assert run("dlapp-exec", "last").code == 2
+    missing = exec_("last", "--", "true")
+    assert (missing.code, missing.out) == (3, "")
+    application = launched(properties(tmp_path, WAITS))
+    for words, code in ((("1",), 3), (("other",), 3), (("worker:x",), 2), (("-it",), 2)):
+        refused = exec_(application, *words, "--", "true")
+        assert (refused.code, refused.out) == (code, "")
+        assert refused.err.startswith("Error: ")
+        assert refused.err.count("\n") == 1
+    run("dlapp-kill", application)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_command_in_docker_is_as_the_program_and_nothing_of_it_is_left(
+    dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soft: bool
+) -> None:
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_NETWORK", "none")
+    file = properties(tmp_path, WAITS, application={"docker_image": IMAGE, "env.GREETING": "hi there"})
+    application = launched(file)
+    script = 'echo "$PWD|$GREETING|$DLAPP_GENERATION|${TINI_KILL_PROCESS_GROUP-}"; id -u; echo oh >&2; cat; exit 7'
+    done = exec_("-i", application, "--", "sh", "-c", script, stdin=b"typed\n")
+    assert (done.code, done.err) == (7, "oh\n")
+    assert done.out.splitlines() == ["/workspace|hi there|0|", str(os.getuid()), "typed"]
+    assert exec_(application, "--", "no-such-program").code == 127
+    script = "for one in /dlapp/exec/*; do rm -f $one || touch /dlapp/exec/x || echo no; done"
+    assert exec_(application, "--", "sh", "-c", script).out == "no\n"
+
+    marker = f"{5_000_000 + os.getpid()}"
+    script = f"echo begun; trap '' HUP TERM; sleep {marker}; :"
+    command = [str(BIN / "dlapp-exec"), application, "--", "sh", "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"begun\n"
+        client.send_signal(signal.SIGKILL)
+    wait_for("the command ends with its client", lambda: marker not in exec_(application, "--", "ps").out, 120.0)
+
+    with Terminal("dlapp-exec", "-it", application, "--", "sh", "-i") as terminal:
+        terminal.expect("[#$] ")
+        terminal.type("trap '' TERM HUP; echo $((40 + 2)) still\n")
+        terminal.expect("42 still")
+        assert run("dlapp-softkill" if soft else "dlapp-kill", application).code == 0
+        assert terminal.wait() != 0
+    assert ended(application)["state"] in ("FINISHED", "KILLED")
+    wait_for("the container is removed", lambda: not dockerd.containers("label=dlapp.container"), 120.0)
+
+
+@on_yarn_when_full
+def test_a_shell_on_an_engine_is_an_application_that_ends_with_it(engine: Engine, tmp_path: Path) -> None:
+    file = properties(tmp_path, "exit 1", application={"env.GREETING": "hi there"})
+    with Terminal("dlapp-shell", "--cluster", engine.name, "--gcores", "0", file) as terminal:
+        terminal.expect("exit closes")
+        terminal.expect("[#$] ")
+        terminal.type('echo "$GREETING|$(ls)"; stty size\n')
+        terminal.expect(r"^hi there\|start\.sh")
+        terminal.expect("40 120")
+        terminal.type("exit 6\n")
+        assert terminal.wait(120.0) == 6
+    (application,) = [str(one.application_id) for one in engine.client().list()][-1:]
+    end = ended(application)
+    assert (end["final_status"], end["outputs"]) == ("SUCCEEDED", [])
+
+
+def test_the_application_of_a_shell_ends_when_its_terminal_is_gone(tmp_path: Path, state_dir: Path) -> None:
+    with Terminal("dlapp-shell", "--cluster", "local", properties(tmp_path, "exit 1")) as terminal:
+        terminal.expect("exit closes")
+        terminal.expect("[#$] ")
+        os.kill(terminal.pid, signal.SIGKILL)
+    application = run("dlapp-list", "-o", "id").out.split()[-1]
+    assert ended(application)["final_status"] == "SUCCEEDED"
+    wait_for("nothing of it is left", lambda: all(one.role == "runner" for one in processes(state_dir)), 120.0)
