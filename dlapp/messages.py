@@ -297,6 +297,8 @@ class Assignment(Value, kw_only=True):
         stores_checkpoints: it also stores them.
         checkpoint_start: which start of its payload this is, for the numbers of checkpoints (`checkpoints_after`).
         in_gang: it starts together with others, and again with them.
+        keep_failed: when its payload has failed, it reports that first (`Report.failure`), as in a gang: orders may be
+            to keep the container.
         generation: of the gang that its payload starts with, unless orders name a later one.
         ports: `RoleSpec.ports`.
         has_roster: `AppSpec.has_roster`.
@@ -341,6 +343,7 @@ class Assignment(Value, kw_only=True):
     ready_path: str = ""
     watches_use: bool = False
     in_gang: bool = False
+    keep_failed: bool = False
     generation: int = 0
     ports: int = 0
     has_roster: bool = False
@@ -586,8 +589,8 @@ class Report(Value, kw_only=True):
         usage: what the payload uses; None: it does not run, or was not measured since the last one.
         receipt: what the container has cost so far; None: as above.
         result: how it ended; with it the phase is ENDED and no report follows.
-        failure: how the payload of a member of a gang failed. The task waits for orders: to prepare a later generation,
-            or to stop; then this is its result.
+        failure: how the payload of a member of a gang failed, or of a container that may be kept. The task waits for
+            orders: to prepare a later generation, to keep the container, or to stop; in the end this is its result.
         launches: of the head's task (`MpiWork`): those of its generation whose end it does not know.
         launch_states: of another one's: the states of the launches that its orders name.
         generation: of the gang, to which the phase and the result belong.
@@ -645,6 +648,8 @@ class Orders(Value, kw_only=True):
         why: to end, in a few words; they stand in the task's result.
         reason: to end, in one word for programs (docs/payload.md, DLAPP_STOP).
         abort: the payload hangs, in a few words: it gets SIGABRT, by which Python dumps its stacks, and has failed.
+        keep_s: the payload has failed for good; the task gives its GPUs back and keeps the rest so long for those who
+            look into it [s]. The result comes after it. 0: it is not kept.
         grace_s: seconds between SIGTERM and SIGKILL of a soft stop.
         report_every_s: the longest silence between two reports.
         usage_every_s: the least time between two reports with ``usage`` and ``receipt``.
@@ -669,6 +674,7 @@ class Orders(Value, kw_only=True):
     why: str = ""
     reason: str = ""
     abort: str = ""
+    keep_s: float = 0.0
     grace_s: float = 0.0
     report_every_s: float = 10.0
     usage_every_s: float = USAGE_EVERY_S

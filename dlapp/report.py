@@ -97,6 +97,8 @@ class ContainerView(Value, kw_only=True):
         generation: how often its gang had been restarted when its payload started, or is going to start.
         exit_code: the payload's; None while it runs, or where a signal ended it.
         log_url: directory or page under which its stdout and stderr are found.
+        kept_until_ms: its program has failed, and it is kept until then for those who look into it (``dlapp-exec``) [ms
+            since 1970]; None: it is not kept.
         unstored: directories on ``host`` with output that could not be stored.
         diagnosis: why it failed; None: it did not, or no rule names the cause.
         usage: what its payload used, as it was measured last; None: it was not.
@@ -124,6 +126,7 @@ class ContainerView(Value, kw_only=True):
     exit_code: int | None = None
     signal: int | None = None
     message: str = ""
+    kept_until_ms: int | None = None
     log_url: str = ""
     unstored: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None

@@ -49,6 +49,8 @@ DEFAULT_FAILURE_SETTLE_S = 30.0
 DEFAULT_GANG_WINDOW_S = 600.0
 """A grant, a start and a lease take seconds each; what comes later than minutes another application holds."""
 
+MAX_KEEP_FAILED_S = 86_400.0
+"""Its container holds memory and cores all that time."""
 _TIMES = (
     "max_runtime_s",
     "kill_grace_s",
@@ -56,6 +58,7 @@ _TIMES = (
     "service_patience_s",
     "gang_window_s",
     "failure_settle_s",
+    "keep_failed_s",
     "hang_timeout_s",
     "hang_idle",
 )
@@ -480,6 +483,8 @@ class AppSpec(Value, kw_only=True):
         gang: which roles start together.
         failure_settle_s: how long the others of a gang may take to end before the failure of one of them ends the
             application; a lost node may be the reason, which is known later.
+        keep_failed_s: how long the container of a program that has failed for good is kept for those who want to look
+            into it; 0: not at all.
         notify: the events that its user is told of (`dlapp.notification.EVENTS`); None: as the configuration says.
         after: applications that it waits for before it starts.
         hold: it does not start before somebody releases it.
@@ -529,6 +534,7 @@ class AppSpec(Value, kw_only=True):
     roles: tuple[RoleSpec, ...] = field(default_factory=lambda: (RoleSpec(),))
     gang: Gang = Gang.NONE
     failure_settle_s: float = DEFAULT_FAILURE_SETTLE_S
+    keep_failed_s: float = 0.0
     gang_window_s: float = DEFAULT_GANG_WINDOW_S
     hang_timeout_s: float | None = None
     hang_idle: bool = False
@@ -574,9 +580,15 @@ class AppSpec(Value, kw_only=True):
             ("service_patience", self.service_patience_s),
             ("gang_window", self.gang_window_s),
             ("failure_settle", self.failure_settle_s),
+            ("keep_failed", self.keep_failed_s),
         ):
             if seconds < 0:
                 raise SpecError(f"application.{key}", f"is {seconds:g} s, the minimum is 0")
+        if self.keep_failed_s > MAX_KEEP_FAILED_S:
+            problem = f"is {self.keep_failed_s:g} s, the maximum is {MAX_KEEP_FAILED_S:g} s"
+            raise SpecError("application.keep_failed", problem)
+        if self.keep_failed_s and self.sweep is not None:
+            raise SpecError("application.keep_failed", "is not possible in a sweep: its trials share a container")
         try:
             check_after(self.after)
         except ValueError as refused:

@@ -231,6 +231,8 @@ def _phase_of(state: ApplicationState) -> str:
     storing = counts.get(Phase.STORING, 0) + counts.get(Phase.RELEASING, 0)
     running = counts.get(Phase.RUNNING, 0)
     if state.stage is Stage.CLOSING:
+        if text := _kept_text(state):
+            return text
         if state.soft_by and running:
             return f"stopping, {running} of {total} still running"
         return f"storing{obstacles.get(Phase.STORING, '')}" if storing else "stopping"
@@ -275,6 +277,19 @@ def _phase_of(state: ApplicationState) -> str:
         return text
     ended = len(sweep.trials) - sweep.left
     return f"{ended} of {len(sweep.trials)} trials ended, {sweep.running} running; containers: {text}"
+
+
+def _kept_text(state: ApplicationState) -> str:
+    """Return which containers are kept after their failures, if nothing else is open; empty: none, or others are."""
+    until_ms: dict[int, int] = {}
+    for one in state.open.values():
+        if one.instance is None or one.kept_until_ms is None:
+            return ""
+        until_ms[one.instance.index] = one.kept_until_ms
+    if not until_ms:
+        return ""
+    names = f"container{'s' if len(until_ms) > 1 else ''} {', '.join(ranges(sorted(until_ms)))}"
+    return f"failed, {names} kept until {_time_text(max(until_ms.values()))} (keep_failed)"
 
 
 def lacking(state: ApplicationState) -> tuple[ContainerAsk, ...]:
@@ -506,6 +521,7 @@ def _container(instance: Instance, container: Container) -> ContainerView:
         exit_code=exit_code,
         signal=signal,
         message=message,
+        kept_until_ms=container.kept_until_ms if container.is_kept else None,
         log_url=container.grant.log_url,
         unstored=() if result is None else result.unstored,
         diagnosis=causes.of_container(container),

@@ -34,7 +34,8 @@ Path = str | os.PathLike[str]
 
 _OTHER_WAYS = {
     **dict.fromkeys(
-        ("gang", "gang_window", "failure_settle", "success", "depends_on", "service", "roles"), "an AppSpec"
+        ("gang", "gang_window", "failure_settle", "keep_failed", "success", "depends_on", "service", "roles"),
+        "an AppSpec",
     ),
     **dict.fromkeys(("pass_env", "env_file"), 'env={"NAME": os.environ["NAME"]}'),
     **dict.fromkeys(("archive", "mode", "shard", "optional"), "inputs=[InputSpec(...)]"),

@@ -545,6 +545,7 @@ class _Maker:
                 roles=tuple(roles),
                 gang=gang,
                 failure_settle_s=get("failure_settle", DEFAULT_FAILURE_SETTLE_S),
+                keep_failed_s=get("keep_failed", 0.0),
                 gang_window_s=get("gang_window", DEFAULT_GANG_WINDOW_S),
                 hang_timeout_s=get("hang_timeout"),
                 hang_idle=get("hang_idle", False),

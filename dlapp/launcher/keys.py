@@ -404,6 +404,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "success": PropertyKey(_success, lines=True),
         "gang_window": PropertyKey(read_duration_s),
         "failure_settle": PropertyKey(read_duration_s),
+        "keep_failed": PropertyKey(read_duration_s),
         "hang_timeout": PropertyKey(read_duration_s),
         "hang_idle": PropertyKey(read_boolean),
         "idle_guard": PropertyKey(read_idle_guard),

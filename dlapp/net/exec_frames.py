@@ -39,7 +39,7 @@ class StreamOver(Exception):
 
 
 class ExecRequest(Value, kw_only=True):
-    """What a client asks for.
+    """Request of a client.
 
     Args:
         command: the words of a program; PATH of the container has it, or it is a path.
@@ -98,7 +98,7 @@ class FrameStream:
 
     @property
     def unsent_bytes(self) -> int:
-        """How much waits until the other side takes more."""
+        """Number of bytes that wait until the other side takes more."""
         return len(self._unsent)
 
     def receive(self) -> list[tuple[bytes, bytes]]:

@@ -84,7 +84,9 @@ def run_task(task: TaskState) -> int:
         containers=launch.containers,
     ) as link:
         task.link = link
-        task.streams = TaskStreams(launch.container_id, launch.token, task.payload_place, task.log.warn)
+        task.streams = TaskStreams(
+            launch.container_id, launch.token, task.payload_place, task.open_keeper, task.log.warn
+        )
         link.open_streams = task.streams.take
         try:
             with task.stopper.interruptible():
@@ -204,6 +206,18 @@ def _work(task: TaskState) -> TaskResult:
         _begin_generation(task)
     if task.stopper.wanted is Stop.NOW or task.is_home_gone or task.link.why_over:
         return result
+    if not (keep_s := task.link.keep_s):
+        return _with_output(task, result, ran_s)
+    from dlapp.task.payload import kept
+
+    kept.give_gpus_back(task)
+    stored = _with_output(task, result, ran_s)
+    kept.keep(task, keep_s, result)
+    return stored
+
+
+def _with_output(task: TaskState, result: TaskResult, ran_s: float) -> TaskResult:
+    """Store the output that a payload left. Return its result with it."""
     if task.changes is None:  # there is no output
         return result
     workspace = os.path.join(task.home, "workspace")
@@ -223,7 +237,8 @@ def _fork_guardians(task: TaskState, more: int, kind: type[Guardian]) -> None:
 
 
 def _is_to_begin_again(task: TaskState, result: TaskResult, device: str) -> bool:
-    """Return whether the payload is to run once more, in the next generation; of a gang that may take some time.
+    """Return whether the payload is to run once more, in the next generation; that may take some time. If not, the link
+    says whether the container is kept.
 
     Args:
         task: of the container.
@@ -232,7 +247,7 @@ def _is_to_begin_again(task: TaskState, result: TaskResult, device: str) -> bool
     """
     if device or task.is_home_gone:
         return False
-    is_failure = result.fault is Fault.USER and task.assignment.in_gang
+    is_failure = result.fault is Fault.USER and (task.assignment.in_gang or task.assignment.keep_failed)
     if is_failure and not task.is_recalled and task.stopper.wanted is Stop.NO:
         task.note(f"the payload failed: {_words_on(result)}")
         failure = with_cause(result, task.home, task.log.warn)
@@ -308,7 +323,7 @@ def _clean_up(task: TaskState) -> None:
         task.mpi.close()
     if task.board is not None:
         task.board.close()
-    for name in ("workspace", "trials", "board", "home", "tmp", "run", "python"):
+    for name in ("workspace", "trials", "board", "home", "tmp", "run", "exec", "python"):
         if name == "workspace" and task.has_begun and (task.outputs.stays or _is_left_to_aftermath(task)):
             continue
         try:

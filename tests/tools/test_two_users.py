@@ -85,10 +85,10 @@ def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Ru
             assert denied.err == f"Error: {application} belongs to {ANN}; only they or root may end it\n"
         denied = run_as(TONY, command, "tony", application)
         assert (denied.code, denied.err) == (4, f"Error: {application} is {ANN}'s, not tony's\n")
-    reach = ("dlapp-port", application, "worker", 8888), ("dlapp-exec", application, "--", "id")
+    exec_words, port_words = (application, "--", "id"), (application, "worker", "8888")
     for user, owner in ((TONY, ANN), (0, f"u{ANN}")):
-        for words in reach:
-            denied = run_as(user, *words)
+        for command, reach in (("dlapp-exec", exec_words), ("dlapp-port", port_words)):
+            denied = run_as(user, command, *reach)
             assert (denied.code, denied.out) == (4, "")
             assert denied.err == f"Error: {application} belongs to {owner}; only they reach into its containers\n"
     assert run_as(ANN, "dlapp-exec", application, "--", "id", "-u").out == f"{ANN}\n"

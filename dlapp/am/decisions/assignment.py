@@ -189,6 +189,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         checkpoint_start=state.checkpoint_starts(instance.tries),
         generation=container.generation,
         in_gang=state.role_of(container).gate.gang,
+        keep_failed=spec.keep_failed_s > 0,
         ports=role.ports,
         has_roster=spec.has_roster,
         mpi=_mpi_work_of(state) if framework is Framework.MPI else None,

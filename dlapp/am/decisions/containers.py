@@ -20,7 +20,7 @@ def stop(state: ApplicationState, container: Container, why: StopReason, *, at_o
     if container.end is not None:
         return
     container.stop_reason = container.stop_reason or why
-    container.view = None
+    container.view = container.kept_until_ms = None
     role = state.role_of(container)
     role.unbound.pop(container.container_id, None)
     role.held.pop(container.container_id, None)

@@ -192,7 +192,7 @@ def _of_recalled(state: ApplicationState, container: Container, judged: Verdict)
 
 
 def take_failure(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
-    """Take what a task of a gang says of its payload's end: it goes on with the next generation, or ends.
+    """Take what a task says of its payload's end: it goes on with the next generation of its gang, is kept, or ends.
 
     Args:
         state: of the application; it is changed.
@@ -201,19 +201,47 @@ def take_failure(state: ApplicationState, container: Container, instance: Instan
         result: how the payload failed.
     """
     gate = state.role_of(container).gate
-    is_over = container.stop_reason is not None or gang.was_recalled(state, container)
+    is_over = container.stop_reason is not None or container.is_kept or gang.was_recalled(state, container)
     if is_over or state.stage is not Stage.ACTIVE or container.orders is None or container.orders.stop is not Stop.NO:
         return  # its orders say what it is to do
     judged = verdict.of_result(result)
     is_users = judged.fault is Fault.USER  # else its last word says so, and another node may be better
-    if is_users and gate.open and gate.failure is None and instance.role.on_failure is not RoleFailure.RESTART:
+    may_restart = gate.gang and gate.open and gate.failure is None
+    if is_users and may_restart and instance.role.on_failure is not RoleFailure.RESTART:
         instance.user_faults += 1
         if _is_tried_again(state, instance, judged):
             state.note_faults(instance)
             gang.restart(state, gate, judged.reason, instance, is_charged=True)
             return
         instance.user_faults -= 1
-    state.order(container, stop=Stop.SOFT, why=judged.reason)
+    if not (is_users and _keep(state, container, instance, judged)):
+        state.order(container, stop=Stop.SOFT, why=judged.reason)
+
+
+def _keep(state: ApplicationState, container: Container, instance: Instance, judged: Verdict) -> bool:
+    """Keep the container of a payload that has failed for good, if it decides; what follows for others follows now.
+
+    Returns:
+        Whether it is kept.
+    """
+    keep_ms, gate = int(state.spec.keep_failed_s * 1000), state.role_of(container).gate
+    if not keep_ms or gate.failure is not None or not (instance.index in state.deciding or _fails_all(state, instance)):
+        return False
+    instance.user_faults += 1
+    if _is_tried_again(state, instance, judged):
+        instance.user_faults -= 1
+        return False
+    failure = _failure(state, instance, judged)
+    container.kept_until_ms, container.keep_ends_ms = state.now_ms + keep_ms, state.awake_ms + keep_ms
+    container.view = None
+    state.order(container, keep_s=state.spec.keep_failed_s)
+    if gate.gang and not _fails_all(state, instance):
+        gang.hold_failure(state, gate, instance, failure)
+        return True
+    instance.user_faults -= 1  # where it does not end the application, its result is counted
+    if state.spec.on_container_failure is ContainerFailure.STOP or _fails_all(state, instance):
+        shutdown.fail(state, failure)
+    return True
 
 
 def take_stored(instance: Instance, container: Container, result: TaskResult) -> None:

@@ -178,6 +178,8 @@ class Master:
             container = instance.container
             if instance.done or instance.given_up:
                 continue
+            if container is not None and container.is_kept and not container.gpus:
+                continue
             if container is None or container.result is not None or container.end is not None:
                 if not is_ending:
                     return False  # it starts again

@@ -25,7 +25,7 @@ from dlapp.am.model.events import (
     SoftKill,
     in_order,
 )
-from dlapp.am.model.instance import Instance, Stage, StopReason
+from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.ids import ContainerId
 from dlapp.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutput
@@ -54,6 +54,14 @@ def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
         carry_out_stop(state, event)
         commits = state.commits and bool(state.spec.outputs)
         answer = StopAnswer(state="stopping", left_s=_grace_left_s(state), commits=commits)
+    elif soft and (kept := _kept(state)):
+        for container in kept:
+            container.kept_until_ms = None
+            state.order(container, stop=Stop.SOFT, why=f"soft-killed by {event.by}")
+        state.closing_until_ms = max(state.closing_until_ms, state.awake_ms + state.timing.end_ms)
+        indexes = ", ".join(str(one.instance.index) for one in kept if one.instance is not None)
+        text = f"container {indexes} is kept no longer; {state.ending.diagnostics if state.ending else ''}"
+        answer = StopAnswer(state="stopping", message=text)
     elif state.stage is Stage.CLOSING and state.soft_ends_ms is not None and state.soft_text is not None:
         left_s = _grace_left_s(state)
         text = f"{state.soft_text} already, {left_s:.0f} s of the grace time left"
@@ -66,6 +74,12 @@ def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
         stage = "already" if state.stage is Stage.CLOSING else "ended"
         answer = StopAnswer(state=stage, message=f"it is already ending: {text}")
     state.do(AnswerStop(answer))
+
+
+def _kept(state: ApplicationState) -> list[Container]:
+    """Return the containers that are kept after their failures while the application ends; those overdue are not."""
+    margin_ms = state.timing.store_ms
+    return [one for one in state.open.values() if one.is_kept and state.awake_ms < one.keep_ends_ms + margin_ms]
 
 
 def _grace_left_s(state: ApplicationState) -> float:
@@ -193,6 +207,9 @@ def conclude(
         state.closing_until_ms = state.awake_ms + state.timing.end_ms
         return
     for container in list(state.open.values()):
+        if container.is_kept and ending.cause is Cause.FAILED:
+            continue
+        container.kept_until_ms = None
         orders = container.orders
         may_run = container.ran or (orders is not None and orders.go)
         if container.instance is None or container.stop_reason is not None or orders is None or not may_run:
@@ -262,10 +279,12 @@ def _check_closing(state: ApplicationState) -> None:
             settle(state)
     elif state.awake_ms < state.closing_until_ms:
         return
+    elif not (others := _all_but_kept(state)):
+        return  # they end by themselves
     elif state.closing_stage == 0:
         # The grace and its margin are over. Who stores goes on: cut off, its output would be lost.
         storing = False
-        for container in list(state.open.values()):
+        for container in others:
             if container.storing and container.stop_reason is None:
                 storing = True
             else:
@@ -274,11 +293,17 @@ def _check_closing(state: ApplicationState) -> None:
         store_ms = state.timing.store_ms + int(state.spec.output_patience_s * 1000)
         state.closing_until_ms = state.awake_ms + (store_ms if storing else state.timing.end_ms)
     elif state.closing_stage == 1:
-        containers.stop_all(state, at_once=True)
+        for container in others:
+            containers.stop(state, container, StopReason.ENDING, at_once=True)
         state.closing_stage = 2
         state.closing_until_ms = state.awake_ms + state.timing.end_ms
-    else:
+    elif not _kept(state):
         settle(state)
+
+
+def _all_but_kept(state: ApplicationState) -> list[Container]:
+    kept = _kept(state)
+    return [one for one in state.open.values() if one not in kept]
 
 
 def settle(state: ApplicationState) -> None:

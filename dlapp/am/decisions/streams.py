@@ -27,9 +27,9 @@ def _why_none(state: ApplicationState, instance: Instance) -> str:
     """Return why an index cannot have a stream now, as the end of a sentence; empty: it can."""
     if instance.done or instance.given_up:
         return "has ended"
-    if state.stage is not Stage.ACTIVE:
-        return "is not there any more: the application is ending"
     container = instance.container
+    if state.stage is not Stage.ACTIVE and not (container is not None and container.is_kept):
+        return "is not there any more: the application is ending"
     if container is None or container.container_id not in state.open:
         return "waits for a container"
     if container.orders is not None and container.orders.stop is not Stop.NO:

@@ -153,6 +153,8 @@ class Container:
         gpus_idle_ms: the first and the last report of those since which its GPUs are idle (`dlapp.idle_guard`) [ms of
             time awake]; None: they are not, or that is not known.
         board: the TensorBoard beside its payload; None: there is none.
+        kept_until_ms: its payload has failed, and it is kept until then [ms since 1970]; None: it is not kept.
+        keep_ends_ms: the same in time awake [ms].
         usage, receipt: as its task reported them last; None: not yet.
         series: its use over time; None: none was reported.
         waits_since_ms: since when its task waits for a service [ms of time awake]; None: it does not.
@@ -177,6 +179,8 @@ class Container:
         "instance",
         "is_preparing",
         "is_recorded",
+        "keep_ends_ms",
+        "kept_until_ms",
         "listed",
         "node_has_it_ms",
         "orders",
@@ -232,6 +236,8 @@ class Container:
         self.finished_ms: int | None = None
         self.payload_ended_ms: int | None = None
         self.waits_since_ms: int | None = None
+        self.kept_until_ms: int | None = None
+        self.keep_ends_ms = 0
         self.node_has_it_ms: int | None = None
         self.heard_ms = self.report_number = self.try_number = self.generation = 0
         self.hello = self.ran = self.unvouched = self.renumber = self.is_preparing = self.is_recorded = False
@@ -257,6 +263,11 @@ class Container:
     def has_output(self) -> bool:
         """True if its task stored files, or left some that it could not store."""
         return self.stored_files > 0 or (self.result is not None and bool(self.result.unstored))
+
+    @property
+    def is_kept(self) -> bool:
+        """True if its payload has failed, and it is kept for those who want to look into it."""
+        return self.kept_until_ms is not None and self.result is None and self.end is None
 
     @property
     def storing(self) -> bool:

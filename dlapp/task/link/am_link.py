@@ -240,6 +240,11 @@ class AmLink:
         return self._orders.generation if self._orders is not None else 0
 
     @property
+    def keep_s(self) -> float:
+        """Time for which the container of a payload that has failed is to be kept [s]; 0: it is not."""
+        return self._orders.keep_s if self._orders is not None else 0.0
+
+    @property
     def abort(self) -> str:
         """Reason why the payload is taken to hang; empty: it is not."""
         return self._orders.abort if self._orders is not None else ""
@@ -294,9 +299,11 @@ class AmLink:
                 self._changed.wait()
 
     def wait_for_decision(self, generation: int) -> None:
-        """Wait until there is a later generation, or this task is to end."""
+        """Wait until there is a later generation, or this task is to end, or to keep its container."""
         with self._changed:
-            while self.generation <= generation and self._stopper.wanted is Stop.NO and not self._over:
+            while (
+                self.generation <= generation and self._stopper.wanted is Stop.NO and not self._over and not self.keep_s
+            ):
                 self._changed.wait(_LOOK_FOR_DECISION_S)  # a signal that ends this task does not notify
 
     @property

@@ -144,6 +144,7 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
     if view["diagnostics"] and view["diagnostics"] != waiting.get("message"):
         lines.append(f"diagnostics : {view['diagnostics']}")
     lines += _cause_lines(view)
+    lines += _kept_containers(view)
     if (ends_ms := view.get("soft_kill_ends_ms")) is not None and not ended(view):
         runs = any(one["phase"] not in _AFTER_PAYLOAD for one in view["containers"])
         left = f", the payload has {elapsed(max(0, ends_ms - now_ms))} left" if runs else ""
@@ -161,6 +162,17 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
         lines.append(f"output{name} : {how} {output['target']}")
         lines += _kept_beside(output, view)
     return [*lines, *_unstored_lines(unstored)]
+
+
+def _kept_containers(view: View) -> list[str]:
+    """Return until when containers are kept whose programs have failed, and how to look into them."""
+    lines, application_id = [], view["application_id"]
+    for one in view["containers"] if not ended(view) else ():
+        if (until_ms := one.get("kept_until_ms")) is not None:
+            until = local_time(until_ms).partition(".")[0]
+            how = f"dlapp-exec -it {application_id} {one['index']} -- sh"
+            lines.append(f"kept : container {one['index']} until {until}; {how}")
+    return [*lines, f"kept : dlapp-kill {application_id} ends that"] if lines else []
 
 
 def _cause_lines(view: View) -> list[str]:

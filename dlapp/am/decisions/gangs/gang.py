@@ -155,10 +155,11 @@ def acquit(state: ApplicationState, gate: Gate) -> None:
 
 
 def _open_members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
+    """Yield the containers of a gang whose ends are waited for."""
     for role in state.roles_of(gate):
         for index in role.indexes:
             container = state.instances[index].container
-            if container is not None and container.container_id in state.open:
+            if container is not None and container.container_id in state.open and not container.is_kept:
                 yield container
 
 
@@ -215,6 +216,8 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
 
 
 def _is_stopping(container: Container) -> bool:
+    if container.is_kept:
+        return True  # it has given its GPUs back
     is_told = container.orders is not None and container.orders.stop is not Stop.NO
     return is_told or container.stop_reason is not None
 

@@ -95,6 +95,7 @@ def is_judged(state: ApplicationState, container: Container) -> bool:
         and container.result is None
         and container.end is None
         and container.stop_reason is None
+        and not container.is_kept
         and orders is not None
         and orders.stop is Stop.NO
         and not orders.abort

@@ -1,0 +1,69 @@
+"""The container of a payload that has failed, kept for those who want to look into it (`dlapp.am.decisions.failures`).
+
+Its GPUs are given back before. What is kept is its directories and, for commands, a place to run in: a guardian that
+holds nothing of the payload's, or in Docker another container of the same image with the same directories.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import TYPE_CHECKING
+
+from dlapp.messages import Phase, Stop, TaskResult
+from dlapp.runtime.process import Guardian, KeptRun, start_guardian
+from dlapp.system.clock import date_and_time
+from dlapp.task.payload.factory import docker_payload, make_docker_run, plain_payload
+from dlapp.task.state import TaskState
+from dlapp.value import replace
+
+if TYPE_CHECKING:
+    from dlapp.runtime.docker import DockerRun
+
+_LOOK_EVERY_S = 1.0
+_SLEEPS = "sh", "-c", "while :; do sleep 3600; done"
+
+
+def give_gpus_back(task: TaskState) -> None:
+    """Let others have the GPUs; what runs here from now on has none."""
+    task.give_back_all()
+    task.lease = None
+
+
+def keep(task: TaskState, keep_s: float, failure: TaskResult) -> None:
+    """Keep the container for a time, or until this task is to end.
+
+    Args:
+        task: of the container, whose GPUs are given back.
+        keep_s: how long.
+        failure: the payload's, which is reported with it.
+    """
+    deadline = time.monotonic() + keep_s
+    until = date_and_time(time.time() + keep_s)
+    with task.step("the failed container cannot be looked into", node=True):
+        run = _place(task)
+    try:
+        task.running = run
+        task.say(Phase.RUNNING, detail=f"failed, kept until {until}", failure=failure)
+        poll = select.poll()
+        poll.register(task.stopper.wake_fd, select.POLLIN)
+        while (left_s := deadline - time.monotonic()) > 0 and not _is_over(task):
+            poll.poll(max(1, int(min(left_s, _LOOK_EVERY_S) * 1000)))
+            task.stopper.drain()
+    finally:
+        task.running = None
+        run.close()
+
+
+def _is_over(task: TaskState) -> bool:
+    return task.stopper.wanted is not Stop.NO or task.is_home_gone or bool(task.link.why_over) or task.link.is_alone
+
+
+def _place(task: TaskState) -> KeptRun | DockerRun:
+    if task.assignment.docker_image is None:
+        task.guardian = Guardian(*start_guardian())
+        return KeptRun(replace(plain_payload(task, task.home), keep_fds=()), task.guardian)
+    payload = replace(docker_payload(task), name="kept", script="", command=_SLEEPS, args=())
+    run = make_docker_run(task, payload)
+    run.start()
+    return run
