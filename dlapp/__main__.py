@@ -1,5 +1,5 @@
-"""The processes that dlapp starts itself: ``python -I -S dlapp/__main__.py ROLE ...``, ROLE one of am, task, runner,
-cleanup, notify, relay, streams, doctor and tool.
+"""The processes that dlapp starts itself: ``python -I -S dlapp/__main__.py ROLE ...``, ROLE one of am, task, feed,
+runner, cleanup, notify, relay, streams, doctor and tool.
 
 Users never type this.
 """
@@ -35,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
                 from dlapp.cluster.local.runner.process import main as run
             case "cleanup":
                 from dlapp.runtime.cleanup import main as run
+            case "feed":
+                from dlapp.task.feed.process import main as run
             case "notify":
                 from dlapp.notifications.process import main as run
             case "relay":
@@ -48,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
             case "tool":
                 from dlapp.tools.main import run_tool as run
             case other:
-                there = "am, task, runner, cleanup, notify, relay, streams, doctor and tool"
+                there = "am, task, feed, runner, cleanup, notify, relay, streams, doctor and tool"
                 print(f"Error: dlapp {other!r}: what is there are {there}", file=sys.stderr)
                 return 2
     return run(argv[1:])

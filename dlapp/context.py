@@ -17,10 +17,11 @@ is one file of the standard library, for Python 3.6 and later, on PYTHONPATH. Wh
 import json
 import math
 import os
+import sys
 import warnings
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
-__all__ = ["checkpoint", "metrics", "progress", "ready", "resume_from", "roster", "should_stop"]
+__all__ = ["checkpoint", "feed", "metrics", "progress", "ready", "resume_from", "roster", "should_stop"]
 
 
 def roster() -> Optional[Dict[str, Any]]:
@@ -62,12 +63,14 @@ def ready() -> None:
 
 
 def checkpoint(directory: str, step: Optional[int] = None) -> None:
-    """Report that a directory has a complete checkpoint.
+    """Report that a directory has a complete checkpoint. The positions of this process's feeds are written into it.
 
     Args:
         directory: its path.
         step: the step that it is of, a whole number; None: no step.
     """
+    if _FEED in sys.modules:
+        sys.modules[_FEED].write_positions(directory)
     said = {"checkpoint": os.fspath(directory)}  # type: Dict[str, Any]
     if step is not None:
         said["step"] = int(step)
@@ -83,6 +86,34 @@ def should_stop() -> bool:
 def resume_from() -> Optional[str]:
     """Return the directory of the checkpoint to continue from; None: begin anew."""
     return os.environ.get("DLAPP_RESUME_FROM") or None
+
+
+def feed(name: str = "", part: Optional[Tuple[int, int]] = None, start: Optional[Dict[str, Any]] = None) -> Any:
+    """Return the feed of an input with ``mode=feed``: an iterable of the records that this process is to read.
+
+    It continues at the position in the checkpoint of `resume_from`, where `checkpoint` reported one.
+
+    Args:
+        name: of the section ``[from_hdfs NAME]``; empty: the one without a name, or the first one.
+        part: the number of this process among those of its container that share the records, and how many these are;
+            None: the DataLoader workers of PyTorch share them, and nobody else does.
+        start: a position of the feed (``position()``) after which to continue; ``{}``: begin anew.
+
+    Raises:
+        RuntimeError: there is no such feed.
+    """
+    import importlib
+
+    suffix = "".join(char if char in _CAPITALS else "_" for char in name.upper())
+    variable = "DLAPP_FEED_" + suffix if name else "DLAPP_FEED"
+    path = os.environ.get(variable)
+    if not path:
+        raise RuntimeError("there is no feed: {} is not set, as [from_hdfs] with mode=feed sets it".format(variable))
+    return importlib.import_module(_FEED).Feed(path, name, part, start)
+
+
+_FEED = "dlapp_feed" if __name__ == "dlapp_context" else "dlapp.feed"
+_CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
 def _report(said: Dict[str, Any]) -> None:

@@ -35,6 +35,8 @@ MAX_CHECKPOINTS = 1000
 MIN_CHECKPOINT_EVERY_S = 1.0
 DEFAULT_CHECKPOINT_EVERY_S = 600.0
 DEFAULT_CHECKPOINTS = 3
+DEFAULT_FEED_BUFFER_BYTES, MIN_FEED_BUFFER_BYTES = 1 << 30, 16 << 20
+MAX_EPOCHS, MAX_FEED_SEED = 1_000_000, (1 << 53) - 1
 EVERY_INDEX = "all"
 """`CheckpointSpec.role` where each container has checkpoints of its own."""
 DEFAULT_KILL_GRACE_S = 30.0
@@ -332,17 +334,52 @@ class PayloadProgram(Value):
     args: tuple[str, ...]
 
 
+class FeedFormat(Enum):
+    """Records of a feed: what one of them is."""
+
+    FILES = "files"
+    LINES = "lines"
+    TAR = "tar"
+    """A sample: the members of a tar file that have the same name up to its first dot."""
+    TFRECORD = "tfrecord"
+    PARQUET = "parquet"
+    """A row group."""
+
+    @property
+    def reads_whole_files(self) -> bool:
+        """True if a reader needs all of a file at a time."""
+        return self is FeedFormat.PARQUET
+
+
+class FeedSpec(Value, kw_only=True):
+    """Feed of an input: its records, sent to the payload while it runs.
+
+    Args:
+        format: of the files.
+        epochs: how often all of it is sent.
+        shuffle: the seed of the order, which is another one in each epoch; None: by name.
+        buffer_bytes: the most that is fetched ahead, on the disk [bytes].
+    """
+
+    format: FeedFormat = FeedFormat.FILES
+    epochs: int = 1
+    shuffle: int | None = None
+    buffer_bytes: int = DEFAULT_FEED_BUFFER_BYTES
+
+
 class InputSpec(Value, kw_only=True):
     """One ``[from_hdfs]`` section.
 
     Args:
         name: the section's NAME, empty for the plain section.
         sources: locations with a scheme (``file:///data/train/*``), patterns allowed.
-        input_path: where they land, relative to the workspace; with ``as_list`` the file that names them.
+        input_path: where they land, relative to the workspace; with ``as_list`` the file that names them; with ``feed``
+            a directory of FIFOs.
         unpack: the sources are archives, and what is in them is wanted.
         as_list: nothing is brought, but a list of the files is written.
-        shard: each container gets its part of the files.
+        shard: each container gets its part of the files; with ``feed`` each container of a role.
         optional: a source that matches nothing is passed over; ``input_path`` may stay empty.
+        feed: nothing is brought before the payload starts; None: it is.
     """
 
     name: str = ""
@@ -352,18 +389,33 @@ class InputSpec(Value, kw_only=True):
     as_list: bool = False
     shard: bool = False
     optional: bool = False
+    feed: FeedSpec | None = None
+
+    @property
+    def mode(self) -> str:
+        """Return how the payload gets it: ``mode`` of its section."""
+        return "list" if self.as_list else "copy" if self.feed is None else "feed"
 
     def __post_init__(self) -> None:
         section = f"from_hdfs {self.name}".strip()
         if not self.sources:
             raise SpecError(f"{section}.hdfs", "is empty")
         check_inside_workspace(f"{section}.input_path", self.input_path)
-        if self.as_list and self.unpack:
+        if self.mode != "copy" and self.unpack:
             raise SpecError(
-                f"{section}.archive", "is unpack, but with mode=list nothing is fetched that could be unpacked"
+                f"{section}.archive", f"is unpack, but with mode={self.mode} nothing is fetched that could be unpacked"
             )
-        if self.as_list and posixpath.normpath(self.input_path) == ".":
-            raise SpecError(f"{section}.input_path", "is the workspace itself; with mode=list it is the list's file")
+        if self.mode != "copy" and posixpath.normpath(self.input_path) == ".":
+            what = {"list": "the list's file", "feed": "the directory of the feed"}[self.mode]
+            raise SpecError(f"{section}.input_path", f"is the workspace itself; with mode={self.mode} it is {what}")
+        if (feed := self.feed) is not None:
+            if not isinstance(feed.epochs, int) or not 1 <= feed.epochs <= MAX_EPOCHS:
+                raise SpecError(f"{section}.feed.epochs", f"is {feed.epochs!r}, allowed are 1 to {MAX_EPOCHS}")
+            if feed.shuffle is not None and not 0 <= feed.shuffle <= MAX_FEED_SEED:
+                raise SpecError(f"{section}.feed.shuffle", f"is {feed.shuffle!r}, allowed are 0 to {MAX_FEED_SEED}")
+            if feed.buffer_bytes < MIN_FEED_BUFFER_BYTES:
+                least = MIN_FEED_BUFFER_BYTES >> 20
+                raise SpecError(f"{section}.feed.buffer", f"is {feed.buffer_bytes} bytes, the minimum is {least}m")
 
 
 class OutputSpec(Value, kw_only=True):

@@ -52,6 +52,8 @@ class Usage(Value, kw_only=True):
         read_bytes, written_bytes: from and to disks, since the payload's start.
         received_bytes, sent_bytes: by the container's own network, since the payload's start; None on the host's.
         devices: by index.
+        input_wait: share of the time since the report before in which the payload waited for a feed; None: it reads
+            none.
     """
 
     at_ms: int
@@ -62,6 +64,7 @@ class Usage(Value, kw_only=True):
     received_bytes: int | None = None
     sent_bytes: int | None = None
     devices: tuple[DeviceUsage, ...] = ()
+    input_wait: float | None = None
 
     def busiest_gpu(self, gpus: int) -> float | None:
         """Return the highest utilisation of a container's GPUs; None: that of one is not known.

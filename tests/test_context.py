@@ -36,7 +36,9 @@ def test_the_file_is_valid_for_python_3_6_and_imports_only_the_standard_library(
     tree = ast.parse(SOURCE.read_text(encoding="utf-8"), feature_version=(3, 6))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported == {"json", "math", "os", "typing", "warnings"}
+    feed = ast.parse(Path(SOURCE.parent, "feed.py").read_text(encoding="utf-8"), feature_version=(3, 6))
+    assert not [node for node in ast.walk(feed) if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    assert imported == {"importlib", "json", "math", "os", "sys", "typing", "warnings"}
 
 
 def run(directory: Path, python: str, env: dict[str, str], **names: object) -> None:

@@ -34,6 +34,7 @@ def test_what_is_not_known_is_null_and_not_zero() -> None:
                 "processes": None,
             }
         ],
+        "input_wait": None,
     }
     receipt = to_json(Receipt())
     assert (receipt["energy_wh"], receipt["cpu_hours"], receipt["memory"]["peak_mib"]) == (None, None, None)

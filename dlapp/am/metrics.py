@@ -28,6 +28,7 @@ _HELP = {
     "dlapp_container_step": ("gauge", "What the program reports: its step."),
     "dlapp_container_reported": ("gauge", "What the program reports: its metrics, by name."),
     "dlapp_container_cpu_cores": ("gauge", "Cores in use, the mean since the report before."),
+    "dlapp_container_input_wait_ratio": ("gauge", "Share of the time in which the program waited for a feed."),
     "dlapp_container_memory_bytes": ("gauge", "Memory in use."),
     "dlapp_container_read_bytes_total": ("counter", "Bytes read from disks."),
     "dlapp_container_written_bytes_total": ("counter", "Bytes written to disks."),
@@ -93,6 +94,7 @@ def _of_container(container: ContainerView, labels: dict[str, str]) -> Iterator[
             "written_bytes_total": usage.written_bytes,
             "received_bytes_total": usage.received_bytes,
             "sent_bytes_total": usage.sent_bytes,
+            "input_wait_ratio": usage.input_wait,
         }
     for name, value in values.items():
         if value is not None:

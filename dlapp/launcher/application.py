@@ -39,6 +39,8 @@ from dlapp.spec import (
     AppSpec,
     CheckpointSpec,
     ContainerFailure,
+    FeedFormat,
+    FeedSpec,
     Framework,
     Gang,
     InputSpec,
@@ -186,10 +188,17 @@ class _SpecProperties(Properties):
                 "hdfs": one.sources,
                 "input_path": one.input_path,
                 "archive": "unpack" if one.unpack else "keep",
-                "mode": "list" if one.as_list else "copy",
+                "mode": one.mode,
                 "shard": one.shard,
                 "optional": one.optional,
             }
+            if (feed := one.feed) is not None:
+                values[f"from_hdfs {one.name}".strip()] |= {
+                    "feed.format": feed.format.value,
+                    "feed.epochs": feed.epochs,
+                    "feed.shuffle": feed.shuffle,
+                    "feed.buffer": feed.buffer_bytes,
+                }
         for output in spec.outputs:
             values[f"to_hdfs {output.name}".strip()] = {
                 "output_path": output.output_path,
@@ -855,20 +864,33 @@ class _Maker:
             return None
         if not self._is_inside_workspace(section, "input_path", path):
             return None
-        get = self.properties.value
+        get, mode = self.properties.value, self.properties.value(section, "mode", "copy")
+        for key in self.properties.sections[section]:
+            if key.startswith("feed.") and mode != "feed":
+                self._fault(section, key, "has no effect without mode=feed")
         try:
             return InputSpec(
                 name=_name_of(section),
                 sources=tuple(sources),
                 input_path=os.path.normpath(path),
                 unpack=get(section, "archive", "keep") == "unpack",
-                as_list=get(section, "mode", "copy") == "list",
+                as_list=mode == "list",
                 optional=get(section, "optional", False),
-                shard=get(section, "shard", False),
+                shard=get(section, "shard", mode == "feed"),
+                feed=self._feed(section) if mode == "feed" else None,
             )
         except SpecError as refused:
             add_refusal(self.faults, self.properties, refused)
             return None
+
+    def _feed(self, section: str) -> FeedSpec:
+        get, defaults = self.properties.value, FeedSpec()
+        return FeedSpec(
+            format=FeedFormat(get(section, "feed.format", defaults.format.value)),
+            epochs=get(section, "feed.epochs", defaults.epochs),
+            shuffle=get(section, "feed.shuffle"),
+            buffer_bytes=get(section, "feed.buffer", defaults.buffer_bytes),
+        )
 
     def _output(self, section: str, workspace: str | None) -> OutputSpec | None:
         get = self.properties.value
@@ -996,7 +1018,9 @@ class _Maker:
         if self._application("hang_timeout") is not None:
             yield "application.hang_timeout", "has no effect in a sweep; trial_time limits how long a trial runs"
         for name in self._sections("from_hdfs"):
-            if self.properties.value(name, "shard", False):
+            if self.properties.value(name, "mode", "copy") == "feed":
+                yield f"{name}.mode", "is feed, and a trial has no feed of its own"
+            elif self.properties.value(name, "shard", False):
                 yield f"{name}.shard", "is true, and which container runs a trial is not known before"
 
     def _location(self, text: str, *, pattern: bool) -> str:

@@ -18,10 +18,11 @@ from dlapp.launcher.application import ResolvedApplication, of_line
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
-from dlapp.spec import InputSpec, OutputSpec, needing_host_network
+from dlapp.spec import DEFAULT_ROLE, InputSpec, OutputSpec, needing_host_network
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted
 from dlapp.storage.open import open_location, open_output
+from dlapp.storage.tree import TreeNode
 from dlapp.system.files import is_inside
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class WorldCheck:
             if packed.get(upper) is False:
                 self._fault(section, "input_path", f"{shown(upper)} is a file of the workspace")
                 return
+        files: list[TreeNode] = []
         for source in one.sources:
             try:
                 entries = open_location(source, self.hdfs).matches(source)
@@ -177,15 +179,33 @@ class WorldCheck:
                 else:
                     self._fault(section, "hdfs", f"{_path(source)} matches nothing")
             for entry in entries:
-                if problem := _unreadable(entry) or self._problem_inside(entry):
+                if problem := _unreadable(entry) or self._problem_inside(entry, None if one.feed is None else files):
                     self._fault(section, "hdfs", problem)
-                if not one.as_list and not one.unpack:
+                if one.mode == "copy" and not one.unpack:
                     self._land(section, one, entry, packed, landed)
+        if one.feed is not None:
+            from dlapp.storage.inputs import check_feed
 
-    def _problem_inside(self, entry: MatchedEntry) -> str:
-        """Return why not all of an entry can be brought; empty: it can."""
+            try:
+                check_feed(one.feed, files)
+            except DlappError as error:
+                self._fault(section, "feed.buffer", error)
+            for role in self.spec.roles:
+                if one.shard and len(files) < role.instances:
+                    them = "containers, so some" if role.name == DEFAULT_ROLE else f"containers of {role.name}, so some"
+                    self.note(f"[{section}] has {len(files)} files for {role.instances} {them} get none")
+
+    def _problem_inside(self, entry: MatchedEntry, files: list[TreeNode] | None) -> str:
+        """Return why not all of an entry can be brought; empty: it can.
+
+        Args:
+            entry: a match.
+            files: the files in it are added to it; None: nobody wants them.
+        """
         try:
-            open_location(entry.location, self.hdfs).tree(entry)
+            nodes = open_location(entry.location, self.hdfs).tree(entry)
+            if files is not None:
+                files += [node for node in nodes if node.is_file]
         except DlappError as error:
             return str(error)
         return ""

@@ -16,15 +16,18 @@ from dlapp.image_name import parse_image_name
 from dlapp.launcher.shell_words import split_words
 from dlapp.spec import (
     MAX_CHECKPOINTS,
+    MAX_EPOCHS,
     MAX_PORTS,
     MAX_PREVIOUS,
     MAX_RETRIES,
     MIN_CHECKPOINT_EVERY_S,
+    MIN_FEED_BUFFER_BYTES,
     READY_BY_HTTP,
     READY_BY_PORT,
     READY_BY_REPORT,
     URL_PATH,
     Dependency,
+    FeedFormat,
     Kind,
     QuickLink,
     Until,
@@ -49,7 +52,16 @@ from dlapp.sweep.text_forms import (
     read_sampler,
     read_values,
 )
-from dlapp.system.text import nearest, read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
+from dlapp.system.text import (
+    nearest,
+    read_boolean,
+    read_choice,
+    read_count,
+    read_duration_s,
+    read_memory_mib,
+    read_size_bytes,
+    shown,
+)
 
 NOT_BUILT = "is not built yet"
 ENV = "env."
@@ -313,7 +325,21 @@ def _archive(text: str) -> str:
 
 
 def _mode(text: str) -> str:
-    return read_choice(text, ("copy", "list"))
+    return read_choice(text, ("copy", "list", "feed"))
+
+
+def _feed_format(text: str) -> str:
+    return read_choice(text, [one.value for one in FeedFormat])
+
+
+def _epochs(text: str) -> int:
+    return read_count(text, 1, MAX_EPOCHS)
+
+
+def _feed_buffer_bytes(text: str) -> int:
+    if (size_bytes := read_size_bytes(text)) < MIN_FEED_BUFFER_BYTES:
+        raise ValueError(f"is {text}, the minimum is {MIN_FEED_BUFFER_BYTES >> 20}m")
+    return size_bytes
 
 
 def _placement(text: str) -> str:
@@ -470,6 +496,10 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "mode": PropertyKey(_mode),
         "shard": PropertyKey(read_boolean),
         "optional": PropertyKey(read_boolean),
+        "feed.format": PropertyKey(_feed_format),
+        "feed.epochs": PropertyKey(_epochs),
+        "feed.shuffle": PropertyKey(_seed),
+        "feed.buffer": PropertyKey(_feed_buffer_bytes),
     },
     "to_hdfs": {
         "output_path": PropertyKey(_text, required=True),
@@ -541,6 +571,10 @@ SYNONYMS = {
         ("from_hdfs.hdfs", "source sources src from"),
         ("from_hdfs.input_path", "destination dest"),
         ("from_hdfs.archive", "unpack extract"),
+        ("from_hdfs.mode", "stream streaming"),
+        ("from_hdfs.feed.epochs", "epoch numepochs repeat"),
+        ("from_hdfs.feed.shuffle", "shuffleseed feedseed"),
+        ("from_hdfs.feed.buffer", "buffersize prefetch"),
         ("to_hdfs.hdfs", "target to"),
         ("to_hdfs.overwrite", "replace force"),
         ("checkpoint.every", "interval checkpointinterval"),

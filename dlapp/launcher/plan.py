@@ -28,6 +28,7 @@ from dlapp.launcher.submit import (
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec
 from dlapp.storage.inputs import plan_input
+from dlapp.storage.open import SourceFiles
 
 SHOWN_ENTRIES = 10
 
@@ -123,10 +124,16 @@ def _inputs(application: ResolvedApplication) -> list[dict[str, Any]]:
     """Return number and size of the files of each input, all containers together where they share them."""
     spec, found = application.spec, []
     for one in spec.inputs:
-        into = os.path.join(spec.workspace or "/", one.input_path)
-        planned = plan_input(one, into, 0, 1, hdfs=application.hdfs, may_be_there=True)
-        files, size = planned.plan.moved
-        found.append({"name": one.name, "input_path": one.input_path, "files": files, "size_bytes": size})
+        row: dict[str, Any] = {"name": one.name, "input_path": one.input_path, "mode": one.mode}
+        if one.feed is not None:
+            nodes = [node for _, node in SourceFiles(one.sources, application.hdfs, may_be_missing=one.optional).find()]
+            row |= {"files": len(nodes), "size_bytes": sum(node.size_bytes for node in nodes)}
+            row |= {"epochs": one.feed.epochs, "buffer_bytes": one.feed.buffer_bytes}
+        else:
+            into = os.path.join(spec.workspace or "/", one.input_path)
+            planned = plan_input(one, into, 0, 1, hdfs=application.hdfs, may_be_there=True)
+            row |= planned.plan.moved._asdict()
+        found.append(row)
     return found
 
 

@@ -105,6 +105,7 @@ def _usage(usage: Usage | None) -> str:
     parts += [] if usage.memory_mib is None else [memory(usage.memory_mib)]
     shares = [one.utilisation for one in usage.devices if one.utilisation is not None]
     parts += [f"GPUs {sum(shares) / len(shares):.0%}"] if shares else []
+    parts += [f"waiting for input {usage.input_wait:.0%}"] if usage.input_wait else []
     return ", ".join(parts)
 
 

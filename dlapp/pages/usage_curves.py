@@ -33,6 +33,7 @@ _QUANTITIES = {
     "written_bytes_s": _Quantity("Written", "MiB/s", 2.0**-20),
     "received_bytes_s": _Quantity("Received", "MiB/s", 2.0**-20),
     "sent_bytes_s": _Quantity("Sent", "MiB/s", 2.0**-20),
+    "input_wait": _Quantity("Waiting for input", "%", 100.0, 100.0),
     "progress": _Quantity("Progress", "%", 100.0, 100.0),
 }
 _OF_GPU = {

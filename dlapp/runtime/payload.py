@@ -22,6 +22,7 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 CONTEXT = os.path.join(os.path.dirname(_HERE), "context.py")
+FEED = os.path.join(os.path.dirname(_HERE), "feed.py")
 WRAPPER = os.path.join(_HERE, "wrapper.sh")
 NOTEBOOK_PROGRAM = "dlapp_notebook.py"
 """Name of the program of dlapp-notebook beside the module dlapp_context, for payloads whose command names it."""
@@ -125,12 +126,12 @@ class Payload(Value, kw_only=True):
     exec = _Inside("exec")
     """Directory of the lifelines of commands beside a payload in Docker; it can only be read there."""
     python = _Inside("python")
-    """Directory of the module dlapp_context, on the host."""
+    """Directory of the modules dlapp_context and dlapp_feed, on the host."""
 
     def write_context(self) -> None:
         """Make the directory ``python``."""
         os.makedirs(self.python, 0o700, exist_ok=True)
-        sources = {"dlapp_context.py": CONTEXT}
+        sources = {"dlapp_context.py": CONTEXT, "dlapp_feed.py": FEED}
         if any(NOTEBOOK_PROGRAM in word for word in self.command):
             sources[NOTEBOOK_PROGRAM] = os.path.join(_HERE, "notebook_program.py")
         for name, source in sources.items():

@@ -100,6 +100,21 @@ class FileSystem(Protocol):
             NotFound, DlappError, DiskFull: as `fetch`.
         """
 
+    def read_range(self, node: TreeNode, fd: int, start: int, end: int) -> None:
+        """Bring a part of a file, which `tree` has found, to the same place of an open local file. Any thread may call.
+
+        Args:
+            node: the file.
+            fd: of the local file, whose position may change.
+            start, end: the first byte, and the one after the last.
+
+        Raises:
+            NotFound: it is gone.
+            DlappError: it became shorter. That something else is there by now is not always found out.
+            Unreachable: its server does not answer.
+            OSError: ``fd`` cannot be written.
+        """
+
 
 class OutputFileSystem(FileSystem, Protocol):
     """File system that output can go to. Every call may be repeated."""

@@ -94,6 +94,15 @@ class HdfsFiles:
             os.chmod(path, node.mode & 0o777 | 0o700)
             os.utime(path, ns=(node.mtime_ns, node.mtime_ns))
 
+    def read_range(self, node: TreeNode, fd: int, start: int, end: int) -> None:
+        """See `FileSystem.read_range`.
+
+        Args:
+            node, fd, start, end: as there.
+        """
+        direct_to_datanode = node.size_bytes <= SMALL_BYTES
+        self.web.fetch(self.place.path(node.source), fd, start, end, _ignore, direct_to_datanode=direct_to_datanode)
+
     def store(
         self,
         local: str,

@@ -9,16 +9,17 @@ Between the two a task gets its GPUs and its workspace; they are not taken for i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from dlapp.errors import DlappError
+from dlapp.errors import DlappError, UsageError
 from dlapp.locations import HdfsPlace, shown
-from dlapp.spec import InputSpec
+from dlapp.spec import FeedSpec, InputSpec
 from dlapp.storage.api import Moved, Progress
 from dlapp.storage.fetch_plan import FetchPlan
-from dlapp.storage.open import plan_fetch
-from dlapp.storage.tree import explaining, make_directories, remove_tree
+from dlapp.storage.open import SourceFiles, plan_fetch
+from dlapp.storage.tree import TreeNode, explaining, make_directories, remove_tree
+from dlapp.system.text import human_size
 
 CarryOut = Callable[[FetchPlan], Moved]
 """Carries a plan out, by way of a cache or not."""
@@ -73,7 +74,7 @@ def plan_input(
     hdfs: HdfsPlace | None = None,
     may_be_there: bool = False,
 ) -> PlannedInput:
-    """Plan what a section asks for.
+    """Plan what a section asks for; of a feed, look whether it is there.
 
     Args:
         section: of the input.
@@ -86,12 +87,34 @@ def plan_input(
         what `plan_fetch` raises.
     """
     optional = section.optional
+    if section.feed is not None:
+        files = SourceFiles(section.sources, hdfs, may_be_missing=optional).find()
+        check_feed(section.feed, [node for _, node in files])
+        return PlannedInput(section, FetchPlan(into, ()))
     plan = plan_fetch(section.sources, into, hdfs=hdfs, may_be_there=may_be_there, may_be_missing=optional)
     if section.shard:
         plan = plan.shard(index, total)
     if section.as_list:
         plan.listed()
     return PlannedInput(section, plan)
+
+
+def check_feed(feed: FeedSpec, nodes: Sequence[TreeNode]) -> None:
+    """Refuse what cannot be fed.
+
+    Args:
+        feed: how.
+        nodes: the files.
+
+    Raises:
+        UsageError: one is too large to be read as a whole.
+    """
+    largest = max(nodes, key=lambda node: node.size_bytes, default=None)
+    if feed.format.reads_whole_files and largest is not None and largest.size_bytes > feed.buffer_bytes:
+        raise UsageError(
+            f"{shown(largest.source)} has {human_size(largest.size_bytes)}, and a file of {feed.format.value} is read "
+            f"as a whole; set feed.buffer to more than that"
+        )
 
 
 def _unpack_all(plan: FetchPlan, into: str, progress: Progress | None) -> Moved:

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dlapp.errors import Denied, NotFound, UsageError
+from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import file_location, local_path, shown
 from dlapp.storage.api import DiskFull, MatchedEntry, Moved
 from dlapp.storage.fetch_plan import FetchTarget
@@ -26,7 +26,7 @@ from dlapp.storage.tree import (
     remove_tree,
 )
 from dlapp.system.disk_space import existing_above, free_bytes, mount_point, room_at
-from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory
+from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, shown_path
 from dlapp.system.text import human_size
 
 if TYPE_CHECKING:
@@ -62,6 +62,28 @@ class LocalFiles:
         """See `FileSystem.bring`."""
         for landing in landings:
             copy_nodes(landing.nodes, landing.path, merge=True, owner_bits=0o600, done=done)
+
+    def read_range(self, node: TreeNode, fd: int, start: int, end: int) -> None:
+        """See `FileSystem.read_range`.
+
+        Args:
+            node, fd, start, end: as there.
+        """
+        name = shown(shown_path(node.source))
+        try:
+            source = os.open(node.source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as error:
+            raise explained(error, node.source, "read") from error
+        with closing_fd(source):
+            now = os.fstat(source)
+            if not stat.S_ISREG(now.st_mode) or (now.st_size, now.st_mtime_ns) != (node.size_bytes, node.mtime_ns):
+                raise DlappError(f"{name} changed while it was fetched")
+            os.lseek(fd, start, os.SEEK_SET)
+            while start < end:
+                count = os.sendfile(fd, source, start, end - start)
+                if not count:
+                    raise DlappError(f"{name} changed while it was fetched")
+                start += count
 
     def store(
         self,

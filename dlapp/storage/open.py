@@ -8,6 +8,7 @@ from dlapp.errors import NotFound, UsageError
 from dlapp.locations import FILE, HDFS, HdfsPlace, local_path, shown
 from dlapp.storage.api import FileSystem, MatchedEntry, OutputFileSystem
 from dlapp.storage.fetch_plan import FetchPlan, plan_entries
+from dlapp.storage.tree import TreeNode
 
 
 def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
@@ -81,7 +82,37 @@ def plan_fetch(
         DlappError: a file stands where one would land, or two would land in one place.
     """
     into = into.rstrip("/") or "/"
-    systems: dict[str, FileSystem] = {}
+    found = _matched(sources, {}, hdfs, may_be_missing=may_be_missing)
+    return plan_entries(found, into, may_be_there=may_be_there)
+
+
+class SourceFiles:
+    """All files of sources, without a place where they land; the same file systems each time.
+
+    Args:
+        sources, hdfs, may_be_missing: as of `plan_fetch`.
+    """
+
+    def __init__(self, sources: Sequence[str], hdfs: HdfsPlace | None = None, *, may_be_missing: bool = False) -> None:
+        self._sources, self._hdfs, self._may_be_missing = sources, hdfs, may_be_missing
+        self._systems: dict[str, FileSystem] = {}
+
+    def find(self) -> list[tuple[FileSystem, TreeNode]]:
+        """Return the files that are there now, by their locations. Raises as `plan_fetch`."""
+        found = _matched(self._sources, self._systems, self._hdfs, may_be_missing=self._may_be_missing)
+        files = {node.source: (system, node) for system, entry in found for node in system.tree(entry) if node.is_file}
+        return [files[source] for source in sorted(files)]
+
+
+def _matched(
+    sources: Sequence[str], systems: dict[str, FileSystem], hdfs: HdfsPlace | None, *, may_be_missing: bool
+) -> list[tuple[FileSystem, MatchedEntry]]:
+    """Return what sources match, each once.
+
+    Args:
+        sources, hdfs, may_be_missing: see `plan_fetch`.
+        systems: the file systems that were opened; grows.
+    """
     found: dict[str, tuple[FileSystem, MatchedEntry]] = {}
     for source in sources:
         which = hdfs.of(source).location if hdfs and source.startswith(HDFS) else source.partition("://")[0]
@@ -92,4 +123,4 @@ def plan_fetch(
             raise NotFound(f"{shown(source)}: nothing is there")
         for entry in entries:
             found.setdefault(entry.location, (system, entry))
-    return plan_entries(list(found.values()), into, may_be_there=may_be_there)
+    return list(found.values())

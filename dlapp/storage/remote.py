@@ -114,6 +114,19 @@ class RemoteFiles:
             if node.mtime_ns:
                 os.utime(path, ns=(node.mtime_ns, node.mtime_ns))
 
+    def read_range(self, node: TreeNode, fd: int, start: int, end: int) -> None:
+        """See `FileSystem.read_range`.
+
+        Args:
+            node, fd, start, end: as there.
+        """
+        os.lseek(fd, start, os.SEEK_SET)
+        while start < end:
+            at, until = start, min(start + RANGE_BYTES, end)
+            piece = self._asked(node.source, lambda fs: self._piece(fs, node, at, until))  # noqa: B023
+            write_all(fd, piece)
+            start = until
+
     # ---- looking ----
 
     def _matching(self, components: Sequence[str | re.Pattern[str]]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -216,7 +229,8 @@ class RemoteFiles:
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with closing_fd(target):
             while at < node.size_bytes:
-                piece = self._asked(location, lambda fs: self._piece(fs, node, at))  # noqa: B023
+                until = min(at + RANGE_BYTES, node.size_bytes)
+                piece = self._asked(location, lambda fs: self._piece(fs, node, at, until))  # noqa: B023
                 with explaining(path, "written"):
                     write_all(target, piece)
                 at += len(piece)
@@ -228,8 +242,7 @@ class RemoteFiles:
             if node.mtime_ns:
                 os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
 
-    def _piece(self, fs: Any, node: TreeNode, at: int) -> bytes:
-        end = min(at + RANGE_BYTES, node.size_bytes)
+    def _piece(self, fs: Any, node: TreeNode, at: int, end: int) -> bytes:
         piece: bytes = fs.cat_file(node.source, start=at, end=end)
         if len(piece) == node.size_bytes != end - at:
             piece = piece[at:end]  # a server that does not know ranges

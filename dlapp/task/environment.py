@@ -91,12 +91,16 @@ def payload_environment(
     return env
 
 
+def capitals(name: str) -> str:
+    """Return the name of a section as it is in the names of variables."""
+    return "".join(char if char.isascii() and char.isalnum() else "_" for char in name.upper())
+
+
 def _add_places(env: dict[str, str], variable: str, workspace: str, places: Sequence[tuple[str, str]]) -> None:
     for name, path in reversed(places):  # so that of two names that read the same the first counts
         where = posixpath.normpath(os.path.join(workspace, path))
         if name:
-            capitals = "".join(char if char.isascii() and char.isalnum() else "_" for char in name.upper())
-            env[f"{variable}_{capitals}"] = where
+            env[f"{variable}_{capitals(name)}"] = where
     if places:
         path = next((path for name, path in places if not name), places[0][1])
         env[variable] = posixpath.normpath(os.path.join(workspace, path))

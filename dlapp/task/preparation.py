@@ -40,7 +40,9 @@ def plan_inputs(task: TaskState) -> None:
             service = _file_system(each.sources)
             if service.startswith(HDFS) and task.launch.hdfs is not None:
                 task.wait_out(partial(_reach_hdfs, task.launch.hdfs.of(each.sources[0])), Phase.STARTING, service)
-            task.planned.append(task.wait_out(plan, Phase.STARTING, service))
+            found = task.wait_out(plan, Phase.STARTING, service)
+            if each.feed is None:  # else it comes when the payload runs
+                task.planned.append(found)
 
 
 def try_outputs(task: TaskState) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dlapp.task.data.inputs import Inputs
     from dlapp.task.data.outputs import Outputs
     from dlapp.task.data.workspace_changes import WorkspaceChanges
+    from dlapp.task.feed.feeds import TaskFeeds
     from dlapp.task.gpu_lease import GpuLease
     from dlapp.task.link.am_link import AmLink
     from dlapp.task.mpi.payload import MpiPayload
@@ -85,6 +86,7 @@ class TaskState:
         self.cache_paths: dict[str, str] = {}  # of the host
         self.changes: WorkspaceChanges | None = None
         self.checkpoints: TaskCheckpoints | None = None
+        self.feeds: TaskFeeds | None = None
         self.has_begun = False  # the payload
         self.running: Reachable | None = None  # the payload; it may have ended
         self.generation = 0

@@ -323,7 +323,7 @@ def _clean_up(task: TaskState) -> None:
         task.mpi.close()
     if task.board is not None:
         task.board.close()
-    for name in ("workspace", "trials", "board", "home", "tmp", "run", "exec", "python"):
+    for name in ("workspace", "trials", "board", "home", "tmp", "run", "exec", "feed", "python"):
         if name == "workspace" and task.has_begun and (task.outputs.stays or _is_left_to_aftermath(task)):
             continue
         try:

@@ -85,6 +85,7 @@ class UsageMeter:
         self._runs: list[_Run] = []
         self._due_s, self._pause_s = 0.0, _FIRST_S
         self._before = _Before()
+        self._input_wait: Callable[[], float | None] = lambda: None
         self.input_bytes = self.output_bytes = 0
 
     def enter(self, phase: Phase) -> None:
@@ -108,8 +109,16 @@ class UsageMeter:
             use = dict(self._device_use())
             self._returned_s, self._device_use = self._clock(), lambda: use
 
-    def begin_run(self, read: Callable[[], ResourceCounters]) -> None:
-        """Take note that a payload has started; ``read`` returns its counters."""
+    def begin_run(
+        self, read: Callable[[], ResourceCounters], input_wait: Callable[[], float | None] = lambda: None
+    ) -> None:
+        """Take note that a payload has started.
+
+        Args:
+            read: returns its counters.
+            input_wait: returns the share of the time since its last call in which it waited for a feed.
+        """
+        self._input_wait = input_wait
         self._read, self._due_s, self._pause_s = read, 0.0, _FIRST_S
         self._before = _Before(self._clock(), self._cpu_s, self._device_use())
         self._runs.append(_Run())
@@ -194,6 +203,7 @@ class UsageMeter:
                 for one in self._devices
                 if one.uuid in use
             ),
+            input_wait=self._input_wait(),
         )
 
     def _phase_seconds(self) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.engines import Engine
 pytest.importorskip("tensorflow")
 pytest.importorskip("torch")
 QUIET = "env.TF_CPP_MIN_LOG_LEVEL=2\n"
+FEED = Path(__file__).parents[2] / "examples" / "feed"
 MXNET = Path(sys.prefix, "mxnet")
 """Where the last MXNet is, with the NumPy that it needs: older than that of the others."""
 
@@ -71,6 +74,24 @@ def test_two_containers_of_pytorch_learn_what_one_process_learns(
     text += "env.PET_NPROC_PER_NODE=2\n" if framework == "torchrun" else ""
     trained(application(tmp_path, engine, f"{text}[resources]\nmemory=2500m\ngcores=0\ncontainers=2\n"))
     assert losses(engine, "out") == pytest.approx(alone(tmp_path, 3, sys.executable), abs=1e-9)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_two_containers_learn_from_a_feed_of_which_each_reads_a_half(
+    engine: Engine, tmp_path: Path, framework: str
+) -> None:
+    subprocess.run([sys.executable, FEED / "make_records.py"], check=True)
+    shutil.copytree(FEED / "workspace", tmp_path / "w")
+    for one in (FEED / "records").iterdir():
+        engine.put(f"records/{one.name}", one.read_bytes())
+    text = f"user_shell_script=train_{framework}.py\n{QUIET}[resources]\nmemory=1500m\ngcores=0\ncontainers=2\n"
+    text += f"[from_hdfs]\nhdfs={engine.root}/records/*.tar\ninput_path=digits\nmode=feed\n"
+    text += "feed.format=tar\nfeed.epochs=3\nfeed.shuffle=1\n"
+    trained(application(tmp_path, engine, text))
+    found = [said.split() for said in engine.tree("out").values()]
+    assert len(found) == 2
+    assert sum(int(seen) for seen, _ in found) == 3 * 1797
+    assert all(float(loss) < 1.2 for _, loss in found)
 
 
 ADD = """\

@@ -93,7 +93,7 @@ def test_the_annotated_files_have_every_key_that_the_code_knows(kind: str) -> No
 
 def test_the_annotated_file_describes_an_application_that_can_be_made(place: Path) -> None:
     made = spec(place, ANNOTATED.read_text(encoding="utf-8"))
-    assert [one.name for one in made.inputs] == ["", "test-set"]
+    assert [one.name for one in made.inputs] == ["", "test-set", "train"]
     assert [one.name for one in made.outputs] == ["", "tensorboard"]
     of_checkpoint = spec(place, CHECKPOINT.read_text(encoding="utf-8")).checkpoint
     assert of_checkpoint is not None
@@ -112,7 +112,7 @@ def test_each_documented_default_is_what_a_file_without_the_key_means(place: Pat
     defaults = documented_defaults()
     assert {(section, key) for section, key, _ in defaults} >= {("application", "kill_grace"), ("resources", "memory")}
     for section, key, default in defaults:
-        without = SECTION_WITH[section]
+        without = SECTION_WITH[section] + ("mode=feed\n" if key.startswith("feed.") else "")
         assert spec(place, f"{without}{key}={default}\n") == spec(place, without), key
 
 

@@ -39,7 +39,7 @@ _USED = (
 """What the parts of dlapp on a node load where it is installed here; what is not, they do without."""
 _DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml")
 _BESIDE_LIBRARY = "dlapp/hadoop/hdfs"
-_READ = ("dlapp/context.py", "dlapp/runtime/notebook_program.py")
+_READ = ("dlapp/context.py", "dlapp/feed.py", "dlapp/runtime/notebook_program.py")
 """Modules whose sources are read, for payloads."""
 _FORMAT = 2
 _SOURCES = "sources.zip"

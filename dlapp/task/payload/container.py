@@ -18,6 +18,7 @@ from dlapp.task.payload.runner import EndOrder, PayloadOutcome, PayloadRunner
 from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
 from dlapp.task.protocol.report_file import ReportFile
 from dlapp.task.state import TaskState
+from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.roster import Roster
@@ -86,10 +87,15 @@ class ContainerPayload:
                     late_env |= task.mpi.begin(roster, task.rendezvous.interface, task.kill_grace_s)
             if task.checkpoints is not None:
                 late_env |= task.checkpoints.late_environment(task.seen_workspace)
+            if any(one.feed is not None for one in task.assignment.inputs):
+                from dlapp.task.feed.feeds import TaskFeeds
+
+                task.feeds = TaskFeeds(task.assignment, task.launch, task.home, task.note)
+                late_env |= task.feeds.environment(task.seen_run)
             task.has_begun = True
             run.start(late_env)
             task.running = run
-            task.meter.begin_run(run.counters)
+            task.meter.begin_run(run.counters, *(() if task.feeds is None else (task.feeds.wait_share,)))
         task.say(Phase.RUNNING)
         if task.inputs is not None:
             task.inputs.settle_later()
@@ -105,7 +111,8 @@ class ContainerPayload:
         """See `PayloadOwner.end_order`."""
         task, stopper = self._task, self._task.stopper
         if stopper.wanted is not Stop.SOFT and not task.is_recalled:
-            return None
+            failure = task.feeds.fifo_failure if task.feeds is not None else None
+            return None if failure is None else EndOrder(str(failure), "failed", task.kill_grace_s)
         reason = stopper.reason or ("stopped" if stopper.why else "gang_restart")
         return EndOrder(stopper.why or "the gang is restarted", reason, task.kill_grace_s)
 
@@ -119,6 +126,8 @@ class ContainerPayload:
         self._replace_roster()
         if task.mpi is not None:
             task.mpi.exchange(task.link, task.generation)
+        if task.feeds is not None:
+            task.feeds.check()
         return task.meter.sample()
 
     def take(self, report: ReportFile) -> None:
@@ -133,8 +142,9 @@ class ContainerPayload:
 
     def wake_fds(self) -> Sequence[int]:
         """See `PayloadOwner.wake_fds`."""
-        own = self._task.stopper.wake_fd
-        return (own,) if self._task.mpi is None else (own, self._task.mpi.fileno())
+        task = self._task
+        mpi = () if task.mpi is None else (task.mpi.fileno(),)
+        return (task.stopper.wake_fd, *mpi, *(task.feeds.wake_fds() if task.feeds is not None else ()))
 
     def drain(self) -> None:
         """See `PayloadOwner.drain`."""
@@ -178,6 +188,9 @@ def run_payload(task: TaskState, run: Running) -> PayloadOutcome:
         with _board(task):
             return runner.run_to_end()
     finally:
+        if task.feeds is not None:
+            task.feeds.finish()
+            task.meter.input_bytes += task.feeds.fetched_bytes
         task.meter.end_run()
 
 
@@ -216,6 +229,10 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
     stopper, is_soft = task.stopper, outcome.is_soft
     if is_soft and stopper.wanted is Stop.SOFT and stopper.reason == PREEMPTED:
         return outcome.result((Fault.NODE, stopper.why), lost=True)
+    if stopper.wanted is Stop.NO and task.feeds is not None and not task.is_recalled and not device:
+        failure = task.feeds.failure_of(has_failed=is_soft or outcome.ended.exit_code != 0)
+        if failure is not None:
+            return replace(outcome.result((failure.fault, str(failure))), service=failure.service)
     if stopper.wanted is Stop.NOW or is_soft:
         return outcome.result((Fault.STOPPED, stopper.why))
     return outcome.result((Fault.NODE, device) if device else None)

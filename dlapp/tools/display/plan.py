@@ -37,7 +37,11 @@ def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
             lines.append(f"not packed : {', '.join(names[:_SHOWN_NAMES])}{more}")
     for one in plan["inputs"]:
         name = f" {one['name']}".rstrip()
-        lines.append(f"input{name} : {human_size(one['size_bytes'])} in {_count(one['files'], 'file')}")
+        fed = ""
+        if one.get("mode") == "feed":
+            of = f" in {one['epochs']} epochs" if one["epochs"] > 1 else ""
+            fed = f", fed{of} through a buffer of {human_size(one['buffer_bytes'])} in each container"
+        lines.append(f"input{name} : {human_size(one['size_bytes'])} in {_count(one['files'], 'file')}{fed}")
     if sweep := plan.get("sweep"):
         longest_s = sweep["longest_s"]
         most = "no time limit (trial_time is not set)" if longest_s is None else f"at most {_duration(longest_s)}"

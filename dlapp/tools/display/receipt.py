@@ -40,7 +40,8 @@ def cost_text(receipt: Mapping[str, Any] | None) -> str:
 
 
 def usage_text(usage: Mapping[str, Any] | None) -> str:
-    """Return what a container uses now: ``1.9 cores, 9.0 GiB, GPUs 87%``; empty: it is not known."""
+    """Return what a container uses now: ``1.9 cores, 9.0 GiB, GPUs 87%, waiting for input 40%``; empty: nothing is
+    known."""
     if usage is None:
         return ""
     texts = [] if usage["cpu_cores"] is None else [f"{usage['cpu_cores']:.2g} cores"]
@@ -51,6 +52,8 @@ def usage_text(usage: Mapping[str, Any] | None) -> str:
     busy = [one["utilisation"] for one in usage["devices"]]
     if busy and None not in busy:
         texts.append(f"GPU{'' if len(busy) == 1 else 's'} {sum(busy) / len(busy):.0%}")
+    if usage.get("input_wait"):
+        texts.append(f"waiting for input {usage['input_wait']:.0%}")
     return ", ".join(texts)
 
 

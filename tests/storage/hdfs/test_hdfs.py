@@ -20,7 +20,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.api import DiskFull
 from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.open import open_location
+from dlapp.storage.open import SourceFiles, open_location
 from dlapp.storage.webhdfs import WebHdfs
 from tests.services.hadoop import IS_HADOOP_2, Hadoop
 from tests.services.proxy import Plan, Proxy
@@ -78,6 +78,29 @@ def test_a_tree_comes_back_as_it_was(files: HdfsFiles, base: str, tmp_path: Path
     (top / "empty").chmod(0o750)
     before = tree(top)
     assert tree(there_and_back(files, base, top, tmp_path / "in")) == before
+
+
+def test_a_feed_has_parts_of_files_at_their_own_place_and_the_list_of_all(
+    place: HdfsPlace, files: HdfsFiles, base: str, tmp_path: Path
+) -> None:
+    content = os.urandom((3 << 20) + 5)
+    (tmp_path / "in/deep").mkdir(parents=True)
+    (tmp_path / "in/deep/large").write_bytes(content)
+    (tmp_path / "in/small").write_bytes(b"small")
+    files.store(str(tmp_path / "in"), f"{base}/in")
+    sources = SourceFiles((f"{base}/in/*", f"{base}/in/small"), place)
+    found = sources.find()
+    assert [node.source for _, node in found] == [f"{base}/in/deep/large", f"{base}/in/small"]
+    assert [node for _, node in sources.find()] == [node for _, node in found]
+    (system, large), (_, small) = found
+    for node, start, end, expected in ((large, 1 << 20, (3 << 20) + 5, content[1 << 20 :]), (small, 0, 5, b"small")):
+        fd = os.memfd_create("test")
+        system.read_range(node, fd, start, end)
+        assert os.pread(fd, 1 << 23, start) == expected
+        os.close(fd)
+    files.remove(f"{base}/in/small")
+    with pytest.raises(NotFound):
+        system.read_range(small, 0, 0, 5)
 
 
 def test_a_tree_that_may_not_be_written_can_be_stored_over_and_removed(place: HdfsPlace, base: str) -> None:

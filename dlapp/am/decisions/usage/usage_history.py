@@ -97,6 +97,8 @@ def _columns(container: Container, usage: Usage, before: Usage | None) -> Iterat
     yield "memory_mib", usage.memory_mib
     for name in ("read", "written", "received", "sent"):
         yield f"{name}_bytes_s", _rate(usage, before, f"{name}_bytes")
+    if usage.input_wait is not None:
+        yield "input_wait", usage.input_wait
     for one in usage.devices:
         gpu = f"gpu{one.index}"
         yield f"{gpu}.utilisation", one.utilisation

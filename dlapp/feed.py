@@ -1,0 +1,524 @@
+"""Records of an input with ``mode=feed``: the part of `dlapp.context` that only programs load which read one.
+
+A program in a container has this file as ``dlapp_feed``, beside ``dlapp_context``; its functions are called by way of
+that module. It is of the standard library, for Python 3.6 and later; pyarrow is imported where the format is parquet.
+
+A process of dlapp sends open files by a Unix socket, in the order of the feed: each is a part of a file of the input,
+at its own place in an otherwise empty file. What was read is acknowledged, so that more may come. A connection that
+breaks is made again, at the byte that was reached.
+"""
+
+import array
+import contextlib
+import io
+import json
+import os
+import random
+import re
+import socket
+import struct
+import sys
+import time
+import warnings
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+
+__all__ = ["Feed", "FeedError"]
+
+POSITIONS = "dlapp_feed.json"
+"""File in the directory of a checkpoint with the positions of the feeds of the process that reported it."""
+MOST_FDS = 64
+"""Files that one message brings at most."""
+MESSAGE_BYTES = 256 << 10
+_TRIES = 60
+"""To connect without getting anything; they take a minute."""
+_BLOCK_RECORDS, _BLOCK_BYTES = 1000, 64 << 20
+"""Of so many records of one file, or so many bytes, the order is changed at a time."""
+_MOST_POSITIONS_BYTES = 16 << 20
+_SAMPLE_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+
+
+class FeedError(RuntimeError):
+    """The feed cannot go on; the text says why."""
+
+
+class Feed:
+    """Records of the part of the input that this process reads, of all epochs that are left.
+
+    It is opened by the process, and the DataLoader worker of PyTorch, that begins to iterate.
+
+    Args:
+        path: of the socket.
+        name: of the section of the input.
+        part: see `dlapp.context.feed`.
+        start: a position; None: the one in the directory of the checkpoint, if there is one.
+    """
+
+    def __init__(
+        self, path: str, name: str = "", part: Optional[Tuple[int, int]] = None, start: Optional[Dict[str, Any]] = None
+    ) -> None:
+        self._path, self._name, self._part, self._start = path, name, part, start
+        self._records = None  # type: Optional[Iterator[Tuple[int, Any, bool]]]
+        self._position = {}  # type: Dict[str, Any]
+        self.format = ""
+        self.epochs = 0
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of the epoch of the last record, from 0."""
+        return int(self._position.get("epoch", 0))
+
+    def position(self) -> Dict[str, Any]:
+        """Return the position after the last record: a small value, of JSON's types, for ``start``."""
+        if self._records is None:
+            self._begin()
+        return dict(self._position)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator of the records of all epochs that are left."""
+        return (record for _, record, is_end in self._begun() if not is_end)
+
+    def by_epoch(self) -> Iterator[Tuple[int, Iterator[Any]]]:
+        """Yield each epoch that is left: its number, and an iterator of its records, to be read to its end."""
+        steps = self._begun()
+        while True:
+            first = next(steps, None)
+            if first is None:
+                return
+            epoch = first[0]
+            yield epoch, _until_end(first, steps)
+
+    # ---- how ----
+
+    def _begun(self) -> Iterator[Tuple[int, Any, bool]]:
+        if self._records is None:
+            self._begin()
+        assert self._records is not None
+        return self._records
+
+    def _begin(self) -> None:
+        part = self._part or _worker()
+        key = _key(part)
+        start = self._start if self._start is not None else _resumed(self._name, key)
+        self._position = {"epoch": 0, "file": 0, "record": 0, "part": key, "files": ""}
+        if start:
+            self._position.update(start)
+            if self._position["part"] != key:
+                raise FeedError(
+                    "the position is of part {}, and this process reads part {}".format(self._position["part"], key)
+                )
+        connection = _Connection(self._path, part, self._position)
+        self.format, self.epochs = connection.welcome["format"], connection.welcome["epochs"]
+        self._position["files"] = connection.welcome["files"]
+        seed = connection.welcome["shuffle"]
+        self._records = self._read(connection, seed)
+        _OPEN.append(self)
+
+    def _read(self, connection: "_Connection", seed: Optional[int]) -> Iterator[Tuple[int, Any, bool]]:
+        """Yield epoch, record and False for each record; epoch, None and True at the end of each epoch."""
+        parse = _PARSERS[self.format]
+        place, skip = self._position, int(self._position["record"])
+        with contextlib.closing(connection):
+            while True:
+                item = connection.next()
+                if item is None:
+                    return
+                if item.fd < 0:
+                    place.update(epoch=item.epoch + 1, file=0, record=0)
+                    yield item.epoch, None, True
+                    continue
+                place.update(epoch=item.epoch, file=item.file, record=0)
+                file = _SourceFile(connection, item)
+                order = None if seed is None else random.Random("{}:{}:{}".format(seed, item.epoch, item.name))
+                for number, record in enumerate(parse(file, order), 1):
+                    if number > skip:
+                        place["record"] = number
+                        yield item.epoch, record, False
+                file.finish()
+                skip = 0
+
+
+def write_positions(directory: str) -> None:
+    """Write the positions of the feeds of this process into the directory of a checkpoint."""
+    positions = {}  # type: Dict[str, Dict[str, Any]]
+    for feed in _OPEN:
+        position = feed.position()
+        positions.setdefault(feed._name, {})[position["part"]] = position
+    if not positions:
+        return
+    path = os.path.join(directory, POSITIONS)
+    new = "{}.{}".format(path, os.getpid())
+    with open(new, "w") as file:
+        json.dump(positions, file)
+    os.replace(new, path)
+
+
+_OPEN = []  # type: List[Feed]
+"""The feeds that this process reads."""
+
+
+def _forget() -> None:
+    del _OPEN[:]
+
+
+if hasattr(os, "register_at_fork"):  # Python 3.7
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _until_end(first: Tuple[int, Any, bool], steps: Iterator[Tuple[int, Any, bool]]) -> Iterator[Any]:
+    step = first  # type: Optional[Tuple[int, Any, bool]]
+    while step is not None and not step[2]:
+        yield step[1]
+        step = next(steps, None)
+
+
+def _worker() -> Tuple[int, int]:
+    """Return the number of this DataLoader worker of PyTorch, and how many there are; elsewhere 0 of 1."""
+    module = sys.modules.get("torch.utils.data")
+    info = module.get_worker_info() if module is not None else None
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+def _key(part: Tuple[int, int]) -> str:
+    """Return the name of the part of the records that this process reads: ``worker/0 of 4, 1 of 2``."""
+    env = os.environ
+    role, index = env.get("DLAPP_ROLE", "worker"), env.get("DLAPP_ROLE_INDEX", "0")
+    return "{}/{} of {}, {} of {}".format(role, index, env.get("DLAPP_ROLE_SIZE", "1"), part[0], part[1])
+
+
+def _resumed(name: str, key: str) -> Optional[Dict[str, Any]]:
+    """Return the position in the checkpoint from which this program continues; None: there is no checkpoint."""
+    directory = os.environ.get("DLAPP_RESUME_FROM")
+    if not directory:
+        return None
+    path = os.path.join(directory, POSITIONS)
+    try:
+        with open(path) as file:
+            positions = json.loads(file.read(_MOST_POSITIONS_BYTES)).get(name, {})
+    except FileNotFoundError:
+        warnings.warn("{} is not there, so the feed begins anew".format(path), RuntimeWarning, stacklevel=4)
+        return None
+    if key not in positions:
+        there = "; ".join(sorted(positions)) or "none"
+        raise FeedError(
+            "{} has no position of part {} of the feed (there: {}); pass start=, or start={{}} to begin anew".format(
+                path, key, there
+            )
+        )
+    return dict(positions[key])
+
+
+# ---- the connection ----
+
+
+class _Item:
+    """A part of a file, with its descriptor; or the end of an epoch, with the descriptor -1."""
+
+    def __init__(self, epoch: int, file: int = 0, name: str = "", size: int = 0, start: int = 0, end: int = 0) -> None:
+        self.epoch, self.file, self.name, self.size, self.start, self.end = epoch, file, name, size, start, end
+        self.fd = -1
+
+
+class _Connection:
+    """Connection to the process that sends, made again where it breaks.
+
+    Args:
+        path: of its socket.
+        part: which part of the container's records, of how many.
+        position: where to begin.
+    """
+
+    def __init__(self, path: str, part: Tuple[int, int], position: Dict[str, Any]) -> None:
+        self._path, self._part, self._files = path, part, position["files"]
+        self._next = (int(position["epoch"]), int(position["file"]), 0)
+        self._ready = []  # type: List[_Item]
+        self._read = 0  # not yet acknowledged
+        self._is_over = False
+        self._tries = 0  # since something came
+        self._socket = None  # type: Optional[socket.socket]
+        self.welcome = self._connect()
+        self._files = self.welcome["files"]
+
+    def close(self) -> None:
+        """Close it, and what came and was not read."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        while self._ready:
+            _close(self._ready.pop(0))
+
+    def next(self) -> Optional[_Item]:
+        """Return what comes next; None: all epochs are over."""
+        while not self._ready:
+            if self._is_over:
+                return None
+            self._acknowledge()
+            self._receive()
+        if self._read >= MOST_FDS // 4:
+            self._acknowledge()
+        item = self._ready.pop(0)
+        self._read += 1
+        if item.fd < 0:
+            self._next = (item.epoch + 1, 0, 0)
+        elif item.end >= item.size:
+            self._next = (item.epoch, item.file + 1, 0)
+        else:
+            self._next = (item.epoch, item.file, item.end)
+        return item
+
+    def _acknowledge(self) -> None:
+        if self._read and self._socket is not None:
+            with contextlib.suppress(OSError):  # receiving finds out, too
+                self._socket.send(str(self._read).encode())
+        self._read = 0
+
+    def _receive(self) -> None:
+        try:
+            assert self._socket is not None
+            message, fds = _receive(self._socket)
+        except (ConnectionError, EOFError):
+            self._connect()
+            return
+        if "error" in message:
+            raise FeedError(message["error"])
+        if message.get("over"):
+            self._is_over = True
+            return
+        self._tries = 0
+        for said in message["items"]:
+            item = _Item(*said)
+            if len(said) > 1:
+                item.fd = fds.pop(0)
+                os.lseek(item.fd, item.start, os.SEEK_SET)
+            self._ready.append(item)
+
+    def _connect(self) -> Dict[str, Any]:
+        self.close()
+        self._read = 0
+        error = None  # type: Optional[BaseException]
+        while self._tries < _TRIES:
+            if self._tries:
+                time.sleep(min(0.05 * 2 ** (self._tries - 1), 1.0))
+            self._tries += 1
+            try:
+                return self._connect_once()
+            except (OSError, EOFError) as caught:
+                error = caught
+        raise FeedError("the process that feeds is not there: {}".format(error or "it ends each time"))
+
+    def _connect_once(self) -> Dict[str, Any]:
+        epoch, file, at = self._next
+        hello = {"part": self._part, "epoch": epoch, "file": file, "at": at, "files": self._files}
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            # The path may be longer than an address can be.
+            directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
+            try:
+                made.connect("/proc/self/fd/{}/{}".format(directory, os.path.basename(self._path)))
+            finally:
+                os.close(directory)
+            made.send(json.dumps(hello).encode())
+            # The list of a large input takes its time.
+            welcome, _ = _receive(made)
+        except BaseException:
+            made.close()
+            raise
+        if "error" in welcome:
+            made.close()
+            raise FeedError(welcome["error"])
+        self._socket = made
+        return welcome
+
+
+def _receive(connection: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
+    """Return the next message with its descriptors. Raises EOFError."""
+    fds = array.array("i")
+    space = socket.CMSG_SPACE(MOST_FDS * fds.itemsize)
+    data, ancillary, flags, _ = connection.recvmsg(MESSAGE_BYTES, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    if not data:
+        raise EOFError("the connection was closed")
+    if flags & socket.MSG_CTRUNC:
+        raise FeedError("this process has too many open files: raise its limit (ulimit -n)")
+    return json.loads(data.decode()), list(fds)
+
+
+def _close(item: _Item) -> None:
+    if item.fd >= 0:
+        os.close(item.fd)
+        item.fd = -1
+
+
+class _SourceFile(io.RawIOBase):
+    """One file of the input, which comes in parts; it cannot be sought in.
+
+    Args:
+        connection: that brings the parts after the first.
+        item: the first one.
+    """
+
+    def __init__(self, connection: _Connection, item: _Item) -> None:
+        self._connection, self._item, self._at = connection, item, item.start
+        self.name, self.size = item.name, item.size
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer, and return how many bytes; 0 at the end."""
+        if not self._advance():
+            return 0
+        view = memoryview(buffer).cast("B")[: self._item.end - self._at]
+        count = os.readv(self._item.fd, [view])
+        return self._count(count)
+
+    def readall(self) -> bytes:
+        """Return the rest."""
+        pieces = []
+        while self._advance():
+            piece = os.read(self._item.fd, self._item.end - self._at)
+            self._count(len(piece))
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def whole(self) -> Any:
+        """Return the file as one that can be sought in; it must have come in one part, of which nothing was read."""
+        if (self._item.start, self._item.end) != (0, self.size):
+            raise FeedError("{} does not fit into feed.buffer".format(self.name))
+        os.lseek(self._item.fd, 0, os.SEEK_SET)
+        fd, self._item.fd, self._at = self._item.fd, -1, self.size
+        return os.fdopen(fd, "rb")
+
+    def finish(self) -> None:
+        """Pass over the rest."""
+        while self._item.end < self.size:
+            self._follow()
+        _close(self._item)
+
+    def _count(self, count: int) -> int:
+        if not count:
+            raise FeedError("{} came with fewer bytes than it has".format(self.name))
+        self._at += count
+        return count
+
+    def _advance(self) -> bool:
+        """Return whether there is something to read, after the next part came if it was needed."""
+        if self._at >= self._item.end:
+            if self._item.end >= self.size:
+                _close(self._item)
+                return False
+            self._follow()
+        return True
+
+    def _follow(self) -> None:
+        _close(self._item)
+        item = self._connection.next()
+        if item is None or (item.name, item.start) != (self.name, self._item.end):
+            raise FeedError("{} was not sent to its end".format(self.name))
+        self._item, self._at = item, item.start
+
+
+# ---- formats ----
+
+
+def _files(file: _SourceFile, _order: Optional[random.Random]) -> Iterator[Any]:
+    yield io.BufferedReader(file, 64 << 10) if file.size > 64 << 10 else io.BufferedReader(file)
+
+
+def _lines(file: _SourceFile, order: Optional[random.Random]) -> Iterable[bytes]:
+    lines = (line[:-1] if line.endswith(b"\n") else line for line in io.BufferedReader(file, 1 << 20))
+    return _shuffled(lines, order, len)
+
+
+def _tfrecords(file: _SourceFile, order: Optional[random.Random]) -> Iterable[bytes]:
+    return _shuffled(_tfrecords_in_order(file), order, len)
+
+
+def _tfrecords_in_order(file: _SourceFile) -> Iterator[bytes]:
+    """Yield the records; HDFS has verified the bytes, so their own checksums are not computed once more.
+
+    Source: tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details".
+    """
+    reader, left = io.BufferedReader(file, 1 << 20), file.size
+    while left:
+        head = reader.read(12)
+        length = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else -1
+        if not 0 <= length <= left - 16:
+            raise FeedError(
+                "{} is not a TFRecord file, or not whole: see its byte {}".format(file.name, file.size - left)
+            )
+        yield reader.read(length)
+        reader.read(4)
+        left -= length + 16
+
+
+def _samples(file: _SourceFile, order: Optional[random.Random]) -> Iterable[Dict[str, Any]]:
+    return _shuffled(_samples_in_order(file), order, lambda one: sum(map(len, one.values())))
+
+
+def _samples_in_order(file: _SourceFile) -> Iterator[Dict[str, Any]]:
+    """Yield a dictionary for each sample: the members of a tar file that follow each other and have the same name up to
+    the first dot of its last part, by the rest of it; with ``__key__`` and ``__url__``, as WebDataset has them."""
+    import tarfile
+
+    sample = {}  # type: Dict[str, Any]
+    with tarfile.open(fileobj=io.BufferedReader(file, 1 << 20), mode="r|*") as members:
+        for member in members:
+            found = _SAMPLE_NAME.fullmatch(member.name)
+            if found is None or not member.isreg():
+                continue
+            key, suffix = found.group(1), found.group(2).lower()
+            if sample and key != sample["__key__"]:
+                yield sample
+                sample = {}
+            if not sample:
+                sample = {"__key__": key, "__url__": file.name}
+            if suffix in sample:
+                raise FeedError("{} has {} twice".format(file.name, member.name))
+            content = members.extractfile(member)
+            assert content is not None
+            sample[suffix] = content.read()
+            members.members = []  # type: ignore[attr-defined]  # it keeps them all
+    if sample:
+        yield sample
+
+
+def _row_groups(file: _SourceFile, order: Optional[random.Random]) -> Iterator[Any]:
+    from pyarrow import parquet  # type: ignore[import-not-found,unused-ignore]
+
+    with file.whole() as content:
+        table = parquet.ParquetFile(content)
+        numbers = list(range(table.num_row_groups))
+        if order is not None:
+            order.shuffle(numbers)
+        for number in numbers:
+            yield table.read_row_group(number)
+
+
+_PARSERS = {
+    "files": _files,
+    "lines": _lines,
+    "tar": _samples,
+    "tfrecord": _tfrecords,
+    "parquet": _row_groups,
+}  # type: Dict[str, Callable[[_SourceFile, Optional[random.Random]], Iterable[Any]]]
+
+
+def _shuffled(records: Iterable[Any], order: Optional[random.Random], size: Callable[[Any], int]) -> Iterable[Any]:
+    """Return the records in another order, block by block; it depends on them and on ``order`` alone."""
+    return records if order is None else _shuffled_blocks(records, order, size)
+
+
+def _shuffled_blocks(records: Iterable[Any], order: random.Random, size: Callable[[Any], int]) -> Iterator[Any]:
+    block, block_bytes = [], 0  # type: List[Any], int
+    for record in records:
+        block.append(record)
+        block_bytes += size(record)
+        if len(block) >= _BLOCK_RECORDS or block_bytes >= _BLOCK_BYTES:
+            order.shuffle(block)
+            yield from block
+            block, block_bytes = [], 0
+    order.shuffle(block)
+    yield from block

@@ -1,0 +1,238 @@
+"""Readers of a feed that speak to its Unix socket (`dlapp.feed`): JSON messages, one a packet, with open files.
+
+    reader                                       feed
+    {"part": [0, 1], "epoch": 0, "file": 0,
+     "at": 0, "files": ""}              ->       begin there; ``files``: the digest of the list that the position is of
+                                        <-       {"format": "tar", "epochs": 3, "shuffle": 7, "files": "5f1c..."}
+                                        <-       {"items": [[0, 0, "hdfs://nn/a.tar", 9000, 0, 9000], [0], ...]}
+    2                                   ->       two of these were read
+                                        <-       {"over": true}, or {"error": "..."} in place of any message
+
+An item of six is a part of a file: epoch, number of the file in the part, location, size, first byte, end. Its
+descriptor comes with the message. An item of one is the end of an epoch.
+
+A reader is a program of the user's: what it sends is bounded, and names nothing.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import itertools
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from dlapp.errors import DlappError, UsageError
+from dlapp.feed import MESSAGE_BYTES, MOST_FDS
+from dlapp.spec import FeedSpec
+from dlapp.task.feed.buffer import FeedBuffer, ReaderQueue
+from dlapp.task.feed.order import EpochEnd, FeedOrder, FeedPosition, ReaderPart, Segment
+
+MOST_READERS = 256
+_HELLO_BYTES, _HELLO_S = 64 << 10, 30.0
+_ITEMS_BYTES = MESSAGE_BYTES // 2
+_MOST_NUMBER = 1 << 53
+
+
+class FeedContent(NamedTuple):
+    """Content of a feed, and its readers.
+
+    Args:
+        spec: of the feed.
+        order: of its files.
+        buffer: what is fetched ahead.
+        part: of this container.
+    """
+
+    spec: FeedSpec
+    order: FeedOrder
+    buffer: FeedBuffer
+    part: ReaderPart
+
+    def queue(self, index: int, size: int, start: FeedPosition) -> ReaderQueue:
+        """Return the queue of a new reader.
+
+        Args:
+            index, size: its part of what this container gets.
+            start: where it begins.
+
+        Raises:
+            UsageError: there is no such part or position.
+        """
+        most_bytes = self.buffer.segment_bytes(size)
+        if self.spec.format.reads_whole_files:
+            most_bytes = self.buffer.limit_bytes // size
+        items = self.order.segments(self.part.within(index, size), start, most_bytes)
+        first = list(itertools.islice(items, 1))  # here a position that is beyond the input is this reader's alone
+        return self.buffer.open(itertools.chain(first, items), size)
+
+
+class SocketReaders:
+    """Server of the readers of one feed.
+
+    Args:
+        listener: the socket; the caller closes it.
+        content: waits for what is fed, and returns it.
+        note: takes lines for the log.
+        tell: tells the task the state, before a reader hears of an error.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        content: Callable[[], FeedContent],
+        note: Callable[[str], None],
+        tell: Callable[[], None],
+    ) -> None:
+        self._listener, self._content, self._note, self._tell = listener, content, note, tell
+        self._slots = threading.BoundedSemaphore(MOST_READERS)
+
+    def run(self) -> None:
+        """Serve readers, until the process ends."""
+        while True:
+            self._slots.acquire()
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                self._slots.release()
+                if error.errno not in (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.EINTR):
+                    return
+                time.sleep(0.05)
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="feed-reader", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                try:
+                    self._feed(connection)
+                except (ConnectionError, TimeoutError):
+                    raise
+                except Exception as error:
+                    self._refuse(connection, error)
+        except OSError:
+            return  # the reader has ended; another one, or none, begins where it was
+        finally:
+            self._slots.release()
+
+    def _refuse(self, connection: socket.socket, error: Exception) -> None:
+        """Tell a reader why it gets nothing more."""
+        if not isinstance(error, DlappError | OSError):
+            self._note(f"a reader of the feed is refused: {error!r}")
+        self._tell()
+        _send(connection, {"error": str(error) or repr(error)})
+
+    def _feed(self, connection: socket.socket) -> None:
+        connection.settimeout(_HELLO_S)
+        index, size, start, files = _hello(connection.recv(_HELLO_BYTES))
+        connection.settimeout(None)
+        content = self._content()
+        if files not in ("", content.order.digest):
+            raise UsageError("the input has changed since the position was taken, so it cannot be continued from there")
+        queue = content.queue(index, size, start)
+        welcome = {
+            "format": content.spec.format.value,
+            "epochs": content.spec.epochs,
+            "shuffle": content.spec.shuffle,
+            "files": content.order.digest,
+        }
+        receiver = threading.Thread(target=_acknowledge, args=(connection, queue), name="feed-acks", daemon=True)
+        try:
+            _send(connection, welcome)
+            receiver.start()
+            try:
+                while batch := queue.take(MOST_FDS):
+                    _send_items(connection, batch)
+            except (ConnectionError, TimeoutError):
+                raise
+            except Exception as error:
+                self._refuse(connection, error)
+            else:
+                if not queue.closed:
+                    _send(connection, {"over": True})
+        finally:
+            queue.close()
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            if receiver.ident is not None:
+                receiver.join()
+
+
+def _hello(data: bytes) -> tuple[int, int, FeedPosition, str]:
+    """Return what a reader asks for: index and size of its part, where it begins, the digest of its list.
+
+    Raises:
+        UsageError: it is no such message.
+    """
+    try:
+        said = json.loads(data)
+        index, size = said["part"]
+        numbers = [index, size, said["epoch"], said["file"], said["at"]]
+        files = said["files"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UsageError("not a request for a feed") from None
+    if any(type(one) is not int or not 0 <= one < _MOST_NUMBER for one in numbers) or not isinstance(files, str):
+        raise UsageError("not a request for a feed: its numbers are not possible")
+    if not 1 <= size <= MOST_READERS:
+        raise UsageError(f"part {index} of {size}: at most {MOST_READERS} processes can share a feed")
+    return index, size, FeedPosition(*numbers[2:]), files
+
+
+def _acknowledge(connection: socket.socket, queue: ReaderQueue) -> None:
+    """Take acknowledgements until the reader ends."""
+    try:
+        while (data := connection.recv(32)) and data.isdigit():
+            queue.acknowledge(int(data))
+    except OSError:
+        pass
+    queue.close()
+
+
+def _send_items(connection: socket.socket, batch: list[tuple[Segment | EpochEnd, int]]) -> None:
+    """Send items, in several messages if their names are long; their descriptors are closed in any case."""
+    try:
+        for message, fds in _messages(batch):
+            _send(connection, message, fds)
+    finally:
+        for _, fd in batch:
+            if fd >= 0:
+                os.close(fd)
+
+
+def _messages(batch: list[tuple[Segment | EpochEnd, int]]) -> Iterator[tuple[dict[str, Any], list[int]]]:
+    items: list[list[Any]] = []
+    fds: list[int] = []
+    size = 0
+    for item, fd in batch:
+        if isinstance(item, EpochEnd):
+            said: list[Any] = [item.epoch]
+        else:
+            said = [item.epoch, item.number, item.node.source, item.node.size_bytes, item.start, item.end]
+        length = len(item.node.source) * 6 + 200 if isinstance(item, Segment) else 20  # as JSON has it at most
+        if items and size + length > _ITEMS_BYTES:
+            yield {"items": items}, fds
+            items, fds, size = [], [], 0
+        items.append(said)
+        size += length
+        if fd >= 0:
+            fds.append(fd)
+    yield {"items": items}, fds
+
+
+def _send(connection: socket.socket, message: dict[str, Any], fds: list[int] | None = None) -> None:
+    data = json.dumps(message).encode()
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    while True:
+        try:
+            connection.sendmsg([data], ancillary)
+            return
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:  # too many descriptors are on their way, to all readers
+                raise
+            time.sleep(0.01)

@@ -1,0 +1,61 @@
+"""A feed of a whole application, from HDFS: divided, and continued from a checkpoint. tests/task/feed has the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.applications import ended, launch, properties
+from tests.engines import Engine
+
+PROGRAM = """
+import os, sys, time
+import dlapp_context
+was = dlapp_context.resume_from()
+seen = open("model/seen").read().split() if was else []
+for line in dlapp_context.feed():
+    seen.append(line.decode())
+    if len(seen) % 5 == 0:
+        os.makedirs("model", exist_ok=True)
+        with open("model/new", "w") as file:
+            print(*seen, file=file)
+        os.rename("model/new", "model/seen")
+        dlapp_context.checkpoint("model")
+    if len(seen) == 12 and not was:
+        time.sleep(3)  # for the copy
+        sys.exit(1)
+os.makedirs("output")
+with open("output/seen", "w") as file:
+    print(*seen, file=file)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
+def test_each_record_is_read_once_in_each_epoch_also_by_containers_that_begin_again(
+    engine: Engine, tmp_path: Path
+) -> None:
+    for number in range(10):
+        engine.put(f"lines/{number}", "".join(f"{number}-{line}\n" for line in range(6)))
+    file = properties(
+        tmp_path,
+        "exec python3 read.py",
+        resources={"containers": 2, "retries": 2},
+        from_hdfs={
+            "hdfs": f"{engine.root}/lines/*",
+            "input_path": "lines",
+            "mode": "feed",
+            "feed.format": "lines",
+            "feed.epochs": 2,
+            "feed.shuffle": 5,
+        },
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/out"},
+        checkpoint={"path": "model", "every": "1s", "role": "all"},
+    )
+    (tmp_path / "test_workspace/read.py").write_text(PROGRAM)
+    view = ended(launch(file))
+    assert view["cause"] == "succeeded", view["diagnostics"]
+    seen = [line for text in engine.tree("out").values() for line in text.split()]
+    assert sorted(seen) == sorted(2 * [f"{number}-{line}" for number in range(10) for line in range(6)])
+    assert view["containers"][0]["receipt"]["bytes"]["input"] > 0
