@@ -144,6 +144,7 @@ class StorageConfig(NamedTuple):
     cache_limit_bytes: int
     cache_age_s: float
     payload_cache_limit_bytes: int
+    shared_paths: tuple[str, ...]
 
 
 class HistoryConfig(NamedTuple):
@@ -288,6 +289,14 @@ def _read_programs(text: str) -> tuple[str, ...]:
     if bad := next((one for one in names if "/" in one), None):
         raise ValueError(f"{shown(bad)} is a path; the names of programs are meant, as ps -e shows them")
     return names
+
+
+def _read_paths(text: str) -> tuple[str, ...]:
+    paths = tuple(part.strip() for part in text.split(",") if part.strip())
+    for path in paths:
+        if not path.startswith("/"):
+            raise ValueError(f"{shown(path)} is not an absolute path")
+    return tuple(map(os.path.normpath, paths))
 
 
 def _read_temperature(text: str) -> int:
@@ -569,6 +578,15 @@ KEYS: tuple[Key, ...] = (
         "50g",
         "size",
         "maximum size of a user's caches of programs (`cache.NAME`) on a node; 0: there are none",
+    ),
+    Key(
+        "storage.shared_paths",
+        "shared_paths",
+        _read_paths,
+        "",
+        "paths",
+        "directories that are the same on this machine and on all nodes of the cluster, separated by commas; input in "
+        "them can be `file://` on a cluster",
     ),
     Key(
         "history.age",
@@ -855,7 +873,7 @@ def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
     origins: dict[str, str] = {}
     for key in KEYS:
         text, origin = found.get(key.name) or _Found(key.default, "default")
-        value: Any = None
+        value: Any = () if key.read is _read_paths else None
         if origin != "default" or text:
             if key.read is _read_directory:
                 text = _under_home(text, home)

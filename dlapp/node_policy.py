@@ -30,8 +30,9 @@ from dlapp.system.text import (
 from dlapp.system.yaml_keys import Key, YamlValue, yaml_values
 
 FILE = "/etc/dlapp/node.yaml"
-MOUNTS, COMMANDS = "docker.mounts", "notify_commands"
+MOUNTS, COMMANDS, SHARED = "docker.mounts", "notify_commands", "shared_paths"
 REGISTRY_ALLOW = "docker.registry.allow"
+_LISTS = (MOUNTS, COMMANDS, SHARED)
 MOST_FILE_BYTES = 32 << 10
 
 GPU_MODES = ("cdi", "gpus", "runtime", "nvidia-docker", "devices")
@@ -145,6 +146,7 @@ class NodePolicy(NamedTuple):
     payload_cache_limit_bytes: int | None
     network_interface: str | None
     ports: PortRange
+    shared_paths: tuple[str, ...]
     notify_commands: tuple[str, ...]
     docker: DockerPolicy
     queue: QueuePolicy
@@ -161,6 +163,14 @@ def _one(read: Callable[[str], Any]) -> Callable[[list[str]], Any]:
 
 def _read_programs(texts: list[str]) -> tuple[str, ...]:
     return tuple(_read_directory(text) for text in texts)
+
+
+def _read_shared_paths(texts: list[str]) -> tuple[str, ...]:
+    paths = tuple(_read_directory(text) for text in texts)
+    for path in paths:
+        if problem := _closed(path, writable=False):
+            raise ValueError(problem)
+    return paths
 
 
 def _read_modes(texts: list[str]) -> tuple[str, ...]:
@@ -207,6 +217,18 @@ def _closed(path: str, writable: bool) -> str:
     if writable and (path in _HOMES or any(is_inside(path, one) for one in _PROGRAMS)):
         return f"{shown(path)}: containers may not write all homes, nor the programs of this machine"
     return ""
+
+
+def shared_path_problem(path: str, shared_paths: tuple[str, ...]) -> str:
+    """Return why a directory cannot be mounted as input; empty if it can.
+
+    Args:
+        path: without links.
+        shared_paths: of the policy; what they lead to now counts.
+    """
+    if not any(is_inside(path, os.path.realpath(one)) for one in shared_paths):
+        return f"{path if path.isprintable() else repr(path)} is in none of the {SHARED} of {FILE}"
+    return _closed(path, writable=False)
 
 
 def mount_problem(mount: Mount) -> str:
@@ -353,6 +375,14 @@ KEYS: tuple[Key, ...] = (
         "the interface whose address the containers of an application give each other",
     ),
     Key("ports", "ports", _one(read_port_range), "20000-29999", "range", "TCP ports for programs (`ports`)"),
+    Key(
+        SHARED,
+        "shared_paths",
+        _read_shared_paths,
+        "",
+        "list of paths",
+        "directories of shared file systems; those in them can be mounted as input, read-only (`mode=mount`)",
+    ),
     Key(
         COMMANDS,
         "notify_commands",
@@ -505,7 +535,7 @@ def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
     if (data := read_operators_file(path, owner=owner)) is None:
         return _tree({}, [])
     faults: list[str] = []
-    policy = _tree(yaml_values(data, path, [key.name for key in KEYS], faults, lists=(MOUNTS, COMMANDS)), faults)
+    policy = _tree(yaml_values(data, path, [key.name for key in KEYS], faults, lists=_LISTS), faults)
     if faults:
         raise ConfigError("\n".join(faults))
     return policy
@@ -543,7 +573,7 @@ def _tree(found: Mapping[str, YamlValue], faults: list[str]) -> NodePolicy:
         default = [part.strip() for part in key.default.split(",") if part.strip()]
         where, texts = found.get(key.name) or YamlValue("default", default)
         value: Any = None
-        if texts or key.name in (MOUNTS, COMMANDS):
+        if texts or key.name in _LISTS:
             try:
                 value = key.read(texts)
             except ValueError as problem:

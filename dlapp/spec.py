@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dlapp.errors import SpecError
 from dlapp.idle_guard import IdleGuard
 from dlapp.image_name import RegistryCredentials
+from dlapp.locations import FILE
 from dlapp.notification import NotificationSettings
 from dlapp.start_conditions import After, check_after
 from dlapp.value import Value, field
@@ -380,6 +381,7 @@ class InputSpec(Value, kw_only=True):
         shard: each container gets its part of the files; with ``feed`` each container of a role.
         optional: a source that matches nothing is passed over; ``input_path`` may stay empty.
         feed: nothing is brought before the payload starts; None: it is.
+        mount: ``input_path`` is the directory of the source itself, which cannot be written there.
     """
 
     name: str = ""
@@ -390,10 +392,13 @@ class InputSpec(Value, kw_only=True):
     shard: bool = False
     optional: bool = False
     feed: FeedSpec | None = None
+    mount: bool = False
 
     @property
     def mode(self) -> str:
         """Return how the payload gets it: ``mode`` of its section."""
+        if self.mount:
+            return "mount"
         return "list" if self.as_list else "copy" if self.feed is None else "feed"
 
     def __post_init__(self) -> None:
@@ -406,8 +411,14 @@ class InputSpec(Value, kw_only=True):
                 f"{section}.archive", f"is unpack, but with mode={self.mode} nothing is fetched that could be unpacked"
             )
         if self.mode != "copy" and posixpath.normpath(self.input_path) == ".":
-            what = {"list": "the list's file", "feed": "the directory of the feed"}[self.mode]
+            names = {"list": "the list's file", "feed": "the directory of the feed", "mount": "the mounted directory"}
+            what = names[self.mode]
             raise SpecError(f"{section}.input_path", f"is the workspace itself; with mode={self.mode} it is {what}")
+        if self.mount and (len(self.sources) > 1 or not self.sources[0].startswith(FILE)):
+            what = "with mode=mount it is one directory of a shared file system: file:///mnt/data"
+            raise SpecError(f"{section}.hdfs", what)
+        if self.mount and self.shard:
+            raise SpecError(f"{section}.shard", "is true, and with mode=mount each container has all of the directory")
         if (feed := self.feed) is not None:
             if not isinstance(feed.epochs, int) or not 1 <= feed.epochs <= MAX_EPOCHS:
                 raise SpecError(f"{section}.feed.epochs", f"is {feed.epochs!r}, allowed are 1 to {MAX_EPOCHS}")

@@ -39,6 +39,7 @@ payload_cache_limit: 0
 network_interface: ib0
 ports: 21000-21099
 notify_commands: [/usr/local/bin/tell, /opt/page]
+shared_paths: /mnt/data/
 docker:
   gpu_modes: cdi
   networks: [host]
@@ -64,12 +65,12 @@ queue:
 """
     policy = policy_of(tmp_path, text)
     mounts = (Mount("/data/sets", False), Mount("/scratch", True))
-    commands = ("/usr/local/bin/tell", "/opt/page")
+    commands, shared = ("/usr/local/bin/tell", "/opt/page"), ("/mnt/data",)
     mirrors = (("docker.io", "mirror.local:5000/hub"), ("quay.io", "mirror.local:5000/quay"))
     registry = (mirrors, "registry.local/team", ("registry.local", "docker.io/library"))
     docker = (("cdi",), ("host",), mounts, True, 100, 90, registry)
     queue = (86400.0, 7200.0, 1, (("ann", 5), ("1002", 7)), 4, (("tony", 0),), 100, "vcores")
-    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", (21_000, 21_099), commands, docker, queue)
+    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", (21_000, 21_099), shared, commands, docker, queue)
 
 
 @pytest.mark.parametrize("text", ["", "docker:\n", "docker: {mounts: []}\n", "docker:\n  root: false\n"])
@@ -184,6 +185,7 @@ def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
         50 << 30,
         None,
         (20_000, 29_999),
+        (),
         (),
         (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50, ANY_REGISTRY),
         (604800.0, 86400.0, 0, None, None, None, None, "gcores"),

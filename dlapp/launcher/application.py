@@ -865,6 +865,10 @@ class _Maker:
         if not self._is_inside_workspace(section, "input_path", path):
             return None
         get, mode = self.properties.value, self.properties.value(section, "mode", "copy")
+        if mode == "mount" and (len(sources) > 1 or not sources[0].startswith(FILE)):
+            what = "with mode=mount it is one directory of a shared file system: file:///mnt/data"
+            self._fault(section, "hdfs", what)
+            return None
         for key in self.properties.sections[section]:
             if key.startswith("feed.") and mode != "feed":
                 self._fault(section, key, "has no effect without mode=feed")
@@ -878,6 +882,7 @@ class _Maker:
                 optional=get(section, "optional", False),
                 shard=get(section, "shard", mode == "feed"),
                 feed=self._feed(section) if mode == "feed" else None,
+                mount=mode == "mount",
             )
         except SpecError as refused:
             add_refusal(self.faults, self.properties, refused)
@@ -1018,8 +1023,8 @@ class _Maker:
         if self._application("hang_timeout") is not None:
             yield "application.hang_timeout", "has no effect in a sweep; trial_time limits how long a trial runs"
         for name in self._sections("from_hdfs"):
-            if self.properties.value(name, "mode", "copy") == "feed":
-                yield f"{name}.mode", "is feed, and a trial has no feed of its own"
+            if (mode := self.properties.value(name, "mode", "copy")) in ("feed", "mount"):
+                yield f"{name}.mode", f"is {mode}, which the trials of a sweep do not have"
             elif self.properties.value(name, "shard", False):
                 yield f"{name}.shard", "is true, and which container runs a trial is not known before"
 
@@ -1031,7 +1036,7 @@ class _Maker:
         if scheme not in ("hdfs", "viewfs") and not self.engine.paths_on_hdfs:
             return resolve_location(text, self.directory, self.config.local.fs_root, pattern=pattern)
         if scheme == "file":
-            raise ValueError("there is no storage for file:// on a cluster, it can be a path or hdfs://")
+            return self._shared_location(text, pattern=pattern)
         _refuse_references(text)
         if scheme not in ("", "hdfs", "viewfs"):
             return _for_input(scheme, text, "a path or hdfs://", pattern=pattern)
@@ -1043,6 +1048,17 @@ class _Maker:
             text = text[2:]
         location = self.hdfs.resolve(scheme + text[len(scheme) :])
         self.hdfs.of(location).path(location)
+        return location
+
+    def _shared_location(self, text: str, *, pattern: bool) -> str:
+        """Return the location of a path that is the same on all nodes. Raises ValueError: it is not said to be."""
+        shared = self.config.storage.shared_paths
+        location = resolve_location(text, "/", "/", pattern=pattern) if pattern else ""
+        if not any(is_inside(local_path(location), one) for one in shared if location):
+            there = "it can be a path or hdfs://"
+            if pattern and shared:
+                there += f", or file:// in {' or '.join(shared)} (storage.shared_paths)"
+            raise ValueError(f"there is no storage for file:// on a cluster, {there}")
         return location
 
     def _path(self, location: str) -> str:

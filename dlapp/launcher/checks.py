@@ -156,10 +156,9 @@ class WorldCheck:
             landed: path in the workspace -> what other sources bring there; it is added to.
         """
         section = f"from_hdfs {one.name}".strip()
-        if one.as_list and one.input_path in packed:
-            self._fault(
-                section, "input_path", f"the workspace has {shown(one.input_path)}, where the list would be written"
-            )
+        if (one.as_list or one.mount) and one.input_path in packed:
+            where = "the list would be written" if one.as_list else "the directory would be mounted"
+            self._fault(section, "input_path", f"the workspace has {shown(one.input_path)}, where {where}")
             return
         parts = one.input_path.split("/")
         for upper in ("/".join(parts[: place + 1]) for place in range(len(parts))):
@@ -173,12 +172,18 @@ class WorldCheck:
             except DlappError as error:
                 self._fault(section, "hdfs", error)
                 continue
+            if one.mount and len(entries) > 1:
+                self._fault(section, "hdfs", f"{_path(source)} matches {len(entries)} names; one directory is mounted")
             if not entries:
                 if one.optional:
                     self.note(f"[{section}] {_path(source)} matches nothing now; it is optional")
                 else:
                     self._fault(section, "hdfs", f"{_path(source)} matches nothing")
             for entry in entries:
+                if one.mount:
+                    if problem := _unreadable(entry) or ("" if entry.is_dir else "is not a directory"):
+                        self._fault(section, "hdfs", problem)
+                    continue
                 if problem := _unreadable(entry) or self._problem_inside(entry, None if one.feed is None else files):
                     self._fault(section, "hdfs", problem)
                 if one.mode == "copy" and not one.unpack:

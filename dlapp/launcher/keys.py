@@ -325,7 +325,7 @@ def _archive(text: str) -> str:
 
 
 def _mode(text: str) -> str:
-    return read_choice(text, ("copy", "list", "feed"))
+    return read_choice(text, ("copy", "list", "feed", "mount"))
 
 
 def _feed_format(text: str) -> str:

@@ -129,7 +129,7 @@ def _inputs(application: ResolvedApplication) -> list[dict[str, Any]]:
             nodes = [node for _, node in SourceFiles(one.sources, application.hdfs, may_be_missing=one.optional).find()]
             row |= {"files": len(nodes), "size_bytes": sum(node.size_bytes for node in nodes)}
             row |= {"epochs": one.feed.epochs, "buffer_bytes": one.feed.buffer_bytes}
-        else:
+        elif not one.mount:
             into = os.path.join(spec.workspace or "/", one.input_path)
             planned = plan_input(one, into, 0, 1, hdfs=application.hdfs, may_be_there=True)
             row |= planned.plan.moved._asdict()

@@ -34,6 +34,13 @@ def plan_inputs(task: TaskState) -> None:
     workspace = os.path.join(task.home, "workspace")
     remove_tree(workspace)  # what an earlier task left there would seem to be in the way
     for each in one.inputs:
+        if each.mount:
+            from dlapp.task.data.mounted_inputs import find_mounted
+
+            # What this node does not have or allow, another one may.
+            with task.step(f"input {each.input_path} could not be mounted", node=task.launch.on_a_cluster):
+                task.mounted.append((each, find_mounted(each, task.policy)))
+            continue
         with task.step(f"input {each.input_path} could not be fetched"):
             into = os.path.join(workspace, each.input_path)
             plan = partial(plan_input, each, into, one.index, one.total, hdfs=task.launch.hdfs)
@@ -165,6 +172,13 @@ def _fetch(task: TaskState) -> None:
     former, task.inputs = task.inputs, Inputs(task.launch.cache, task.note)
     inputs = task.inputs
     in_docker, outputs, written = _what_is_written(task)
+    for mounted, path in task.mounted:
+        from dlapp.task.data.mounted_inputs import place_mounted
+
+        with task.step(f"input {mounted.input_path} could not be mounted"):
+            into = inside_workspace(task.home, mounted.input_path)
+            place_mounted(path, into, inputs.mounts if in_docker else None)
+            task.note(f"input {mounted.input_path}: {path or 'nothing is there, and it is optional'}")
     temporary = os.path.join(task.home, "tmp", "archives")
     for planned in task.planned:
         one = planned.section

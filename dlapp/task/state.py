@@ -27,6 +27,7 @@ from dlapp.task.logs import TaskLog
 from dlapp.task.step_errors import step
 
 if TYPE_CHECKING:
+    from dlapp.spec import InputSpec
     from dlapp.storage.cache.payload import PayloadCaches
     from dlapp.storage.inputs import PlannedInput
     from dlapp.task.data.checkpoints import TaskCheckpoints
@@ -78,6 +79,7 @@ class TaskState:
         self.note = self.log.note
         self.lease: GpuLease | None = None
         self.planned: list[PlannedInput] = []
+        self.mounted: list[tuple[InputSpec, str | None]] = []
         self.inputs: Inputs | None = None
         self.caches: PayloadCaches | None = None
         self.rendezvous: Rendezvous | None = None

@@ -64,7 +64,7 @@ def test_keys_of_a_feed_without_one_and_archives_in_one_are_refused(place: Path,
 
 def test_a_sweep_has_no_feed(place: Path, config: Config) -> None:
     text = FEED + "[sweep]\ngrid.LR=1,2\nmetric=loss\ngoal=min\n"
-    assert "8: from_hdfs.mode: is feed, and a trial has no feed of its own" in refused(place, text, config)
+    assert "8: from_hdfs.mode: is feed, which the trials of a sweep do not have" in refused(place, text, config)
 
 
 @pytest.mark.parametrize(

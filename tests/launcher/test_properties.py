@@ -258,7 +258,7 @@ FAULTS: list[tuple[str, list[str]]] = [
         LEAST + "[from_hdfs]\nhdfs=a\ninput_path=b\narchive=tar\nmode=x\nshard=2\n",
         [
             "f:8: from_hdfs.archive: is 'tar', allowed are keep, unpack",
-            "f:9: from_hdfs.mode: is 'x', allowed are copy, list",
+            "f:9: from_hdfs.mode: is 'x', allowed are copy, list, feed, mount",
             "f:10: from_hdfs.shard: is '2', allowed are true, false",
         ],
     ),

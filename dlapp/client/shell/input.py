@@ -92,8 +92,8 @@ def _inside(path: str, workspace: str) -> str:
 def _is_there(one: InputSpec, workspace: str, note: Callable[[str], None]) -> bool:
     """Return True if a list, or the content of archives, was brought before, or nothing is to be brought."""
     into = _into(one, workspace)
-    if one.feed is not None:
-        note(f"{one.input_path} is a feed (mode=feed), which a shell does not have")
+    if one.mode in ("feed", "mount"):
+        note(f"{one.input_path} is not there: a shell has no input with mode={one.mode}")
         return True
     if one.as_list:
         there = os.path.lexists(into)

@@ -37,6 +37,9 @@ def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
             lines.append(f"not packed : {', '.join(names[:_SHOWN_NAMES])}{more}")
     for one in plan["inputs"]:
         name = f" {one['name']}".rstrip()
+        if one.get("mode") == "mount":
+            lines.append(f"input{name} : mounted, read-only")
+            continue
         fed = ""
         if one.get("mode") == "feed":
             of = f" in {one['epochs']} epochs" if one["epochs"] > 1 else ""
