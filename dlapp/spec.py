@@ -38,6 +38,7 @@ DEFAULT_CHECKPOINT_EVERY_S = 600.0
 DEFAULT_CHECKPOINTS = 3
 DEFAULT_FEED_BUFFER_BYTES, MIN_FEED_BUFFER_BYTES = 1 << 30, 16 << 20
 MAX_EPOCHS, MAX_FEED_SEED = 1_000_000, (1 << 53) - 1
+MIN_SYNC_S = 1.0
 EVERY_INDEX = "all"
 """`CheckpointSpec.role` where each container has checkpoints of its own."""
 DEFAULT_KILL_GRACE_S = 30.0
@@ -439,6 +440,7 @@ class OutputSpec(Value, kw_only=True):
         overwrite: replace what is there.
         keep_previous: with ``overwrite``, how many former outputs of dlapp's own are kept beside the target.
         on_failure: keep or drop what a failed application leaves.
+        sync_s: seconds between two live copies while the payload runs; None: there are none.
         by_trial: the output of each trial is committed when that has ended, to a directory of its own in ``target``.
     """
 
@@ -449,12 +451,15 @@ class OutputSpec(Value, kw_only=True):
     on_failure: OnFailure = OnFailure.KEEP
     keep_previous: int = 0
     by_trial: bool = False
+    sync_s: float | None = None
 
     def __post_init__(self) -> None:
         section = f"to_hdfs {self.name}".strip()
         check_inside_workspace(f"{section}.output_path", self.output_path)
         if not isinstance(self.keep_previous, int) or not 0 <= self.keep_previous <= MAX_PREVIOUS:
             raise SpecError(f"{section}.keep_previous", f"is {self.keep_previous!r}, allowed are 0 to {MAX_PREVIOUS}")
+        if self.sync_s is not None and self.sync_s < MIN_SYNC_S:
+            raise SpecError(f"{section}.sync", f"is {self.sync_s:g} s, the minimum is {MIN_SYNC_S:g} s")
         if self.keep_previous and not self.overwrite:
             raise SpecError(f"{section}.keep_previous", "has no effect without overwrite=true")
 

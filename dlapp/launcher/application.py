@@ -206,6 +206,7 @@ class _SpecProperties(Properties):
                 "overwrite": output.overwrite,
                 "on_failure": output.on_failure.value,
                 "keep_previous": output.keep_previous,
+                "sync": output.sync_s,
             }
         if spec.checkpoint is not None:
             values["checkpoint"] = {
@@ -939,6 +940,7 @@ class _Maker:
             overwrite=overwrite,
             on_failure=OnFailure(get(section, "on_failure", "keep")),
             keep_previous=previous,
+            sync_s=get(section, "sync"),
             by_trial=self.properties.value("sweep", "commit", "") == SweepCommit.TRIAL.value,
         )
 
@@ -1022,6 +1024,12 @@ class _Maker:
         """Find what has no effect in a sweep: each time the key, and the problem."""
         if self._application("hang_timeout") is not None:
             yield "application.hang_timeout", "has no effect in a sweep; trial_time limits how long a trial runs"
+        for name in self._sections("to_hdfs"):
+            if self.properties.value(name, "sync") is not None:
+                yield (
+                    f"{name}.sync",
+                    "has no effect in a sweep; commit=trial commits the output of each trial at its end",
+                )
         for name in self._sections("from_hdfs"):
             if (mode := self.properties.value(name, "mode", "copy")) in ("feed", "mount"):
                 yield f"{name}.mode", f"is {mode}, which the trials of a sweep do not have"

@@ -22,6 +22,7 @@ from dlapp.spec import (
     MAX_RETRIES,
     MIN_CHECKPOINT_EVERY_S,
     MIN_FEED_BUFFER_BYTES,
+    MIN_SYNC_S,
     READY_BY_HTTP,
     READY_BY_PORT,
     READY_BY_REPORT,
@@ -304,6 +305,12 @@ def _checkpoint_every_s(text: str) -> float:
     return seconds
 
 
+def _sync_s(text: str) -> float:
+    if (seconds := read_duration_s(text)) < MIN_SYNC_S:
+        raise ValueError(f"is {seconds:g} s, the minimum is {MIN_SYNC_S:g} s")
+    return seconds
+
+
 def _checkpoint_role(text: str) -> str:
     try:
         check_role_name("", text)
@@ -507,6 +514,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "overwrite": PropertyKey(read_boolean),
         "on_failure": PropertyKey(_on_failure),
         "keep_previous": PropertyKey(_previous),
+        "sync": PropertyKey(_sync_s),
     },
     "checkpoint": {
         "path": PropertyKey(_text, required=True),

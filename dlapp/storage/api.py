@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dlapp.errors import DlappError
@@ -179,6 +180,34 @@ class OutputFileSystem(FileSystem, Protocol):
 
     def remove(self, location: str) -> None:
         """Remove a file or a directory with all that it holds; that nothing is there is no error."""
+
+    def make_own_directory(self, location: str) -> None:
+        """Make a directory that only the caller may write, with those above it; one that is there must be one.
+
+        Raises:
+            UntrustedFile: others own or may write it.
+        """
+
+    def replace_file(self, fd: int, size_bytes: int, location: str, mode: int) -> None:
+        """Put the beginning of an open file under a name, in place of a file that is there: a reader finds the one or
+        the other, whole.
+
+        Args:
+            fd: of the open file.
+            size_bytes: of it.
+            location: in a directory of `make_own_directory`.
+            mode: permissions.
+
+        Raises:
+            DlappError: it became shorter, or cannot be written.
+        """
+
+    def remove_if_empty(self, location: str) -> None:
+        """Remove a directory if nothing is in it; that it is not there is no error."""
+
+    def cut_off(self, threads: Collection[int]) -> AbstractContextManager[Callable[[], None]]:
+        """End the calls of threads (idents), and those that they begin in the block, by an error. What it gives is to
+        be called until they have ended."""
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
         """The commit of an application's output to ``target``."""

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
@@ -316,6 +316,28 @@ class HdfsFiles:
     def remove(self, location: str) -> None:
         """See `FileSystem.remove`."""
         self._remove(self.place.path(location), self.web.delete)
+
+    def make_own_directory(self, location: str) -> None:
+        """See `OutputFileSystem.make_own_directory`."""
+        path = self.place.path(location)
+        self.web.make_directory(path, 0o700)
+        self.check_own_directory(path)
+
+    def replace_file(self, fd: int, size_bytes: int, location: str, mode: int) -> None:
+        """See `OutputFileSystem.replace_file`.
+
+        Args:
+            fd, size_bytes, location, mode: as there.
+        """
+        self._write_new(location, RequestBody(fd, size_bytes) if size_bytes else b"", mode, overwrite=True)
+
+    def remove_if_empty(self, location: str) -> None:
+        """See `OutputFileSystem.remove_if_empty`."""
+        self.web.delete_if_empty(self.place.path(location))
+
+    def cut_off(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        """See `OutputFileSystem.cut_off`."""
+        return self.web.cut_off(threads)
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
         """See `FileSystem.output_commit`."""

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
@@ -18,8 +18,10 @@ from dlapp.storage.glob import split_pattern
 from dlapp.storage.tree import (
     OpenTree,
     TreeNode,
+    copy_data,
     copy_nodes,
     explained,
+    explaining,
     make_own_directory,
     nodes_to_fetch,
     nodes_to_store,
@@ -169,6 +171,43 @@ class LocalFiles:
     def remove(self, location: str) -> None:
         """See `FileSystem.remove`."""
         remove_tree(local_path(location).rstrip("/"))
+
+    def make_own_directory(self, location: str) -> None:
+        """See `OutputFileSystem.make_own_directory`."""
+        make_own_directory(local_path(location).rstrip("/"))
+
+    def replace_file(self, fd: int, size_bytes: int, location: str, mode: int) -> None:
+        """See `OutputFileSystem.replace_file`.
+
+        Args:
+            fd, size_bytes, location, mode: as there.
+        """
+        above, name = os.path.split(local_path(location))
+        temporary = f".{name[:200]}.{os.urandom(6).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with explaining(f"{above}/{name}", "written"), closing_fd(open_own_directory(above)) as directory:
+            try:
+                with closing_fd(os.open(temporary, flags, 0o600, dir_fd=directory)) as target:
+                    copy_data(fd, target, size_bytes, path=f"{above}/{name}")
+                    os.fchmod(target, mode)
+                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=directory)
+                raise
+
+    def remove_if_empty(self, location: str) -> None:
+        """See `OutputFileSystem.remove_if_empty`."""
+        path = local_path(location)
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise explained(error, path, "removed") from error
+
+    def cut_off(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        """See `OutputFileSystem.cut_off`: no call here waits for anybody."""
+        return contextlib.nullcontext(lambda: None)
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
         """See `dlapp.storage.api.FileSystem`."""

@@ -19,6 +19,7 @@ from dlapp.storage import commit
 from dlapp.storage.api import DiskFull, OutputFileSystem
 from dlapp.storage.commit.marker import OutputCommit, Parts
 from dlapp.storage.glob import literal_pattern
+from dlapp.storage.live import remove_live
 from dlapp.storage.open import open_output
 from dlapp.system.disk_space import FULL, mount_point, room_at
 from dlapp.system.files import UntrustedFile
@@ -90,6 +91,11 @@ class ApplicationOutputs(NamedTuple):
                     raise problem from error
                 errors.append(f"output {output.target} could not be committed: {problem}")
                 return OutputView(name=name, target=output.target, partial=self._kept(output.target, parts + failed))
+            if one[0].sync_s is not None:
+                try:
+                    remove_live(self.open_files(output.target), output.target, self.application_id)
+                except (DlappError, OSError) as error:
+                    self.note(f"the live copies of {output.target} are not removed: {error}")
             was_own = old is not None and commit.is_previous(old, output.target)
             return OutputView(
                 name=name,

@@ -449,6 +449,22 @@ def copy_file(
             os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
 
 
+def copy_data(source: int, target: int, size_bytes: int, *, path: str) -> None:
+    """Copy the beginning of an open file into an empty one.
+
+    Args:
+        source, target: descriptors.
+        size_bytes: of the beginning.
+        path: of the copy, for messages.
+
+    Raises:
+        DlappError: the source is shorter.
+        OSError: it cannot be read or written.
+    """
+    if _copy_data(source, target, size_bytes, sparse=False, done=lambda _: None) != size_bytes:
+        raise DlappError(f"the source of {shown(path)} became shorter while it was copied")
+
+
 def _copy_data(source: int, target: int, size: int, *, sparse: bool, done: Callable[[int], None]) -> int:
     """Copy ``size`` bytes; how many there were."""
     at = 0

@@ -25,7 +25,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -192,6 +192,7 @@ def _work(task: TaskState) -> TaskResult:
             with (
                 task.lease.watched(task.stopper.wake) if task.lease else nullcontext(),
                 task.checkpoints.copying() if task.checkpoints else nullcontext(),
+                _live_copies(task),
             ):
                 began = time.monotonic()
                 outcome = run_payload(task, run)
@@ -305,6 +306,15 @@ def _checked_node(task: TaskState) -> Mapping[str, Any]:
     if task.check_node is None:
         raise UsageError("this task has no checks of its node")
     return task.check_node(json.loads(task.assignment.args[0]), task.launch)
+
+
+def _live_copies(task: TaskState) -> AbstractContextManager[None]:
+    """Return a block in which outputs with ``sync`` are copied."""
+    if all(one.sync_s is None for one in task.assignment.outputs):
+        return nullcontext()
+    from dlapp.task.data.live_outputs import LiveOutputs
+
+    return LiveOutputs(task.assignment, task.home, task.launch.hdfs, task.note).copying()
 
 
 def _clean_up(task: TaskState) -> None:

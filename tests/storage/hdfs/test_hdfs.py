@@ -16,16 +16,19 @@ from hypothesis import strategies
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.errors import Unreachable as AnyUnreachable
+from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.api import DiskFull
 from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.live import LiveCopies, remove_live
 from dlapp.storage.open import SourceFiles, open_location
 from dlapp.storage.webhdfs import WebHdfs
 from tests.services.hadoop import IS_HADOOP_2, Hadoop
 from tests.services.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries, fetch_sources
 
+APPLICATION = ApplicationId(1700000000000, 1)
 NAMES = [
     "a b", "50% off", "%41", "#1", "#LATEST", "a+b", "é ü 한국", "q?x=1&y", "semi;x=1", "back\\slash",
     "a=b", "x'\"<>|", "~", "[a]{b}*", ".hidden", " lead", "trail ", "..dots", "\u1100\u1161 \u2329",
@@ -101,6 +104,20 @@ def test_a_feed_has_parts_of_files_at_their_own_place_and_the_list_of_all(
     files.remove(f"{base}/in/small")
     with pytest.raises(NotFound):
         system.read_range(small, 0, 0, 5)
+
+
+def test_live_copies_are_whole_and_the_users_alone(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/log").write_bytes(b"1")
+    (tmp_path / "empty").touch()
+    copies = LiveCopies(files, f"{base}/out", str(APPLICATION), lambda _: None)
+    assert copies.copy(str(tmp_path), lambda: False) == 2
+    (tmp_path / "deep/log").write_bytes(b"12")
+    assert copies.copy(str(tmp_path), lambda: False) == 1
+    assert files.read_bytes(f"{base}/out.live/{APPLICATION}/deep/log", 9) == b"12"
+    assert files.names(f"{base}/out.live/{APPLICATION}/deep") == ["log"]
+    remove_live(files, f"{base}/out", APPLICATION)
+    assert files.names(base) == []
 
 
 def test_a_tree_that_may_not_be_written_can_be_stored_over_and_removed(place: HdfsPlace, base: str) -> None:

@@ -1,0 +1,107 @@
+"""Live copies of an output while its payload runs: ``<target>.live/<application>``, or below it for each container.
+
+Each file there is whole: it is written under another name and renamed. It is as its source was at one moment, which may
+have been in the middle of a write of the payload's. What the payload removes stays. Only the user can read the copies;
+they are removed when the output is committed, and stay when it is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Collection
+
+from dlapp.errors import DlappError, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.locations import shown
+from dlapp.storage.api import DiskFull, OutputFileSystem
+from dlapp.storage.tree import OpenTree, nodes_to_store
+from dlapp.system.files import UntrustedFile, closing_fd, is_plain_name
+
+MOST_FILES = 100_000
+_SUFFIX = ".live"
+
+
+def remove_live(files: OutputFileSystem, target: str, application_id: ApplicationId) -> None:
+    """Remove the live copies of an output. Raises DlappError, OSError."""
+    live = f"{target.rstrip('/')}{_SUFFIX}"
+    files.remove(f"{live}/{application_id}")
+    files.remove_if_empty(live)
+
+
+class LiveCopies:
+    """Live copies of one directory; for one thread at a time.
+
+    Args:
+        files: the file system that they are on.
+        target: location of the output.
+        inner: where they are in the directory of all live copies of that output, such as the application's id.
+        note: takes lines on what cannot be copied.
+    """
+
+    def __init__(self, files: OutputFileSystem, target: str, inner: str, note: Callable[[str], None]) -> None:
+        self._files, self._top, self._inner, self._note = files, f"{target.rstrip('/')}{_SUFFIX}", inner, note
+        self._copied: dict[str, tuple[int, int]] = {}
+        self._made: set[str] = set()
+        self._noted: set[str] = set()
+
+    def cut_off(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        """See `OutputFileSystem.cut_off`."""
+        return self._files.cut_off(threads)
+
+    def copy(self, directory: str, is_over: Callable[[], bool]) -> int:
+        """Copy the files that are new or have changed since the last call; return how many.
+
+        Args:
+            directory: of the payload's output.
+            is_over: returns whether to end early.
+
+        Raises:
+            Unreachable, DiskFull: the rest is not copied now.
+            UntrustedFile: others can write where the copies would be.
+            DlappError: the directory cannot be copied.
+        """
+        count = 0
+        with contextlib.closing(OpenTree(directory)) as tree:
+            # Links are left out, as what they lead to is copied where it is.
+            nodes = [one for one in nodes_to_store(tree, note=self._note_once, most=MOST_FILES)[0] if one.is_file]
+            for node in nodes:
+                if is_over():
+                    break
+                if self._copied.get(node.name) == (node.size_bytes, node.mtime_ns):
+                    continue
+                if not node.name or not all(is_plain_name(part) for part in node.name.split("/")):
+                    self._note_once(f"{shown(node.source)} has no live copy: its name is not possible there")
+                    continue
+                try:
+                    with closing_fd(tree.open(node.source)) as fd:
+                        now = os.fstat(fd)
+                        self._make_directories(node.name.rpartition("/")[0])
+                        mode = stat.S_IMODE(node.mode) & 0o700
+                        self._files.replace_file(
+                            fd, now.st_size, f"{self._top}/{self._inner}/{node.name}", mode | 0o400
+                        )
+                        self._copied[node.name] = now.st_size, now.st_mtime_ns
+                        count += 1
+                except (Unreachable, DiskFull, UntrustedFile):
+                    raise
+                except FileNotFoundError:
+                    continue  # it was renamed or removed meanwhile
+                except (DlappError, OSError) as error:
+                    self._note_once(f"{shown(node.source)} has no live copy: {error}")
+        return count
+
+    def _make_directories(self, name: str) -> None:
+        """Make the directories that a file lies in, from ``<target>.live`` on."""
+        at = self._top
+        for part in ("", *self._inner.split("/"), *filter(None, name.split("/"))):
+            at = f"{at}/{part}".rstrip("/")
+            if at not in self._made:
+                self._files.make_own_directory(at)
+                self._made.add(at)
+
+    def _note_once(self, text: str) -> None:
+        if text not in self._noted and len(self._noted) < 1000:
+            self._noted.add(text)
+            self._note(text)

@@ -1,0 +1,80 @@
+"""Outputs with ``sync``: what is new or changed is copied at intervals while the payload runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from dlapp.errors import DlappError, NotFound
+from dlapp.locations import HdfsPlace
+from dlapp.messages import Assignment
+from dlapp.storage.live import LiveCopies
+from dlapp.storage.open import open_output
+from dlapp.task.data.outputs import inside_workspace
+
+
+class LiveOutputs:
+    """The outputs of one container that have live copies.
+
+    A thread copies. It ends with the payload, and what it was copying then is given up. That a copy fails is noted in
+    dlapp.log and nothing else: the next one may not.
+
+    Args:
+        assignment: the work of the container.
+        home: its directory.
+        hdfs: the HDFS that is configured, if one is.
+        note: takes lines for dlapp.log.
+    """
+
+    def __init__(self, assignment: Assignment, home: str, hdfs: HdfsPlace | None, note: Callable[[str], None]) -> None:
+        self._home, self._note = home, note
+        self._over = threading.Event()
+        self._outputs: list[tuple[str, float, LiveCopies]] = []
+        for output, part in zip(assignment.outputs, assignment.parts, strict=True):
+            if output.sync_s is None:
+                continue
+            inner = str(assignment.application_id)
+            if assignment.total > 1:
+                inner = f"{inner}/{part.rpartition('/')[2]}"
+            copies = LiveCopies(open_output(output.target, hdfs), output.target, inner, note)
+            self._outputs.append((output.output_path, output.sync_s, copies))
+
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[None]:
+        """Copy at intervals during the block."""
+        self._over.clear()
+        thread = threading.Thread(target=self._run, name="live-outputs")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            with contextlib.ExitStack() as stack:
+                cuts = [stack.enter_context(one.cut_off([thread.ident or 0])) for _, _, one in self._outputs]
+                while thread.is_alive():
+                    for cut in cuts:
+                        cut()
+                    thread.join(0.05)
+
+    def _run(self) -> None:
+        due = {path: time.monotonic() + every_s for path, every_s, _ in self._outputs}
+        failed = dict.fromkeys(due, "")
+        while not self._over.wait(max(0.0, min(due.values()) - time.monotonic())):
+            for path, every_s, copies in self._outputs:
+                if time.monotonic() < due[path]:
+                    continue
+                try:
+                    directory = inside_workspace(self._home, path)
+                    if os.path.isdir(directory):
+                        copies.copy(directory, self._over.is_set)
+                    failed[path] = ""
+                except NotFound:
+                    failed[path] = ""  # it is not there yet, or not any more
+                except (DlappError, OSError) as error:
+                    if str(error) != failed[path] and not self._over.is_set():
+                        self._note(f"output {path} has no live copy now: {error}")
+                    failed[path] = str(error)
+                due[path] = time.monotonic() + every_s
