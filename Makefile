@@ -141,7 +141,8 @@ test-frameworks:
 test-beside:
 	@.ci/venv $(VENV)-beside test $(STORES) beside
 	@$(VENV)-beside/bin/python -m tests.services.install
-	@PATH="$(abspath $(VENV)-beside/bin):$$PATH" $(VENV)-beside/bin/python -m pytest tests/beside/in_*.py $(ARGS)
+	@PATH="$(abspath $(VENV)-beside/bin):$$PATH" $(VENV)-beside/bin/python -m pytest -o faulthandler_timeout=600 \
+		tests/beside/in_*.py $(ARGS)
 
 # All versions, also when one fails.
 VERSIONS ?= 2.10.2 3.3.6 3.5.0
