@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -421,9 +422,18 @@ def test_in_docker_on_a_terminal_nothing_is_left_however_it_closes(dockerd: Dock
 
 
 @pytest.mark.slow
-def test_in_docker_a_pull_is_a_bar_until_the_shell_opens(dockerd: Dockerd, tmp_path: Path) -> None:
-    env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
-    with Registry(busybox_root({"ballast": os.urandom(33 << 20)}), slow_s=3.0) as registry:
+def test_in_docker_a_pull_with_the_users_credentials_is_a_bar_until_the_shell_opens(
+    dockerd: Dockerd, tmp_path: Path
+) -> None:
+    env = {
+        "DLAPP_RUNTIME_DOCKER_HOST": dockerd.host,
+        "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
+        "DOCKER_CONFIG": str(tmp_path),
+    }
+    root, login = busybox_root({"ballast": os.urandom(33 << 20)}), "tony:secret"
+    with Registry(root, login=login, slow_s=3.0) as registry:
+        auth = {"auth": base64.b64encode(login.encode()).decode()}
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {registry.address: auth}}))
         file = properties(tmp_path, "true", application={"docker_image": registry.image})
         with Terminal("dlapp-shell", file, env=env) as terminal:
             terminal.expect(r"pulling [━╸╺]+ +[1-9][\d.]*/[\d.]+ MB +[\d.]+ MB/s +0:00:\d\d")
