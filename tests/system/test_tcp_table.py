@@ -7,9 +7,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from dlapp.system.network import tcp_table
 from dlapp.system.network.tcp_table import TcpSocket, listeners, sockets, uid_of_peer
 
 # Of Linux 6.1 on x86-64.
@@ -42,6 +44,15 @@ def test_a_table_is_read_with_addresses_as_people_write_them(tmp_path: Path) -> 
     assert list(sockets(str(tmp_path / "nothing"))) == []
 
 
+@pytest.fixture(params=["netlink", "proc"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have the kernel asked by netlink, where it can be, or by /proc."""
+    if request.param == "proc":
+        monkeypatch.setattr(tcp_table, "_ask_netlink", lambda *_: None)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_the_kernel_says_who_listens_and_who_is_at_the_other_end(family: socket.AddressFamily, address: str) -> None:
     with socket.create_server((address, 0), family=family) as server:
@@ -56,6 +67,7 @@ def test_the_kernel_says_who_listens_and_who_is_at_the_other_end(family: socket.
                 assert uid_of_peer(accepted) is None, "what its process has closed is nobody's"
 
 
+@pytest.mark.usefixtures("way")
 def test_a_client_of_both_protocols_is_known_on_a_connection_of_ipv4() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
@@ -68,6 +80,7 @@ def test_a_client_of_both_protocols_is_known_on_a_connection_of_ipv4() -> None:
 
 
 @pytest.mark.root("the client is another user")
+@pytest.mark.usefixtures("way")
 def test_the_user_of_another_process_is_known() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         code = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.recv(1)"
@@ -77,3 +90,22 @@ def test_the_user_of_another_process_is_known() -> None:
         with accepted:
             assert uid_of_peer(accepted) == 12345
         assert client.wait(120) == 0
+
+
+def test_a_listener_on_the_peers_port_is_not_the_peer() -> None:
+    # Of a connection that is gone, the kernel would name a socket that listens on its port.
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        assert uid_of_peer(cast(socket.socket, Gone(other.getsockname(), server.getsockname()))) is None
+
+
+class Gone:
+    """A connection whose other end is a port that somebody listens on."""
+
+    def __init__(self, peer: tuple[str, int], own: tuple[str, int]) -> None:
+        self._peer, self._own = peer, own
+
+    def getpeername(self) -> tuple[str, int]:
+        return self._peer
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._own
