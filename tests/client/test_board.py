@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,11 +18,15 @@ from dlapp.client.board.server import TensorBoardProcess
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import file_location
-from dlapp.messages import Phase
+from dlapp.messages import Phase, StreamRequest
+from dlapp.net.streams import StreamRefused
 from dlapp.report import ApplicationView, ContainerView, OutputView, State
+from dlapp.runtime.payload import PayloadPlace
 from dlapp.spec import AppSpec, CheckpointSpec, OutputSpec, Submission
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.place import open_place
+from dlapp.task.streams.event_files import serve
+from dlapp.task.streams.stream import Stream
 from dlapp.value import replace
 
 APP = ApplicationId(1_700_000_000_000, 42)
@@ -41,6 +49,38 @@ class KnownApplications:
 
     def hdfs_of(self, _: ApplicationId) -> None:
         return None
+
+    def stream_opener(self, _: ApplicationId) -> Callable[..., socket.socket]:
+        raise Denied("its token is not here")
+
+
+class ReachableApplications(KnownApplications):
+    """The same, with streams to a container whose directory is ``home``."""
+
+    home: Path
+
+    def stream_opener(self, _: ApplicationId) -> Callable[..., socket.socket]:
+        return self._open
+
+    def _open(self, index: int, kind: str, head: dict[str, object]) -> socket.socket:
+        StreamRequest(index=index, kind=kind, head=json.dumps(head))  # it is one that can be sent
+        assert (index, kind) == (0, "event-files")
+        if not (self.home / "workspace" / str(head["path"])).is_dir():
+            raise StreamRefused("not yet")
+        ours, theirs = socket.socketpair()
+        stream = ContainerEnd(theirs, head, PayloadPlace(directory=str(self.home)))
+        threading.Thread(target=serve, args=(cast(Stream, stream),)).start()
+        return ours
+
+
+class ContainerEnd:
+    """A stream at the container's end."""
+
+    def __init__(self, connection: socket.socket, head: dict[str, object], place: PayloadPlace) -> None:
+        self._connection, self.head, self.place = connection, head, place
+
+    def accept(self) -> socket.socket:
+        return self._connection
 
 
 def ended(target: Path, **fields: Any) -> ApplicationView:
@@ -117,16 +157,74 @@ def test_the_files_of_a_running_application_grow_and_a_new_one_takes_the_place_o
     assert notes == []
 
 
-def test_of_an_application_elsewhere_the_newest_checkpoint_is_copied(tmp_path: Path) -> None:
-    target = file_location(str(tmp_path / "checkpoints"))
-    spec = AppSpec(
-        username="t",
-        appname="a",
-        workspace="/w",
-        script="s",
-        checkpoint=CheckpointSpec(path="model", target=target),
+def running(tmp_path: Path, known: type[KnownApplications], **fields: Any) -> KnownApplications:
+    """An application whose container runs on another machine."""
+    container = ContainerView(
+        container_id=ContainerId(APP, 1, 2),
+        role="worker",
+        role_index=0,
+        index=0,
+        phase=Phase.RUNNING,
+        log_url="http://node7:8042/logs",
     )
-    files, notes = board(tmp_path, KnownApplications(ended(tmp_path, state=State.RUNNING, outputs=()), spec))
+    view = ended(tmp_path, state=State.RUNNING, containers=(container,), outputs=())
+    return known(view, AppSpec(username="t", appname="a", workspace="/w", script="s", **fields))
+
+
+def test_the_files_of_a_container_elsewhere_come_by_a_stream_of_its_task(tmp_path: Path) -> None:
+    known = cast(
+        ReachableApplications,
+        running(tmp_path, ReachableApplications, outputs=(OutputSpec(output_path="out/put", target="hdfs:///out"),)),
+    )
+    known.home = tmp_path / "container"
+    files, notes = board(tmp_path, known)
+    assert files.refresh()
+    output = known.home / "workspace/out/put"
+    (output / "run").mkdir(parents=True)
+    (output / "run/link.tfevents").symlink_to("/etc/passwd")
+    (output / "linked").symlink_to("/etc")
+    (output / "weights").write_text("large")
+    for text in ("one", "one, two", "new"):
+        (output / "run" / EVENTS).write_text(text)
+        (output / EVENTS).write_text(f"0{text}")
+        assert files.refresh()
+        assert copies(tmp_path) == {f"run/{EVENTS}": text, EVENTS: f"0{text}"}
+    assert notes == []
+
+
+@pytest.mark.parametrize("path", ["../secrets", "/etc", "", 7, None, "linked"])
+def test_a_stream_shows_nothing_outside_of_the_workspace(tmp_path: Path, path: object) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace/linked").symlink_to("/etc")
+    left, right = socket.socketpair()
+    with left, right, pytest.raises(StreamRefused):
+        serve(cast(Stream, ContainerEnd(right, {"path": path}, PayloadPlace(directory=str(tmp_path)))))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"x\n", b"{}\n", b'[["../tfevents", 3]]\n', b'[["/tfevents", 3], [7, 7], ["a/tfevents"]]\n', b"[" * 10_000],
+)
+def test_what_a_task_says_of_its_files_is_checked(tmp_path: Path, said: bytes) -> None:
+    class Strange(ReachableApplications):
+        def _open(self, *_: object) -> socket.socket:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                theirs.sendall(said)
+            return ours
+
+    output = OutputSpec(output_path="output", target="hdfs:///out")
+    files, _ = board(tmp_path, running(tmp_path, Strange, outputs=(output,)))
+    assert files.refresh()
+    assert copies(tmp_path) == {}
+    assert not list(tmp_path.rglob("*tfevents*"))
+
+
+def test_of_an_application_that_cannot_be_reached_the_newest_checkpoint_is_copied(tmp_path: Path) -> None:
+    target = file_location(str(tmp_path / "checkpoints"))
+    output = OutputSpec(output_path="output", target="hdfs:///out")
+    checkpoint = CheckpointSpec(path="model", target=target)
+    files, notes = board(tmp_path, running(tmp_path, KnownApplications, outputs=(output,), checkpoint=checkpoint))
     assert files.refresh()
     model = tmp_path / "model"
     (model / "logs").mkdir(parents=True)
@@ -138,7 +236,7 @@ def test_of_an_application_elsewhere_the_newest_checkpoint_is_copied(tmp_path: P
             stored.store(str(model))
             assert files.refresh()
             assert copies(tmp_path) == {f"checkpoint/logs/{EVENTS}": text}
-    assert notes == []
+    assert notes == [f"{APP}: only its checkpoints are shown while it runs: its token is not here"]
 
 
 def test_more_than_the_limit_is_left_out_and_that_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 Only files are copied that TensorBoard reads, those with ``tfevents`` in their names. They come from
 
     the target of each output that is committed, or where that of a failed application is kept
-    the workspaces of containers that run on this machine
-    the newest whole checkpoint, elsewhere: an application on a cluster has nothing else on HDFS before it ends
+    the workspaces of containers that run: on this machine by their path, elsewhere by a stream of their task
+    the newest whole checkpoint, where there is no such stream, as from another machine than that of the submission
 
 Each application has a directory below `RUNS`. A copy only ever grows: TensorBoard keeps a file open and reads on. A
 file that became shorter, or has another beginning by its size alone, is another one and takes the place of the first.
@@ -13,16 +13,21 @@ file that became shorter, or has another beginning by its size alone, is another
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from dlapp.errors import DlappError, NotFound, Unreachable
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.locations import FILE, file_location, local_path
 from dlapp.messages import Phase
+from dlapp.net.streams import StreamRefused
+from dlapp.serialization import parse_json
+from dlapp.system.files import is_inside, is_plain_name
 from dlapp.system.text import human_size
+from dlapp.tensorboard import EVENTS, MOST_FILES, MOST_LINE_BYTES
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -34,11 +39,10 @@ if TYPE_CHECKING:
     from dlapp.storage.tree import TreeNode
 
 RUNS = "runs"
-EVENTS = "tfevents"
-"""What the names of event files have in them. Source: TensorBoard, io_wrapper.IsTensorFlowEventsFile."""
-MOST_FILES, MOST_BYTES = 10_000, 8 << 30
-"""Of all event files together; more are left out, and that is said."""
+MOST_BYTES = 8 << 30
+"""Of all event files together; more, or more files than `MOST_FILES`, are left out, and that is said."""
 _COPY = 1 << 20
+_STREAM_S = 60.0
 
 
 class _Source(NamedTuple):
@@ -46,14 +50,16 @@ class _Source(NamedTuple):
 
     Args:
         name: of the directory for them in that of the application; empty: that itself.
-        location: of the directory, or the place of the checkpoints.
+        location: of the directory, or the place of the checkpoints; with ``container`` a path in the workspace.
         is_checkpoint: it is that.
+        container: CONTAINER_INDEX of the container that runs elsewhere; None: there is none.
         is_growing: what is in the directory changes; what cannot be read now can be later.
     """
 
     name: str
     location: str
     is_checkpoint: bool = False
+    container: int | None = None
     is_growing: bool = False
 
 
@@ -79,6 +85,7 @@ class BoardFiles:
         self._wanted: dict[tuple[str, str], tuple[int, int]] = {}  # of what is being copied
         self._files = self._bytes = 0
         self._checkpoints: dict[str, int] = {}
+        self._without_streams: set[ApplicationId] = set()
         self._noted: set[str] = set()
 
     @property
@@ -108,12 +115,16 @@ class BoardFiles:
         for source in self._sources(one, view):
             into = os.path.join(run, source.name) if source.name else run
             try:
-                copy = self._copy_checkpoint if source.is_checkpoint else self._copy_directory
-                copy(source.location, into, hdfs)
+                if source.container is not None:
+                    self._copy_stream(one, source.container, source.location, into)
+                elif source.is_checkpoint:
+                    self._copy_checkpoint(source.location, into, hdfs)
+                else:
+                    self._copy_directory(source.location, into, hdfs)
             except NotFound:
                 continue  # there is nothing yet
             except (DlappError, OSError) as error:
-                if source.is_growing:
+                if source.is_growing and source.container is None:
                     continue
                 self._note_once(f"{one}: {error}")
                 is_read = is_read and not isinstance(error, (Unreachable, OSError))
@@ -136,17 +147,21 @@ class BoardFiles:
             if spec is not None and not found:
                 yield from self._checkpoint_sources(one, spec)
             return
-        is_here = False
+        paths = {output.name: output.output_path for output in spec.outputs}
+        if spec.tensorboard and not any(is_inside(f"/{spec.tensorboard}", f"/{path}") for path in paths.values()):
+            paths["tensorboard"] = spec.tensorboard
         for container in view.containers:
-            if container.phase is Phase.RUNNING and container.log_url.startswith(FILE):
-                is_here = True
-                workspace = os.path.join(local_path(container.log_url), "workspace")
-                part = f"{container.role}_{container.role_index}" if len(view.containers) > 1 else ""
-                for one_output in spec.outputs:
-                    name = "/".join(filter(None, (one_output.name, part)))
-                    location = file_location(os.path.join(workspace, one_output.output_path))
-                    yield _Source(name, location, is_growing=True)
-        if not is_here:
+            if container.phase is not Phase.RUNNING:
+                continue
+            part = f"{container.role}_{container.role_index}" if len(view.containers) > 1 else ""
+            for name, path in paths.items():
+                named = "/".join(filter(None, (name, part)))
+                if container.log_url.startswith(FILE):
+                    location = file_location(os.path.join(local_path(container.log_url), "workspace", path))
+                    yield _Source(named, location, is_growing=True)
+                elif one not in self._without_streams:
+                    yield _Source(named, path, container=container.index, is_growing=True)
+        if one in self._without_streams or not (paths and view.containers):
             yield from self._checkpoint_sources(one, spec)
 
     def _checkpoint_sources(self, one: ApplicationId, spec: AppSpec) -> Iterator[_Source]:
@@ -209,6 +224,42 @@ class BoardFiles:
         self._wanted[location, name] = size
         return True
 
+    def _copy_stream(self, one: ApplicationId, index: int, path: str, into: str) -> None:
+        """Copy what event files of a container that runs elsewhere have more (`dlapp.task.streams.event_files`)."""
+        try:
+            connection = self._client.stream_opener(one)(index, "event-files", {"path": path})
+        except StreamRefused:
+            return  # the directory is not there yet, or the program has ended
+        except (Denied, Unreachable) as error:
+            self._without_streams.add(one)
+            self._note_once(f"{one}: only its checkpoints are shown while it runs: {error}")
+            return
+        with connection, connection.makefile("rb") as stream:
+            connection.settimeout(_STREAM_S)
+            wanted = []
+            for name, size in _checked_sizes(stream.readline(MOST_LINE_BYTES)):
+                target = os.path.join(into, name)
+                has = os.path.getsize(target) if os.path.exists(target) else 0
+                if has != size and self._may_take(f"{one}/{index}/{path}", name, (size, 0)):
+                    wanted.append((name, has if has < size else 0, size))
+            connection.sendall(json.dumps(wanted).encode() + b"\n")
+            for name, offset, size in wanted:
+                self._receive(stream, os.path.join(into, name), offset, size)
+
+    def _receive(self, stream: BinaryIO, path: str, offset: int, size: int) -> None:
+        """Add the next bytes of a stream to a copy; with an offset of 0 they take its place."""
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        os.makedirs(self._incoming, 0o700, exist_ok=True)
+        new = os.path.join(self._incoming, "file")
+        with open(path if offset else new, "ab" if offset else "wb") as file:
+            while offset < size:
+                if not (data := stream.read(min(_COPY, size - offset))):
+                    raise Unreachable("the stream of event files ended before its end")
+                file.write(data)
+                offset += len(data)
+        if os.path.exists(new):
+            os.replace(new, path)
+
     def _copy_checkpoint(self, place: str, into: str, hdfs: HdfsPlace | None) -> None:
         from dlapp.storage.checkpoints.copies import Checkpoints
         from dlapp.storage.checkpoints.place import open_place
@@ -241,6 +292,22 @@ class BoardFiles:
         if line not in self._noted and len(self._noted) < MOST_FILES:
             self._noted.add(line)
             self._note(line)
+
+
+def _checked_sizes(line: bytes) -> Iterator[tuple[str, int]]:
+    """Return names and sizes of event files, as a task says them; what can be none is passed over.
+
+    Raises:
+        DlappError: it is not a list.
+    """
+    try:
+        found = parse_json(line)
+    except ValueError as error:
+        raise DlappError("the list of event files is not JSON") from error
+    for each in found[:MOST_FILES] if isinstance(found, list) else ():
+        match each:
+            case [str(name), int(size)] if EVENTS in name and all(map(is_plain_name, name.split("/"))) and size > 0:
+                yield name, size
 
 
 def _run_name(one: ApplicationId, view: ApplicationView) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dlapp.task.streams.stream import Stream
 
 HANDLERS = {
+    "event-files": "dlapp.task.streams.event_files",
     "exec": "dlapp.task.streams.exec",
     "port": "dlapp.task.streams.port",
 }

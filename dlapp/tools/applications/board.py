@@ -27,8 +27,8 @@ _LOOK_S = 0.2
 def main(applications: tuple[str, ...], project: str | None, port: int | None) -> None:
     """Show the event files of applications, running and finished, in one TensorBoard on this machine.
 
-    It runs until you press Ctrl-C. What running applications write comes every 10 seconds; on a cluster that is what
-    they have in their newest checkpoint, until their output is committed.
+    It runs until you press Ctrl-C. What running applications write comes every 10 seconds; of those on a cluster that
+    were submitted from another machine it is what their newest checkpoint has.
 
     ID is an application's id, a unique ending of it, or 'last' (the default).
     """

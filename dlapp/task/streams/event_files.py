@@ -1,0 +1,98 @@
+"""Streams of the kind ``event-files``: files of the workspace that TensorBoard reads, for dlapp-board.
+
+    {"path": "output"}                 a directory of the workspace
+
+The stream is a line of JSON with each file, ``[[name below the path, size], ...]``; then the command says which bytes
+it wants, a line ``[[name, offset, size], ...]``, and gets them, file after file. Links are not followed: what a program
+makes of its workspace leads nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+
+from dlapp.errors import SpecError
+from dlapp.net.streams import StreamRefused
+from dlapp.serialization import parse_json
+from dlapp.spec import check_inside_workspace
+from dlapp.system.files import closing_fd
+from dlapp.task.streams.stream import Stream
+from dlapp.tensorboard import EVENTS, MOST_FILES, MOST_LINE_BYTES
+
+_MOST_ENTRIES = 200_000
+"""Of the directory that are looked at."""
+_IDLE_S = 60.0
+_CHUNK = 1 << 20
+
+
+def serve(stream: Stream) -> None:
+    """Send what the command asks for.
+
+    Raises:
+        StreamRefused: there is no such directory.
+    """
+    path = stream.head.get("path")
+    try:
+        if not isinstance(path, str):
+            raise SpecError("path", "is not text")
+        check_inside_workspace("path", path)
+        top = _open_directory(os.path.join(stream.place.directory, "workspace"), path)
+    except SpecError as error:
+        raise StreamRefused(str(error)) from error
+    except OSError as error:
+        raise StreamRefused(f"{path} of the workspace cannot be read: {error.strerror}") from error
+    with closing_fd(top), stream.accept() as connection:
+        connection.settimeout(_IDLE_S)
+        sizes = _event_files(top)
+        connection.sendall(json.dumps(list(sizes.items())).encode() + b"\n")
+        with connection.makefile("rb") as asked:
+            wanted = parse_json(asked.readline(MOST_LINE_BYTES) or b"[]")
+        for one in wanted if isinstance(wanted, list) else ():
+            match one:
+                case [str(name), int(offset), int(size)] if 0 <= offset <= size <= sizes.get(name, -1):
+                    _send(connection, top, name, offset, size)
+                case _:
+                    return
+
+
+def _open_directory(root: str | int, path: str) -> int:
+    """Open a directory below another one, without a link on the way."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.dup(root) if isinstance(root, int) else os.open(root, flags)
+    for name in os.path.normpath(path).split("/"):
+        with closing_fd(fd):
+            fd = os.open(name, flags, dir_fd=fd)
+    return fd
+
+
+def _event_files(top: int) -> dict[str, int]:
+    """Return name -> size of the event files of a directory and all below it."""
+    found: dict[str, int] = {}
+    seen = 0
+    for directory, _, names, fd in os.fwalk(".", dir_fd=top):
+        seen += len(names) + 1
+        if seen > _MOST_ENTRIES:
+            break
+        for name in names:
+            if EVENTS in name and len(found) < MOST_FILES:
+                try:
+                    status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    found[os.path.normpath(os.path.join(directory, name))] = status.st_size
+    return found
+
+
+def _send(connection: socket.socket, top: int, name: str, offset: int, size: int) -> None:
+    above, _, last = name.rpartition("/")
+    fd = _open_directory(top, above or ".")
+    with closing_fd(fd):
+        file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+    with closing_fd(file):
+        while offset < size and (data := os.pread(file, min(_CHUNK, size - offset), offset)):
+            connection.sendall(data)
+            offset += len(data)
