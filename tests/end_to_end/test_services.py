@@ -62,6 +62,7 @@ def get(url: str) -> str:
         return str(answer.read().decode())
 
 
+@on_yarn_when_full
 def test_a_service_is_started_again_and_ends_with_its_application(engine: Engine, tmp_path: Path) -> None:
     file = file_of(
         tmp_path,
@@ -86,7 +87,8 @@ def test_a_service_is_started_again_and_ends_with_its_application(engine: Engine
         get(url)
 
 
-@on_yarn_when_full
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
 def test_an_application_of_services_ends_when_nobody_is_connected(engine: Engine, tmp_path: Path) -> None:
     file = file_of(tmp_path, f"kind=service\n{API}memory=64\ngcores=0\nmax_idle=1s\n")
     end = ended(launch(file), END_S)
@@ -94,7 +96,7 @@ def test_an_application_of_services_ends_when_nobody_is_connected(engine: Engine
     assert end["diagnostics"] == "nobody was connected for 1 s (max_idle)"
 
 
-@on_yarn_when_full
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
 def test_without_tensorboard_a_program_runs_and_the_status_says_why_there_is_none(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def predict(url: str, body: bytes) -> dict[str, object]:
         return dict(json.loads(answer.read()))
 
 
+@pytest.mark.slow
 def test_it_answers_until_it_is_ended(tmp_path: Path, state_dir: Path) -> None:
     assert state_dir
     shutil.copytree(EXAMPLE, tmp_path / "serve")
