@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.system.processes.proc import command_line
 from tests.applications import BIN, Done, ended, launch, processes, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import IMAGE, Dockerd
@@ -33,10 +34,10 @@ def launched(file: Path) -> str:
     return application
 
 
-def commands_with(marker: str, state_dir: Path) -> list[str]:
-    """Return the processes of a command in a container, but for those that pass its bytes on."""
-    found = [one.command for one in processes(state_dir) if one.role == "payload"]
-    return [one for one in found if marker in one and "dlapp-exec" not in one.split(" ")[1]]
+def sleepers(marker: str) -> list[int]:
+    """Return the processes that have a number as an argument of their own."""
+    found = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return [pid for pid in found if marker.encode() in command_line(pid)]
 
 
 def test_a_command_is_as_the_program_and_ends_with_its_client_or_its_container(tmp_path: Path, state_dir: Path) -> None:
@@ -58,7 +59,7 @@ def test_a_command_is_as_the_program_and_ends_with_its_client_or_its_container(t
         assert client.stdout is not None
         assert client.stdout.readline() == b"begun\n"
         client.kill()
-    wait_for("the command ends with its client", lambda: not commands_with(marker, state_dir), 120.0)
+    wait_for("the command ends with its client", lambda: not sleepers(marker), 120.0)
     assert running(application)
 
     with Terminal("dlapp-exec", "-it", application, "--", "sh", "-c", f"echo begun; sleep {marker}") as terminal:
@@ -66,7 +67,7 @@ def test_a_command_is_as_the_program_and_ends_with_its_client_or_its_container(t
         assert run("dlapp-kill", application).code == 0
         terminal.expect("ended, and the command with it")
         assert terminal.wait() == 137
-    assert commands_with(marker, state_dir) == []
+    assert sleepers(marker) == []
     refused = exec_(application, "--", "true")
     assert (refused.code, refused.out) == (3, "")
     assert refused.err.startswith(f"Error: {application} ")
@@ -107,9 +108,9 @@ def test_what_cannot_be_run_is_refused_with_a_line(tmp_path: Path) -> None:
     run("dlapp-kill", application)
 
 
-@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.slow
 def test_a_command_in_docker_is_as_the_program_and_nothing_of_it_is_left(
-    dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soft: bool
+    dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
     monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_NETWORK", "none")
@@ -130,16 +131,45 @@ def test_a_command_in_docker_is_as_the_program_and_nothing_of_it_is_left(
         assert client.stdout is not None
         assert client.stdout.readline() == b"begun\n"
         client.send_signal(signal.SIGKILL)
-    wait_for("the command ends with its client", lambda: marker not in exec_(application, "--", "ps").out, 120.0)
+    wait_for("the command ends with its client", lambda: not sleepers(marker), 120.0)
 
     with Terminal("dlapp-exec", "-it", application, "--", "sh", "-i") as terminal:
         terminal.expect("[#$] ")
         terminal.type("trap '' TERM HUP; echo $((40 + 2)) still\n")
         terminal.expect("42 still")
-        assert run("dlapp-softkill" if soft else "dlapp-kill", application).code == 0
+        assert run("dlapp-softkill", application).code == 0  # which the shell ignores
         assert terminal.wait() != 0
     assert ended(application)["state"] in ("FINISHED", "KILLED")
     wait_for("the container is removed", lambda: not dockerd.containers("label=dlapp.container"), 120.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("killed", "image"), [("am", ""), ("task", ""), pytest.param("task", IMAGE, marks=pytest.mark.docker)]
+)
+def test_a_command_ends_when_the_applicationmaster_or_the_task_is_killed(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    state_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    killed: str,
+    image: str,
+) -> None:
+    if image:
+        monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", request.getfixturevalue("dockerd").host)
+        monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_NETWORK", "none")
+    application = launched(properties(tmp_path, WAITS, application={"docker_image": image} if image else {}))
+    marker = f"{6_000_000 + os.getpid()}"
+    script = f"echo begun; trap '' HUP TERM; sleep {marker}; :"
+    with Terminal("dlapp-exec", "-it", application, "--", "sh", "-c", script) as terminal:
+        terminal.expect("^begun")
+        os.kill(min(one.pid for one in processes(state_dir) if one.role == killed), signal.SIGKILL)
+        assert terminal.wait(120.0) in (1, 137)
+    wait_for("the command is ended", lambda: not sleepers(marker), 120.0)
+    if killed == "am":
+        wait_for("the next one answers", lambda: exec_(application, "--", "echo", "again").out == "again\n", 120.0)
+    run("dlapp-kill", application)
+    wait_for("nothing of it is left", lambda: all(one.role == "runner" for one in processes(state_dir)), 120.0)
 
 
 @on_yarn_when_full

@@ -22,11 +22,13 @@ from dlapp.net.exec_frames import ExecEnd, ExecRequest
 from dlapp.runtime.container_factory import EXEC
 from dlapp.runtime.exec.lifelines import END
 from dlapp.runtime.lifeline import Lifeline
+from dlapp.system.clock import backoff_s
 
 NO_ANSWER = 125
 """Exit code where Docker does not say how a command ended; Docker's own programs use it for that."""
 _END_S = 5.0
-_LOOK_EVERY_S = 0.02
+_LOOK_AGAIN_S = 0.002, 0.1
+"""Between two looks for the exit code, which Docker knows some milliseconds after the end of the output."""
 _READ_BYTES = 1 << 16
 _HEAD_BYTES = 8
 _KINDS = {1: frames.OUTPUT, 2: frames.ERROR}
@@ -200,7 +202,7 @@ class DockerTarget:
 
     def _wait_for_end(self) -> ExecEnd:
         deadline, why = time.monotonic() + _END_S, "it still runs"
-        while True:
+        for pause_s in backoff_s(*_LOOK_AGAIN_S):
             try:
                 about = self._docker.inspect_exec(self._exec_id)
                 if not about.get("Running") and isinstance(code := about.get("ExitCode"), int):
@@ -212,7 +214,8 @@ class DockerTarget:
                 why = str(error)
             if time.monotonic() > deadline:
                 return ExecEnd(NO_ANSWER, f"Docker does not say how the command ended: {why}")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(pause_s)
+        raise AssertionError
 
     def end(self) -> None:
         """See `ExecTarget.end`."""
