@@ -1,9 +1,9 @@
 """Relay of a stream: what two connected sockets send is copied from each to the other.
 
-`copy_both` serves both directions from one thread, with one buffer. What one side does not take is kept, and no more is
-read for it, so a slow reader slows its sender, and a stream takes at most `CHUNK_BYTES` for each direction beside the
-kernel's buffers. The end of one direction is passed on and leaves the other one open. If one side breaks, the other one
-is reset: a stream that was cut off must not look like one that has ended.
+`copy_both` serves both directions from one thread. What one side does not take is kept, and no more is read for it, so
+a slow reader slows its sender, and a stream takes at most `CHUNK_BYTES` for each direction beside the kernel's buffers.
+The end of one direction is passed on and leaves the other one open. If one side breaks, the other one is reset: a
+stream that was cut off must not look like one that has ended.
 
 `main` is the process that does this for an ApplicationMaster, so that its server and its loop wait for no copy. It gets
 each pair of sockets over its channel (`dlapp.system.processes.helper`), and says when one is over. If the channel is
@@ -27,7 +27,7 @@ _KEEP_IDLE_S, _KEEP_EVERY_S, _KEEP_TRIES = 60, 15, 4
 _RESET = struct.pack("ii", 1, 0)
 """struct linger: close sends a reset. Source: socket(7)."""
 _READS_IN_TURN = 16
-"""Before the other direction gets its turn; each saves a look for what is ready."""
+"""Of one direction, before the other one gets its turn; each saves a look at what is ready."""
 _UNWATCHED = -1
 PAIR, OVER = b"p", b"o"
 """On the channel of the process: a pair of sockets comes with this message; a stream is over."""
@@ -54,49 +54,32 @@ class _Direction:
 
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self.source, self.sink = source, sink
-        self.pending = memoryview(b"")
-        self._has_ended = self.is_over = False
+        self._buffer = memoryview(bytearray(CHUNK_BYTES))  # the kernel gives memory for what is used of it
+        self.pending = self._buffer[:0]
+        self.is_over = False
 
     @property
     def reads(self) -> bool:
         """True if more is to be read now."""
-        return not self.pending and not self._has_ended
+        return not self.pending and not self.is_over
 
-    def read(self, buffer: memoryview) -> None:
-        """Read what is there, some times in turn, and send it as far as the sink takes it.
+    def pump(self) -> None:
+        """Send and read by turns, as far as the sink takes it and the source has it.
 
         Raises:
             OSError: a side has broken.
         """
-        for _ in range(_READS_IN_TURN):
-            try:
-                count = self.source.recv_into(buffer)
-            except BlockingIOError:
-                return
-            if not count:
-                self._has_ended = True
-                self._end()
-                return
-            try:
-                sent = self.sink.send(buffer[:count])
-            except BlockingIOError:
-                sent = 0
-            if sent < count:
-                self.pending = memoryview(bytes(buffer[sent:count]))
-                return
-
-    def write(self) -> None:
-        """Send what is kept, as far as the sink takes it. Raises OSError if it has broken."""
         with contextlib.suppress(BlockingIOError):
-            self.pending = self.pending[self.sink.send(self.pending) :]
-        if not self.pending:
-            self.pending = memoryview(b"")
-            if self._has_ended:
-                self._end()
-
-    def _end(self) -> None:
-        self.is_over = True
-        self.sink.shutdown(socket.SHUT_WR)
+            for _ in range(_READS_IN_TURN):
+                if self.pending:
+                    self.pending = self.pending[self.sink.send(self.pending) :]
+                    if self.pending:
+                        return
+                if not (count := self.source.recv_into(self._buffer)):
+                    self.is_over = True
+                    self.sink.shutdown(socket.SHUT_WR)
+                    return
+                self.pending = self._buffer[:count]
 
 
 def copy_both(left: socket.socket, right: socket.socket, *, idle_s: float = IDLE_S) -> None:
@@ -126,7 +109,6 @@ def _copy(left: socket.socket, right: socket.socket, idle_s: float) -> bool:
     """Copy until both directions have ended. Return False if the stream was idle for too long; raises OSError."""
     there, back = _Direction(left, right), _Direction(right, left)
     reading, writing = {left.fileno(): there, right.fileno(): back}, {right.fileno(): there, left.fileno(): back}
-    buffer = memoryview(bytearray(CHUNK_BYTES))
     poll, watched = select.poll(), dict.fromkeys(reading, 0)
     for fd in reading:
         poll.register(fd, 0)  # an error is always reported
@@ -146,9 +128,9 @@ def _copy(left: socket.socket, right: socket.socket, idle_s: float) -> bool:
             if event & (select.POLLERR | select.POLLNVAL):
                 return False
             if event & select.POLLOUT:
-                writing[fd].write()
+                writing[fd].pump()
             if event & select.POLLIN or (event & select.POLLHUP and reading[fd].reads):
-                reading[fd].read(buffer)
+                reading[fd].pump()
             elif event & select.POLLHUP and not watched[fd]:
                 # Both directions of this socket have ended, and what was read of it is still to be sent. Until then
                 # that would be reported again and again.
