@@ -51,7 +51,7 @@ def trials_to_take(
             raise
         for view in read_results(former.results).trials if former.results else ():
             if view.state in _TAKEN and view.number not in found:
-                sources = _sources(view, former, outputs, app_dir.hdfs)
+                sources = _sources(view, former, outputs, ApplicationId.from_text(before), app_dir.hdfs)
                 if sources and sources == tuple(_own_place(one, view.number) for one in outputs):
                     found[view.number] = FormerTrial(view=view, is_committed=True)
                 elif sources is not None:
@@ -63,15 +63,36 @@ def trials_to_take(
 
 
 def _sources(
-    view: TrialView, former: FormerSweep, outputs: tuple[OutputSpec, ...], hdfs: HdfsPlace | None
+    view: TrialView,
+    former: FormerSweep,
+    outputs: tuple[OutputSpec, ...],
+    before: ApplicationId,
+    hdfs: HdfsPlace | None,
 ) -> tuple[str, ...] | None:
-    """Return where the outputs of a trial are; None: one is not there."""
-    places = {one.name: one.target if one.committed or view.is_committed else one.partial for one in former.outputs}
+    """Return where the outputs of a trial are; None: one is not there.
+
+    Args:
+        view: of the trial.
+        former: the sweep that stored them.
+        outputs: of the new application.
+        before: that sweep's application.
+        hdfs: the HDFS that is configured, if one is.
+    """
+    targets = {one.name: one for one in former.outputs}
     found = []
     for output in outputs:
-        if not (place := places.get(output.name)):
+        if (one := targets.get(output.name)) is None:
             return None
-        source = f"{place.rstrip('/')}/{view.number}"
+        source = trial_target(one.target, view.number)
+        if not (one.committed or view.is_committed):
+            # Its ApplicationMaster may have died after it committed the trial, and before that was on record.
+            files = open_output(source, hdfs)
+            if output.by_trial and files.output_commit(source, str(before)).is_surely_committed():
+                found.append(source)
+                continue
+            if one.partial is None:
+                return None
+            source = f"{one.partial.rstrip('/')}/{view.number}"
         if not open_output(source, hdfs).exists(source):
             return None
         found.append(source)

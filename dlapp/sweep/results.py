@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from dlapp.sweep.spec import MAX_PARAMETERS, MAX_TRIALS, Goal, SweepSpec
+from dlapp.sweep.spec import MAX_PARAMETERS, MAX_TRIALS, Goal, Sampler, SweepSpec
+from dlapp.sweep.trial import trial_of
 from dlapp.value import Value, field
 
 MAX_CURVE_POINTS = 32
@@ -179,6 +180,63 @@ def trial_line(trial: TrialView, parameters: Iterable[str]) -> str:
 def committed_line(line: str) -> str:
     """Return the line of a trial whose output has been committed by itself since it was written."""
     return f"{line.removesuffix(_PRUNED)},true,true]" if line.endswith(_PRUNED) else f"{line[:-1]},true]"
+
+
+def with_ends(text: str, sweep: SweepSpec, records: Iterable[Mapping[str, Any]]) -> str:
+    """Return results with the ends of trials that are on record: what wrote them may have died before it wrote these.
+
+    Args:
+        text: of the file; empty: there is none.
+        sweep: whose results they are.
+        records: of the journal, of any kind and in any order.
+    """
+    try:
+        known = read_results(text).trials
+    except ValueError:
+        known, text = (), ""
+    head, _, rest = text.partition("\n")
+    lines = {json.loads(line)[0]: line for line in rest.split("\n")[:-1]}
+    committed = {one.number for one in known if one.is_committed}
+    for record in records:
+        try:
+            if record["kind"] == "trial_end":
+                trial = _ended(record, sweep)
+                lines[trial.number] = trial_line(trial, sweep.parameters)
+            elif record["kind"] == "trial_committed":
+                committed.add(int(record["number"]))
+        except (LookupError, TypeError, ValueError, OverflowError):
+            continue  # it ended because the application did; or the record is damaged
+    for number in committed & lines.keys():
+        row = json.loads(lines[number])
+        if len(row) < 14 or row[13] is not True:
+            lines[number] = committed_line(lines[number])
+    return "\n".join((head or head_line(sweep), *(lines[number] for number in sorted(lines)), ""))
+
+
+def _ended(record: Mapping[str, Any], sweep: SweepSpec) -> TrialView:
+    number, state, stop = int(record["number"]), TrialState(record["state"]), str(record.get("stop", ""))
+    if not 0 <= number < sweep.trials:
+        raise ValueError("there is no such trial")
+    points = tuple((float(int(step)), finite_number(value)) for step, value in record.get("points", ()))
+    code, index = record.get("exit_code"), record.get("index")
+    parameters = record.get("parameters") if sweep.sampler is Sampler.OPTUNA else trial_of(sweep, number).parameters
+    return TrialView(
+        number=number,
+        state=state,
+        parameters={str(name): str(value) for name, value in (parameters or {}).items()},
+        tries=int(record["try"]),
+        metric=points[-1][1] if points else None,
+        step=int(points[-1][0]) if points else None,
+        reports=int(record.get("reports", 0)),
+        ran_s=finite_number(record["ran_s"]),
+        container=None if index is None else int(index),
+        exit_code=None if code is None else int(code),
+        why=stop or str(record.get("message", "")),
+        curve=thinned(points),
+        container_id=str(record["in"]),
+        is_committed=record.get("committed", False) is True,
+        is_pruned=state is TrialState.STOPPED and bool(stop),
+    )
 
 
 def read_results(text: str, *, curves: bool = True) -> SweepResults:

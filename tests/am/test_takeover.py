@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from dlapp.errors import NotFound
 from dlapp.ids import ApplicationId
 from dlapp.report import OutputView
 from dlapp.spec import OutputSpec
+from dlapp.storage.commit.written import mark_written
 from dlapp.sweep.results import TrialState, TrialView, trial_line
 
 APP = ApplicationId(1_700_000_000_000, 9)
@@ -98,6 +100,20 @@ def test_what_the_last_one_did_not_copy_comes_from_the_one_before(target: Path, 
         1: f"file://{second}/1",
         4: f"file://{second}/4",
     }
+
+
+def test_a_trial_that_was_committed_before_that_was_on_record_stays_as_it_is(target: Path) -> None:
+    made(target, 0, 1, 2)
+    for number, before in ((0, 2), (1, 1)):
+        fd = os.open(target / str(number), os.O_RDONLY)
+        mark_written(fd, id_of(before), str(target / str(number)))
+        os.close(fd)
+    one = OutputView(name="", target=f"file://{target}")
+    text = results(n0=TrialState.DONE, n1=TrialState.DONE, n2=TrialState.DONE)
+    applications = Applications(a2=FormerSweep(text, (one,), ""))
+    by_trial = OutputSpec(output_path="output", target=f"file://{target}", by_trial=True)
+    found = trials_to_take(id_of(2), cast(Any, applications), (by_trial,), APP).trials
+    assert [(each.view.number, each.is_committed, each.outputs) for each in found] == [(0, True, ())]
 
 
 def test_of_a_kill_no_output_is_left_and_all_runs_again(target: Path) -> None:

@@ -196,10 +196,13 @@ class _Place:
             raise Problem(f"{name}: {len(there)} outputs of {self.trials}: missing {wanted - there}")
 
     def keep(self) -> str:
-        """Copy the state directory to where it can be looked at; return where."""
+        """Copy the state directory, or the logs of all containers, to where they can be looked at; return where."""
         kept = tempfile.mkdtemp(prefix="dlapp-soak-kept-")
-        state = self.root / "state" if self._hadoop is None else self._hadoop.directory
-        shutil.copytree(state, f"{kept}/state", ignore_dangling_symlinks=True)
+        if self._hadoop is None:
+            shutil.copytree(self.root / "state", f"{kept}/state", ignore_dangling_symlinks=True)
+        else:
+            for one in self._hadoop.directory.glob("logs-*"):
+                shutil.copytree(one, f"{kept}/{one.name}", ignore_dangling_symlinks=True)
         return kept
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from dlapp.sweep.results import (
     read_results,
     thinned,
     trial_line,
+    with_ends,
 )
 from dlapp.sweep.spec import MAX_RESULTS_BYTES, MAX_TRIALS, Goal, GridParameter, Sampler, SweepSpec
 from dlapp.value import replace
@@ -115,6 +116,48 @@ def test_the_line_of_a_trial_that_is_committed_later_is_that_of_one_that_is_comm
     trial = TrialView(number=3, state=STATES.STOPPED, is_pruned=is_pruned, why=",false,true]")
     line = trial_line(trial, SWEEP.parameters)
     assert committed_line(line) == trial_line(replace(trial, is_committed=True), SWEEP.parameters)
+
+
+def end_of(number: int, **fields: object) -> dict[str, object]:
+    ended = {
+        "kind": "trial_end",
+        "t": 9,
+        "number": number,
+        "try": 2,
+        "state": "done",
+        "ran_s": 1.5,
+        "in": "c",
+        "index": 1,
+    }
+    return ended | {"points": [[3, 0.5]], "reports": 4, "exit_code": 0} | fields
+
+
+def test_ends_that_are_on_record_are_among_the_results_that_were_written_before() -> None:
+    running = one(1, STATES.RUNNING, 0.1)
+    done = TrialView(number=0, state=STATES.DONE, parameters={"lr": "1", "n": "a"}, metric=0.25, step=2)
+    lines = [head_line(SWEEP), *(trial_line(each, SWEEP.parameters) for each in (done, running))]
+    records = [
+        end_of(1),
+        end_of(4, state="stopped", stop="stopped early at step 3", committed=True),
+        end_of(2, state="killed"),
+        end_of(6),
+        end_of(3, ran_s=float("nan")),
+        {"kind": "trial_committed", "number": 0},
+        {"kind": "trial_committed", "number": 5},
+        {"kind": "other"},
+        ["no object"],
+    ]
+    text = with_ends("\n".join((*lines, "")), SWEEP, records)  # type: ignore[arg-type]
+    found = {each.number: each for each in read_results(text).trials}
+    assert found[0] == replace(done, is_committed=True)
+    assert (found[1].state, found[1].parameters, found[1].tries) == (STATES.DONE, {"lr": "1", "n": "b"}, 2)
+    assert (found[1].metric, found[1].step, found[1].container, found[1].container_id) == (0.5, 3, 1, "c")
+    assert (found[4].is_committed, found[4].is_pruned, found[4].why) == (True, True, "stopped early at step 3")
+    assert sorted(found) == [0, 1, 4]
+    assert with_ends(text, SWEEP, records) == text  # type: ignore[arg-type]
+    alone = read_results(with_ends("", SWEEP, records))  # type: ignore[arg-type]
+    assert [each.number for each in alone.trials] == [1, 4]
+    assert read_results(with_ends("damaged", SWEEP, records)) == alone  # type: ignore[arg-type]
 
 
 def test_a_later_format_with_more_in_it_is_read() -> None:

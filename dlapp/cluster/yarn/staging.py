@@ -31,6 +31,8 @@ KILL, SOFT_KILL, RELEASE = "kill.json", "softkill.json", "release.json"
 COMMIT = "commit.json"
 USAGE = "usage.json"
 TRIALS = "trials.jsonl"
+JOURNAL_PREFIX = "journal-"
+"""Of the files of the journal; see `dlapp.am.application_dir.hdfs_journal`."""
 HISTORY_SUFFIX, USAGE_SUFFIX, TRIALS_SUFFIX = ".json", ".usage", ".trials"
 MAX_REQUEST_BYTES = 4096
 """Of a file that asks for an end or a release, and of that with the ApplicationMaster's address: two short fields."""

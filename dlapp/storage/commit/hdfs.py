@@ -149,6 +149,13 @@ class HdfsCommit:
             return None
         return self._finish(plan, step)
 
+    def is_surely_committed(self) -> bool:
+        """Return whether the target is this application's output, by its attribute."""
+        try:
+            return self._web.attribute(self.target, ATTRIBUTE) == attribute_value(self._app, self.target)
+        except (NotFound, Denied, HdfsRefused):
+            return False
+
     def finish_interrupted(self) -> bool:
         """Finish a commit that has a marker; whether there was one."""
         plan = self._plan()

@@ -149,6 +149,11 @@ class LocalCommit:
                 step("marker")
                 return _finish(at, plan, step)
 
+    def is_surely_committed(self) -> bool:
+        """Return whether the target is this application's output, by its attribute."""
+        with self._beside() as at:
+            return at is not None and _attribute(at) == attribute_value(self._app, self._path)
+
     def finish_interrupted(self) -> bool:
         """Finish a commit that has a marker, unless another process is at it; whether there was one."""
         found = False
@@ -503,11 +508,15 @@ def _is_committed(at: _Beside) -> bool:
 
     One without an attribute counts: a file system may have none, or no room for it when the output was committed.
     """
+    found = _attribute(at)
+    return _exists(at.name, at.fd) if found is None else found == attribute_value(at.app, at.path(at.name))
+
+
+def _attribute(at: _Beside) -> bytes | None:
     try:
-        found = os.getxattr(f"/proc/self/fd/{at.fd}/{at.name}", ATTRIBUTE, follow_symlinks=False)
+        return os.getxattr(f"/proc/self/fd/{at.fd}/{at.name}", ATTRIBUTE, follow_symlinks=False)
     except OSError:
-        return _exists(at.name, at.fd)
-    return found == attribute_value(at.app, at.path(at.name))
+        return None
 
 
 def _is_marked(at: _Beside, dir_fd: int, name: str) -> bool:

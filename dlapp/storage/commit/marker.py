@@ -82,6 +82,9 @@ class OutputCommit(Protocol):
             step: told the name of each step before it is taken.
         """
 
+    def is_surely_committed(self) -> bool:
+        """Return whether the target is this application's output, by its attribute."""
+
     def finish_interrupted(self) -> bool:
         """Finish a commit that has a marker, unless another process is at it; whether there was one."""
 

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dlapp.cluster.yarn.staging import (
     COMMIT,
     HISTORY_SUFFIX,
+    JOURNAL_PREFIX,
     KILL,
     MAX_CLAIM_BYTES,
+    MAX_GROUP_BYTES,
     MAX_HISTORY_BYTES,
     MAX_SUBMISSION_BYTES,
     MAX_VIEW_BYTES,
@@ -137,9 +139,8 @@ def _settled(
             with contextlib.suppress(NotFound):
                 usage = files.read(f"{staging}/{USAGE}", max_bytes=MAX_USAGE_BYTES)
                 files.write(places.usage(application_id), usage, 0o600, once=True)
-            with contextlib.suppress(NotFound):
-                trials = files.read(f"{staging}/{TRIALS}", max_bytes=MAX_RESULTS_BYTES)
-                files.write(places.trials(application_id), trials, 0o600, once=True)
+            if (sweep := told["submission"].get("spec", {}).get("sweep")) is not None:
+                files.write(places.trials(application_id), _trials(files, staging, sweep), 0o600, once=True)
             # The ApplicationMaster may be just doing the same: its words are the later ones.
             finished_ms = clock.now_ms() - int(ended.ago_s * 1000)
             kept = {"view": None, "state": ended.state.value, "finished_ms": finished_ms, **told}
@@ -156,6 +157,23 @@ def _settled(
                 said = COMMITTED
     files.remove(staging)
     return said
+
+
+def _trials(files: StagingFiles, staging: str, sweep: Any) -> bytes:
+    """Return the results of a sweep whose ApplicationMaster died, with the ends that only its journal has."""
+    from dlapp.sweep.results import with_ends
+    from dlapp.sweep.spec import SweepSpec
+
+    text, records = "", []
+    with contextlib.suppress(NotFound):
+        text = files.read(f"{staging}/{TRIALS}", max_bytes=MAX_RESULTS_BYTES).decode(errors="replace")
+    for name in files.names(staging):
+        if name.startswith(JOURNAL_PREFIX):
+            with contextlib.suppress(NotFound):  # another file has its lines by now
+                for line in files.read(f"{staging}/{name}", max_bytes=MAX_GROUP_BYTES).splitlines():
+                    with contextlib.suppress(ValueError):
+                        records += [parse_json(line)] if b'"trial' in line else []
+    return with_ends(text, from_json(SweepSpec, sweep), records).encode()
 
 
 def _settle_outputs(

@@ -23,9 +23,12 @@ from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import CommitClaim, OutputView, State
+from dlapp.serialization import to_json
 from dlapp.spec import OutputSpec
 from dlapp.storage.commit import CommitRefused
 from dlapp.storage.settlement import ApplicationOutputs
+from dlapp.sweep.results import TrialState, TrialView, head_line, read_results, trial_line
+from dlapp.sweep.spec import GridParameter, Sampler, SweepSpec
 from dlapp.system import clock
 from dlapp.system.retention import Retention
 
@@ -372,3 +375,22 @@ def test_archives_of_this_machine_go_likewise_but_not_one_just_made(tmp_path: Pa
     clean_up_cache(str(tmp_path), Retention(30 * 86_400, 100))
     assert os.listdir(tmp_path) == ["new"]
     clean_up_cache(str(tmp_path / "nowhere"), Retention(1, 1))
+
+
+def test_the_results_of_a_sweep_have_the_ends_that_only_its_journal_has(files: Memory) -> None:
+    sweep = SweepSpec(sampler=Sampler.GRID, trials=3, grid=(GridParameter("X", ("a", "b", "c")),))
+    staging = PLACES.staging(APP)
+    files.put(f"{staging}/submission.json", text={"spec": {"sweep": to_json(sweep)}})
+    running = TrialView(number=1, state=TrialState.RUNNING, tries=1)
+    text = "\n".join((head_line(sweep), trial_line(running, ["X"]), ""))
+    files.files[f"{staging}/trials.jsonl"] = text.encode(), NOW_MS
+    end = {"kind": "trial_end", "t": 5, "try": 1, "state": "done", "ran_s": 1.0, "in": "c"}
+    for name, number in (("journal-1-000000.jsonl", 1), ("journal-2-000000-000031.jsonl", 2)):
+        lines = f'{json.dumps(end | {"number": number})}\n{{"kind": "trial_end", "nu'
+        files.files[f"{staging}/{name}"] = lines.encode(), NOW_MS
+    assert settled(files, state=State.FAILED) == NOTHING_KEPT
+    kept = read_results(files.read(PLACES.trials(APP), max_bytes=1 << 20).decode())
+    assert [(one.number, one.state, one.parameters) for one in kept.trials] == [
+        (1, TrialState.DONE, {"X": "b"}),
+        (2, TrialState.DONE, {"X": "c"}),
+    ]
