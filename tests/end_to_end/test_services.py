@@ -12,6 +12,7 @@ from tests.applications import ended, launch, run, status, wait_for
 from tests.end_to_end.test_applications import END_S
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import IMAGE, Dockerd
+from tests.services.containers.host_images import PYTHON_IMAGE, import_python_image
 
 SERVER = """\
 import http.server, os, sys
@@ -127,3 +128,63 @@ def test_in_docker_a_service_is_in_the_network_of_the_host_and_a_soft_kill_ends_
     end = ended(application, END_S)
     assert (end["state"], end["final_status"], end["cause"]) == ("FINISHED", "KILLED", "soft-killed")
     assert dockerd.containers() == []
+
+
+STANDS_IN = """\
+import os, socket, sys
+
+
+def run_main():
+    given = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:])
+    with socket.create_server((given["host"], int(given["port"]))) as server:
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                path = connection.recv(65536).split()[1].decode()
+                is_right = path == given["path_prefix"] + "/"
+                try:
+                    open(given["logdir"] + "/new", "w").close()
+                    found = "can be written"
+                except OSError:
+                    found = " ".join(sorted(os.listdir(given["logdir"])))
+                status = "200 OK" if is_right else "404 Not Found"
+                connection.sendall(("HTTP/1.0 %s\\r\\n\\r\\n%s" % (status, found)).encode())
+"""
+"""In the place of TensorBoard, which the image does not have: it shows what it sees of the directory."""
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_in_docker_tensorboard_is_a_container_that_reads_the_workspace_and_ends_with_the_program(
+    engine: Engine, tmp_path: Path, dockerd: Dockerd
+) -> None:
+    import_python_image(dockerd)
+    file = file_of(
+        tmp_path,
+        f"user_shell_script=work.sh\ndocker_image={PYTHON_IMAGE}\nnetwork=none\ntensorboard=true\n"
+        "env.PYTHONPATH=/workspace/watched/lib\n[resources]\nmemory=64\ngcores=0\n"
+        f"[to_hdfs]\noutput_path=out\nhdfs={engine.root}/out\n",
+        work="mkdir out; touch out/one; while [ ! -e out/finish ]; do sleep 0.1; done; rm out/finish\n",
+    )
+    (tmp_path / "w/lib/tensorboard").mkdir(parents=True)
+    (tmp_path / "w/lib/tensorboard/__init__.py").touch()
+    (tmp_path / "w/lib/tensorboard/main.py").write_text(STANDS_IN)
+    application = launch(file, DLAPP_RUNTIME_DOCKER_HOST=dockerd.host)
+
+    def look() -> str:
+        links = status(application)["links"]
+        assert not links or not links[0]["problem"], links
+        return str(links[0]["url"]) if links else ""
+
+    url = wait_for("its address", look, END_S)
+    assert get(url) == "one"
+    assert len(dockerd.containers()) == 2
+    (name,) = dockerd.docker("ps", "--format", "{{.Names}}", "--filter", "name=board").stdout.decode().split()
+    assert name.endswith(".board")
+    home = str(status(application)["containers"][0]["log_url"]).removeprefix("file://")
+    Path(home, "workspace/out/finish").touch()
+    end = ended(application, END_S)
+    assert (end["final_status"], engine.tree("out")) == ("SUCCEEDED", {"one": ""})
+    assert dockerd.containers() == []
+    assert run("dlapp-logs", "--own", application).out.count("TensorBoard") == 0
