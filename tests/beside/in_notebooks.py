@@ -13,10 +13,9 @@ import pytest
 from tests.applications import BIN, ended, properties, run
 from tests.end_to_end.test_notebooks import answer, opened
 from tests.engines import Engine
-from tests.services.browser import ANSWER_S, Browser, browser
+from tests.services.browser import ANSWER_S, Browser
 
 pytest.importorskip("jupyterlab")
-__all__ = ["browser"]
 
 CODE = 'import os\nopen("result", "w").write("of a kernel")\nprint("sum", 6 * 7)'
 NOTEBOOK = {
@@ -47,9 +46,10 @@ def wait_in_page(page: Browser, what: str, expression: str) -> None:
 
 
 def test_a_kernel_executes_a_cell_in_a_browser_and_what_it_wrote_comes_back(
-    engine: Engine, file: Path, tmp_path: Path, browser: Browser
+    engine: Engine, file: Path, tmp_path: Path
 ) -> None:
-    with opened(file) as (program, url, token):
+    # A browser of its own: the page of another notebook asks before it is left.
+    with opened(file) as (program, url, token), Browser() as browser:
         assert answer(url, token) == 200
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(f"{url}/api/contents", timeout=120)
