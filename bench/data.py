@@ -28,7 +28,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -82,6 +81,17 @@ plan = plan_fetch([there], here, hdfs=place)
 cache = None if how == "fetch" else InputCache(CachePlace(directory, 1 << 40, 86400.0))
 brought = fetch(plan, cache, may_mount=how == "mount")
 print(time.perf_counter() - began, brought.hits.files)
+"""
+_MEASURE = """
+import os, sys, time
+began = time.perf_counter()
+child = os.fork()
+if child == 0:
+    os.dup2(2, 1)
+    os.execvp(sys.argv[1], sys.argv[1:])
+_, status, usage = os.wait4(child, 0)
+print(time.perf_counter() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
@@ -263,20 +273,20 @@ def _less(name: str, goal: float, taken: tuple[list[float], list[float]], unit: 
 def _run(words: list[str]) -> Taken:
     """Run a process to its end.
 
+    A process inherits what its parent's memory was when it was forked: so a small one is between.
+
     Raises:
         SystemExit: it failed.
     """
     with tempfile.TemporaryFile() as said:
-        began = time.perf_counter()
-        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-        _, status, usage = os.wait4(child.pid, 0)
-        seconds = time.perf_counter() - began
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
+        measured = [sys.executable, "-I", "-S", "-c", _MEASURE, *words]
+        done = subprocess.run(measured, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
+        if done.returncode:
             said.seek(0)
             text = said.read().decode(errors="replace")[-2000:]
-            raise SystemExit(f"Error: {' '.join(words[-4:])} ended with {child.returncode}\n{text}")
-    return Taken(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10)
+            raise SystemExit(f"Error: {' '.join(words[-4:])} ended with {done.returncode}\n{text}")
+    seconds, cpu_s, memory_kib = done.stdout.split()
+    return Taken(float(seconds), float(cpu_s), int(memory_kib) << 10)
 
 
 def _check_same(source: Path, got: Path) -> None:

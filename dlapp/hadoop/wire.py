@@ -67,21 +67,25 @@ class Fields:
                 key, at = read_varint(data, at - 1)
             kind = key & 7
             value: int | bytes
-            if kind == 0:
-                value, at = read_varint(data, at)
-            else:
-                if kind == 2:
-                    size, at = read_varint(data, at)
-                elif kind == 1:
-                    size = 8
-                elif kind == 5:
-                    size = 4
+            if kind == 0 or kind == 2:
+                # Most have one byte; a call for each takes as long as all the rest.
+                if at < end and (number := data[at]) < 0x80:
+                    at += 1
                 else:
-                    raise NotHadoop(f"a message has a field of the form {kind}")
+                    number, at = read_varint(data, at)
+                if kind == 0:
+                    value = number
+                else:
+                    value = data[at : at + number]
+                    at += number
+            elif kind == 1 or kind == 5:
+                size = 8 if kind == 1 else 4
                 value = data[at : at + size]
                 at += size
-                if at > end:
-                    raise NotHadoop("a message ends inside a field")
+            else:
+                raise NotHadoop(f"a message has a field of the form {kind}")
+            if at > end:
+                raise NotHadoop("a message ends inside a field")
             if count > MOST_FIELDS or key < 8:
                 raise NotHadoop(f"a message has more than {MOST_FIELDS} fields, or one without a number")
             if key >> 3 in found:

@@ -7,6 +7,7 @@ Source: ClientNamenodeProtocol.proto, hdfs.proto and PBHelperClient of Hadoop 2.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -20,6 +21,7 @@ MOST_LENGTH = 1 << 50
 MOST_BLOCK = 1 << 42
 MOST_NODES = 512
 """DataNodes of one block; ``dfs.replication.max`` is 512."""
+_MOST_KEPT = 4096
 _MOST_DATA_BLOCKS = 16
 """Of a group; the last digit of its number is that of a block. Source: HdfsServerConstants.MAX_BLOCKS_IN_GROUP."""
 _IP = re.compile(r"[0-9A-Fa-f.:]{2,45}")
@@ -374,7 +376,7 @@ def parse_listing(answer: Fields, nodes: dict[bytes, DataNode]) -> Listing | Non
 def parse_status(data: bytes, nodes: dict[bytes, DataNode]) -> Status:
     """Return an HdfsFileStatusProto."""
     said = Fields(data)
-    kind, mode = said.number(1), said.message(4).number(1, below=1 << 32)
+    kind, mode = said.number(1), _permission(said.data(4))
     if kind not in (DIRECTORY, FILE, SYMLINK):
         raise NotHadoop(f"the NameNode sent a file of the type {kind}")
     flags = said.number(18, below=1 << 32) if said.has(18) else mode >> 12 & 7
@@ -395,6 +397,12 @@ def parse_status(data: bytes, nodes: dict[bytes, DataNode]) -> Status:
         has_acl=bool(flags & _ACL),
         blocks=parse_blocks(said.data(12), nodes) if said.has(12) else None,
     )
+
+
+@functools.lru_cache(256)
+def _permission(data: bytes) -> int:
+    """Return an FsPermissionProto. (There are few.)"""
+    return Fields(data).number(1, below=1 << 32)
 
 
 def _policy(said: Fields, *, is_striped: bool) -> str:
@@ -453,7 +461,7 @@ def parse_located_block(data: bytes, nodes: dict[bytes, DataNode]) -> LocatedBlo
     if len(infos) > MOST_NODES:
         raise NotHadoop(f"the NameNode names {len(infos)} DataNodes of one block")
     token = said.data(5)
-    Fields(token)
+    _check_message(token)
     return LocatedBlock(
         HdfsBlock(
             block.text(1),
@@ -471,14 +479,21 @@ def parse_located_block(data: bytes, nodes: dict[bytes, DataNode]) -> LocatedBlo
     )
 
 
+@functools.lru_cache(16)
+def _check_message(data: bytes) -> None:
+    """Raises NotHadoop: it is no message. (Without tokens all are the same.)"""
+    Fields(data)
+
+
 def _node(info: bytes, nodes: dict[bytes, DataNode]) -> DataNode:
-    named = Fields(info).data(1)
-    if (found := nodes.get(named)) is None:
-        said = Fields(named)
+    if (found := nodes.get(info)) is None:
+        said = Fields(info).message(1)
         host, port = said.text(1), said.number(4, below=1 << 16)
         if not _IP.fullmatch(host) or not port:
             raise NotHadoop(f"the NameNode names a DataNode at {host[:60]!r}, port {port}")
-        nodes[named] = found = DataNode(host, port, info)
+        if len(nodes) >= _MOST_KEPT:
+            nodes.clear()  # what is said of a DataNode, as its free space, changes between parts of a listing
+        nodes[info] = found = DataNode(host, port, info)
     return found
 
 
