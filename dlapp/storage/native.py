@@ -4,7 +4,8 @@ Status, listings, names and the content of files go to the NameNode by Hadoop RP
 transfer protocol. All else is WebHDFS, as are
 
     a whole HDFS      with other authentication than by name; a Router, or a gateway; encrypted data transfer; an RPC
-                      port that does not answer; with ``auto`` also data ports that do not
+                      port that does not answer; with ``auto`` also data ports that do not, and one whose
+                      WebHDFS goes over TLS
     a file            that is encrypted, or has checksums that cannot be computed here; that is erasure coded, where it
                       is written, or a block with its content is missing
 
@@ -182,7 +183,10 @@ class NativeHdfs(WebHdfs):
         """See `WebHdfs.status`."""
         if self.why_not():
             return super().status(path)
-        found = self._rpc(path, protocol.get_file_info(path), protocol.parse_file_info)
+        try:
+            found = self._rpc(path, protocol.get_file_info(path), protocol.parse_file_info)
+        except NotFound:
+            return None  # it was asked for by a number that is gone
         return None if found is None else _file_status(found)
 
     def children(self, path: str, *, located: bool = False) -> list[FileStatus]:
@@ -326,6 +330,8 @@ class NativeHdfs(WebHdfs):
     def _probe(self) -> str:
         if self.place.login.hdfs_token is not None:
             return "it is used with a token, and natively only simple authentication is supported"
+        if self.place.protocol == AUTO and any(one.startswith("https://") for one in self.place.web):
+            return "it is used over TLS, and natively nothing is encrypted"
         if not self._addresses:
             return "the Hadoop configuration has no dfs.namenode.rpc-address of it"
         if not self.has_numbers():

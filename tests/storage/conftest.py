@@ -17,6 +17,9 @@ from tests.services.hadoop import JAVA_OPTIONS, Hadoop, java, library
 # A cluster of its own, and a minute: only where every fault is injected.
 collect_ignore = [] if os.environ.get("DLAPP_FAULTS") == "full" else ["test_hdfs_two_namenodes.py"]
 
+# Read at import: no test sees the caller's DLAPP_*.
+WAY = os.environ.get("DLAPP_TEST_HDFS", WEBHDFS)
+
 
 @pytest.fixture(scope="session")
 def hadoop(hadoop: Hadoop) -> Hadoop:
@@ -31,8 +34,8 @@ def place(hadoop: Hadoop) -> HdfsPlace:
 
     ``DLAPP_TEST_HDFS`` is the way to it (``storage.hdfs``), so that all of these tests can go the other way, too.
     """
-    location, way = f"hdfs://127.0.0.1:{hadoop.ports['nn']}", os.environ.get("DLAPP_TEST_HDFS", WEBHDFS)
-    return HdfsPlace(location, (hadoop.hdfs_url,), Login(getpass.getuser()), protocol=way)
+    location = f"hdfs://127.0.0.1:{hadoop.ports['nn']}"
+    return HdfsPlace(location, (hadoop.hdfs_url,), Login(getpass.getuser()), protocol=WAY)
 
 
 @pytest.fixture

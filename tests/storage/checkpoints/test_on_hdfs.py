@@ -11,7 +11,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints
 from dlapp.storage.checkpoints.place import _HdfsPlace, open_place
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs import HdfsFiles, open_hdfs
 from dlapp.storage.webhdfs import WebHdfs
 from dlapp.system.files import UntrustedFile
 from tests.storage.mortal import CHANGES, Killed, mortal
@@ -75,14 +75,15 @@ def test_a_change_while_it_is_sent_to_hdfs_discards_the_copy(
         opened.store(str(source))
         before = tree(source)
         fill(source, 2)
-        write = WebHdfs.write
+        kind = type(open_hdfs(place))
+        write = kind.write
 
         def change(self: WebHdfs, path: str, *arguments: object, **options: object) -> None:
             write(self, path, *arguments, **options)  # type: ignore[arg-type]
             with open(source / "deep" / "weights", "r+b") as file:
                 file.write(b"W")
 
-        monkeypatch.setattr(WebHdfs, "write", change)
+        monkeypatch.setattr(kind, "write", change)
         with pytest.raises(CheckpointChanged):
             opened.store(str(source))
         monkeypatch.undo()

@@ -435,7 +435,7 @@ def test_a_read_goes_on_where_its_connection_broke(
 ) -> None:
     content = os.urandom(1 << 20) * 3
     HdfsFiles(place).write_atomic(f"{base}/big", content)
-    files = HdfsFiles(place)  # which knows of no DataNode yet
+    files = HdfsFiles(place, WebHdfs(place))  # which knows of no DataNode yet
     with Proxy(("127.0.0.1", hadoop.ports["dn_http"])) as proxy:
         # The NameNode names the DataNode; its name is led through the proxy.
         real, cut = files.web._call, iter([100_000, 1_000_001, 700_000, None, None])

@@ -17,6 +17,9 @@ from dlapp.storage.hdfs import HdfsFiles
 from tests.services.hadoop import NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop
 from tests.storage.fetching import fetch_entries
 
+# Read at import: no test sees the caller's DLAPP_*.
+WAY = os.environ.get("DLAPP_TEST_HDFS", WEBHDFS)
+
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Hadoop]:
@@ -35,8 +38,7 @@ def two() -> Iterator[Hadoop]:
 def nameservice(two: Hadoop) -> HdfsPlace:
     web = tuple(f"http://127.0.0.1:{two.ports[port]}" for port in ("nn2_http", "nn_http"))
     names = tuple(f"127.0.0.1:{two.ports[port]}" for port in ("nn2", "nn"))
-    way = os.environ.get("DLAPP_TEST_HDFS", WEBHDFS)
-    return HdfsPlace(f"hdfs://{NAMESERVICE}", web, Login(getpass.getuser()), names=names, protocol=way)
+    return HdfsPlace(f"hdfs://{NAMESERVICE}", web, Login(getpass.getuser()), names=names, protocol=WAY)
 
 
 def contents(top: Path) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""HDFS by its own protocols: what only that way has. All tests of this directory go it with DLAPP_TEST_HDFS=native."""
+"""HDFS by its own protocols: what only that way has. The others here go it with DLAPP_TEST_HDFS=native."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from typing import Any
 
 import pytest
 
+from dlapp.cluster.yarn import bundle
 from dlapp.doctor.hdfs import _protocol
 from dlapp.errors import DlappError
 from dlapp.hadoop import connection
 from dlapp.hadoop.connection import Connection, new_call_id
 from dlapp.hadoop.errors import ConnectionLost
-from dlapp.hadoop.hdfs import checksums, packets
-from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, Crc, has_crc32c
+from dlapp.hadoop.hdfs import checksums, client_protocol, packets
+from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, Crc, has_crc32c, installed_library
 from dlapp.hadoop.hdfs.client_protocol import Call, LocatedBlock
 from dlapp.hadoop.hdfs.connections import Address
 from dlapp.hadoop.hdfs.datanode import BlockRefused, DataNodeConnection
@@ -35,7 +36,7 @@ from dlapp.login import Login
 from dlapp.serialization import to_json
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.native import NativeHdfs, rpc_addresses
-from dlapp.storage.webhdfs import WebHdfs
+from dlapp.storage.webhdfs import INODES, WebHdfs
 from dlapp.system import waits
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, JAVA_OPTIONS, Hadoop, java, library
 from tests.services.proxy import Plan, Proxy
@@ -113,6 +114,15 @@ def test_what_the_namenode_says_is_what_it_says_by_webhdfs(files: HdfsFiles, bas
         assert files.web.status(one) == web.status(one)
 
 
+def test_of_a_number_that_is_gone_there_is_no_status(files: HdfsFiles, base: str) -> None:
+    files.write_atomic(f"{base}/file", b"content")
+    found = files.web.status(files.place.path(f"{base}/file"))
+    assert found is not None
+    assert files.web.status(f"{INODES}/{found.inode_id}") == found
+    files.remove(f"{base}/file")
+    assert files.web.status(f"{INODES}/{found.inode_id}") is None
+
+
 def test_a_directory_is_listed_in_parts(files: HdfsFiles, base: str) -> None:
     # The NameNode sends 1000 entries at a time; with blocks so many blocks.
     path = files.place.path(base)
@@ -182,6 +192,35 @@ def test_without_a_library_for_crc32c_such_files_go_by_webhdfs(
     assert len(by_webhdfs) == 2
 
 
+_ON_A_NODE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from dlapp.locations import HdfsPlace
+from dlapp.serialization import from_json
+from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.webhdfs import WebHdfs
+WebHdfs.fetch = WebHdfs.write = None
+files = HdfsFiles(from_json(HdfsPlace, json.loads(sys.argv[2])))
+files.write_atomic(sys.argv[3] + "/node", files.read_bytes(sys.argv[3] + "/theirs", 1 << 20))
+print(*sorted({"crc32c", "google_crc32c", "google.protobuf"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.slow
+def test_a_node_without_libraries_reads_and_writes_natively_with_what_the_archive_brings(
+    place: HdfsPlace, files: HdfsFiles, base: str, travel_cache: Path
+) -> None:
+    if installed_library() is None:
+        pytest.skip("google-crc32c has no library here")
+    content = os.urandom(100_000)
+    WebHdfs(place).write(place.path(f"{base}/theirs"), content)  # a DataNode writes with CRC32C
+    archive, _ = bundle.packed(str(travel_cache))
+    words = [sys.executable, "-I", "-S", "-c", _ON_A_NODE, archive, json.dumps(to_json(place)), base]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("\n", "")
+    assert files.read_bytes(f"{base}/node", 1 << 20) == content
+
+
 # ---- whether it serves ----
 
 
@@ -219,6 +258,11 @@ def test_auto_goes_by_webhdfs_where_data_ports_do_not_answer(
     assert web_of(reading).why_not() == ""
     assert reading.read_bytes(f"{base}/file", 100) == b"content"
     assert "no DataNode serves its data port" in web_of(reading).why_not()
+
+
+def test_auto_does_not_send_in_clear_what_went_over_tls() -> None:
+    place = HdfsPlace("hdfs://nn:1", ("https://nn:9871",), Login("tony"), protocol=AUTO)
+    assert "over TLS" in NativeHdfs(place).why_not()
 
 
 def test_with_a_token_it_is_used_by_webhdfs(place: HdfsPlace) -> None:
@@ -461,6 +505,25 @@ def test_a_block_that_is_gone_since_it_was_listed_is_looked_for_again(
         os.close(fd)
 
 
+def write_coded(files: HdfsFiles, path: str, content: bytes) -> None:
+    """Write an erasure coded file until all blocks with its content are there: a DataNode that is slow is left out."""
+    deadline = time.monotonic() + 120
+    while True:
+        files.web.write(path, content)
+        call = client_protocol.get_block_locations(path, 0, len(content) or 1)
+        found = web_of(files)._rpc(path, call, client_protocol.parse_block_locations)
+        assert found is not None
+        assert found.striping is not None
+        parts = [(one, index) for one in found.blocks for index in range(found.striping.data_blocks)]
+        if all(
+            one.of_group(index, found.striping) or not found.striping.size_in(index, one.block.size_bytes)
+            for one, index in parts
+        ):
+            return
+        assert time.monotonic() < deadline
+        files.web.delete(path)
+
+
 @pytest.mark.skipif(IS_HADOOP_2, reason="before 3.0 nothing is erasure coded")
 def test_an_erasure_coded_file_is_read_natively_while_all_of_its_blocks_are_there(
     hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path, by_webhdfs: list[str]
@@ -474,7 +537,7 @@ def test_an_erasure_coded_file_is_read_natively_while_all_of_its_blocks_are_ther
     cell = 1 << 20
     for size in (0, 1, cell - 1, cell, cell + 1, 2 * cell, 5 * cell + 7):
         content = os.urandom(size)
-        files.web.write(f"{path}/file", content)
+        write_coded(files, f"{path}/file", content)
         by_webhdfs.clear()
         assert files.read_bytes(f"{base}/coded/file", 1 << 24) == content
         for _ in range(5 if size else 0):
@@ -484,7 +547,7 @@ def test_an_erasure_coded_file_is_read_natively_while_all_of_its_blocks_are_ther
         assert by_webhdfs == []
         files.remove(f"{base}/coded/file")
     content = os.urandom(2 * cell)
-    files.web.write(f"{path}/file", content)
+    write_coded(files, f"{path}/file", content)
     (block,) = replicas(hadoop, content[cell:])
     spoil(block)
     by_webhdfs.clear()
