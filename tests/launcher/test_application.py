@@ -99,9 +99,10 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
     (place / "secret.env").write_text("TOKEN='a b'\n# no\n\nEMPTY=\nURL=a=b#c\n")
     (place / "secret.env").chmod(0o600)
     (place / "in").mkdir()
+    image = f"reg:5000/a/b@sha256:{'0f' * 32}"
     text = (
         "[application]\nusername=tony\nappname='my app'\nuser_dev_workspace_path=./w/\nuser_shell_script=./s.sh\n"
-        "user_shell_args=-n 'a b'\ndocker_image=reg:5000/a/b@sha256:0f\nuser_dev_workspace_exclude_list=*.o,.git\n"
+        f"user_shell_args=-n 'a b'\ndocker_image={image}\nuser_dev_workspace_exclude_list=*.o,.git\n"
         "cache.models=/models\ncache.pip-packages=/root/.cache/pip\n"
         "queue=gpu\npriority=3\nproject=p q\ntags=x,y\nmax_runtime=2h\nkill_grace=1m\nenv.A=' b '\n"
         "env_file=secret.env\non_container_failure=continue\noutput_patience=2d\nservice_patience=5m\n"
@@ -114,7 +115,7 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
     application = read(place, text, config)
     spec = application.spec
     assert (spec.username, spec.appname, spec.workspace, spec.script) == ("tony", "'my app'", f"{place}/w", "s.sh")
-    assert (spec.args, spec.docker_image, spec.exclude) == (("-n", "a b"), "reg:5000/a/b@sha256:0f", ("*.o", ".git"))
+    assert (spec.args, spec.docker_image, spec.exclude) == (("-n", "a b"), image, ("*.o", ".git"))
     assert (spec.queue, spec.priority, spec.project, spec.tags) == ("gpu", 3, "p q", ("x", "y"))
     assert (spec.max_runtime_s, spec.kill_grace_s) == (7200.0, 60.0)
     assert (spec.on_container_failure, spec.output_patience_s) == (ContainerFailure.CONTINUE, 172_800.0)
