@@ -14,8 +14,11 @@ new size of the terminal or the end of the client never waits behind input that 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import select
 import socket
+import time
 from typing import Any, NamedTuple
 
 from dlapp.errors import UsageError
@@ -141,6 +144,35 @@ class FrameStream:
             pass
         except OSError as error:
             raise StreamOver(str(error)) from error
+
+    def finish(self, timeout_s: float) -> None:
+        """Send what is left, and wait until the other side has closed the stream.
+
+        A socket that is closed with unread input is reset, and the other side loses what it has not received yet.
+
+        Args:
+            timeout_s: the most to wait [s].
+
+        Raises:
+            StreamOver: the other side is gone before it had all.
+        """
+        deadline, is_open = time.monotonic() + timeout_s, True
+        while (left_s := deadline - time.monotonic()) > 0:
+            if not self._unsent and is_open:
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_WR)
+                is_open = False
+            poll = select.poll()
+            poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            poll.poll(left_s * 1000)
+            self.flush()
+            try:
+                if not self._sock.recv(MOST_BODY_BYTES):
+                    return
+            except BlockingIOError:
+                continue
+            except OSError:
+                return
 
     def close(self) -> None:
         """Close the stream. May be repeated."""

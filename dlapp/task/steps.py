@@ -340,7 +340,7 @@ def _clean_up(task: TaskState) -> None:
             remove_tree(os.path.join(task.home, name))
         except (DlappError, OSError) as error:
             task.log.warn(f"{name} could not be removed: {error}")
-    for name in ("life", "exit"):
+    for name in ("life", "ending", "exit"):
         try:
             os.unlink(os.path.join(task.home, name))
         except FileNotFoundError:

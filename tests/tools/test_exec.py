@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -49,8 +50,9 @@ def test_a_command_is_as_the_program_and_ends_with_its_client_or_its_container(t
     assert pid.isdecimal()
     assert rest == [f"hi there|0|{application}", str(os.getuid()), "typed"]
     assert (done.code, done.err) == (7, "oh\n")
-    done = exec_(application, "worker:0", "--", "no-such-program")
-    assert (done.code, done.out) == (127, "")
+    done = exec_(application, "worker:0", "--json", "--", "no-such-program")
+    assert done.code == 127
+    assert json.loads(done.out)["exit_code"] == 127
     assert "no-such-program" in done.err
 
     marker = f"{4_000_000 + os.getpid()}"

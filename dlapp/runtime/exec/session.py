@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import select
 import signal
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, FrameStream, StreamOver
 
-_LAST_WORDS_S = 30.0
+LAST_WORDS_S = 30.0
 """How long the end is tried to be told to a client that takes nothing."""
 
 
@@ -96,13 +95,7 @@ class ExecSession:
                 break
             self._poll(outputs, end)
         stream.send(frames.END, frames.end_body(end))
-        deadline = time.monotonic() + _LAST_WORDS_S
-        while stream.unsent_bytes and time.monotonic() < deadline:
-            poll = select.poll()
-            poll.register(stream, select.POLLIN | select.POLLOUT)
-            poll.poll(1000)
-            stream.receive()
-            stream.flush()
+        stream.finish(LAST_WORDS_S)
 
     def _poll(self, outputs: list[int], end: ExecEnd | None) -> None:
         target, stream = self._target, self._stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dlapp.errors import UsageError
-from dlapp.tools.common import ProgramCommand, command, complete_id, note
+from dlapp.tools.common import ProgramCommand, command, complete_id, json_option, note
 
 
 @command("dlapp-exec", example="dlapp-exec -it application_1700000000000_0042 0 -- bash", kind=ProgramCommand)
@@ -13,8 +13,14 @@ from dlapp.tools.common import ProgramCommand, command, complete_id, note
 @click.argument("container", metavar="[INDEX|ROLE:INDEX]", default="0")
 @click.option("-i", "--interactive", is_flag=True, help="Pass standard input on; else the command's is empty.")
 @click.option("-t", "--tty", "terminal", is_flag=True, help="Give the command a terminal, with this one's size.")
+@json_option("Print how it ended as JSON, as the last line.")
 def main(
-    application: str, container: str, interactive: bool, terminal: bool, program_args: tuple[str, ...] | None
+    application: str,
+    container: str,
+    interactive: bool,
+    terminal: bool,
+    as_json: bool,
+    program_args: tuple[str, ...] | None,
 ) -> int:
     """Run a command in a container of a running application, beside its program.
 
@@ -32,4 +38,9 @@ def main(
     end = exec_command(client, client.resolve(application), container, request)
     if end.message:
         note(f"dlapp-exec: {end.message}")
+    if as_json:
+        import json
+
+        # The command's output is before it and may end without a line end.
+        click.echo("\n" + json.dumps({"exit_code": end.code, "message": end.message}))
     return end.code

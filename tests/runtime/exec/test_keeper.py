@@ -44,6 +44,8 @@ class Session:
                 match kind:
                     case frames.END:
                         self.end = frames.read_end(body)
+                        self.stream.close()
+                        return
                     case frames.TAKEN:
                         self.taken_bytes += int.from_bytes(body)
                     case _:
