@@ -39,7 +39,8 @@ _BUILT_IN_POLICIES = {
 _READ = 4
 """Of the bits of a permission."""
 DIRECTORY, FILE, SYMLINK = 1, 2, 3
-ACTIVE = 0
+ACTIVE = 1
+"""A state of a NameNode. Source: HAServiceProtocol.proto, HAServiceStateProto."""
 
 
 class Call(NamedTuple):

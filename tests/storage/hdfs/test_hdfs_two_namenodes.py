@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.locations import WEBHDFS, HdfsPlace
+from dlapp.locations import NATIVE, WEBHDFS, HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.native import NativeHdfs
 from tests.services.hadoop import NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop
 from tests.storage.fetching import fetch_entries
 
@@ -111,6 +112,15 @@ def test_trees_and_claims_survive_the_death_of_the_active_namenode(
     assert all(len(winners.get(str(number), [])) == 1 for number in range(last + 1))
     for number in range(last + 1):
         assert first.read_bytes(f"{base}/claim{number}", 1 << 28).decode() == winners[str(number)][0]
+
+
+def test_natively_the_active_one_of_two_namenodes_is_called(nameservice: HdfsPlace) -> None:
+    files = HdfsFiles(nameservice._replace(protocol=NATIVE))
+    location = f"{nameservice.location}/tests/{os.urandom(6).hex()}"
+    files.write_atomic(location, b"content")
+    assert files.read_bytes(location, 100) == b"content"
+    assert isinstance(files.web, NativeHdfs)
+    assert files.web.why_not() == ""
 
 
 def wait_for(condition: object, timeout_s: float = 120) -> None:
