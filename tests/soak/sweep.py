@@ -67,7 +67,7 @@ def _round(place: _Place, chance: random.Random) -> str:
     sampler, most = place.sampler, place.trials // TRIALS_OF_A_KILL
     undisturbed = place.run_to_end("undisturbed")
     place.clear_runs()
-    application, kills, resumes = place.launch("disturbed"), 0, 0
+    application, before, kills, resumes = place.launch("disturbed"), "", 0, 0
     deadline = time.monotonic() + END_S
     counted: dict[int, int] = {}  # how often each trial had run when its end was first seen in a journal
     while True:
@@ -81,7 +81,13 @@ def _round(place: _Place, chance: random.Random) -> str:
             break
         if state in ("FAILED", "KILLED"):
             resumes += 1
-            application = place.launch("disturbed", resume=application)
+            try:
+                before, application = application, place.launch("disturbed", resume=application)
+            except Problem as problem:
+                # On YARN its ApplicationMasters were killed before one of them had written what was submitted.
+                if not before or "submission.json is not there" not in str(problem):
+                    raise
+                application = place.launch("disturbed", resume=before)
             continue
         if kills < most and chance.random() < 0.7:
             kills += place.kill(application, chance)
