@@ -85,8 +85,9 @@ def test_on_a_terminal_keys_and_sizes_reach_the_command(tmp_path: Path) -> None:
         terminal.resize(50, 133)
         terminal.type('trap : WINCH; until [ "$(stty size)" = "50 133" ]; do sleep 0.1; done; echo resi"zed"\n')
         terminal.expect("resized")
-        terminal.type("sh -c 'echo rea\"dy\"; sleep 1000'\n")
-        terminal.expect("ready")
+        marker = f"{7_000_000 + os.getpid()}"
+        terminal.type(f"sleep {marker}\n")
+        wait_for("it sleeps", lambda: sleepers(marker), 120.0)
         terminal.type("\x03")
         terminal.type("echo $((40 + 2)) still\n")
         terminal.expect("42 still")

@@ -142,9 +142,11 @@ def test_exit_codes_are_those_of_a_shell(session, tmp_path: Path, command: tuple
 
 
 def test_a_terminal_has_its_size_its_kind_and_keys_that_are_signals(session) -> None:  # type: ignore[no-untyped-def]
-    script = 'test -t 0 && test -t 2 && echo "$TERM $(stty size)"; sleep 1000; echo no'
+    marker = f"{7_000_000 + os.getpid()}"
+    script = f'test -t 0 && test -t 2 && echo "$TERM $(stty size)"; sleep {marker}; echo no'
     one = session("sh", "-c", script, interactive=True, terminal=True, rows=33, columns=77, term="xterm")
     one.expect(b"xterm 33 77")
+    wait_for("it sleeps", lambda: sleepers(marker), 120.0)  # a shell that is just starting a program may miss the key
     one.type(b"\x03")
     assert one.wait().code == 128 + signal.SIGINT
     assert b"no" not in one.output[frames.OUTPUT].replace(b"^C", b"")
