@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import NotFound, UsageError
-from dlapp.tools.common import command, complete_id, note, say
+from dlapp.tools.common import command, complete_id, json_option, note, print_json, say
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -24,7 +24,8 @@ _LOOK_S = 0.2
 @click.argument("applications", metavar="[ID...]", nargs=-1, shell_complete=complete_id())
 @click.option("--project", metavar="P", help="All of your applications of this project that are still listed.")
 @click.option("--port", type=click.IntRange(1024, 65_535), metavar="N", help="The port on this machine. [default: any]")
-def main(applications: tuple[str, ...], project: str | None, port: int | None) -> None:
+@json_option("Print where it is and what it shows as JSON.")
+def main(applications: tuple[str, ...], project: str | None, port: int | None, as_json: bool) -> None:
     """Show the event files of applications, running and finished, in one TensorBoard on this machine.
 
     It runs until you press Ctrl-C. What running applications write comes every 10 seconds; of those on a cluster that
@@ -45,7 +46,10 @@ def main(applications: tuple[str, ...], project: str | None, port: int | None) -
         files = BoardFiles(client, found, directory, note)
         is_growing = files.refresh()
         with TensorBoardProcess(files.directory, directory, port) as server:
-            say(f"{len(found)} application{'s' if len(found) > 1 else ''} : {server.url}")
+            if as_json:
+                print_json({"url": server.url, "applications": [str(one) for one in found]})
+            else:
+                say(f"{len(found)} application{'s' if len(found) > 1 else ''} : {server.url}")
             while True:
                 until = time.monotonic() + REFRESH_S
                 while time.monotonic() < until:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import EXIT_FAILED, EXIT_INTERRUPTED, DlappError, UsageError
-from dlapp.tools.common import command, note, say
+from dlapp.tools.common import command, json_option, note, print_json, say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dlapp.client import Client
     from dlapp.client.notebook.session import Notebook, ReadyNotebook
     from dlapp.report import ApplicationView
@@ -33,6 +35,7 @@ _SHOWN_FILES = 10
 @click.option("--save", metavar="PATH", help="Store its new and changed files there, like output.")
 @click.option("--port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve it on this local port.")
 @click.option("--detach", is_flag=True, help="Print how it is reached when it is ready, and leave it running.")
+@json_option("Print how it is reached as JSON; all else goes to stderr.")
 def main(
     file: str | None,
     gcores: int | None,
@@ -41,6 +44,7 @@ def main(
     save: str | None,
     port: int | None,
     detach: bool,
+    as_json: bool,
 ) -> int:
     """Open JupyterLab in the environment that FILE's program runs in.
 
@@ -69,16 +73,19 @@ def main(
     try:
         ready = _wait_until_ready(client, notebook)
         if ready is None:
-            return _show_end(client, notebook)
+            return _show_end(client, notebook, as_json=as_json)
         if detach:
-            _show_how_to_reach(notebook, ready)
+            if as_json:
+                _print_reach(notebook, ready, f"http://127.0.0.1:{ready.port}")
+            else:
+                _show_how_to_reach(notebook, ready)
             return 0
-        _serve(client, notebook, ready, port)
+        _serve(client, notebook, ready, port, as_json=as_json)
     except KeyboardInterrupt:
         note("")
         note(client.softkill(notebook.application))
     try:
-        return _show_end(client, notebook)
+        return _show_end(client, notebook, as_json=as_json)
     except KeyboardInterrupt:
         note(f"* dlapp-status {notebook.application}   to see where its files are stored")
         return EXIT_INTERRUPTED
@@ -112,13 +119,22 @@ def _show_how_to_reach(notebook: Notebook, ready: ReadyNotebook) -> None:
     say(f"to end it  : dlapp-softkill {notebook.application}")
 
 
-def _serve(client: Client, notebook: Notebook, ready: ReadyNotebook, port: int | None) -> None:
+def _print_reach(notebook: Notebook, ready: ReadyNotebook, url: str) -> None:
+    print_json({"application_id": str(notebook.application), "url": notebook.page(url), "port": ready.port})
+
+
+def _serve(
+    client: Client, notebook: Notebook, ready: ReadyNotebook, port: int | None, *, as_json: bool = False
+) -> None:
     """Bring the notebook to this terminal until it ends, or Ctrl-C and a yes: KeyboardInterrupt."""
     from dlapp.client.ports import PortForward
 
     application_id = notebook.application.application_id
     with PortForward(client, application_id, ready.container, ready.port, port, say=note) as forward:
-        say(f"JupyterLab : {notebook.page(forward.url)}")
+        if as_json:
+            _print_reach(notebook, ready, forward.url)
+        else:
+            say(f"JupyterLab : {notebook.page(forward.url)}")
         while True:
             try:
                 note("Ctrl-C ends it and brings its files back.")
@@ -143,7 +159,7 @@ def _is_to_end() -> bool:
     return str(answer).strip().lower() not in ("n", "no")
 
 
-def _show_end(client: Client, notebook: Notebook) -> int:
+def _show_end(client: Client, notebook: Notebook, *, as_json: bool = False) -> int:
     """Wait for the end, bring the files back and print where they are. Return the exit code."""
     from dlapp.client import exit_code
     from dlapp.report import Cause
@@ -157,21 +173,22 @@ def _show_end(client: Client, notebook: Notebook) -> int:
     view = to_json(end)
     is_planned = end.cause in (Cause.SUCCEEDED, Cause.SOFT_KILLED)
     if not is_planned:
-        say(*answer_lines(view, clock.now_ms(), read_error_tail(client, view), client.unstored(view)))
-    is_stored = _bring_back(client, notebook, end)
+        for line in answer_lines(view, clock.now_ms(), read_error_tail(client, view), client.unstored(view)):
+            (note if as_json else say)(line)
+    is_stored = _bring_back(client, notebook, end, note if as_json else say)
     if not is_planned:
         return exit_code(end)
     return 0 if is_stored else EXIT_FAILED
 
 
-def _bring_back(client: Client, notebook: Notebook, end: ApplicationView) -> bool:
+def _bring_back(client: Client, notebook: Notebook, end: ApplicationView, tell: Callable[[str], None]) -> bool:
     """Bring the files of a notebook back, and print where they are; return whether they are stored."""
     from dlapp.client.notebook.session import bring_files_back, saved_place
     from dlapp.locations import FILE
 
     if (place := saved_place(end)) is None:
         return False
-    say(f"saved : {place.removeprefix(FILE)}")
+    tell(f"saved : {place.removeprefix(FILE)}")
     if not notebook.workspace:
         return True
     try:
@@ -180,9 +197,9 @@ def _bring_back(client: Client, notebook: Notebook, end: ApplicationView) -> boo
         note(f"not brought back into {notebook.workspace}: {error}")
         return False
     for path in back.placed[:_SHOWN_FILES]:
-        say(f"* {path}")
+        tell(f"* {path}")
     if (more := len(back.placed) - _SHOWN_FILES) > 0:
-        say(f"* and {more} more")
+        tell(f"* and {more} more")
     for path in back.kept:
         note(f"{path} was changed here, too, and is kept; the notebook's is in {place.removeprefix(FILE)}")
     return True
