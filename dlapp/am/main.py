@@ -22,7 +22,6 @@ from dlapp.system.processes.loading import loading
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.am_engine import LocalAmEngine
-    from dlapp.system.processes.prefork import PreforkedProcess
 
 AFTERMATH_PATIENCE_S = 300.0
 """How long one that cleans up waits for an HDFS that does not answer; the runner starts some of them in turn, and the
@@ -38,15 +37,11 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if argv[:1] == ["--spare-fd"]:
         return _be_spare(int(argv[1]))
-    return _run_local(argv, None)
-
-
-def _run_local(argv: Sequence[str], spare_task: PreforkedProcess | None) -> int:
     options = _options(argv)
     application_id = ApplicationId.from_text(os.path.basename(os.path.normpath(options["home"])))
     attempt = int(options["attempt"])
     wakes: SimpleQueue[Item] = SimpleQueue()
-    engine = _engine(options, attempt, wakes, spare_task)
+    engine = _engine(options, attempt, wakes)
     app_dir = _application_dir(options["home"], engine, is_aftermath="aftermath" in options)
     if "aftermath" in options:
         from dlapp.am.crash_settlement import settle_crashed
@@ -82,21 +77,13 @@ def _be_spare(fd: int) -> int:
     # What is imported late where it is needed, and would be at each start on this engine.
     with loading():
         from dlapp.cluster.local import am_engine  # noqa: F401
-        from dlapp.system.processes.prefork import PreforkedProcess, wait_for_assignment
+        from dlapp.cluster.local.runner.prefork import wait_for_assignment
 
-    spare_task: PreforkedProcess | None = None
-    try:
-        program = sys.orig_argv[: sys.orig_argv.index("am")]
-        spare_task = PreforkedProcess(program, "task", os.readlink("/proc/self/fd/2"))
-    except OSError as error:
-        log.warning(f"no spare task could be started: {error}")
     argv = wait_for_assignment(fd)
-    return 0 if argv is None else _run_local(argv, spare_task)
+    return 0 if argv is None else main(argv)
 
 
-def _engine(
-    options: dict[str, str], attempt: int, wakes: SimpleQueue[Item], spare_task: PreforkedProcess | None
-) -> LocalAmEngine:
+def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[Item]) -> LocalAmEngine:
     if options["engine"] != "local":
         raise UsageError(f"--engine {options['engine']}: there are local and yarn")
     from dlapp.cluster.local.am_engine import LocalAmEngine
@@ -111,7 +98,6 @@ def _engine(
         holds,
         lambda: wakes.put(None),
         is_aftermath="aftermath" in options,
-        spare_task=spare_task,
     )
 
 

@@ -1,7 +1,6 @@
 """The process of one task: ``python -I -S dlapp/__main__.py task --engine local --home DIR --keep-fds A,B``.
 
-With ``--loading-fd N`` it closes that descriptor when all that it needs is loaded. With ``--spare-fd N`` alone it loads
-that, and then waits for these options (`dlapp.system.processes.prefork`).
+With ``--loading-fd N`` it closes that descriptor when all that it needs is loaded.
 
 It exits with 0 when the ApplicationMaster has its result, whatever that is, and with 1 when it does not.
 """
@@ -26,9 +25,6 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
         argv: its options.
         check_node: as of `dlapp.task.state.TaskState`.
     """
-    if argv[:1] == ["--spare-fd"]:
-        words = _wait_as_spare(int(argv[1]))
-        return 0 if words is None else main(words, check_node)
     options = dict(zip(argv[::2], argv[1::2], strict=False))
     try:
         home = options["--home"]
@@ -52,15 +48,6 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
     for fd in loading_fds:
         os.close(fd)  # the next task may load
     return run_task(TaskState(home, keep_fds, outer, channel, check_node))
-
-
-def _wait_as_spare(fd: int) -> list[str] | None:
-    with loading():
-        import dlapp.runtime.guardian
-        import dlapp.task.steps  # noqa: F401
-        from dlapp.system.processes.prefork import wait_for_assignment
-
-    return wait_for_assignment(fd)
 
 
 def _inherit(options: dict[str, str]) -> None:

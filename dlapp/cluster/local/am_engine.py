@@ -16,7 +16,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from dlapp.cluster import (
     STATUS_UNKNOWN,
@@ -47,9 +46,6 @@ from dlapp.system.log_files import last_lines
 from dlapp.system.machine import boot_id
 from dlapp.system.processes.proc import open_process, start_time
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
-
-if TYPE_CHECKING:
-    from dlapp.system.processes.prefork import PreforkedProcess
 
 AM_FILE = "am.json"
 """The file in an application's directory that says where its ApplicationMaster is."""
@@ -96,7 +92,6 @@ class LocalAmEngine:
         hold_fds: descriptors that hold the application's devices; handed on as well.
         wake: called, from any thread, when a heartbeat would have something to tell.
         is_aftermath: it only cleans up after an ApplicationMaster that died.
-        spare_task: a task that is loaded already, for the first container.
     """
 
     def __init__(
@@ -108,10 +103,9 @@ class LocalAmEngine:
         wake: Wake,
         *,
         is_aftermath: bool = False,
-        spare_task: PreforkedProcess | None = None,
     ) -> None:
         self._home, self._attempt, self._wake = os.path.normpath(home), attempt, wake
-        self._is_aftermath, self._spare_task = is_aftermath, spare_task
+        self._is_aftermath = is_aftermath
         self._alive_fd, self._hold_fds = alive_fd, tuple(hold_fds)
         for fd in (alive_fd, *hold_fds):
             os.set_inheritable(fd, False)
@@ -455,10 +449,10 @@ class LocalAmEngine:
             # In the order that `RESERVED_FROM` of the launch specification names.
             keep = [alive, self._alive_fd, *self._hold_fds, loaded]
             *numbers, last = (str(FIRST_KEPT + place) for place in range(len(keep)))
-            words = ["--engine", "local", "--home", directory]
+            words = [*settings.program, "task", "--engine", "local", "--home", directory]
             words += ["--keep-fds", ",".join(numbers), "--loading-fd", last]
             words += ["--umask", f"{self._umask:o}", "--open-files", str(self._open_files)]
-            pid = self._start_task(words, keep, os.path.join(directory, "dlapp.log"))
+            pid = spawn(words, keep=keep, log=os.path.join(directory, "dlapp.log"))
         except OSError:
             if loading >= 0:
                 os.close(loading)
@@ -470,17 +464,6 @@ class LocalAmEngine:
         container.pid, container.loading = pid, loading
         container.loading_until = time.monotonic() + LOADING_S
         container.pidfd = os.pidfd_open(pid)  # our child: the pid is its until it is collected
-
-    def _start_task(self, words: Sequence[str], keep: Sequence[int], log_path: str) -> int:
-        spare, self._spare_task = self._spare_task, None
-        if spare is not None:
-            try:
-                spare.become(words, keep=keep, log=log_path)
-            except OSError as error:
-                log.warning(f"the spare task, process {spare.pid}, could not be used: {error}")
-            else:
-                return spare.pid
-        return spawn([*self._settings.program, "task", *words], keep=keep, log=log_path)
 
     def _signal(self, container: _Container, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, OSError):

@@ -18,7 +18,6 @@ from dlapp.am.decisions.verdict import of_end
 from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd, ContainerRequest, Grant, TaskLaunch
 from dlapp.cluster.local.am_engine import LocalAmEngine
 from dlapp.cluster.local.attempts import DEVICES_RETURNED, alive_lock
-from dlapp.cluster.local.runner.orphans import tasks_of
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.state import is_locked
 from dlapp.config import load_config
@@ -28,7 +27,6 @@ from dlapp.report import Cause, FinalStatus
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Resources, Submission
 from dlapp.system import locks
-from dlapp.system.processes.prefork import PreforkedProcess
 from tests.services.processes.small_app import SMALL_AM, spec_of
 
 SMALL = Resources(memory_mib=100, vcores=1)
@@ -47,7 +45,6 @@ class Am:
         hold_fds: Sequence[int] = (),
         shared: bool = False,
         is_aftermath: bool = False,
-        spare_task: PreforkedProcess | None = None,
     ) -> None:
         self.home = home
         (home / "containers").mkdir(parents=True, exist_ok=True)
@@ -65,15 +62,7 @@ class Am:
         self.alive = os.open(alive_lock(str(home), attempt), os.O_RDWR | os.O_CREAT)
         locks.try_lock(self.alive)
         self.woken = threading.Event()
-        self.engine = LocalAmEngine(
-            str(home),
-            attempt,
-            self.alive,
-            hold_fds,
-            self.woken.set,
-            is_aftermath=is_aftermath,
-            spare_task=spare_task,
-        )
+        self.engine = LocalAmEngine(str(home), attempt, self.alive, hold_fds, self.woken.set, is_aftermath=is_aftermath)
         self.ended: dict[ContainerId, ContainerEnd] = {}
         self.failed: dict[ContainerId, ContainerEnd] = {}
         self.refused: dict[int, str] = {}
@@ -227,36 +216,6 @@ def test_devices_are_given_back_when_no_task_is_being_started_with_them(make_am:
     assert len(held_before_close) == 1
     assert os.read(read, 1) == b""
     os.close(read)
-
-
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_a_task_started_ahead_is_the_first_containers_as_if_it_had_been_started_for_it(
-    make_am: Callable[..., Am], tmp_path: Path, is_killed: bool
-) -> None:
-    spare = PreforkedProcess((sys.executable, "-I", SMALL_AM), "task", str(tmp_path / "spare.log"))
-    if is_killed:
-        os.kill(spare.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, spare.pid, os.WEXITED)
-    am = make_am(spare_task=spare)
-    grants = am.beat(ask(2))
-    directories = [am.start(grant, "wait") for grant in grants]
-    wait_until(lambda: all(told(one) for one in directories))
-    pids = [int(told(one)[0][1]) for one in directories]
-    assert (pids[0] == spare.pid) is not is_killed
-    assert pids[1] != spare.pid
-    assert told(directories[0])[0][2] == told(directories[1])[0][2] == "[3, 4]"
-    tasks = tasks_of(str(am.home / "containers"), os.getuid())
-    assert [tasks[str(one)].pid for one in directories] == pids
-    am.engine.stop(grants[0].container_id)
-    assert am.end_of(grants[0]).exit_status == -signal.SIGTERM
-
-
-def test_a_task_started_ahead_ends_with_whoever_started_it(tmp_path: Path) -> None:
-    spare = PreforkedProcess((sys.executable, "-I", SMALL_AM), "task", str(tmp_path / "spare.log"))
-    spare.close()
-    ended = os.waitid(os.P_PID, spare.pid, os.WEXITED)
-    assert ended is not None
-    assert (ended.si_code, ended.si_status) == (os.CLD_EXITED, 0)
 
 
 def test_a_registration_says_where_the_attempt_is(am: Am) -> None:

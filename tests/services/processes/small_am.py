@@ -35,13 +35,13 @@ def main(argv: list[str]) -> int:
         if os.path.exists(policy):
             queue_state.POLICY_FILE = policy
         return run(argv[1:])
-    if argv[1] == "--spare-fd":
-        from dlapp.system.processes.prefork import wait_for_assignment
-
-        words = wait_for_assignment(int(argv[2]))
-        return 0 if words is None else main([argv[0], *words])
     if argv[0] == "task":
         return task(argv)
+    if argv[1] == "--spare-fd":
+        from dlapp.cluster.local.runner.prefork import wait_for_assignment
+
+        words = wait_for_assignment(int(argv[2]))
+        return 0 if words is None else main(["am", *words])
     home = argv[argv.index("--home") + 1]
     attempt = int(argv[argv.index("--attempt") + 1])
     holds = argv[argv.index("--hold-fds") + 1]

@@ -74,10 +74,10 @@ from dlapp.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, Waitin
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.runner.orphans import OrphanReaper
+    from dlapp.cluster.local.runner.prefork import PreforkedMaster
     from dlapp.gpuid.stores.locked_devices import Reservation
     from dlapp.gpuid.stores.machine import MachineLedger
     from dlapp.gpuid.stores.queue_tickets import QueueTicket
-    from dlapp.system.processes.prefork import PreforkedProcess
 
 MAX_AFTERMATHS = 3
 PATIENCE_S = 20.0
@@ -121,7 +121,7 @@ class Runner:
         *,
         sign: int | None = None,
         stay: bool = False,
-        spare: PreforkedProcess | None = None,
+        spare: PreforkedMaster | None = None,
     ) -> None:
         self._state, self._settings, self._lock, self._sign = state, settings, lock, sign
         self._uid = os.geteuid()

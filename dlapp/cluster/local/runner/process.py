@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dlapp.cluster.local.runner.prefork import PreforkedMaster
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import DlappError
 from dlapp.system import log
 from dlapp.system.processes.loading import loading
-from dlapp.system.processes.prefork import PreforkedProcess
 from dlapp.system.processes.spawn import close_all_but
 
 MAX_LOG_BYTES = 1 << 20
@@ -56,9 +56,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _spare_master(state: StateDir, settings: RunnerSettings) -> PreforkedProcess | None:
+def _spare_master(state: StateDir, settings: RunnerSettings) -> PreforkedMaster | None:
     try:
-        return PreforkedProcess(settings.program, "am", state.runner_log(os.geteuid()), ["--state", state.path])
+        return PreforkedMaster(settings.program, state.path, state.runner_log(os.geteuid()))
     except OSError as error:
         log.warning(f"no spare ApplicationMaster could be started: {error}")
         return None
