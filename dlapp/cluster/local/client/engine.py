@@ -723,10 +723,10 @@ class LocalEngine(Closeable):
 
     def trials_text(self, application_id: ApplicationId) -> str:
         """The results of a sweep; empty: there are none. Raises NotFound."""
+        from dlapp.sweep.spec import MAX_RESULTS_BYTES  # before this becomes another user
+
         if self._is_others:
             return str(self._as(self._state, "trials_text", application_id))
-        from dlapp.sweep.spec import MAX_RESULTS_BYTES
-
         with self._opened(str(application_id)) as home:
             return read_text(os.path.join(home, "trials.jsonl"), MAX_RESULTS_BYTES)
 
