@@ -46,6 +46,8 @@ def test_a_failed_program_can_be_looked_into_without_its_gpus_until_it_is_killed
     looked = run("dlapp-exec", application, "--", "sh", "-c", LOOKS)
     assert (looked.code, looked.out) == (4, "data\nscratch\nhi there||\n"), looked.err
     wait_for("its GPU is free", lambda: run("dlapp-gpu", "list").out.endswith("| free\n"), 120.0)
+    other = launch(properties(tmp_path, "exit 0", name="other", resources={"gcores": 1}))
+    assert ended(other)["final_status"] == "SUCCEEDED", "its GPU is another application's turn"
     assert run("dlapp-kill", application).code == 0
     end = ended(application)
     assert (end["state"], end["containers"][0]["kept_until_ms"]) == ("KILLED", None)
