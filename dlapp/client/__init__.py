@@ -298,9 +298,15 @@ class Client(Closeable):
         application_id = self._id(application_id)
         return self._on(application_id).submission(application_id)
 
-    def hdfs_of(self, application_id: AnyApplication) -> HdfsPlace | None:
-        """Return the HDFS with which the locations of an application are read; None: none is configured."""
-        return self._on(self._id(application_id)).info().hdfs
+    def hdfs_of(self, application_id: AnyApplication, username: str | None = None) -> HdfsPlace | None:
+        """Return the HDFS with which the locations of an application are read; None: none is configured.
+
+        Args:
+            application_id: of the application.
+            username: its Hadoop user (`AppSpec.username`); None: the caller.
+        """
+        place = self._on(self._id(application_id)).info().hdfs
+        return place if place is None or username is None else place._replace(login=place.login.as_user(username))
 
     def list_json(
         self,

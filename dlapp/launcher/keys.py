@@ -446,6 +446,8 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "hold": PropertyKey(read_boolean),
         "tensorboard": PropertyKey(_tensorboard),
         "requeue": PropertyKey(read_boolean),
+        "view_acl": _UNBUILT,
+        "modify_acl": _UNBUILT,
     },
     "resources": {
         "containers": PropertyKey(_containers),

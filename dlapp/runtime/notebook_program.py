@@ -43,7 +43,7 @@ def main() -> int:
     run_dir = os.path.join(os.environ["TMPDIR"], "jupyter")
     os.makedirs(run_dir, 0o700, exist_ok=True)
     server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", *_settings(workspace, options.idle)],
+        [sys.executable, "-m", "jupyterlab", *_settings(workspace, options.idle, options.ip)],
         cwd=run_dir,
         env={**os.environ, "JUPYTER_RUNTIME_DIR": run_dir},
     )
@@ -64,11 +64,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--idle", type=int, required=True, help="seconds")
     parser.add_argument("--grace", type=float, required=True, help="seconds between SIGTERM and SIGKILL")
     parser.add_argument("--save", required=True, help="directory that takes new and changed files")
+    parser.add_argument("--ip", default="127.0.0.1", help="address on which JupyterLab listens")
     parser.add_argument("--without", action="append", default=[], help="directory of input")
     return parser.parse_args()
 
 
-def _settings(workspace: str, idle_s: int) -> list[str]:
+def _settings(workspace: str, idle_s: int, ip: str) -> list[str]:
     """Return the options of JupyterLab: its token is in the environment.
 
     Source: jupyter_server, `ServerApp`, `MappingKernelManager` and `TerminalManager`; a kernel that computes or has an
@@ -77,7 +78,7 @@ def _settings(workspace: str, idle_s: int) -> list[str]:
     look_s = min(60, max(1, idle_s // 4))
     return [
         "--no-browser",
-        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.ip={ip}",
         f"--ServerApp.port={PORT}",
         f"--ServerApp.port_retries={PORTS}",
         f"--ServerApp.root_dir={workspace}",

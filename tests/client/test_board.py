@@ -47,7 +47,7 @@ class KnownApplications:
             raise Denied("it is another user's")
         return Submission(spec=self.spec, workspace_archive="", workspace_digest="", submitter="tony", submitted_ms=1)
 
-    def hdfs_of(self, _: ApplicationId) -> None:
+    def hdfs_of(self, _: ApplicationId, username: str | None = None) -> None:
         return None
 
     def stream_opener(self, _: ApplicationId) -> Callable[..., socket.socket]:

@@ -110,7 +110,8 @@ class BoardFiles:
 
     def _refresh_one(self, one: ApplicationId, view: ApplicationView) -> bool:
         """Copy what is new of an application. Return whether all could be read."""
-        hdfs = self._client.hdfs_of(one)
+        spec = self._spec_of(one)
+        hdfs = self._client.hdfs_of(one, None if spec is None else spec.username)
         run, is_read = os.path.join(self._runs, _run_name(one, view)), True
         for source in self._sources(one, view):
             into = os.path.join(run, source.name) if source.name else run

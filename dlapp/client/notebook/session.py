@@ -151,6 +151,8 @@ def notebook_spec(spec: AppSpec, *, gcores: int | None, idle_s: int, target: str
     options = ["--idle", str(idle_s), "--grace", f"{grace_s:g}", "--save", SAVED]
     for one in spec.inputs:
         options += ["--without", one.input_path]
+    if spec.image_of(first) is not None and spec.network not in (None, "host", "none"):
+        options += ["--ip", "0.0.0.0"]  # only tasks of root may enter the container's network (task/streams/port.py)
     role = RoleSpec(
         name=ROLE,
         resources=amounts,
@@ -232,8 +234,6 @@ def bring_files_back(client: Client, notebook: Notebook, place: str) -> BroughtB
     Raises:
         as `bring_back`.
     """
-    hdfs = client.engine.info().hdfs
-    if hdfs is not None:
-        username = client.engine.submission(notebook.application.application_id).spec.username
-        hdfs = hdfs._replace(login=hdfs.login.as_user(username))
+    application_id = notebook.application.application_id
+    hdfs = client.hdfs_of(application_id, client.submission(application_id).spec.username)
     return bring_back(place, notebook.workspace, notebook.packed, hdfs)

@@ -18,7 +18,7 @@ from dlapp.errors import DlappError, TimedOut, UsageError
 from dlapp.launcher.application import read_application
 from dlapp.messages import Phase
 from dlapp.net.streams import NOT_RUNNING, StreamRefused
-from dlapp.spec import AppSpec, ContainerFailure, Framework, Gang, RoleSpec
+from dlapp.spec import AppSpec, ContainerFailure, Framework, Gang, Kind, RoleSpec
 from dlapp.value import replace
 
 if TYPE_CHECKING:
@@ -125,6 +125,9 @@ def shell_spec(spec: AppSpec, *, gcores: int | None, fetch_input: bool) -> AppSp
         outputs=(),
         checkpoint=None,
         sweep=None,
+        kind=Kind.BATCH,
+        links=(),
+        tensorboard="",
         roles=(role,),
         gang=Gang.NONE,
         framework=Framework.NONE,

@@ -172,7 +172,7 @@ def _kept_containers(view: View) -> list[str]:
             until = local_time(until_ms).partition(".")[0]
             how = f"dlapp-exec -it {application_id} {one['index']} -- sh"
             lines.append(f"kept : container {one['index']} until {until}; {how}")
-    return [*lines, f"kept : dlapp-kill {application_id} ends that"] if lines else []
+    return [*lines, f"kept : dlapp-softkill {application_id} ends that"] if lines else []
 
 
 def _cause_lines(view: View) -> list[str]:
