@@ -17,7 +17,8 @@ def main(application: str, container: str, port: int, local: int | None, as_json
     """Bring a TCP port of a running program to this machine, until Ctrl-C or the application's end.
 
     ID is an application's id, a unique ending of it, or 'last'. INDEX counts the containers of a role from 0 (the
-    default). LOCAL is the port here; without it that is PORT or another free one, and the first line says which.
+    default). LOCAL is the port here; without it that is PORT or another free one, and the line on standard output
+    says which.
 
     Connections go directly where the container's host can be reached at its port, else through the
     application's ApplicationMaster. Only programs of your own user can connect to the port here.
