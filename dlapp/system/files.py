@@ -66,6 +66,11 @@ def is_plain_name(name: str) -> bool:
     return 0 < size <= NAME_MAX and name not in (".", "..") and not _NOT_IN_NAMES.search(name)
 
 
+def is_plain_path(path: str) -> bool:
+    """Return whether a path from elsewhere is relative and of plain names alone, so that it leads out of nothing."""
+    return all(map(is_plain_name, path.split("/")))
+
+
 def is_inside(path: str, directory: str) -> bool:
     """Return whether an absolute path is ``directory`` or lies in it; both are taken as they are."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")

@@ -239,6 +239,47 @@ def test_of_an_application_that_cannot_be_reached_the_newest_checkpoint_is_copie
     assert notes == [f"{APP}: only its checkpoints are shown while it runs: its token is not here"]
 
 
+@pytest.mark.parametrize("field", ["output", "role"])
+@pytest.mark.parametrize("name", ["{outside}", "../../../outside", "a/../../../../outside", "..", "a//b", "a\nb"])
+def test_a_view_of_another_user_gets_no_file_written_outside_of_the_run(tmp_path: Path, name: str, field: str) -> None:
+    outside, theirs = tmp_path / "outside", tmp_path / "theirs/workspace/output"
+    for directory in (outside, theirs):
+        directory.mkdir(parents=True)
+    (theirs / EVENTS).write_text("of mallory, and long")
+    (outside / EVENTS).write_text("mine")
+    name = name.format(outside=outside)
+    known = running(tmp_path, KnownApplications, outputs=(OutputSpec(output_path="output", target="hdfs:///out"),))
+    if field == "output":
+        output = OutputView(name=name, target=file_location(str(theirs)), committed=True)
+        known.view = replace(known.view, outputs=(output,), containers=())
+    else:
+        one = replace(known.view.containers[0], log_url=file_location(str(tmp_path / "theirs")))
+        known.view = replace(known.view, containers=(replace(one, role=f"{name}/x", index=1), replace(one, role="b")))
+    files, notes = board(tmp_path, known)
+    files.refresh()
+    files.refresh()
+    assert [path.name for path in outside.iterdir()] == [EVENTS]
+    assert (outside / EVENTS).read_text() == "mine"
+    assert copies(tmp_path) == ({} if field == "output" else {f"b_0/{EVENTS}": "of mallory, and long"})
+    assert len(notes) == 1
+    assert "is no name that an output or a role can have" in notes[0]
+
+
+def test_a_copy_that_became_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / EVENTS).write_text("one")
+    (tmp_path / "mine").write_text("mine")
+    files, notes = board(tmp_path, KnownApplications(ended(tmp_path / "out", state=State.RUNNING)))
+    assert files.refresh()
+    copy = next((tmp_path / "board").rglob(EVENTS))
+    copy.unlink()
+    copy.symlink_to(tmp_path / "mine")
+    (tmp_path / "out" / EVENTS).write_text("one, two")
+    assert files.refresh()
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert len(notes) == 1
+
+
 def test_more_than_the_limit_is_left_out_and_that_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_files, "MOST_BYTES", 10)
     (tmp_path / "out").mkdir()

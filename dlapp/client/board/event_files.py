@@ -25,7 +25,7 @@ from dlapp.locations import FILE, file_location, local_path
 from dlapp.messages import Phase
 from dlapp.net.streams import StreamRefused
 from dlapp.serialization import parse_json
-from dlapp.system.files import is_inside, is_plain_name
+from dlapp.system.files import is_inside, is_plain_path
 from dlapp.system.text import human_size
 from dlapp.tensorboard import EVENTS, MOST_FILES, MOST_LINE_BYTES
 
@@ -114,6 +114,9 @@ class BoardFiles:
         hdfs = self._client.hdfs_of(one, None if spec is None else spec.username)
         run, is_read = os.path.join(self._runs, _run_name(one, view)), True
         for source in self._sources(one, view):
+            if source.name and not is_plain_path(source.name):
+                self._note_once(f"{one}: {source.name[:200]!r} is no name that an output or a role can have")
+                continue
             into = os.path.join(run, source.name) if source.name else run
             try:
                 if source.container is not None:
@@ -249,10 +252,11 @@ class BoardFiles:
 
     def _receive(self, stream: BinaryIO, path: str, offset: int, size: int) -> None:
         """Add the next bytes of a stream to a copy; with an offset of 0 they take its place."""
+        self._check_place(path)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         os.makedirs(self._incoming, 0o700, exist_ok=True)
         new = os.path.join(self._incoming, "file")
-        with open(path if offset else new, "ab" if offset else "wb") as file:
+        with open(path if offset else new, "ab" if offset else "wb", opener=_open_no_link) as file:
             while offset < size:
                 if not (data := stream.read(min(_COPY, size - offset))):
                     raise Unreachable("the stream of event files ended before its end")
@@ -280,19 +284,29 @@ class BoardFiles:
 
     def _take(self, new: str, path: str) -> None:
         """Add to a copy what a file has more, or put the file in its place."""
+        self._check_place(path)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         size = os.path.getsize(path) if os.path.exists(path) else 0
         if not size or os.path.getsize(new) < size:
             os.replace(new, path)
             return
-        with open(new, "rb") as source, open(path, "ab") as target:
+        with open(new, "rb", opener=_open_no_link) as source, open(path, "ab", opener=_open_no_link) as target:
             source.seek(size)
             shutil.copyfileobj(source, target, _COPY)
+
+    def _check_place(self, path: str) -> None:
+        """Refuse a path outside of the directory of runs: names in it are of other users. Raises DlappError."""
+        if not is_inside(os.path.normpath(path), self._runs):
+            raise DlappError(f"{path!r} is not in the directory of event files")
 
     def _note_once(self, line: str) -> None:
         if line not in self._noted and len(self._noted) < MOST_FILES:
             self._noted.add(line)
             self._note(line)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _checked_sizes(line: bytes) -> Iterator[tuple[str, int]]:
@@ -307,7 +321,7 @@ def _checked_sizes(line: bytes) -> Iterator[tuple[str, int]]:
         raise DlappError("the list of event files is not JSON") from error
     for each in found[:MOST_FILES] if isinstance(found, list) else ():
         match each:
-            case [str(name), int(size)] if EVENTS in name and all(map(is_plain_name, name.split("/"))) and size > 0:
+            case [str(name), int(size)] if EVENTS in name and is_plain_path(name) and size > 0:
                 yield name, size
 
 

@@ -20,6 +20,7 @@ from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.errors import DlappError
 from dlapp.scheduler.amounts import Amounts
 from dlapp.system import clock
+from dlapp.system.files import is_plain_path
 
 View = dict[str, Any]
 
@@ -327,7 +328,7 @@ def checked_view(seen: object) -> View:
     """Return a view from elsewhere with all of its fields.
 
     Raises:
-        DlappError: it is not a view, or has a time that is none.
+        DlappError: it is not a view, or has a time that is none, or a name of an output or a role that leads elsewhere.
     """
     from dlapp.report import ApplicationView
     from dlapp.serialization import from_json, to_json
@@ -343,6 +344,9 @@ def checked_view(seen: object) -> View:
         times += [old["finished_ms"] for old in one["earlier"]]
     if not all(one is None or is_time(one) for one in times):
         raise DlappError("its view cannot be read: it has an invalid time")
+    names = [*(one["name"] for one in view["outputs"]), *(one["role"] for one in view["containers"])]
+    if not all(name == "" or is_plain_path(name) for name in names):
+        raise DlappError("its view cannot be read: an output or a role has an invalid name")
     return view
 
 

@@ -519,3 +519,22 @@ def test_a_view_of_another_user_with_a_restart_at_no_time_is_refused(at_ms: int)
     assert views.checked_view(seen(1))["restarts"][0]["cause"] == "exit code 1"
     with pytest.raises(DlappError, match="invalid time"):
         views.checked_view(seen(at_ms))
+
+
+@pytest.mark.parametrize("name", ["/etc/profile.d", "..", "a/../../b", "a//b", "a\nb"])
+def test_a_view_of_another_user_with_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
+    def seen(output: str, role: str) -> dict[str, object]:
+        container = {"container_id": "container_1700000000000_0001_01_000002", "role": role, "role_index": 0}
+        return {
+            "application_id": "application_1700000000000_0001",
+            "attempt": 1,
+            "state": "RUNNING",
+            "outputs": [{"name": output, "target": "file:///home/mallory/x", "committed": True}],
+            "containers": [container | {"index": 0, "phase": "running", "log_url": "file:///home/mallory/x"}],
+        }
+
+    assert views.checked_view(seen("", "worker"))["outputs"][0]["committed"]
+    assert views.checked_view(seen("a/b", "worker"))["outputs"][0]["name"] == "a/b"
+    for strange in (seen(name, "worker"), seen("", name)):
+        with pytest.raises(DlappError, match="invalid name"):
+            views.checked_view(strange)
