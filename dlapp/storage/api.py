@@ -202,8 +202,13 @@ class OutputFileSystem(FileSystem, Protocol):
             DlappError: it became shorter, or cannot be written.
         """
 
-    def remove_if_empty(self, location: str) -> None:
-        """Remove a directory if nothing is in it; that it is not there is no error."""
+    def remove_in_own(self, location: str, name: str) -> None:
+        """Remove what has a name in a directory of `make_own_directory`, with all that it holds, and then the directory
+        if it is empty; nothing there is no error. What gets the name ``location`` meanwhile is left alone.
+
+        Raises:
+            UntrustedFile: others own or may write the directory.
+        """
 
     def cut_off(self, threads: Collection[int]) -> AbstractContextManager[Callable[[], None]]:
         """End the calls of threads (idents), and those that they begin in the block, by an error. What it gives is to

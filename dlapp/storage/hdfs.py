@@ -331,9 +331,17 @@ class HdfsFiles:
         """
         self._write_new(location, RequestBody(fd, size_bytes) if size_bytes else b"", mode, overwrite=True)
 
-    def remove_if_empty(self, location: str) -> None:
-        """See `OutputFileSystem.remove_if_empty`."""
-        self.web.delete_if_empty(self.place.path(location))
+    def remove_in_own(self, location: str, name: str) -> None:
+        """See `OutputFileSystem.remove_in_own`."""
+        path = self.place.path(location)
+        try:
+            found = self.check_own_directory(path)
+        except NotFound:
+            return
+        place = f"{INODES}/{found.inode_id}" if self.web.has_numbers() else path
+        with calling(place, path):
+            self._remove(f"{place}/{name}", self.web.clear)
+            self.web.delete_if_empty(place)
 
     def cut_off(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
         """See `OutputFileSystem.cut_off`."""

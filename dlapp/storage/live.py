@@ -1,8 +1,12 @@
-"""Live copies of an output while its payload runs: ``<target>.live/<application>``, or below it for each container.
+"""Live copies of an output while its payload runs: in ``<target>.live/<application>.live``, by container if several.
 
 Each file there is whole: it is written under another name and renamed. It is as its source was at one moment, which may
 have been in the middle of a write of the payload's. What the payload removes stays. Only the user can read the copies;
 they are removed when the output is committed, and stay when it is not.
+
+Others may be able to rename what is beside the target, and give a directory of the user's the name ``<target>.live``.
+So what is removed lies in a directory that is the user's alone, and has a name there that nothing else gets: that of
+checkpoints is ``<application>``.
 """
 
 from __future__ import annotations
@@ -24,10 +28,13 @@ _SUFFIX = ".live"
 
 
 def remove_live(files: OutputFileSystem, target: str, application_id: ApplicationId) -> None:
-    """Remove the live copies of an output. Raises DlappError, OSError."""
-    live = f"{target.rstrip('/')}{_SUFFIX}"
-    files.remove(f"{live}/{application_id}")
-    files.remove_if_empty(live)
+    """Remove the live copies of an output. Raises UntrustedFile, DlappError, OSError."""
+    files.remove_in_own(f"{target.rstrip('/')}{_SUFFIX}", live_name(application_id))
+
+
+def live_name(application_id: ApplicationId) -> str:
+    """Return the name of an application's copies in the directory of all live copies of an output."""
+    return f"{application_id}{_SUFFIX}"
 
 
 class LiveCopies:
@@ -36,7 +43,7 @@ class LiveCopies:
     Args:
         files: the file system that they are on.
         target: location of the output.
-        inner: where they are in the directory of all live copies of that output, such as the application's id.
+        inner: where they are in the directory of all live copies of that output, such as `live_name`.
         note: takes lines on what cannot be copied.
     """
 

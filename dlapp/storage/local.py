@@ -196,9 +196,15 @@ class LocalFiles:
                     os.unlink(temporary, dir_fd=directory)
                 raise
 
-    def remove_if_empty(self, location: str) -> None:
-        """See `OutputFileSystem.remove_if_empty`."""
-        path = local_path(location)
+    def remove_in_own(self, location: str, name: str) -> None:
+        """See `OutputFileSystem.remove_in_own`."""
+        path = local_path(location).rstrip("/")
+        try:
+            directory = open_own_directory(path)
+        except FileNotFoundError:
+            return
+        with closing_fd(directory):
+            remove_tree(f"{path}/{name}", dir_fd=directory, name=name)
         try:
             os.rmdir(path)
         except OSError as error:

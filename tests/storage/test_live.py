@@ -9,8 +9,12 @@ import pytest
 
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId
-from dlapp.storage.live import LiveCopies, remove_live
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
+from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.live import LiveCopies, live_name, remove_live
 from dlapp.storage.local import LocalFiles
+from dlapp.storage.webhdfs import INODES, FileStatus, WebHdfs
 from dlapp.system.files import UntrustedFile
 
 APPLICATION = ApplicationId(1700000000000, 1)
@@ -29,9 +33,9 @@ def test_what_is_new_or_has_changed_is_copied_and_nothing_else(tmp_path: Path) -
     os.symlink("/etc/passwd", output / "out")
     os.mkfifo(output / "fifo")
     said: list[str] = []
-    copies = LiveCopies(LocalFiles(), f"file://{tmp_path}/target", f"{APPLICATION}/0", said.append)
+    copies = LiveCopies(LocalFiles(), f"file://{tmp_path}/target", f"{live_name(APPLICATION)}/0", said.append)
     assert copies.copy(str(output), lambda: False) == 2
-    live = tmp_path / "target.live" / str(APPLICATION) / "0"
+    live = tmp_path / "target.live" / f"{APPLICATION}.live" / "0"
     assert contents(live) == {"b": "2", "deep/a": "1"}
     assert {one.stat().st_mode & 0o777 for one in (tmp_path / "target.live", live, live / "deep")} == {0o700}
     assert copies.copy(str(output), lambda: False) == 0
@@ -47,9 +51,72 @@ def test_what_is_new_or_has_changed_is_copied_and_nothing_else(tmp_path: Path) -
 
 
 def test_those_of_another_application_stay(tmp_path: Path) -> None:
-    (tmp_path / "target.live/other").mkdir(parents=True)
+    (tmp_path / "target.live").mkdir(0o700)
+    (tmp_path / "target.live/other").mkdir()
     remove_live(LocalFiles(), f"file://{tmp_path}/target", APPLICATION)
     assert (tmp_path / "target.live/other").exists()
+
+
+@pytest.mark.parametrize("name", [str(APPLICATION), live_name(APPLICATION)])
+def test_what_a_link_beside_the_target_leads_to_is_not_removed(tmp_path: Path, name: str) -> None:
+    (kept := tmp_path / "own" / name).mkdir(parents=True, mode=0o700)
+    (kept / "checkpoint-1.json").touch()
+    (tmp_path / "target.live").symlink_to(tmp_path / "own")
+    with pytest.raises(UntrustedFile):
+        remove_live(LocalFiles(), f"file://{tmp_path}/target", APPLICATION)
+    assert (kept / "checkpoint-1.json").exists()
+
+
+class FakeWeb(WebHdfs):
+    """A NameNode's view of ``/t.live``, and what is removed there."""
+
+    def __init__(self, place: HdfsPlace, live: FileStatus) -> None:
+        super().__init__(place)
+        self._live, self.removed = live, list[str]()
+
+    def status(self, path: str) -> FileStatus | None:
+        return self._live if path == "/t.live" else None
+
+    def has_numbers(self) -> bool:
+        return True
+
+    def clear(self, path: str, *, file: bool = False) -> None:
+        self.removed.append(path)
+
+    delete = clear
+
+    def delete_if_empty(self, path: str) -> bool:
+        self.removed.append(path)
+        return True
+
+
+@pytest.mark.parametrize(("owner", "mode"), [("ann", 0o700), ("bob", 0o755), ("ann", 0o777)])
+def test_on_hdfs_copies_are_removed_in_a_directory_of_ones_own_by_its_number(owner: str, mode: int) -> None:
+    place = HdfsPlace("hdfs://nn", ("http://nn:1",), Login("ann"))
+    web = FakeWeb(place, FileStatus("", True, 0, 7, mode, 0, owner))
+    if (owner, mode) == ("ann", 0o700):
+        remove_live(HdfsFiles(place, web), "hdfs://nn/t", APPLICATION)
+        assert web.removed == [f"{INODES}/7/{APPLICATION}.live", f"{INODES}/7"]
+        return
+    with pytest.raises(UntrustedFile):
+        remove_live(HdfsFiles(place, web), "hdfs://nn/t", APPLICATION)
+    assert not web.removed
+
+
+def test_what_lies_in_a_directory_that_others_may_write_is_not_removed(tmp_path: Path) -> None:
+    (kept := tmp_path / "target.live" / live_name(APPLICATION)).mkdir(parents=True)
+    (tmp_path / "target.live").chmod(0o777)
+    with pytest.raises(UntrustedFile):
+        remove_live(LocalFiles(), f"file://{tmp_path}/target", APPLICATION)
+    assert kept.exists()
+
+
+def test_checkpoints_whose_directory_gets_the_name_of_the_copies_are_not_removed(tmp_path: Path) -> None:
+    (place := tmp_path / "checkpoints").mkdir(0o700)
+    (place / str(APPLICATION)).mkdir(0o700)
+    place.rename(tmp_path / "target.live")  # others may do that where the directory above is not sticky
+    remove_live(LocalFiles(), f"file://{tmp_path}/target", APPLICATION)
+    assert (tmp_path / "target.live" / str(APPLICATION)).exists()
 
 
 def test_a_directory_that_others_may_write_is_not_used(tmp_path: Path) -> None:

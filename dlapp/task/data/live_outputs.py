@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dlapp.errors import DlappError, NotFound
 from dlapp.locations import HdfsPlace
 from dlapp.messages import Assignment
-from dlapp.storage.live import LiveCopies
+from dlapp.storage.live import LiveCopies, live_name
 from dlapp.storage.open import open_output
 from dlapp.task.data.outputs import inside_workspace
 
@@ -36,7 +36,7 @@ class LiveOutputs:
         for output, part in zip(assignment.outputs, assignment.parts, strict=True):
             if output.sync_s is None:
                 continue
-            inner = str(assignment.application_id)
+            inner = live_name(assignment.application_id)
             if assignment.total > 1:
                 inner = f"{inner}/{part.rpartition('/')[2]}"
             copies = LiveCopies(open_output(output.target, hdfs), output.target, inner, note)

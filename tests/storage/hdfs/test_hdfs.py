@@ -21,7 +21,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.api import DiskFull
 from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.live import LiveCopies, remove_live
+from dlapp.storage.live import LiveCopies, live_name, remove_live
 from dlapp.storage.open import SourceFiles, open_location
 from dlapp.storage.webhdfs import WebHdfs
 from tests.services.hadoop import IS_HADOOP_2, Hadoop
@@ -110,12 +110,12 @@ def test_live_copies_are_whole_and_the_users_alone(files: HdfsFiles, base: str, 
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/log").write_bytes(b"1")
     (tmp_path / "empty").touch()
-    copies = LiveCopies(files, f"{base}/out", str(APPLICATION), lambda _: None)
+    copies = LiveCopies(files, f"{base}/out", live_name(APPLICATION), lambda _: None)
     assert copies.copy(str(tmp_path), lambda: False) == 2
     (tmp_path / "deep/log").write_bytes(b"12")
     assert copies.copy(str(tmp_path), lambda: False) == 1
-    assert files.read_bytes(f"{base}/out.live/{APPLICATION}/deep/log", 9) == b"12"
-    assert files.names(f"{base}/out.live/{APPLICATION}/deep") == ["log"]
+    assert files.read_bytes(f"{base}/out.live/{APPLICATION}.live/deep/log", 9) == b"12"
+    assert files.names(f"{base}/out.live/{APPLICATION}.live/deep") == ["log"]
     remove_live(files, f"{base}/out", APPLICATION)
     assert files.names(base) == []
 

@@ -19,7 +19,7 @@ def test_files_can_be_read_beside_the_target_while_the_program_runs(place: Path)
         place / "containers", outputs=(output,), parts=(part,), **workspace_archive(place, {"run.sh": script})
     ) as am:
         am.start()
-        live = target.parent / "run.live" / str(APPLICATION) / "deep/log"
+        live = target.parent / "run.live" / f"{APPLICATION}.live" / "deep/log"
         wait_for("the copy", live.exists, 120)
         assert live.read_text() == "1\n"
         (am.home / "workspace/end").touch()
