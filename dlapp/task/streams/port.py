@@ -5,7 +5,7 @@
 
 Only a port on which the payload itself listens is reached: in a container with a network of its own any of that
 network; else, in the network of the host, which others use too, one whose socket was made by the payload's user, at the
-address to which that socket is bound.
+address to which that socket is bound. Who took the connection is looked at again before anything is sent there.
 
 A network of its own is entered by this process, where it may (root); so ports of the loopback interface in the
 container are reached as well. Where it may not, the container's address as Docker says it is used.
@@ -54,6 +54,7 @@ def serve(stream: Stream) -> None:
         return
     local = _connect(stream.place, where, port)
     try:
+        _check_reached(stream, local, port)
         remote = stream.accept()
     except DlappError:
         local.close()
@@ -119,6 +120,33 @@ def _connect(place: PayloadPlace, where: list[TcpSocket], port: int) -> socket.s
             "root may enter: let it listen on 0.0.0.0"
         )
     return _first_of(list(place.addresses), port)
+
+
+def _check_reached(stream: Stream, local: socket.socket, port: int) -> None:
+    """Refuse a connection that is not to the payload: its port or its address may be another's since it was found."""
+    place = stream.place
+    if place.own_network:
+        if place.pid and start_time(place.pid) != place.started:
+            raise StreamRefused("the program has ended", NOT_OPEN)
+    elif not _is_own(local, stream.host, port):
+        raise StreamRefused(f"port {port} of {stream.host} is not this application's any more", NOT_OPEN)
+
+
+def _is_own(local: socket.socket, host: str, port: int) -> bool:
+    """Return whether a connection within the network of this host is to the payload's user."""
+    # In this order: what nobody has accepted at the end is of who has listened there since the connect.
+    try:
+        address = local.getpeername()[0]
+        is_listening = any(address in _nearest(one.address) for one in _host_sockets(host, port))
+    except StreamRefused:
+        is_listening = False  # a server may take one connection, and listen no longer
+    except OSError:
+        return False  # the connection is over
+    try:
+        uid = tcp_table.uid_of_peer(local)
+    except OSError:
+        return False
+    return is_listening if uid is None else uid == os.getuid()
 
 
 def _first_of(addresses: list[str], port: int) -> socket.socket:

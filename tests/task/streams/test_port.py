@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -153,6 +153,88 @@ def test_a_real_port_of_another_user_is_refused() -> None:
         with stream(number) as one, pytest.raises(StreamRefused, match="is 12345's, not this application's"):
             one.serve()
         other.kill()
+
+
+def refuse_after_the_look(
+    monkeypatch: pytest.MonkeyPatch, number: int, again: Callable[[], list[TcpSocket]]
+) -> StreamRefused:
+    """Return how a port is refused that is the payload's at the first look, and what ``again`` says at the next."""
+    own = TcpSocket("127.0.0.1", number, "0.0.0.0", 0, True, os.getuid(), 7)
+    looks = iter([lambda: [own], again])
+    monkeypatch.setattr(tcp_table, "listeners", lambda *_: next(looks)())
+    with stream(number) as one:
+        with pytest.raises(StreamRefused, match="not this application's any more") as caught:
+            one.serve()
+        assert not one.is_accepted
+    return caught.value
+
+
+def test_a_port_that_another_user_took_between_look_and_connect_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = server.getsockname()[1]
+        taken = [TcpSocket("127.0.0.1", number, "0.0.0.0", 0, True, os.getuid() + 1, 8)]
+        assert refuse_after_the_look(monkeypatch, number, lambda: taken).reason == NOT_OPEN
+        assert refuse_after_the_look(monkeypatch, number, list).reason == NOT_OPEN
+    with listening() as number:
+        monkeypatch.setattr(tcp_table, "uid_of_peer", lambda _: os.getuid() + 1)
+        own = [TcpSocket("127.0.0.1", number, "0.0.0.0", 0, True, os.getuid(), 9)]
+        refuse_after_the_look(monkeypatch, number, lambda: own)
+
+
+@pytest.mark.root("another user takes the connection")
+def test_another_user_who_took_the_connection_and_left_the_port_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
+        "taken, _ = s.accept(); s.close(); print('taken', flush=True); print(taken.recv(100), flush=True)"
+    )
+    become = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
+    with subprocess.Popen([*become, "/usr/bin/python3", "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        output = other.stdout
+        number = int(output.readline())
+
+        def back_again() -> list[TcpSocket]:
+            assert output.readline() == "taken\n"
+            return [TcpSocket("127.0.0.1", number, "0.0.0.0", 0, True, os.getuid(), 9)]
+
+        refuse_after_the_look(monkeypatch, number, back_again)
+        assert output.readline() == "b''\n"
+
+
+def test_a_server_that_takes_one_connection_and_listens_no_longer_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as opened:
+        server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        number = server.getsockname()[1]
+        own = TcpSocket("127.0.0.1", number, "0.0.0.0", 0, True, os.getuid(), 7)
+
+        def take() -> list[TcpSocket]:
+            taken, _ = server.accept()
+            server.close()
+            taken.sendall(b"once")
+            opened.callback(taken.close)
+            return []
+
+        looks = iter([lambda: [own], take])
+        monkeypatch.setattr(tcp_table, "listeners", lambda *_: next(looks)())
+        one = opened.enter_context(stream(number))
+        thread = threading.Thread(target=one.serve, daemon=True)
+        thread.start()
+        assert one.client.recv(100) == b"once"
+
+
+def test_an_address_of_a_container_that_has_ended_is_another_ones_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its network cannot be entered, and the process has ended when the connection is there.
+    monkeypatch.setattr(port, "_inside", lambda *_: None)
+    with listening() as number:
+        place = PayloadPlace(
+            directory="/x", container="c", pid=os.getpid(), started=1, own_network=True, addresses=("127.0.0.1",)
+        )
+        there = [TcpSocket("0.0.0.0", number, "0.0.0.0", 0, True, 0, 7)]
+        monkeypatch.setattr(tcp_table, "listeners", lambda *_: there)
+        with stream(number, place) as one, pytest.raises(StreamRefused, match="the program has ended") as caught:
+            one.serve()
+        assert caught.value.reason == NOT_OPEN
+        assert not one.is_accepted
 
 
 IN_ITS_NETWORK = """
