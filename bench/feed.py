@@ -157,6 +157,7 @@ class _Bench:
                 directory=f"{home}/feed",
                 patience_s=0.0,
                 has_fifos=False,
+                in_memory=True,
             )
             began = time.perf_counter()
             feed = TaskFeed(section, settings, home, print)

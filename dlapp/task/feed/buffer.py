@@ -3,8 +3,10 @@
 A reader's queue has at most its share of the buffer: of bytes on the disk, of bytes in memory, and of open files. What
 it has sent and not acknowledged counts, so a slow reader stops the fetching for it. One segment is always allowed.
 
-A small file is held in memory, and a larger segment in a file without a name, which the kernel removes when the last
-descriptor of it is closed. So nothing is left of a buffer when its process and its readers have ended, however.
+A segment is in a file without a name, which the kernel removes when the last descriptor of it is closed. So nothing is
+left of a buffer when its process and its readers have ended, however. Those of a plain payload have small files in
+memory. A reader can keep what it was sent for as long as it wants, and read all again; in a container that memory would
+not count as the container's, so there all is on the disk, of which the kernel keeps in memory what it has room for.
 """
 
 from __future__ import annotations
@@ -39,10 +41,6 @@ class _Slot:
         self.item, self.fd, self.ready = item, -1, False
         self.error: Exception | None = None
 
-    @property
-    def memory_bytes(self) -> int:
-        return self.item.size_bytes if _is_small(self.item) else 0
-
 
 class ReaderQueue:
     """Queue of what one reader is sent; made by `FeedBuffer.open`."""
@@ -75,7 +73,7 @@ class ReaderQueue:
                 self.changed.notify_all()
                 return None
         item, count = self._next, len(self._slots) + len(self._sent)
-        memory = item.size_bytes if _is_small(item) else 0
+        memory = self._buffer.memory_bytes(item)
         if count and (
             count >= self._most_items
             or self._used_bytes + item.size_bytes > self._share_bytes
@@ -128,7 +126,7 @@ class ReaderQueue:
             for _ in range(min(count, len(self._sent))):
                 slot = self._sent.popleft()
                 self._used_bytes -= slot.item.size_bytes
-                self._used_memory_bytes -= slot.memory_bytes
+                self._used_memory_bytes -= self._buffer.memory_bytes(slot.item)
             if not self._sent and self._waits_since is None:
                 self._waits_since = self._clock()
             self._buffer.wake()
@@ -159,6 +157,7 @@ class FeedBuffer:
         directory: for what is on the disk; only this process's user may write it.
         limit_bytes: what is fetched ahead at most, of all readers together.
         patience_s: how long a server may be away.
+        in_memory: small files are held in memory.
         clock: seconds.
     """
 
@@ -169,10 +168,13 @@ class FeedBuffer:
         directory: str,
         limit_bytes: int,
         patience_s: float,
+        *,
+        in_memory: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fetch, self._end_epoch, self._directory = fetch, end_epoch, directory
         self.limit_bytes, self._patience_s, self._clock = limit_bytes, patience_s, clock
+        self._in_memory = in_memory
         self.lock = threading.Lock()
         self._work = threading.Condition(self.lock)
         self._queues: list[ReaderQueue] = []
@@ -203,6 +205,11 @@ class FeedBuffer:
     def segment_bytes(self, readers: int) -> int:
         """Return the size of the largest segment, where so many readers share the buffer."""
         return max(1 << 20, min(SEGMENT_BYTES, self.limit_bytes // readers // 4))
+
+    def memory_bytes(self, item: Segment | EpochEnd) -> int:
+        """Return how much of an item is held in memory."""
+        is_small = self._in_memory and isinstance(item, Segment) and item.size_bytes <= SMALL_BYTES
+        return item.size_bytes if is_small else 0
 
     def waits(self) -> tuple[float, int]:
         """Return how long readers have waited, together [s], and how many there are now."""
@@ -267,7 +274,7 @@ class FeedBuffer:
         if isinstance(item, EpochEnd):
             self._patiently(lambda: self._end_epoch(item.epoch))
             return -1
-        fd = _memory_file() if _is_small(item) else _disk_file(self._directory)
+        fd = _memory_file() if self.memory_bytes(item) else _disk_file(self._directory)
         try:
             self._patiently(lambda: self._fetch(item, fd))
             return fd
@@ -289,10 +296,6 @@ class FeedBuffer:
                     raise
             time.sleep(pause_s)
         raise AssertionError
-
-
-def _is_small(item: Segment | EpochEnd) -> bool:
-    return isinstance(item, Segment) and item.size_bytes <= SMALL_BYTES
 
 
 def _memory_file() -> int:

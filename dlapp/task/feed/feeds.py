@@ -222,6 +222,7 @@ class TaskFeeds:
                     directory=directory,
                     patience_s=assignment.output_patience_s,
                     has_fifos=one.feed.format is not FeedFormat.PARQUET,
+                    in_memory=assignment.docker_image is None,
                     certificates=launch.hdfs.certificates if launch.hdfs is not None else "",
                 )
                 self._feeds.append((one, TaskFeed(one, settings, home, note)))

@@ -48,6 +48,7 @@ class FeedSettings(Value, kw_only=True):
         directory: for the buffer.
         patience_s: how long a server may be away.
         has_fifos: there is a directory of FIFOs.
+        in_memory: small files are held in memory.
         certificates: of CAs that are trusted besides (PEM).
     """
 
@@ -58,6 +59,7 @@ class FeedSettings(Value, kw_only=True):
     directory: str
     patience_s: float
     has_fifos: bool
+    in_memory: bool
     certificates: str = ""
 
 
@@ -134,7 +136,12 @@ class FeedProcess:
                 systems[item.place].read_range(item.node, fd, item.start, item.end)
 
             self._buffer = FeedBuffer(
-                fetch, self._end_epoch, settings.directory, spec.buffer_bytes, settings.patience_s
+                fetch,
+                self._end_epoch,
+                settings.directory,
+                spec.buffer_bytes,
+                settings.patience_s,
+                in_memory=settings.in_memory,
             )
             order = FeedOrder(nodes, spec.shuffle, spec.epochs)
             self._content = FeedContent(spec, order, self._buffer, ReaderPart(settings.index, settings.size))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from dlapp.errors import DlappError, Unreachable
-from dlapp.spec import FeedSpec
+from dlapp.spec import FeedFormat, FeedSpec, InputSpec
 from dlapp.storage.tree import TreeNode
 from dlapp.task.feed.buffer import MEMORY_BYTES, MOST_ITEMS, FeedBuffer
+from dlapp.task.feed.feeds import TaskFeeds
 from dlapp.task.feed.order import EpochEnd, FeedOrder, FeedPosition, ReaderPart, Segment
+from dlapp.task.feed.process import FeedSettings
 from tests.applications import wait_for
 from tests.task.feed.serving import ServedFeed
 
@@ -79,7 +83,7 @@ def test_a_reader_that_does_not_read_stops_the_fetching_for_it_alone(tmp_path: P
 
 def test_small_files_are_held_in_memory_up_to_its_bound(tmp_path: Path) -> None:
     size = 1 << 20
-    buffer = FeedBuffer(lambda *_: None, lambda _: None, str(tmp_path), GIB, 0.0)
+    buffer = FeedBuffer(lambda *_: None, lambda _: None, str(tmp_path), GIB, 0.0, in_memory=True)
     order = FeedOrder([node(f"{number:05}", size) for number in range(200)], None, 1)
     queue = buffer.open(order.segments(ReaderPart(0, 1), FeedPosition(), GIB), 1)
     wait_for("the bound", lambda: buffer.fetched_bytes == MEMORY_BYTES, 120)
@@ -88,6 +92,36 @@ def test_small_files_are_held_in_memory_up_to_its_bound(tmp_path: Path) -> None:
     os.close(fd)
     queue.close()
     buffer.close()
+
+
+def test_a_reader_that_keeps_all_it_was_sent_has_no_memory_of_the_host(tmp_path: Path) -> None:
+    files = {f"{number:03}": b"x" for number in range(20)}
+    kept = []
+    with ServedFeed(tmp_path, files, FeedSpec(format=FeedFormat.FILES)) as served:
+        for _ in range(3):  # it acknowledges, and connects again
+            queue = served.content.queue(0, 1, FeedPosition())
+            while found := queue.take(5):
+                kept += [fd for _, fd in found if fd >= 0]
+                queue.acknowledge(len(found))
+            queue.close()
+    assert len(kept) == 60
+    for fd in kept:
+        assert not os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:")
+        os.close(fd)
+
+
+@pytest.mark.parametrize(("image", "in_memory"), [(None, True), ("debian", False)])
+def test_only_a_plain_payload_has_small_files_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str | None, in_memory: bool
+) -> None:
+    seen: list[FeedSettings] = []
+    monkeypatch.setattr("dlapp.task.feed.feeds.TaskFeed", lambda _section, settings, *_: seen.append(settings))
+    section = InputSpec(sources=("file:///in",), input_path="in", feed=FeedSpec(format=FeedFormat.FILES))
+    assignment = SimpleNamespace(
+        inputs=(section,), role_index=0, role_size=1, output_patience_s=1.0, docker_image=image
+    )
+    TaskFeeds(cast("Any", assignment), cast("Any", SimpleNamespace(hdfs=None)), str(tmp_path), lambda _: None)
+    assert [one.in_memory for one in seen] == [in_memory]
 
 
 def test_a_server_that_is_away_is_waited_for_and_its_absence_is_told(tmp_path: Path) -> None:
