@@ -31,7 +31,8 @@ _LOOK_AGAIN_S = 0.002, 0.1
 """Between two looks for the exit code, which Docker knows some milliseconds after the end of the output."""
 _READ_BYTES = 1 << 16
 _HEAD_BYTES = 8
-_KINDS = {1: frames.OUTPUT, 2: frames.ERROR}
+_KINDS = {0: frames.OUTPUT, 1: frames.OUTPUT, 2: frames.ERROR}
+"""Of Docker's frames. A length of theirs has 4 bytes: what has come of a frame is passed on, and never gathered."""
 _SCRIPT = f"""
 exec 4<"$1" || exit 125
 shift
@@ -83,6 +84,7 @@ class DockerTarget:
     def __init__(self, docker: Dockerd, container: str, directory: str, request: ExecRequest) -> None:
         self._docker, self._request = docker, request
         self._buffer = bytearray()
+        self._kind, self._left = frames.OUTPUT, 0  # of the frame that is being read
         self._end: ExecEnd | None = None
         self._is_over = self._is_input_over = False
         name = secrets.token_hex(8)
@@ -140,13 +142,23 @@ class DockerTarget:
             return [(frames.OUTPUT, data)] if data else []
         found: list[tuple[bytes, bytes]] = []
         at = 0
-        while len(self._buffer) - at >= _HEAD_BYTES:
+        while at < len(self._buffer):
+            if self._left:
+                piece = bytes(self._buffer[at : at + self._left])
+                found.append((self._kind, piece))
+                self._left -= len(piece)
+                at += len(piece)
+                continue
             start = at + _HEAD_BYTES
-            end = start + int.from_bytes(self._buffer[at + 4 : start])
-            if len(self._buffer) < end:
+            if len(self._buffer) < start:
                 break
-            found.append((_KINDS.get(self._buffer[at], frames.OUTPUT), bytes(self._buffer[start:end])))
-            at = end
+            kind = _KINDS.get(self._buffer[at])
+            if kind is None:
+                self._is_over = True  # what follows cannot be read
+                at = len(self._buffer)
+                break
+            self._kind, self._left = kind, int.from_bytes(self._buffer[at + 4 : start])
+            at = start
         del self._buffer[:at]
         return found
 

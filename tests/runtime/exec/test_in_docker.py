@@ -1,0 +1,81 @@
+"""A command in a container: what is made of the bytes of Docker's stream."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dlapp.net import exec_frames as frames
+from dlapp.net.dockerd import Dockerd
+from dlapp.net.exec_frames import ExecEnd, ExecRequest
+from dlapp.runtime.exec.in_docker import DockerTarget
+
+
+class FakeDocker:
+    """A dockerd whose end of the stream the test has."""
+
+    def __init__(self, early: bytes) -> None:
+        self.far, self._near = socket.socketpair()
+        self._early = early
+
+    def create_exec(self, *_: Any) -> str:
+        return "1"
+
+    def start_exec(self, _exec_id: str, *, terminal: bool) -> tuple[socket.socket, bytes]:
+        assert not terminal
+        return self._near, self._early
+
+    def inspect_exec(self, _exec_id: str) -> dict[str, Any]:
+        return {"Running": False, "ExitCode": 3}
+
+
+@contextlib.contextmanager
+def target(directory: Path, early: bytes = b"") -> Iterator[tuple[DockerTarget, socket.socket]]:
+    docker = FakeDocker(early)
+    with docker.far:
+        one = DockerTarget(cast(Dockerd, docker), "c", str(directory), ExecRequest(command=("true",)))
+        yield one, docker.far
+        one.end()
+
+
+def head(kind: int, size: int) -> bytes:
+    return bytes([kind, 0, 0, 0]) + size.to_bytes(4)
+
+
+def read(one: DockerTarget) -> list[tuple[bytes, bytes]]:
+    (fd,) = one.output_fds()
+    return one.read(fd)
+
+
+def test_what_has_come_of_a_frame_is_passed_on_and_not_gathered(tmp_path: Path) -> None:
+    with target(tmp_path, head(1, (4 << 30) - 1) + b"early") as (one, far):
+        assert one.early_output() == [(frames.OUTPUT, b"early")]
+        for number in range(100):
+            far.sendall(bytes([number]) * 1000)
+            assert read(one) == [(frames.OUTPUT, bytes([number]) * 1000)]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 1000])
+def test_frames_are_read_however_their_bytes_come(tmp_path: Path, size: int) -> None:
+    data = head(1, 3) + b"one" + head(2, 0) + head(2, 5) + b"error" + head(0, 2) + b"in" + head(1, 1) + b"!"
+    output = {frames.OUTPUT: b"", frames.ERROR: b""}
+    with target(tmp_path) as (one, far):
+        for at in range(0, len(data), size):
+            far.sendall(data[at : at + size])
+            for kind, piece in read(one):
+                assert piece
+                output[kind] += piece
+    assert output == {frames.OUTPUT: b"onein!", frames.ERROR: b"error"}
+
+
+def test_a_stream_that_does_not_keep_to_the_frames_is_over(tmp_path: Path) -> None:
+    with target(tmp_path) as (one, far):
+        far.sendall(head(1, 2) + b"ok" + head(7, 2) + b"no" + head(1, 2) + b"no")
+        assert read(one) == [(frames.OUTPUT, b"ok")]
+        assert one.output_fds() == []
+        assert one.ended() == ExecEnd(3)
