@@ -118,6 +118,7 @@ class ResolvedApplication(Value):
         hdfs: where its ``hdfs://`` locations are, as its user; None: the engine knows of none.
         snapshot: what it was read from.
         notes: what the user should know besides, a line each.
+        env_file: absolute path of its env_file; empty: none was read.
     """
 
     properties: Properties
@@ -127,6 +128,7 @@ class ResolvedApplication(Value):
     snapshot: Snapshot
     role_env: Mapping[str, dict[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    env_file: str = ""
 
     @property
     def has_file(self) -> bool:
@@ -281,7 +283,7 @@ def read_application(
     assert made is not None
     snapshot = Snapshot(maker.file, data, maker.env_of_file)
     notes = (*_notes(properties), *_never_started(properties, made[0]), *maker.notes)
-    return ResolvedApplication(properties, *made, maker.hdfs, snapshot, maker.role_env(), notes)
+    return ResolvedApplication(properties, *made, maker.hdfs, snapshot, maker.role_env(), notes, maker.env_file)
 
 
 def _notes(properties: Properties) -> tuple[str, ...]:
@@ -482,6 +484,7 @@ class _Maker:
         self.properties = properties
         self._env_is_known = env_of_file is not None
         self.env_of_file = dict(env_of_file or {})
+        self.env_file = ""
         self.config = config
         self.engine = engine
         self.faults = faults
@@ -632,7 +635,8 @@ class _Maker:
         if (path := self._application("env_file")) is not None:
             try:
                 if not self._env_is_known:
-                    self.env_of_file = read_env_file(_own_path(path, self.directory))
+                    self.env_file = _own_path(path, self.directory)
+                    self.env_of_file = read_env_file(self.env_file)
             except ValueError as refused:
                 for line in str(refused).split("\n"):
                     self._fault("application", "env_file", line)

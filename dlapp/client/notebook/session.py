@@ -46,12 +46,14 @@ class Notebook(NamedTuple):
         token: of JupyterLab.
         workspace: absolute path of the user's own; empty: there is none.
         packed: path in it -> what was there at the submission.
+        trusted: absolute paths of what dlapp obeys on this machine: nothing of the notebook is placed there.
     """
 
     application: Application
     token: str
     workspace: str
     packed: Mapping[str, FileFacts]
+    trusted: tuple[str, ...] = ()
 
     def page(self, base: str) -> str:
         """Return the URL of its page, with the token, where it is reached at ``base``."""
@@ -92,6 +94,8 @@ def start_notebook(
     Raises:
         as `Client.submit`.
     """
+    from dlapp.client.shell.session import trusted_paths
+
     info = client.engine.info()
     if path is None:
         from dlapp.client.keywords import spec_of
@@ -99,10 +103,12 @@ def start_notebook(
         fields = {"workspace": os.getcwd(), "command": ["true"], "appname": os.path.basename(os.getcwd()) or ROLE}
         spec = spec_of(fields, client.config, has_gpus=info.has_gpus, args=(), env={})
         env: dict[str, str] = {}
+        own: list[str] = []
     else:
         application = read_application(path, client.config, info, script_may_be_missing=True)
         spec, role = application.spec, application.spec.roles[0]
         env = {**application.env, **application.role_env.get(role.name, {})}
+        own = [one for one in (application.snapshot.path, application.env_file) if one]
         if len(spec.roles) > 1:
             note(f"the notebook is as a container of the first role, {role.name}")
     target = save or default_target(spec, info, time.strftime("%Y%m%d-%H%M%S"))
@@ -118,7 +124,8 @@ def start_notebook(
         note=note,
         progress=progress,
     )
-    return Notebook(submitted, token, spec.workspace, packed)
+    trusted = (*own, *(one for paths in trusted_paths(client).values() for one in paths))
+    return Notebook(submitted, token, spec.workspace, packed, trusted)
 
 
 def default_target(spec: AppSpec, info: EngineInfo, now: str) -> str:
@@ -236,4 +243,4 @@ def bring_files_back(client: Client, notebook: Notebook, place: str) -> BroughtB
     """
     application_id = notebook.application.application_id
     hdfs = client.hdfs_of(application_id, client.submission(application_id).spec.username)
-    return bring_back(place, notebook.workspace, notebook.packed, hdfs)
+    return bring_back(place, notebook.workspace, notebook.packed, hdfs, notebook.trusted)

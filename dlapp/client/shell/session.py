@@ -174,23 +174,27 @@ def refuse_what_is_trusted(workspace: str, client: Client) -> None:
     Raises:
         UsageError: it holds dlapp's state, its configuration, Hadoop's, or the programs that dlapp consists of.
     """
-    import dlapp
-    from dlapp.config import config_files
-
-    hadoop = client.config.yarn.conf_dir or os.environ.get("HADOOP_CONF_DIR")
-    trusted = {
-        "the state directory of dlapp": [client.state_path],
-        "the configuration of dlapp": config_files(),
-        "the configuration of Hadoop": [hadoop] if hadoop else [],
-        "dlapp itself": [os.path.dirname(os.path.dirname(dlapp.__file__)), sys.prefix, sys.executable],
-    }
-    for what, paths in trusted.items():
+    for what, paths in trusted_paths(client).items():
         for path in paths:
             if _is_inside(path, workspace):
                 raise UsageError(
                     f"the workspace {workspace} holds {what} ({path}): a shell in Docker could change it; "
                     "use a directory of its own as the workspace"
                 )
+
+
+def trusted_paths(client: Client) -> dict[str, list[str]]:
+    """Return paths of what dlapp obeys or runs on this machine, by what it is."""
+    import dlapp
+    from dlapp.config import config_files
+
+    hadoop = client.config.yarn.conf_dir or os.environ.get("HADOOP_CONF_DIR")
+    return {
+        "the state directory of dlapp": [client.state_path],
+        "the configuration of dlapp": config_files(),
+        "the configuration of Hadoop": [hadoop] if hadoop else [],
+        "dlapp itself": [os.path.dirname(os.path.dirname(dlapp.__file__)), sys.prefix, sys.executable],
+    }
 
 
 def _is_inside(path: str, directory: str) -> bool:

@@ -202,4 +202,8 @@ def _bring_back(client: Client, notebook: Notebook, end: ApplicationView, tell: 
         tell(f"* and {more} more")
     for path in back.kept:
         note(f"{path} was changed here, too, and is kept; the notebook's is in {place.removeprefix(FILE)}")
+    for path in back.left_out[:_SHOWN_FILES]:
+        note(f"{path} is not brought back: programs of this machine obey it; it is in {place.removeprefix(FILE)}")
+    if (more := len(back.left_out) - _SHOWN_FILES) > 0:
+        note(f"and {more} more such files are not brought back")
     return True

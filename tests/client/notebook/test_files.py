@@ -32,7 +32,7 @@ def test_new_and_changed_files_come_back(workspace: Path, saved: Path) -> None:
     (saved / "notes" / "a.ipynb").write_text("of the notebook")
     (saved / "notes" / "new" / ".c").write_text("new")
     back = bring_back(f"file://{saved}", str(workspace), packed, None)
-    assert back == (("notes/a.ipynb", "notes/new/.c"), ())
+    assert back == (("notes/a.ipynb", "notes/new/.c"), (), ())
     assert (workspace / "notes" / "a.ipynb").read_text() == "of the notebook"
     assert (workspace / "notes" / "new" / ".c").read_text() == "new"
     assert (workspace / "b.py").read_text() == "packed"
@@ -47,9 +47,41 @@ def test_what_the_user_changed_or_made_or_removed_meanwhile_stays(workspace: Pat
     (workspace / "c.py").write_text("of the user")
     (workspace / "notes" / "a.ipynb").unlink()
     back = bring_back(f"file://{saved}", str(workspace), packed, None)
-    assert back == ((), ("b.py", "c.py", "notes/a.ipynb"))
+    assert back == ((), ("b.py", "c.py", "notes/a.ipynb"), ())
     assert (workspace / "b.py").read_text() == (workspace / "c.py").read_text() == "of the user"
     assert not (workspace / "notes" / "a.ipynb").exists()
+
+
+def test_what_programs_of_this_machine_run_or_obey_is_not_placed(workspace: Path, saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "linked").symlink_to(workspace)
+    for name in ("dl_app.properties", "secret.env", "conf.yaml"):
+        (workspace / name).write_text("packed")
+    packed = list_workspace(str(workspace))
+    names = (
+        ".git/hooks/post-checkout",
+        ".venv/lib/python3.11/site-packages/x.pth",
+        "conf.yaml",
+        "dl_app.properties",
+        "notes/.git",
+        "notes/__pycache__/a.cpython-311.pyc",
+        "notes/new/node_modules/.bin/tsc",
+        "secret.env",
+        "state/queue",
+    )
+    for name in (*names, "state.py", "notes/.gitignore"):
+        (saved / name).parent.mkdir(parents=True, exist_ok=True)
+        (saved / name).write_text("of the notebook")
+    trusted = [
+        *(str(workspace / name) for name in ("dl_app.properties", "state")),
+        *(str(tmp_path / "linked" / name) for name in ("secret.env", "conf.yaml")),
+        str(tmp_path),
+    ]
+    back = bring_back(f"file://{saved}", str(workspace), packed, None, trusted)
+    assert (back.placed, back.kept) == (("state.py", "notes/.gitignore"), ())
+    assert sorted(back.left_out) == list(names)
+    for name in names:
+        path = workspace / name
+        assert not path.exists() or path.read_text() == "packed"
 
 
 def test_a_link_or_a_directory_in_the_way_is_not_followed_and_not_replaced(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
-from dlapp.client.notebook.session import default_target, notebook_spec, ready_port
+from dlapp.client import Client
+from dlapp.client.notebook.session import default_target, notebook_spec, ready_port, start_notebook
 from dlapp.cluster import EngineInfo
+from dlapp.config import load_config
 from dlapp.spec import AppSpec, CheckpointSpec, InputSpec, OutputSpec, Resources, RoleSpec
 from dlapp.value import replace
 
@@ -63,6 +69,29 @@ def test_its_token_is_no_word_of_its_command() -> None:
     assert words[3:] == (
         *("dlapp-notebook", "--idle", "600", "--grace", "60", "--save", ".dlapp-notebook", "--without", "data"),
     )
+
+
+def test_the_files_that_it_was_started_with_and_what_dlapp_obeys_are_known_to_be_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.env").write_text("A=1\n")
+    (tmp_path / "secret.env").chmod(0o600)
+    (tmp_path / "app.properties").write_text(
+        "[application]\nusername=tony\nappname=a\nuser_dev_workspace_path=.\nuser_shell_script=train.sh\n"
+        "env_file=secret.env\n[resources]\ngcores=0\n"
+    )
+    client = SimpleNamespace(
+        config=load_config({}, environ={}),
+        engine=SimpleNamespace(info=lambda: EngineInfo(name="local", version="1", has_gpus=False)),
+        state_path=str(tmp_path / "state"),
+        submit=lambda *_, **__: None,
+    )
+    for path, own in ((str(tmp_path / "app.properties"), {"app.properties", "secret.env"}), (None, set())):
+        made = start_notebook(
+            cast(Client, client), path, gcores=0, idle_s=600, save=None, say=lambda _: None, note=lambda _: None
+        )
+        assert {str(tmp_path / name) for name in (*own, "state")} <= set(made.trusted)
 
 
 def test_files_are_stored_beside_the_workspace_or_in_the_home_on_hdfs() -> None:
