@@ -76,7 +76,7 @@ def main(
             return _show_end(client, notebook, as_json=as_json)
         if detach:
             if as_json:
-                _print_reach(notebook, ready, f"http://127.0.0.1:{ready.port}")
+                _print_reach(notebook, ready)
             else:
                 _show_how_to_reach(notebook, ready)
             return 0
@@ -113,14 +113,27 @@ def _wait_until_ready(client: Client, notebook: Notebook) -> ReadyNotebook | Non
 
 
 def _show_how_to_reach(notebook: Notebook, ready: ReadyNotebook) -> None:
+    from dlapp.client.local_port import free_port
+
+    # It is named to dlapp-port, which else takes another one if this is another user's by then: the URL has the token.
+    port = free_port(ready.port)
     say(f"DL App ID = {notebook.application}")
-    say(f"JupyterLab : dlapp-port {notebook.application} notebook {ready.port}")
-    say(f"then open  : {notebook.page(f'http://127.0.0.1:{ready.port}')}")
+    say(f"JupyterLab : dlapp-port {notebook.application} notebook {ready.port} {port}")
+    say(f"then open  : {notebook.page(f'http://127.0.0.1:{port}')}")
     say(f"to end it  : dlapp-softkill {notebook.application}")
 
 
-def _print_reach(notebook: Notebook, ready: ReadyNotebook, url: str) -> None:
-    print_json({"application_id": str(notebook.application), "url": notebook.page(url), "port": ready.port})
+def _print_reach(notebook: Notebook, ready: ReadyNotebook, url: str = "") -> None:
+    """Print how it is reached as JSON.
+
+    Args:
+        notebook: that was submitted.
+        ready: where it listens in its container.
+        url: where this command serves it; empty: it does not.
+    """
+    where = {"url": notebook.page(url)} if url else {}
+    found = {"application_id": str(notebook.application), **where, "path": notebook.page(""), "port": ready.port}
+    print_json(found)
 
 
 def _serve(
