@@ -38,9 +38,10 @@ from typing import Any
 
 from dlapp.image_name import RegistryCredentials
 from dlapp.launch_spec import DockerSettings
+from dlapp.locations import shown
 from dlapp.messages import Fault
 from dlapp.net.dockerd import DockerRefused, DockerSilent
-from dlapp.node_policy import DockerPolicy
+from dlapp.node_policy import DockerPolicy, shared_path_problem
 from dlapp.runtime import accounts
 from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
@@ -90,6 +91,7 @@ class DockerRun:
         note: takes lines for dlapp's own log.
         progress: told how much of an image has come, in bytes, and how much there is in all.
         credentials: the submitter's, for the image's registry; None: there are none.
+        shared_paths: of the node's policy.
     """
 
     def __init__(
@@ -100,7 +102,9 @@ class DockerRun:
         note: Callable[[str], None],
         progress: Callable[[int, int], None] | None = None,
         credentials: RegistryCredentials | None = None,
+        shared_paths: tuple[str, ...] = (),
     ) -> None:
+        self._shared_paths = shared_paths
         self._payload, self._settings, self._policy = payload, settings, policy
         self._note, self._progress = note, progress
         self._docker = open_docker(settings.host, _CALL_TIMEOUT_S)
@@ -208,7 +212,9 @@ class DockerRun:
         )
         self._docker.remove(self._name)
         self._made = True  # also where the answer to the next call is lost
+        self._check_shared()
         make(self._docker, made, facts, payload.directory, self._note)
+        self._check_shared()
         if known is None:
             add_account(self._docker, self._name, self._settings.lock_dir, str(image.about["Id"]))
 
@@ -219,12 +225,24 @@ class DockerRun:
             for source, path in self._payload.mounts
         ]
 
+    def _check_shared(self) -> None:
+        """Refuse a mount whose path leads elsewhere since it was found: dockerd, which is root, goes by the path."""
+        for source, _ in self._payload.mounts:
+            if source not in self._payload.shared:
+                continue
+            problem = shared_path_problem(source, self._shared_paths)
+            if os.path.realpath(source) != source or not os.path.isdir(source):
+                problem = f"{shown(source)} is not the directory any more that it was"
+            if problem:
+                raise PayloadError(Fault.NODE, f"an input could not be mounted: {problem}")
+
     # ---- while it runs ----
 
     def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
         """See `Running.start`."""
         if late_env:
             self._write_late_env(late_env)
+        self._check_shared()  # there the mount is made
         with self._explained():
             self._docker.start(self._name)
         # What is asked from now on is good to know, and not worth a long wait for a dockerd that hangs.

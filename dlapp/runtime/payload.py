@@ -82,6 +82,8 @@ class Payload(Value, kw_only=True):
         image: None: a plain process.
         mounts: in Docker only: paths of the host, and where in `workspace` each is seen instead of what is there;
             read-only.
+        shared: of the paths of the host in ``mounts``, the directories of shared file systems, in which others may
+            write; without links.
         caches: in Docker only: paths of the host, and where each is seen.
         keep_fds: open descriptors that a plain payload inherits: locks that it holds by living.
         as_submitter: in Docker only: the task runs as the user who submitted, and the payload gets that user's groups.
@@ -98,6 +100,7 @@ class Payload(Value, kw_only=True):
     image: str | None = None
     gpus: tuple[PayloadDevice, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
+    shared: tuple[str, ...] = ()
     caches: tuple[tuple[str, str], ...] = ()
     keep_fds: tuple[int, ...] = ()
     as_submitter: bool = False

@@ -54,7 +54,15 @@ def make_docker_run(
     policy, settings = task.policy.docker, task.launch.docker
     if (network := network or task.assignment.network) is not None:
         settings = replace(settings, network=network)
-    run = DockerRun(payload, settings, policy, task.note, progress, task.launch.registry_credentials)
+    run = DockerRun(
+        payload,
+        settings,
+        policy,
+        task.note,
+        progress,
+        task.launch.registry_credentials,
+        shared_paths=task.policy.shared_paths,
+    )
     try:
         wait_out(run.prepare)
     except BaseException:
@@ -129,6 +137,7 @@ def _payload(
         resources=one.resources,
         image=one.docker_image,
         mounts=tuple(task.inputs.mounts) if task.inputs else (),
+        shared=tuple(path for _, path in task.mounted if path is not None),
         caches=tuple((task.cache_paths[cache.name], cache.path) for cache in one.caches),
         gpus=tuple(PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in lease.devices) if lease else (),
         keep_fds=(
