@@ -9,7 +9,8 @@ from dlapp.login import Login
 from dlapp.value import Value
 
 FILE_NAME = "launch.json"
-"""The file in a container's directory that has the `LaunchSpec`; it holds secrets."""
+"""The file in a container's directory that has the `LaunchSpec`; it holds secrets. The task removes it once it is
+read."""
 RESERVED_FROM = 2
 """Of the descriptors that a task of the embedded engine inherits, those from this place on hold the devices that are
 reserved for the application; those before it are locks that say that the container and the application are alive."""

@@ -61,8 +61,13 @@ there be none any more, YARN ends the container."""
 
 def run_task(task: TaskState) -> int:
     """Run all steps. Return the exit code: 0 when the ApplicationMaster has the result."""
-    with open(os.path.join(task.home, FILE_NAME), encoding="utf-8") as file:
+    path = os.path.join(task.home, FILE_NAME)
+    with open(path, encoding="utf-8") as file:
         task.launch = launch = from_json(LaunchSpec, json.load(file))
+    try:
+        os.unlink(path)  # nobody reads it again, and it holds secrets
+    except OSError as error:
+        task.log.warn(f"{FILE_NAME} could not be removed: {error.strerror}")
     if launch.hdfs is not None and launch.hdfs.certificates:
         from dlapp.net.http import trust
 

@@ -66,6 +66,15 @@ ENDS = "cd $TMPDIR; echo ready; while [ ! -e finish ]; do sleep 0.02; done; exit
 # ---- all is well ----
 
 
+def test_what_a_task_is_told_in_confidence_does_not_lie_beside_its_program(place: Path) -> None:
+    with fake_am(place, "ls ..") as am:
+        am.start()
+        assert am.result().fault is Fault.NONE
+        names = am.printed().split()
+        assert b"workspace" in names
+        assert b"launch.json" not in names
+
+
 def test_a_payload_runs_and_every_step_is_reported(place: Path) -> None:
     with fake_am(place, "echo hello $CONTAINER_INDEX of $NUM_CONTAINERS; echo oops >&2") as am:
         am.start()
