@@ -57,7 +57,7 @@ class TensorBoardProcess:
 
     def __enter__(self) -> TensorBoardProcess:
         """Wait until it answers."""
-        probe = ReadinessProbe(self._place, self._prefix)
+        probe = ReadinessProbe(self._place, self._prefix, os.getuid())
         try:
             while not probe.is_ready:
                 self.check()

@@ -5,7 +5,8 @@ like the payload, in Docker a second container of the same image in which the wo
 happens to it is a failure of the payload: what is wrong becomes a line for users.
 
 Everybody who reaches its port may ask it. So all of its pages are below a path that nobody can guess, and this path is
-in its environment: the words of a command can be read by all users of a host.
+in its environment: the words of a command can be read by all users of a host. Another user may listen on the port
+before it does, or after its end: it is asked only if it is its user's, and each start has another path.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def open_board(task: TaskState) -> TensorBoard:
         payload,
         task.home,
         seen_workspace=None if is_plain else task.seen_workspace,
+        uid=os.getuid() if is_plain or not _is_rootless(task.launch.docker.host) else None,
         address=node_address(task.launch, task.policy),
         ports=lock_node_ports(1, task.launch, task.policy),
         make_run=make_run,
@@ -81,6 +83,7 @@ class TensorBoard:
         payload: of the container; it is made anew for each start.
         home: the directory of the container.
         seen_workspace: path of a container's workspace as its program sees it; None: it is no container.
+        uid: of its process; None: Docker gives it another one.
         address: at which others reach it.
         ports: the port that is locked for it.
         make_run: makes a payload ready; called by the thread.
@@ -95,6 +98,7 @@ class TensorBoard:
         home: str,
         *,
         seen_workspace: str | None,
+        uid: int | None,
         address: str,
         ports: LockedPorts,
         make_run: Callable[[Payload], Running],
@@ -103,10 +107,9 @@ class TensorBoard:
     ) -> None:
         self._directory, self._payload, self._container = directory, payload, home
         self._home = os.path.join(home, DIRECTORY)
-        self._seen_workspace = seen_workspace
+        self._seen_workspace, self._uid = seen_workspace, uid
         self._place, self._ports = (address, ports.ports[0]), ports
         self._make_run, self._tell, self._note = make_run, tell, note
-        self._prefix = new_prefix()
         self._over = threading.Event()
 
     @contextlib.contextmanager
@@ -147,7 +150,8 @@ class TensorBoard:
         Returns:
             Why it ended, and whether it is not to be started again.
         """
-        run, probe = self._make_run(self._made_payload()), ReadinessProbe(self._place, self._prefix)
+        prefix = new_prefix()
+        run, probe = self._make_run(self._made_payload(prefix)), ReadinessProbe(self._place, prefix, self._uid)
         has_begun = False
         try:
             if self._over.is_set():
@@ -160,7 +164,7 @@ class TensorBoard:
                 if probe.is_ready and not is_told:
                     is_told = True
                     address, port = self._place
-                    self._tell(BoardStatus(address=address, port=port, path=self._prefix))
+                    self._tell(BoardStatus(address=address, port=port, path=prefix))
                 self._limit_logs()
                 self._over.wait(_LOOK_EVERY_S)
             return ("", True) if ended is None else self._why_it_ended(ended)
@@ -170,7 +174,7 @@ class TensorBoard:
                 _end(run)
             run.close()
 
-    def _made_payload(self) -> Payload:
+    def _made_payload(self, prefix: str) -> Payload:
         remove_tree(self._home)
         for name in ("", "workspace", f"workspace/{_WATCHED}", "home", "tmp", "run"):
             os.mkdir(os.path.join(self._home, name), 0o700)
@@ -179,7 +183,7 @@ class TensorBoard:
         is_plain = self._seen_workspace is None
         seen = root if self._seen_workspace is None else os.path.join(self._seen_workspace, _WATCHED)
         payload = self._payload(self._home)
-        words = arguments(os.path.normpath(os.path.join(seen, self._directory)), *self._place, self._prefix)
+        words = arguments(os.path.normpath(os.path.join(seen, self._directory)), *self._place, prefix)
         env = {**payload.env, ARGUMENTS_VARIABLE: json.dumps(words), "NV_GPU": ""}
         env |= {"CUDA_VISIBLE_DEVICES": ""} if is_plain else {"NVIDIA_VISIBLE_DEVICES": "void"}
         return replace(
@@ -218,6 +222,13 @@ class TensorBoard:
             with contextlib.suppress(FileNotFoundError):  # its wrapper makes it
                 if os.path.getsize(path) > _MOST_LOG_BYTES:
                     os.truncate(path, 0)
+
+
+def _is_rootless(docker_host: str) -> bool:
+    """Return whether Docker runs without root: then it has other uids for the processes in its containers."""
+    with contextlib.suppress(OSError):
+        return os.stat(docker_host.removeprefix("unix://")).st_uid != 0
+    return False
 
 
 def _end(run: Running) -> None:

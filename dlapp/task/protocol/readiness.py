@@ -24,10 +24,13 @@ class ReadinessProbe:
     Args:
         place: address and port; a port that does not accept connections is not ready.
         path: a GET of it must be answered with a status from 200 to 399; empty: a connection is enough.
+        uid: with a path that is a secret, the user to whom alone it is sent, in this process's network: the connection
+            must have been accepted by a process of this user, as the kernel says; None: whoever listens.
     """
 
-    def __init__(self, place: tuple[str, int], path: str = "") -> None:
-        self._place, self._path = place, path
+    def __init__(self, place: tuple[str, int], path: str = "", uid: int | None = None) -> None:
+        self._place, self._path, self._uid = place, path, uid
+        self._head = b""
         self.is_ready = False
         self._next_try = float("-inf")
         self._socket: socket.socket | None = None
@@ -60,10 +63,31 @@ class ReadinessProbe:
         address, port = self._place
         host = f"[{address}]" if ":" in address else address
         head = f"GET {self._path} HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-        connection.sendall(head.encode())
+        self._head = head.encode()
         connection.setblocking(False)
+        self._send(connection, now_s)
+
+    def _send(self, connection: socket.socket, now_s: float) -> None:
+        """Send the request as soon as it may be sent.
+
+        Who accepted the connection counts, and not who listens on the port: that can be another one a moment later.
+        """
+        if self._uid is not None:
+            from dlapp.system.network.tcp_table import uid_of_peer
+
+            uid = uid_of_peer(connection)
+            if uid is None and now_s < self._until:
+                return  # it is not accepted yet
+            if uid != self._uid:
+                self.close()
+                return
+        connection.sendall(self._head)
+        self._head = b""
 
     def _read(self, connection: socket.socket, now_s: float) -> None:
+        if self._head:
+            self._send(connection, now_s)
+            return
         try:
             data = connection.recv(_STATUS_BYTES - len(self._answer))
         except BlockingIOError:
@@ -81,7 +105,7 @@ class ReadinessProbe:
         """End a try that is not decided. May be repeated."""
         if self._socket is not None:
             self._socket.close()
-            self._socket = None
+            self._socket, self._head = None, b""
 
 
 class UseWatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -78,6 +79,38 @@ def test_a_port_that_accepts_connections_is_ready(address: str) -> None:
 def test_an_http_path_is_ready_when_it_is_answered_well(answer: bytes, ready: bool) -> None:
     with server(answer) as place:
         assert becomes_ready(ReadinessProbe(place, "/health")) is ready
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_path_that_is_a_secret_is_sent_to_a_process_of_its_user(address: str) -> None:
+    with server(b"HTTP/1.1 200 OK\r\n\r\n", address=address) as place:
+        assert becomes_ready(ReadinessProbe(place, "/secret/", os.getuid()))
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+def test_a_path_that_is_a_secret_is_not_sent_to_another_user_or_to_what_nobody_has_accepted(accepts: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        probe = ReadinessProbe(listening.getsockname()[:2], "/secret/", os.getuid() + (1 if accepts else 0))
+        probe.check(0.0)
+        got = b""
+        if accepts:
+            connection, _ = listening.accept()
+            with connection:
+                for now_s in range(1, 40):
+                    probe.check(float(now_s))
+                connection.settimeout(120)
+                got = connection.recv(65536)
+        else:
+            for now_s in range(1, 32):
+                probe.check(float(now_s))
+        assert not probe.is_ready
+        probe.close()
+        if not accepts:
+            connection, _ = listening.accept()
+            with connection:
+                connection.settimeout(120)
+                got = connection.recv(65536)
+        assert got == b""
 
 
 def test_a_server_that_does_not_answer_holds_nobody_up() -> None:
