@@ -64,6 +64,14 @@ MADE = {
         "Python",
         "exec $PYTHON -m dlapp.runtime.notebook_program --idle 60 --grace 60 --save saved",
     ),
+    "a Unix socket has too long a path": Failure(
+        "socket_path",
+        "user",
+        "the path of a Unix socket below TMPDIR is too long",
+        "OSError: AF_UNIX path too long",
+        "Python",
+        'exec $PYTHON -c \'import socket; socket.socket(socket.AF_UNIX).bind("/tmp/" + "x" * 200)\'',
+    ),
     "a name is not in a module": Failure(
         "import_failed",
         "user",
