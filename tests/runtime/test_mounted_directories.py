@@ -39,7 +39,8 @@ class Daemon:
 
 @pytest.mark.parametrize("elsewhere", ["a link", "a link above", "gone"])
 @pytest.mark.parametrize(
-    ("moment", "expected"), [("pull", []), ("make", ["make"]), ("start", ["make"]), ("", ["make", "start"])]
+    ("moment", "expected"),
+    [("pull", []), ("make", ["make"]), ("start", ["make", "ready"]), ("", ["make", "ready", "start"])],
 )
 def test_a_directory_whose_path_leads_elsewhere_since_it_was_found_is_not_mounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, expected: list[str], elsewhere: str
@@ -86,14 +87,19 @@ def test_a_directory_whose_path_leads_elsewhere_since_it_was_found_is_not_mounte
     )
     settings = DockerSettings("unix:///nowhere", "none", lock_dir=str(tmp_path))
     policy, shared = node_policy("/none").docker, (str(tmp_path / "shared"),)
+
+    def between() -> None:
+        told.append("ready")
+        attack("start")
+
     run = DockerRun(payload, settings, policy, lambda _: None, shared_paths=shared)
     try:
         if moment:
             with pytest.raises(PayloadError, match="an input could not be mounted") as refused:
-                prepare_and_start(run, lambda: attack("start"))
+                prepare_and_start(run, between)
             assert refused.value.fault is Fault.NODE
         else:
-            prepare_and_start(run, lambda: None)
+            prepare_and_start(run, between)
         assert told == expected
     finally:
         run.close()
