@@ -144,6 +144,9 @@ def _is_own(local: socket.socket, host: str, port: int) -> bool:
         return False  # the connection is over
     try:
         uid = tcp_table.uid_of_peer(local)
+        if uid not in (None, os.getuid()):
+            # A kernel may read "no user yet" and, accepted in between, an inode: the second answer is whole.
+            uid = tcp_table.uid_of_peer(local)
     except OSError:
         return False
     return is_listening if uid is None else uid == os.getuid()
