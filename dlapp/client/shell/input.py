@@ -80,9 +80,13 @@ def _inside(path: str, workspace: str) -> str:
     link into it.
 
     Raises:
-        UsageError: the link leads out of the workspace.
+        UsageError: the link leads out of the workspace, or it was exchanged just now.
     """
-    root, real = os.path.realpath(workspace), os.path.realpath(path)
+    try:
+        root, real = os.path.realpath(workspace), os.path.realpath(path)
+    except OSError as error:  # it was a link, and is none any more
+        relative = shown(os.path.relpath(path, workspace))
+        raise UsageError(f"{relative} was changed meanwhile: {error.strerror}") from error
     if real != root and not real.startswith(root.rstrip("/") + "/"):
         relative = shown(os.path.relpath(path, workspace))
         raise UsageError(f"{relative} leads out of the workspace by a link, to {shown(real)}; remove it")
