@@ -183,6 +183,7 @@ def test_the_positions_of_a_process_are_in_the_checkpoint_that_it_reports_and_ar
         records = iter(context.feed())
         assert [next(records) for _ in range(4)] == [b"1", b"2", b"3", b"1"]
         context.checkpoint(str(model))
+        assert list(records) == [b"2", b"3"]  # to the end, which closes its connection
         monkeypatch.setenv("DLAPP_RESUME_FROM", str(model))
         assert list(context.feed()) == [b"2", b"3"]
         assert list(context.feed(start={})) == [b"1", b"2", b"3"] * 2
