@@ -91,7 +91,7 @@ class PortForward(Closeable):
         self.is_open = False
         """The program was seen to listen on the port."""
         self.way = ""
-        """How the last connection went: ``directly at HOST``, or ``through the ApplicationMaster``."""
+        """Route of the last connection: ``directly at HOST``, or ``through the ApplicationMaster``."""
         self._opener: StreamOpener | None = None
         if over := self.look():
             raise NotFound(over)

@@ -749,11 +749,32 @@ class _Maker:
         script = self._script(section, "script", workspace)
         if script is None and get(section, "command") is None:
             return None  # that is known already
+        return self._role(
+            section,
+            script,
+            self._resources(section),
+            service=True,
+            ports=ports,
+            keep_running=True,
+            ready=get(section, "ready", READY_BY_PORT if ports else READY_BY_REPORT),
+            max_idle_s=get(section, "max_idle"),
+        )
+
+    def _role(self, section: str, script: str | None, resources: Resources, **more: Any) -> RoleSpec | None:
+        """Return the role of a ``[role NAME]`` or ``[service NAME]``; None: it is refused, which is noted.
+
+        Args:
+            section: its name.
+            script: of the role.
+            resources: of one container.
+            more: values of a `RoleSpec` that the two kinds of sections do not share.
+        """
+        get = self.properties.value
         try:
             return RoleSpec(
                 name=_name_of(section),
                 instances=get(section, "instances", 1),
-                resources=self._resources(section),
+                resources=resources,
                 script=script,
                 command=get(section, "command"),
                 args=get(section, "args"),
@@ -761,11 +782,7 @@ class _Maker:
                 env=tuple(self._env_of(section)),
                 placement=self._own_placement(section),
                 depends_on=get(section, "depends_on", ()),
-                service=True,
-                ports=ports,
-                keep_running=True,
-                ready=get(section, "ready", READY_BY_PORT if ports else READY_BY_REPORT),
-                max_idle_s=get(section, "max_idle"),
+                **more,
             )
         except SpecError as refused:
             add_refusal(self.faults, self.properties, refused)
@@ -786,27 +803,17 @@ class _Maker:
         for section in sections:
             script = self._script(section, "script", workspace)
             failure, resources = get(section, "on_failure"), self._resources(section)
-            try:
-                role = RoleSpec(
-                    name=_name_of(section),
-                    instances=get(section, "instances", 1),
-                    resources=resources,
-                    script=script,
-                    command=get(section, "command"),
-                    args=get(section, "args"),
-                    docker_image=get(section, "docker_image"),
-                    env=tuple(self._env_of(section)),
-                    placement=self._own_placement(section),
-                    retries=get(section, "retries", get("resources", "retries", 0)),
-                    on_failure=None if failure is None else RoleFailure(failure),
-                    depends_on=get(section, "depends_on", ()),
-                    service=get(section, "service", _name_of(section) in services),
-                    ports=get(section, "ports", frameworks.ports(framework, resources)),
-                )
-            except SpecError as refused:
-                add_refusal(self.faults, self.properties, refused)
-                continue
-            roles.append(role)
+            role = self._role(
+                section,
+                script,
+                resources,
+                retries=get(section, "retries", get("resources", "retries", 0)),
+                on_failure=None if failure is None else RoleFailure(failure),
+                service=get(section, "service", _name_of(section) in services),
+                ports=get(section, "ports", frameworks.ports(framework, resources)),
+            )
+            if role is not None:
+                roles.append(role)
         return roles
 
     def role_env(self) -> dict[str, dict[str, str]]:

@@ -408,6 +408,21 @@ def _not_built(_text: str) -> None:
 
 _UNBUILT = PropertyKey(_not_built, lines=True, may_be_empty=True)
 
+_OF_ONE_ROLE: Mapping[str, PropertyKey] = {
+    "instances": PropertyKey(_containers),
+    "script": PropertyKey(_text),
+    "command": PropertyKey(_command, lines=True),
+    "args": PropertyKey(_words, lines=True, may_be_empty=True),
+    "memory": PropertyKey(read_memory_mib),
+    "vcores": PropertyKey(_vcores),
+    "gcores": PropertyKey(_gcores),
+    "docker_image": PropertyKey(_image),
+    "nodes": PropertyKey(_nodes, lines=True),
+    "exclude_nodes": PropertyKey(_nodes, lines=True),
+    "node_label": PropertyKey(_label),
+}
+"""Keys that ``[role NAME]`` and ``[service NAME]`` share."""
+
 SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
     "application": {
         "kind": PropertyKey(_kind),
@@ -464,17 +479,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "placement": PropertyKey(_placement),
     },
     "role": {
-        "instances": PropertyKey(_containers),
-        "script": PropertyKey(_text),
-        "command": PropertyKey(_command, lines=True),
-        "args": PropertyKey(_words, lines=True, may_be_empty=True),
-        "memory": PropertyKey(read_memory_mib),
-        "vcores": PropertyKey(_vcores),
-        "gcores": PropertyKey(_gcores),
-        "docker_image": PropertyKey(_image),
-        "nodes": PropertyKey(_nodes, lines=True),
-        "exclude_nodes": PropertyKey(_nodes, lines=True),
-        "node_label": PropertyKey(_label),
+        **_OF_ONE_ROLE,
         "retries": PropertyKey(_retries),
         "on_failure": PropertyKey(_role_failure),
         "depends_on": PropertyKey(_dependencies, lines=True),
@@ -482,17 +487,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "ports": PropertyKey(_ports),
     },
     "service": {
-        "instances": PropertyKey(_containers),
-        "script": PropertyKey(_text),
-        "command": PropertyKey(_command, lines=True),
-        "args": PropertyKey(_words, lines=True, may_be_empty=True),
-        "memory": PropertyKey(read_memory_mib),
-        "vcores": PropertyKey(_vcores),
-        "gcores": PropertyKey(_gcores),
-        "docker_image": PropertyKey(_image),
-        "nodes": PropertyKey(_nodes, lines=True),
-        "exclude_nodes": PropertyKey(_nodes, lines=True),
-        "node_label": PropertyKey(_label),
+        **_OF_ONE_ROLE,
         "depends_on": PropertyKey(_dependencies, lines=True),
         "ports": PropertyKey(_ports),
         "ready": PropertyKey(_ready),

@@ -326,18 +326,9 @@ def _clean_up(task: TaskState) -> None:
     """Leave the logs, and nothing else that takes room; then give the GPUs back, for by now nobody uses them."""
     task.streams.close()
     task.guardian.close()
-    if task.inputs is not None:
-        task.inputs.close()
-    if task.caches is not None:
-        task.caches.close()
-    if task.rendezvous is not None:
-        task.rendezvous.close()
-    if task.checkpoints is not None:
-        task.checkpoints.close()
-    if task.mpi is not None:
-        task.mpi.close()
-    if task.board is not None:
-        task.board.close()
+    for used in (task.inputs, task.caches, task.rendezvous, task.checkpoints, task.mpi, task.board):
+        if used is not None:
+            used.close()
     for name in ("workspace", "trials", "board", "home", "tmp", "run", "exec", "feed", "python"):
         if name == "workspace" and task.has_begun and (task.outputs.stays or _is_left_to_aftermath(task)):
             continue

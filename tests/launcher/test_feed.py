@@ -6,25 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.config import Config, load_config
+from dlapp.config import Config
 from dlapp.errors import SpecError
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import FeedFormat, FeedSpec, InputSpec
 from tests.launcher.test_application import LEAST, read, refused
 
 FEED = LEAST + "[from_hdfs]\nhdfs=data/*\ninput_path=fed\nmode=feed\n"
-
-
-@pytest.fixture
-def config() -> Config:
-    return load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    (tmp_path / "w").mkdir()
-    (tmp_path / "w/s.sh").write_text("")
-    return tmp_path
 
 
 def test_a_feed_is_divided_among_the_containers_of_a_role_unless_it_says_otherwise(place: Path, config: Config) -> None:

@@ -41,7 +41,7 @@ class HelperProcess(Closeable):
         self._pidfd = -1
         self._is_closed = False
         self.starts = 0
-        """How many processes there were."""
+        """Number of processes started so far."""
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Send a message, with descriptors that stay ours, too.

@@ -44,7 +44,7 @@ class Stream:
         self.host, self.place, self._order, self.keeper = host, place, order, keeper
         self._is_accepted = False
         self.head: dict[str, Any] = {}
-        """What the command has said; its types are not checked."""
+        """JSON object of the command; its types are not checked."""
         with contextlib.suppress(ValueError, RecursionError):
             if isinstance(head := json.loads(order.head), dict):
                 self.head = head
