@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import Row, median_ratio
+from bench import Row, alternately, median_ratio
 from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
 from dlapp.serialization import to_json
@@ -94,12 +94,7 @@ class _Bench:
         }
         if importlib.util.find_spec("webdataset") is not None:
             peers["webdataset"] = self._webdataset
-        taken: dict[str, list[float]] = {name: [] for name in peers}
-        for round_ in range(1 + ROUNDS):
-            for name, measure in peers.items():
-                seconds = measure()
-                if round_:
-                    taken[name].append(seconds)
+        taken = dict(zip(peers, alternately(list(peers.values()), ROUNDS), strict=True))
         conditions: dict[str, float] = {"records": RECORDS, "bytes_each": RECORD_BYTES, "rounds": ROUNDS}
         conditions |= {f"{name}_s": statistics.median(times) for name, times in taken.items()}
         found = [

@@ -80,10 +80,11 @@ def _counts(view: ApplicationView) -> str:
 
 def _name(one: ContainerView, live: bool) -> str:
     name = escape(container_name(one))
-    return f'<a href="{escape(one.log_url)}">{name}</a>' if live and _is_link(one.log_url) else name
+    return f'<a href="{escape(one.log_url)}">{name}</a>' if live and is_link(one.log_url) else name
 
 
-def _is_link(url: str) -> bool:
+def is_link(url: str) -> bool:
+    """Return whether a browser can open an address."""
     return url.startswith(("http://", "https://"))
 
 

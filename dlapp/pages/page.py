@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.pages import sections
-from dlapp.pages.containers import containers, shown_containers
+from dlapp.pages.containers import containers, is_link, shown_containers
 from dlapp.pages.curves import Curve, figures
 from dlapp.pages.style import STYLE
 from dlapp.pages.text import local_time, rows
@@ -156,7 +156,7 @@ def _links(view: ApplicationView) -> str:
     states = {None: "", True: ", ready", False: ", not ready"}
     items = "".join(
         f'<li>{escape(one.name)}: <a href="{escape(one.url)}">{escape(one.url)}</a>{states[one.ready]}</li>'
-        if one.url.startswith(("http://", "https://"))
+        if is_link(one.url)
         else f"<li>{escape(one.name)}: {escape(one.problem or one.url)}</li>"
         for one in view.links
     )

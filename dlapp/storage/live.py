@@ -21,7 +21,7 @@ from dlapp.ids import ApplicationId
 from dlapp.locations import shown
 from dlapp.storage.api import DiskFull, OutputFileSystem
 from dlapp.storage.tree import OpenTree, nodes_to_store
-from dlapp.system.files import UntrustedFile, closing_fd, is_plain_name
+from dlapp.system.files import UntrustedFile, closing_fd, is_plain_path
 
 MOST_FILES = 100_000
 _SUFFIX = ".live"
@@ -78,7 +78,7 @@ class LiveCopies:
                     break
                 if self._copied.get(node.name) == (node.size_bytes, node.mtime_ns):
                     continue
-                if not node.name or not all(is_plain_name(part) for part in node.name.split("/")):
+                if not is_plain_path(node.name):
                     self._note_once(f"{shown(node.source)} has no live copy: its name is not possible there")
                     continue
                 try:

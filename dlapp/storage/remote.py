@@ -20,7 +20,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
@@ -121,11 +121,8 @@ class RemoteFiles:
             node, fd, start, end: as there.
         """
         os.lseek(fd, start, os.SEEK_SET)
-        while start < end:
-            at, until = start, min(start + RANGE_BYTES, end)
-            piece = self._asked(node.source, lambda fs: self._piece(fs, node, at, until))  # noqa: B023
+        for piece in self._pieces(node, start, end):
             write_all(fd, piece)
-            start = until
 
     # ---- looking ----
 
@@ -224,16 +221,13 @@ class RemoteFiles:
     # ---- bringing ----
 
     def _bring_file(self, node: TreeNode, path: str, tell: Callable[[int], None]) -> None:
-        location, at = node.source, 0
+        location = node.source
         with explaining(path, "written"):
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with closing_fd(target):
-            while at < node.size_bytes:
-                until = min(at + RANGE_BYTES, node.size_bytes)
-                piece = self._asked(location, lambda fs: self._piece(fs, node, at, until))  # noqa: B023
+            for piece in self._pieces(node, 0, node.size_bytes):
                 with explaining(path, "written"):
                     write_all(target, piece)
-                at += len(piece)
                 tell(len(piece))
             now = self._info(location)
             if now is None or _node(location, node.name, now) != node:
@@ -241,6 +235,11 @@ class RemoteFiles:
             os.fchmod(target, node.mode & 0o777)
             if node.mtime_ns:
                 os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
+
+    def _pieces(self, node: TreeNode, start: int, end: int) -> Iterator[bytes]:
+        for at in range(start, end, RANGE_BYTES):
+            until = min(at + RANGE_BYTES, end)
+            yield self._asked(node.source, lambda fs: self._piece(fs, node, at, until))  # noqa: B023
 
     def _piece(self, fs: Any, node: TreeNode, at: int, end: int) -> bytes:
         piece: bytes = fs.cat_file(node.source, start=at, end=end)

@@ -61,8 +61,8 @@ class QueueReader:
         """
         waiting = [row for row in rows if row.state == WAITING]
         running = [row for row in rows if row.state == RUNNING]
-        count_returned(self._state, running)
         if not self._state.shared:
+            count_returned(self._state, running)
             for row in waiting:
                 row.order, row.arrived_ns = (row.number, row.uid, row.id), row.submitted_ms * 1_000_000
             return QueueContents(waiting, running, [])

@@ -828,21 +828,26 @@ class LocalEngine(Closeable):
 
     def control_access(self, application_id: ApplicationId) -> tuple[str, str]:
         """Return control address and token for tools of the caller's application; see `Engine.control_access`."""
-        from dlapp.messages import TOOLS, derive_token
         from dlapp.net.streams import NOT_RUNNING, StreamRefused
 
         if self._is_others or self._is_foreign(str(application_id)):
-            from dlapp.cluster.local.client import other_users
-
-            owner = self._state if self._is_others else other_users.owner_of(self._state, str(application_id))
-            raise Denied(f"{application_id} belongs to {user_name(owner.uid)}; only they reach into its containers")
+            raise Denied(
+                f"{application_id} belongs to {self.owner(str(application_id))}; only they reach into its containers"
+            )
         row = self._row(str(application_id))
         if row.state == DONE:
             raise NotFound(_over(row))
-        home = self._state.application(row.id)
+        if (found := self._access(self._state.application(row.id))) is None:
+            raise StreamRefused(f"{application_id} has not started yet", NOT_RUNNING)
+        return found
+
+    def _access(self, home: str) -> tuple[str, str] | None:
+        """Return control address and token for tools; None: there is no ApplicationMaster."""
+        from dlapp.messages import TOOLS, derive_token
+
         url, secrets = self._control_url(home), read_json(os.path.join(home, "secrets.json"))
         if url is None or secrets is None:
-            raise StreamRefused(f"{application_id} has not started yet", NOT_RUNNING)
+            return None
         return url, derive_token(str(secrets["control_secret"]), TOOLS)
 
     # ---- ending ----
@@ -1105,15 +1110,11 @@ class LocalEngine(Closeable):
         return ""
 
     def _ask(self, home: str, what: str, by: str, timeout_s: float) -> dict[str, Any]:
-        from dlapp.messages import TOOLS, derive_token
         from dlapp.net.control_client import ControlConnection
 
-        url = self._control_url(home)
-        secrets = read_json(os.path.join(home, "secrets.json"))
-        if url is None or secrets is None:
+        if (found := self._access(home)) is None:
             raise Unreachable("its ApplicationMaster is not running")
-        token = derive_token(str(secrets["control_secret"]), TOOLS)
-        with ControlConnection(url, token) as connection:
+        with ControlConnection(*found) as connection:
             answer = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=timeout_s)
         return answer if isinstance(answer, dict) else {}
 

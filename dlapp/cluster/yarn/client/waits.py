@@ -355,7 +355,7 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
     leaf = next((one for one in queues if queue in (one.path, one.name)), None)
     if leaf is None or not whole:
         return ()
-    above = [one for one in queues if leaf.path == one.path or leaf.path.startswith(f"{one.path}.")]
+    above = _with_those_above(queues, leaf)
     limits = []
     for one in above if len(above) > 1 else [leaf]:
         if one.path == "root":
@@ -376,18 +376,21 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
     return tuple(limits)
 
 
+def _with_those_above(queues: Sequence[QueueInfo], queue: QueueInfo) -> list[QueueInfo]:
+    return [one for one in queues if queue.path == one.path or queue.path.startswith(f"{one.path}.")]
+
+
 def _may_submit(queues: Sequence[QueueInfo], queue: QueueInfo, user: str) -> bool:
     """Return whether a user may submit to a queue, as far as it tells; by groups nobody is known to.
 
     Who may submit to a queue may submit to those below it. Source: CapacityScheduler.md, Queue Properties.
     """
     lists = []
-    for one in queues:
-        if queue.path == one.path or queue.path.startswith(f"{one.path}."):
-            told: Any = _object(one.raw.get("queueAcls")).get("queueAcl") or ()
-            for acl in told if isinstance(told, list) else [told]:
-                if "SUBMIT" in str(_object(acl).get("accessType")):
-                    lists.append(str(_object(acl).get("accessControlList")))
+    for one in _with_those_above(queues, queue):
+        told: Any = _object(one.raw.get("queueAcls")).get("queueAcl") or ()
+        for acl in told if isinstance(told, list) else [told]:
+            if "SUBMIT" in str(_object(acl).get("accessType")):
+                lists.append(str(_object(acl).get("accessControlList")))
     users = [one.split(" ", 1)[0].split(",") for one in lists]
     return not lists or any(one.strip() == "*" for one in lists) or any(user in names for names in users)
 
