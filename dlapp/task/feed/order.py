@@ -84,11 +84,12 @@ class FeedOrder:
         """Return the places of all files in the list, in the order of an epoch."""
         if self._shuffle is None:
             return range(len(self.nodes))
-        if self._sorted[0] != epoch:
+        known = self._sorted  # threads of readers come here without a lock, each with its epoch
+        if known[0] != epoch:
             key = f"{self._shuffle}:{epoch}".encode()
             marks = [_mark(key, node.source) for node in self.nodes]
-            self._sorted = epoch, sorted(range(len(marks)), key=marks.__getitem__)
-        return self._sorted[1]
+            known = self._sorted = epoch, sorted(range(len(marks)), key=marks.__getitem__)
+        return known[1]
 
     def segments(self, part: ReaderPart, start: FeedPosition, most_bytes: int) -> Iterator[Segment | EpochEnd]:
         """Yield what a reader gets from a position on.
