@@ -283,3 +283,9 @@ def last_name(location: str) -> str:
 
         path = unquote(path.partition("?")[0].partition("#")[0])
     return path.rstrip("/").rpartition("/")[2]
+
+
+def file_system(location: str) -> str:
+    """Return the file system of a location, for users: ``hdfs://nn:8020``; empty: this machine's."""
+    scheme, _, rest = location.partition("://")
+    return "" if scheme == "file" else f"{scheme}://{rest.partition('/')[0]}"

@@ -42,7 +42,7 @@ _STREAM_KIND = re.compile(r"[a-z][a-z-]{0,31}")
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
-_MOST_PROBLEM = 300
+MOST_PROBLEM = 300
 _MOST_METRIC = 1e18
 """Below what `dlapp.serialization` takes for a number."""
 _MOST_STEPS = 1 << 62
@@ -568,7 +568,7 @@ class BoardStatus(Value, kw_only=True):
             raise SpecError("port", "is not a port")
         if self.port and not (_ADDRESS.fullmatch(self.address) and _BOARD_PATH.fullmatch(self.path)):
             raise SpecError("path", "is not that of a TensorBoard")
-        if len(self.problem) > _MOST_PROBLEM or not self.problem.isprintable():
+        if len(self.problem) > MOST_PROBLEM or not self.problem.isprintable():
             raise SpecError("problem", "is not a line of text")
 
 

@@ -262,8 +262,7 @@ class DockerRun:
 
     def _place_of(self, about: Mapping[str, Any]) -> PayloadPlace:
         """Return where the payload runs, by what dockerd says of its container."""
-        # Only with its cgroup the number is known to be of the container's init, and of this process's namespace.
-        pid = self._cgroup.pid if self._cgroup is not None and self._cgroup.is_there else 0
+        pid = self._init_pid()
         started = start_time(pid) if pid else None
         networks = (about.get("NetworkSettings") or {}).get("Networks") or {}
         found = [str(one.get(key) or "") for one in networks.values() for key in ("IPAddress", "GlobalIPv6Address")]
@@ -347,8 +346,11 @@ class DockerRun:
 
     def pids(self) -> list[int]:
         """See `Running.pids`."""
+        return descendants(pid) if (pid := self._init_pid()) else []
+
+    def _init_pid(self) -> int:
         # Only with its cgroup the number is known to be of the container's init, and of this process's namespace.
-        return descendants(self._cgroup.pid) if self._cgroup is not None and self._cgroup.is_there else []
+        return self._cgroup.pid if self._cgroup is not None and self._cgroup.is_there else 0
 
     def place(self) -> PayloadPlace | None:
         """See `Running.place`."""

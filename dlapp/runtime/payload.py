@@ -86,6 +86,7 @@ class Payload(Value, kw_only=True):
             write; without links.
         caches: in Docker only: paths of the host, and where each is seen.
         keep_fds: open descriptors that a plain payload inherits: locks that it holds by living.
+        has_feed: an input has ``mode=feed``.
         as_submitter: in Docker only: the task runs as the user who submitted, and the payload gets that user's groups.
     """
 
@@ -103,6 +104,7 @@ class Payload(Value, kw_only=True):
     shared: tuple[str, ...] = ()
     caches: tuple[tuple[str, str], ...] = ()
     keep_fds: tuple[int, ...] = ()
+    has_feed: bool = False
     as_submitter: bool = False
     task_directory: str = ""
     name: str = ""
@@ -134,7 +136,9 @@ class Payload(Value, kw_only=True):
     def write_context(self) -> None:
         """Make the directory ``python``."""
         os.makedirs(self.python, 0o700, exist_ok=True)
-        sources = {"dlapp_context.py": CONTEXT, "dlapp_feed.py": FEED}
+        sources = {"dlapp_context.py": CONTEXT}
+        if self.has_feed:
+            sources["dlapp_feed.py"] = FEED
         if any(NOTEBOOK_PROGRAM in word for word in self.command):
             sources[NOTEBOOK_PROGRAM] = os.path.join(_HERE, "notebook_program.py")
         for name, source in sources.items():

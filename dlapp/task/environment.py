@@ -86,21 +86,24 @@ def payload_environment(
     if python is not None:
         env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{python}" if env.get("PYTHONPATH") else python
     env |= caches or {}
-    _add_places(env, "DLAPP_INPUT", workspace, [(one.name, one.input_path) for one in assignment.inputs])
-    _add_places(env, "DLAPP_OUTPUT", workspace, [(one.name, one.output_path) for one in assignment.outputs])
+    add_places(env, "DLAPP_INPUT", workspace, [(one.name, one.input_path) for one in assignment.inputs])
+    add_places(env, "DLAPP_OUTPUT", workspace, [(one.name, one.output_path) for one in assignment.outputs])
     return env
 
 
-def capitals(name: str) -> str:
-    """Return the name of a section as it is in the names of variables."""
-    return "".join(char if char.isascii() and char.isalnum() else "_" for char in name.upper())
+def add_places(env: dict[str, str], variable: str, directory: str, places: Sequence[tuple[str, str]]) -> None:
+    """Add the variables of the places of sections: of each by its name, and of the one without a name or the first.
 
-
-def _add_places(env: dict[str, str], variable: str, workspace: str, places: Sequence[tuple[str, str]]) -> None:
+    Args:
+        env: they are added to it.
+        variable: its name.
+        directory: to which the paths are relative.
+        places: names of sections, and paths.
+    """
     for name, path in reversed(places):  # so that of two names that read the same the first counts
-        where = posixpath.normpath(os.path.join(workspace, path))
         if name:
-            env[f"{variable}_{capitals(name)}"] = where
+            capitals = "".join(char if char.isascii() and char.isalnum() else "_" for char in name.upper())
+            env[f"{variable}_{capitals}"] = posixpath.normpath(os.path.join(directory, path))
     if places:
         path = next((path for name, path in places if not name), places[0][1])
-        env[variable] = posixpath.normpath(os.path.join(workspace, path))
+        env[variable] = posixpath.normpath(os.path.join(directory, path))

@@ -6,7 +6,7 @@ import os
 import time
 from functools import partial
 
-from dlapp.locations import HDFS, HdfsPlace
+from dlapp.locations import HDFS, HdfsPlace, file_system
 from dlapp.messages import Phase
 from dlapp.storage.api import DiskFull
 from dlapp.storage.tree import remove_tree
@@ -44,7 +44,7 @@ def plan_inputs(task: TaskState) -> None:
         with task.step(f"input {each.input_path} could not be fetched"):
             into = os.path.join(workspace, each.input_path)
             plan = partial(plan_input, each, into, one.index, one.total, hdfs=task.launch.hdfs)
-            service = _file_system(each.sources)
+            service = file_system(each.sources[0])
             if service.startswith(HDFS) and task.launch.hdfs is not None:
                 task.wait_out(partial(_reach_hdfs, task.launch.hdfs.of(each.sources[0])), Phase.STARTING, service)
             found = task.wait_out(plan, Phase.STARTING, service)
@@ -59,7 +59,7 @@ def try_outputs(task: TaskState) -> None:
     one = task.assignment
     tried: set[str] = set()
     for output, part in zip(one.outputs, one.parts, strict=True):
-        service = _file_system((part,))
+        service = file_system(part)
         if task.launch.hdfs is None or not service.startswith(HDFS) or service in tried:
             continue
         tried.add(service)
@@ -182,7 +182,7 @@ def _fetch(task: TaskState) -> None:
     temporary = os.path.join(task.home, "tmp", "archives")
     for planned in task.planned:
         one = planned.section
-        with task.step(f"input {one.input_path} could not be fetched", service=_file_system(one.sources)):
+        with task.step(f"input {one.input_path} could not be fetched", service=file_system(one.sources[0])):
             into = inside_workspace(task.home, one.input_path)
             # What is mounted is not there for whoever stores the output, and cannot be written.
             may_mount = in_docker and not one.unpack and not any(f"{into}/".startswith(f"{p}/") for p in outputs)
@@ -221,7 +221,7 @@ def _what_is_written(task: TaskState) -> tuple[bool, list[str], list[str]]:
 def _restore_checkpoint(task: TaskState) -> None:
     if task.checkpoints is None or (spec := task.assignment.checkpoint) is None:
         return
-    one, service = task.checkpoints, _file_system((spec.target,))
+    one, service = task.checkpoints, file_system(spec.target)
     restoring = "restoring the checkpoint"
     with task.step("the checkpoint could not be restored"):
         if not task.assignment.in_gang:
@@ -281,9 +281,3 @@ def _reach_hdfs(hdfs: HdfsPlace) -> None:
         files.look(f"{hdfs.location}/")
     finally:
         files.close()
-
-
-def _file_system(sources: tuple[str, ...]) -> str:
-    """Return the file system of the sources of an input, for users: ``hdfs://nn:8020``; empty: this machine's."""
-    scheme, _, rest = sources[0].partition("://")
-    return "" if scheme == "file" else f"{scheme}://{rest.partition('/')[0]}"

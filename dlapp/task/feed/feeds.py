@@ -26,7 +26,7 @@ from dlapp.storage.tree import make_directories, remove_tree
 from dlapp.system.files import closing_fd, open_own_directory, write_all
 from dlapp.system.processes.spawn import spawn
 from dlapp.task.data.outputs import inside_workspace
-from dlapp.task.environment import capitals
+from dlapp.task.environment import add_places
 from dlapp.task.feed.fifos import fifo_name
 from dlapp.task.feed.process import FeedSettings
 from dlapp.task.step_errors import StepFailed
@@ -192,7 +192,7 @@ class TaskFeed:
 
 
 class TaskFeeds:
-    """All feeds of a payload; made before it starts, closed when it has ended. A context manager.
+    """All feeds of a payload; made before it starts, closed when it has ended.
 
     Args:
         assignment: the work of the container.
@@ -223,29 +223,16 @@ class TaskFeeds:
                     patience_s=assignment.output_patience_s,
                     has_fifos=one.feed.format is not FeedFormat.PARQUET,
                     in_memory=assignment.docker_image is None,
-                    certificates=launch.hdfs.certificates if launch.hdfs is not None else "",
                 )
                 self._feeds.append((one, TaskFeed(one, settings, home, note)))
         except BaseException:
             self.close()
             raise
 
-    def __enter__(self) -> TaskFeeds:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def environment(self, seen_run: str) -> dict[str, str]:
         """Return the payload's variables; ``seen_run`` is DLAPP_DIR as it sees it."""
-        found = {}
-        for one, feed in reversed(self._feeds):  # so that of two names that read the same the first counts
-            path = f"{seen_run}/{feed.socket_name}"
-            if one.name:
-                found[f"{VARIABLE}_{capitals(one.name)}"] = path
-        first = next((feed for one, feed in self._feeds if not one.name), self._feeds[0][1] if self._feeds else None)
-        if first is not None:
-            found[VARIABLE] = f"{seen_run}/{first.socket_name}"
+        found: dict[str, str] = {}
+        add_places(found, VARIABLE, seen_run, [(one.name, feed.socket_name) for one, feed in self._feeds])
         return found
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dlapp.errors import DlappError
 from dlapp.locations import shown
 from dlapp.spec import FeedFormat
-from dlapp.system.files import closing_fd
+from dlapp.system.files import closing_fd, write_all
 from dlapp.task.feed.buffer import ReaderQueue
 from dlapp.task.feed.order import EpochEnd, FeedPosition, Segment
 from dlapp.task.feed.sockets import FeedContent
@@ -104,7 +104,7 @@ class FifoWriter:
             for item, source in queue.take(1):
                 if isinstance(item, EpochEnd):
                     if kind is FeedFormat.FILES:
-                        _write(fd, bytes(2 * _BLOCK))
+                        write_all(fd, bytes(2 * _BLOCK))
                     queue.acknowledge(1)
                     return
                 with closing_fd(source):
@@ -115,7 +115,7 @@ class FifoWriter:
 def _write_segment(fd: int, item: Segment, source: int, kind: FeedFormat) -> None:
     is_first, is_last = item.start == 0, item.end == item.node.size_bytes
     if is_first and kind is FeedFormat.FILES:
-        _write(fd, _tar_header(item.node.source, item.node.size_bytes))
+        write_all(fd, _tar_header(item.node.source, item.node.size_bytes))
     at = item.start
     while at < item.end:
         count = os.sendfile(fd, source, at, item.end - at)
@@ -123,9 +123,9 @@ def _write_segment(fd: int, item: Segment, source: int, kind: FeedFormat) -> Non
             raise DlappError(f"{shown(item.node.source)} became shorter")
         at += count
     if is_last and kind is FeedFormat.FILES:
-        _write(fd, bytes(-item.node.size_bytes % _BLOCK))
+        write_all(fd, bytes(-item.node.size_bytes % _BLOCK))
     if is_last and kind is FeedFormat.LINES and item.node.size_bytes and os.pread(source, 1, item.end - 1) != b"\n":
-        _write(fd, b"\n")
+        write_all(fd, b"\n")
 
 
 def _tar_header(location: str, size_bytes: int) -> bytes:
@@ -136,9 +136,3 @@ def _tar_header(location: str, size_bytes: int) -> bytes:
     info = tarfile.TarInfo((location.partition("://")[2] or location).partition("/")[2])
     info.size = size_bytes
     return info.tobuf(tarfile.PAX_FORMAT, errors="surrogateescape")
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Sequence
 
 from dlapp.errors import DlappError
-from dlapp.locations import HdfsPlace, shown
+from dlapp.locations import HdfsPlace, file_system, shown
 from dlapp.serialization import from_json
 from dlapp.spec import InputSpec
 from dlapp.storage.inputs import check_feed
@@ -49,7 +49,6 @@ class FeedSettings(Value, kw_only=True):
         patience_s: how long a server may be away.
         has_fifos: there is a directory of FIFOs.
         in_memory: small files are held in memory.
-        certificates: of CAs that are trusted besides (PEM).
     """
 
     section: InputSpec
@@ -60,7 +59,6 @@ class FeedSettings(Value, kw_only=True):
     patience_s: float
     has_fifos: bool
     in_memory: bool
-    certificates: str = ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,10 +70,10 @@ def main(argv: Sequence[str]) -> int:
         settings = from_json(FeedSettings, json.load(file))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if settings.certificates:
+    if settings.hdfs is not None and settings.hdfs.certificates:
         from dlapp.net.http import trust
 
-        trust(settings.certificates)
+        trust(settings.hdfs.certificates)
     FeedProcess(settings, socket.socket(fileno=CONTROL_FD)).run()
     return 0
 
@@ -187,10 +185,9 @@ class FeedProcess:
 
 def _described(failure: Exception, section: InputSpec) -> dict[str, str]:
     """Return whose fault an error is, with the text for the user."""
-    scheme, _, rest = section.sources[0].partition("://")
-    service = "" if scheme == "file" else f"{scheme}://{rest.partition('/')[0]}"
     try:
-        with step(UninterruptedSteps(), f"input {section.input_path} could not be fed", service=service):
+        what = f"input {section.input_path} could not be fed"
+        with step(UninterruptedSteps(), what, service=file_system(section.sources[0])):
             raise failure
     except StepFailed as failed:
         return {"fault": failed.fault.value, "message": str(failed)[:4000], "service": failed.service}

@@ -146,6 +146,7 @@ def _payload(
             *(task.caches.lock_fds if task.caches else ()),
             *(task.rendezvous.lock_fds if task.rendezvous else ()),
         ),
+        has_feed=any(each.feed is not None for each in one.inputs),
         as_submitter=runs_as_submitter(os.environ, on_a_node=task.on_a_node),
     )
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 
 from dlapp.errors import DlappError
 from dlapp.launch_spec import RESERVED_FROM
-from dlapp.messages import BoardStatus
+from dlapp.messages import MOST_PROBLEM, BoardStatus
 from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, Running
 from dlapp.runtime.process import PlainRun
 from dlapp.spec import Resources
@@ -43,7 +43,7 @@ _RESOURCES = Resources(memory_mib=1024, vcores=1, gcores=0)
 _AGAIN_S = 5.0, 300.0
 """Between two starts: doubled from the first to the second."""
 _LOOK_EVERY_S, _LOOK_AT_END_S, _KILLED_WITHIN_S, _END_WITHIN_S = 0.5, 0.01, 10.0, 20.0
-_MOST_LOG_BYTES, _MOST_PROBLEM = 1 << 20, 300
+_MOST_LOG_BYTES = 1 << 20
 
 
 def open_board(task: TaskState) -> TensorBoard:
@@ -241,4 +241,4 @@ def _end(run: Running) -> None:
 
 def board_problem(text: str) -> str:
     """Return what is wrong as a line that a report can have."""
-    return "".join(char if char.isprintable() else " " for char in text)[:_MOST_PROBLEM]
+    return "".join(char if char.isprintable() else " " for char in text)[:MOST_PROBLEM]

@@ -24,6 +24,7 @@ from dlapp.net.relay import copy_both
 from dlapp.net.streams import NOT_OPEN, StreamRefused
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.serialization import to_json
+from dlapp.system.files import closing_fd
 from dlapp.system.machine import boot_id
 from dlapp.system.network import tcp_table
 from dlapp.system.network.addresses import is_loopback
@@ -165,36 +166,26 @@ def _first_of(addresses: list[str], port: int) -> socket.socket:
 
 def _inside(place: PayloadPlace, addresses: list[str], port: int) -> socket.socket | None:
     """Return a connection that was made in the network of a container; None: we may not enter it."""
-    done: list[socket.socket | DlappError | None] = []
+    done: list[socket.socket | DlappError] = []
 
     def work() -> None:
         try:
-            fd = os.open(f"/proc/{place.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            done.append(None)
-            return
-        try:
-            # From here on the descriptor means the namespace, whoever has the pid.
-            if start_time(place.pid) != place.started:
-                raise StreamRefused("the program has ended", NOT_OPEN)
-            kernel.enter_network(fd)
-        except OSError:
-            done.append(None)
+            with closing_fd(os.open(f"/proc/{place.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)) as fd:
+                # From here on the descriptor means the namespace, whoever has the pid.
+                if start_time(place.pid) != place.started:
+                    raise StreamRefused("the program has ended", NOT_OPEN)
+                kernel.enter_network(fd)
+                done.append(_first_of(addresses, port))
         except StreamRefused as error:
             done.append(error)
-        else:
-            try:
-                done.append(_first_of(addresses, port))
-            except StreamRefused as error:
-                done.append(error)
-        finally:
-            os.close(fd)
+        except OSError:
+            return  # we may not enter it
 
     # A thread that has entered another network stays there, so this one ends.
     thread = threading.Thread(target=work, name="enter", daemon=True)
     thread.start()
     thread.join()
-    if not done or done[0] is None:
+    if not done:
         return None
     if isinstance(done[0], DlappError):
         raise done[0]
