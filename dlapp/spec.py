@@ -18,7 +18,7 @@ from dlapp.image_name import RegistryCredentials
 from dlapp.locations import FILE
 from dlapp.notification import NotificationSettings
 from dlapp.start_conditions import After, check_after
-from dlapp.value import Value, field
+from dlapp.value import Value, field, replace
 
 if TYPE_CHECKING:
     from dlapp.sweep.spec import SweepSpec
@@ -832,9 +832,20 @@ class AppSpec(Value, kw_only=True):
         """The roles that are no ``[service NAME]``."""
         return tuple(role for role in self.roles if not role.keep_running)
 
+    @property
+    def main_containers(self) -> int:
+        """Number of containers of `main_roles` together."""
+        return sum(role.instances for role in self.main_roles)
+
     def total_of(self, role: RoleSpec) -> int:
         """Return NUM_CONTAINERS as the containers of a role see it: those of a ``[service NAME]`` count only there."""
-        return self.containers if role.keep_running else sum(one.instances for one in self.main_roles)
+        return self.containers if role.keep_running else self.main_containers
+
+    def inputs_of(self, role: RoleSpec) -> tuple[InputSpec, ...]:
+        """Return the input of a role. What the others divide among themselves a service has whole."""
+        if not role.keep_running or self.is_service:
+            return self.inputs
+        return tuple(replace(one, shard=False) for one in self.inputs)
 
     def network_of(self, role: RoleSpec) -> str | None:
         """Return Docker's network mode of the containers of a role; None: as the operator configured it.

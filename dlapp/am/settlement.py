@@ -292,7 +292,7 @@ class OutputSettlement:
             output: whose parts are wanted.
             stray: only those with this `StoredOutput.stray`; None: all.
         """
-        named, roles = {}, self._spec.main_roles
+        named, roles, count = {}, self._spec.main_roles, self._spec.main_containers
         for part in parts:
             location = commit.part_location(output.target, self._application_id, part.place)
             if any(
@@ -301,7 +301,7 @@ class OutputSettlement:
             ):
                 if part.trial:
                     name = str(part.index)
-                elif sum(role.instances for role in roles) == 1:
+                elif count == 1:
                     name = ""
                 elif len(roles) == 1:
                     name = str(part.index)

@@ -21,6 +21,7 @@ from dlapp.am.model.demand import Role
 from dlapp.am.model.gate import MAX_RESTARTS, Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
+from dlapp.frameworks import bracketed
 from dlapp.messages import Phase
 from dlapp.report import (
     TENSORBOARD,
@@ -123,7 +124,7 @@ def links_of(state: ApplicationState) -> tuple[LinkView, ...]:
         if role.spec.service and role.spec.ports:
             for one, member, _ in _serving(state, role):
                 if member is not None:
-                    url = f"http://{_in_url(member.address)}:{{}}/"
+                    url = f"http://{bracketed(member.address)}:{{}}/"
                     found += [
                         _link(one, f"{one.role.name} {one.role_index}", url.format(port)) for port in member.ports
                     ]
@@ -136,7 +137,7 @@ def links_of(state: ApplicationState) -> tuple[LinkView, ...]:
                 port = member.ports[link.place]
             if port is not None and _HOST.fullmatch(container.host):
                 # What listens on one machine alone often does so on the loopback interface.
-                host = "localhost" if state.single_node else _in_url(container.host)
+                host = "localhost" if state.single_node else bracketed(container.host)
                 name = link.name if role.spec.instances == 1 else f"{link.name} {one.role_index}"
                 found.append(_link(one, name, f"http://{host}:{port}{link.path}"))
     return (*_board(state), *found[:MOST_LINKS])
@@ -147,7 +148,7 @@ def _board(state: ApplicationState) -> Iterator[LinkView]:
     container = state.instances[index].container if index is not None else None
     if index is None or container is None or container.phase is not Phase.RUNNING or (one := container.board) is None:
         return
-    url = f"http://{_in_url(one.address)}:{one.port}{one.path}" if one.port else ""
+    url = f"http://{bracketed(one.address)}:{one.port}{one.path}" if one.port else ""
     if url or one.problem:
         yield LinkView(name=TENSORBOARD, url=url, container=index, secret=True, problem=one.problem)
 
@@ -168,10 +169,6 @@ def _link(instance: Instance, name: str, url: str) -> LinkView:
     is_ready = payload is not None and payload.ready
     ready = is_ready if instance.role.ready or is_ready else None
     return LinkView(name=name, url=url, container=instance.index, ready=ready)
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def for_strangers(view: ApplicationView) -> ApplicationView:

@@ -11,17 +11,16 @@ import errno
 import os
 import select
 import socket
-import struct
 import threading
 from collections.abc import Callable
 
 from dlapp.errors import UsageError
+from dlapp.net.relay import reset
 from dlapp.system.network.tcp_table import uid_of_peer
 from dlapp.system.owners import user_name
 from dlapp.value import Closeable
 
 MAX_CONNECTIONS = 256
-_RESET = struct.pack("ii", 1, 0)
 _FAMILIES = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _TRIES = 20
@@ -111,13 +110,6 @@ class LocalPort(Closeable):
             with self._lock:
                 self._connections.discard(connection)
             connection.close()
-
-
-def reset(connection: socket.socket) -> None:
-    """Close a connection so that its other end cannot take it for one that was answered."""
-    with contextlib.suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    connection.close()
 
 
 def _listen(wanted: int | None, like: int) -> list[socket.socket]:

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dlapp.client.local_port import LocalPort, reset
+from dlapp.client.local_port import LocalPort
 from dlapp.errors import DlappError, NotFound, TimedOut, Unreachable
 from dlapp.messages import PortPlace
-from dlapp.net.relay import copy_both
+from dlapp.net.relay import copy_both, reset
 from dlapp.net.streams import NOT_OPEN, NOT_RUNNING, StreamRefused
 from dlapp.serialization import from_json
 from dlapp.system.machine import boot_id
@@ -88,8 +88,6 @@ class PortForward(Closeable):
         self._place: PortPlace | None = None
         self._no_direct_until = 0.0
         self._direct = direct
-        self.is_open = False
-        """The program was seen to listen on the port."""
         self.way = ""
         """Route of the last connection: ``directly at HOST``, or ``through the ApplicationMaster``."""
         self._opener: StreamOpener | None = None
@@ -98,6 +96,11 @@ class PortForward(Closeable):
         # A program on this machine that does not listen yet would find its own port taken.
         self._local = LocalPort(local, port if self.is_open else 0, self._serve, self._say)
         self.local_port = self._local.port
+
+    @property
+    def is_open(self) -> bool:
+        """True if the program was seen to listen on the port."""
+        return self._place is not None
 
     @property
     def url(self) -> str:
@@ -175,10 +178,9 @@ class PortForward(Closeable):
             self._say(f"{self._name} has ended")
         if is_another or container.finished_ms is not None:
             with self._lock:
-                self.is_open, self._place, self._no_direct_until = False, None, 0.0
-        if is_another:
-            with self._lock:
-                self._said.clear()
+                self._place, self._no_direct_until = None, 0.0
+                if is_another:
+                    self._said.clear()
         self._container = latest
 
     def _say(self, text: str) -> None:
@@ -245,7 +247,7 @@ class PortForward(Closeable):
         except StreamRefused as error:
             if error.reason in (NOT_OPEN, NOT_RUNNING):
                 with self._lock:
-                    self.is_open, self._place = False, None
+                    self._place = None
             raise
 
     def _place_now(self) -> PortPlace:
@@ -253,8 +255,7 @@ class PortForward(Closeable):
         with self._stream({"port": self._port, "look": True}) as stream:
             place = _read_place(stream)
         with self._lock:
-            is_news, self.is_open = not self.is_open, True
-            self._place = place
+            is_news, self._place = self._place is None, place
         if is_news:
             self._say(f"{self._name} listens on port {self._port}")
         return place

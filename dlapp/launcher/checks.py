@@ -79,7 +79,7 @@ class WorldCheck:
                 where = " (runtime.docker.network)" if said is None else ""
             self._fault("application", "network", f"is {network}{where}: {problem}")
             return
-        count = sum(one.instances for one in self.spec.main_roles)
+        count = self.spec.main_containers
         if count > 1 and said is None and network not in (None, "host"):
             self.note(
                 f"the {count} containers are in Docker's network {network} and do not reach each other "
@@ -95,7 +95,7 @@ class WorldCheck:
         """
         for section, image in (
             ("application", self.spec.docker_image),
-            *((f"role {role.name}", role.docker_image) for role in self.spec.roles),
+            *((role.section, role.docker_image) for role in self.spec.roles),
         ):
             if image is not None and (problem := policy.forbidden(policy.resolve(parse_image_name(image)))):
                 self._fault(section, "docker_image", f"{shown(image)} {problem}")
@@ -196,7 +196,7 @@ class WorldCheck:
             except DlappError as error:
                 self._fault(section, "feed.buffer", error)
             for role in self.spec.roles:
-                if one.shard and len(files) < role.instances:
+                if one.shard and one in self.spec.inputs_of(role) and len(files) < role.instances:
                     them = "containers, so some" if role.name == DEFAULT_ROLE else f"containers of {role.name}, so some"
                     self.note(f"[{section}] has {len(files)} files for {role.instances} {them} get none")
 

@@ -82,6 +82,13 @@ class _Direction:
                 self.pending = self._buffer[:count]
 
 
+def reset(connection: socket.socket) -> None:
+    """Close a connection so that its other end cannot take it for one that was answered."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    connection.close()
+
+
 def copy_both(left: socket.socket, right: socket.socket, *, idle_s: float = IDLE_S) -> None:
     """Copy between two connected sockets until both directions have ended, or one side breaks; close both.
 
@@ -99,10 +106,10 @@ def copy_both(left: socket.socket, right: socket.socket, *, idle_s: float = IDLE
         pass  # a side is gone; the other one is told below
     finally:
         for one in (left, right):
-            if not ended:
-                with contextlib.suppress(OSError):
-                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            one.close()
+            if ended:
+                one.close()
+            else:
+                reset(one)
 
 
 def _copy(left: socket.socket, right: socket.socket, idle_s: float) -> bool:

@@ -32,8 +32,6 @@ from dlapp.spec import (
     READY_BY_REPORT,
     CheckpointSpec,
     Framework,
-    InputSpec,
-    RoleSpec,
     Until,
     deciding_roles,
 )
@@ -169,7 +167,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         appname=spec.appname,
         workspace_archive=state.submission.workspace_archive,
         workspace_digest=state.submission.workspace_digest,
-        inputs=_inputs_of(state, role),
+        inputs=spec.inputs_of(role),
         outputs=() if role.keep_running else spec.outputs,
         parts=() if role.keep_running else state.parts_of(container.container_id),
         kill_grace_s=spec.kill_grace_s,
@@ -206,13 +204,6 @@ def _mpi_work_of(state: ApplicationState) -> MpiWork:
 
     assert state.head is not None
     return MpiWork(head=state.head, slots=mpi.slots(deciding_roles(state.spec.roles, state.spec.success)))
-
-
-def _inputs_of(state: ApplicationState, role: RoleSpec) -> tuple[InputSpec, ...]:
-    """Return the input of a role. What the others divide among themselves a service has whole."""
-    if not role.keep_running or state.spec.is_service:
-        return state.spec.inputs
-    return tuple(replace(one, shard=False) for one in state.spec.inputs)
 
 
 def _is_ready_by_port(state: ApplicationState, container: Container) -> bool:

@@ -12,7 +12,6 @@ file that became shorter, or has another beginning by its size alone, is another
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from dlapp.ids import ApplicationId
     from dlapp.locations import HdfsPlace
     from dlapp.report import ApplicationView
-    from dlapp.spec import AppSpec
+    from dlapp.spec import AppSpec, Submission
     from dlapp.storage.checkpoints.manifest import ManifestEntry
     from dlapp.storage.tree import TreeNode
 
@@ -80,7 +79,8 @@ class BoardFiles:
         self._runs, self._incoming = os.path.join(directory, RUNS), os.path.join(directory, "incoming")
         os.mkdir(self._runs, 0o700)
         self._left = list(applications)
-        self._specs: dict[ApplicationId, AppSpec | None] = {}
+        self._submissions: dict[ApplicationId, Submission | None] = {}
+        self._places: dict[ApplicationId, HdfsPlace | None] = {}
         self._sizes: dict[tuple[str, str], tuple[int, int]] = {}  # of what is here
         self._wanted: dict[tuple[str, str], tuple[int, int]] = {}  # of what is being copied
         self._files = self._bytes = 0
@@ -110,8 +110,10 @@ class BoardFiles:
 
     def _refresh_one(self, one: ApplicationId, view: ApplicationView) -> bool:
         """Copy what is new of an application. Return whether all could be read."""
-        spec = self._spec_of(one)
-        hdfs = self._client.hdfs_of(one, None if spec is None else spec.username)
+        if one not in self._places:  # on YARN the answer is asked of the ResourceManager
+            spec = self._spec_of(one)
+            self._places[one] = self._client.hdfs_of(one, None if spec is None else spec.username)
+        hdfs = self._places[one]
         run, is_read = os.path.join(self._runs, _run_name(one, view)), True
         for source in self._sources(one, view):
             if source.name and not is_plain_path(source.name):
@@ -171,7 +173,8 @@ class BoardFiles:
     def _checkpoint_sources(self, one: ApplicationId, spec: AppSpec) -> Iterator[_Source]:
         if spec.checkpoint is None:
             return
-        of = self._client.submission(one).checkpoints_of or one
+        submission = self._submission_of(one)
+        of = (submission.checkpoints_of if submission is not None else None) or one
         place = f"{spec.checkpoint.target.rstrip('/')}/{of}"
         if not spec.checkpoint.is_of_every_index:
             yield _Source("checkpoint", place, is_checkpoint=True)
@@ -180,13 +183,17 @@ class BoardFiles:
             yield _Source(f"checkpoint/{index}", f"{place}/{index}", is_checkpoint=True)
 
     def _spec_of(self, one: ApplicationId) -> AppSpec | None:
+        submission = self._submission_of(one)
+        return None if submission is None else submission.spec
+
+    def _submission_of(self, one: ApplicationId) -> Submission | None:
         """Return what was submitted; None: the caller may not read it, or it is gone."""
-        if one not in self._specs:
+        if one not in self._submissions:
             try:
-                self._specs[one] = self._client.submission(one).spec
+                self._submissions[one] = self._client.submission(one)
             except DlappError:
-                self._specs[one] = None
-        return self._specs[one]
+                self._submissions[one] = None
+        return self._submissions[one]
 
     def _copy_directory(self, location: str, into: str, hdfs: HdfsPlace | None) -> None:
         from dlapp.storage.glob import literal_pattern
@@ -273,8 +280,8 @@ class BoardFiles:
             is_event = EVENTS in os.path.basename(entry.name)
             return is_event and self._may_take(place, entry.name, (entry.size_bytes, entry.mtime_ns))
 
-        with contextlib.closing(contextlib.ExitStack()) as stack:
-            checkpoints = Checkpoints(stack.enter_context(open_place(place, hdfs)), 1, lambda _: None)
+        with open_place(place, hdfs) as at:
+            checkpoints = Checkpoints(at, 1, lambda _: None)
             number = max(checkpoints.whole(), default=0)
             if number <= self._checkpoints.get(place, 0):
                 return
