@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from dlapp.client import Client
 from dlapp.system import clock
 from dlapp.tools.common import whole
 from dlapp.tools.display.view import derived
+from tests.services.polling import wait_until
 
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
@@ -25,12 +25,7 @@ BIN = Path(sys.executable).parent
 
 def wait_for(what: str, look: Callable[[], T | Literal[False] | None], timeout_s: float = 120.0) -> T:
     """Look again and again until there is something to see; it is returned."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        if seen := look():
-            return seen
-        assert time.monotonic() < deadline, f"not in {timeout_s:g} s: {what}"
-        time.sleep(0.01)
+    return wait_until(look, timeout_s, what)
 
 
 @dataclass(frozen=True)

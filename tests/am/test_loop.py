@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -28,6 +28,7 @@ from dlapp.spec import AppSpec, Gang, Resources, RoleSpec, Secrets, Submission
 from dlapp.system import waits
 from dlapp.system.waits import Wait
 from dlapp.value import replace
+from tests.services.polling import wait_until
 
 APP = ApplicationId(1_700_000_000_000, 1)
 SECRET = "ab" * 32
@@ -178,7 +179,7 @@ class World:
         """One heartbeat. The round that it is in may not be over, those before it are."""
         before = self.engine.beats
         self.wakes.put(WAKE)
-        until(lambda: self.engine.beats > before)
+        wait_until(lambda: self.engine.beats > before)
 
     def shut_down(self) -> None:
         """The engine wants no more of it."""
@@ -200,23 +201,16 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(Watched(str(tmp_path)))
     made.thread.start()
     try:
-        until(lambda: made.engine.given == TASKS)
+        wait_until(lambda: made.engine.given == TASKS)
         made.tasks += [Task(made.loop.control_url, 2 + number) for number in range(TASKS)]
         for one in made.tasks:
             one.report()
-        until(lambda: [one.phase for one in made.home.views[-1].containers] == [Phase.RUNNING] * TASKS)
+        wait_until(lambda: [one.phase for one in made.home.views[-1].containers] == [Phase.RUNNING] * TASKS)
         yield made
     finally:
         made.shut_down()
         for one in made.tasks:
             one.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_members_of_a_gang_read_their_roster_and_nobody_else_does(tmp_path: Path) -> None:
@@ -229,7 +223,7 @@ def test_the_members_of_a_gang_read_their_roster_and_nobody_else_does(tmp_path: 
             return from_json(Roster, link.call("GET", f"/v1/tasks/{subject}/roster", timeout_s=20))
 
     try:
-        until(lambda: made.engine.given == TASKS)
+        wait_until(lambda: made.engine.given == TASKS)
         ids = [ContainerId(APP, 1, 2 + number) for number in range(TASKS)]
         for container_id in ids:
             made.tasks.append(Task(made.loop.control_url, container_id.number))
@@ -274,10 +268,10 @@ def test_those_that_wait_are_answered_together_by_the_last_heartbeat_before_it_i
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(TASKS)]
     for thread in threads:
         thread.start()
-    until(lambda: world.held() == TASKS)
+    wait_until(lambda: world.held() == TASKS)
     assert answered == []
     world.beat()
-    until(lambda: len(answered) == TASKS // 2)
+    wait_until(lambda: len(answered) == TASKS // 2)
     world.beat()
     assert world.held() == TASKS // 2
     assert sorted(answered) == list(range(1, TASKS, 2))
@@ -292,7 +286,7 @@ def test_news_of_a_task_leave_its_wait_for_orders_alone(world: World, monkeypatc
     task = world.tasks[0]
     waiting = threading.Thread(target=task.report, args=(60.0,))
     waiting.start()
-    until(lambda: world.held() == 1)
+    wait_until(lambda: world.held() == 1)
     path = f"/v1/tasks/{task.container_id}/report"
     with ControlConnection(world.loop.control_url, derive_token(SECRET, str(task.container_id))) as news:
         for number in (3, 4):
@@ -311,7 +305,7 @@ def test_a_view_that_takes_long_to_make_is_made_seldom(world: World, monkeypatch
     monkeypatch.setattr(time, "thread_time", lambda: next(times))
     before = len(world.home.views)
     world.tasks[0].progress()
-    until(lambda: len(world.home.views) == before + 1)
+    wait_until(lambda: len(world.home.views) == before + 1)
     assert world.loop._view_due > time.monotonic() + 1000  # 100 s of a core, of which they may take a twentieth
     world.tasks[0].progress()
     world.beat()
@@ -354,13 +348,13 @@ def test_a_task_may_start_its_payload_when_another_thread_has_written_the_journa
     world.engine.lists_all = False
     world.thread.start()
     try:
-        until(lambda: world.engine.given == TASKS)
+        wait_until(lambda: world.engine.given == TASKS)
         task = Task(world.loop.control_url, 2)
         assert late.hurried.wait(20)
         first = task.orders()
         waiting = threading.Thread(target=task.report, args=(60.0,))
         waiting.start()
-        until(lambda: world.held() == 1)
+        wait_until(lambda: world.held() == 1)
         late.write()
         waiting.join(20)
         assert not waiting.is_alive()
@@ -390,7 +384,7 @@ def test_an_attempt_that_learns_from_its_journal_that_another_one_took_over_tell
     stopped: list[ContainerId] = []
     world.engine.stop = stopped.append  # type: ignore[assignment,method-assign]
     world.thread.start()
-    until(lambda: world.engine.given == TASKS)
+    wait_until(lambda: world.engine.given == TASKS)
     tasks = [Task(world.loop.control_url, 2 + number) for number in range(TASKS)]
     for one in tasks:
         one.report()
@@ -405,7 +399,7 @@ def test_an_attempt_that_learns_from_its_journal_that_another_one_took_over_tell
     waiting = [threading.Thread(target=wait_for_orders, args=[one]) for one in tasks[1:]]
     for thread in waiting:
         thread.start()
-    until(lambda: world.held() == TASKS - 1)
+    wait_until(lambda: world.held() == TASKS - 1)
     with pytest.raises(Unreachable):
         tasks[0].fail()
     world.thread.join(20)
@@ -472,9 +466,9 @@ def second(tmp_path: Path) -> Iterator[Next]:
 
 
 def test_a_next_attempt_registers_before_it_reads_the_journal(second: Next) -> None:
-    until(lambda: second.done == ["register"])
+    wait_until(lambda: second.done == ["register"])
     second.readable.set()
-    until(lambda: second.loop._state.started_ms == 77)
+    wait_until(lambda: second.loop._state.started_ms == 77)
     assert second.done == ["register", "read"]
 
 
@@ -482,7 +476,7 @@ def test_while_the_journal_cannot_be_read_those_who_look_see_why_and_tasks_wait(
     second: Next, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
-    until(lambda: second.done)
+    wait_until(lambda: second.done)
     assert second.phase() == "starting: the journal of the attempt before is read"
     container_id = ContainerId(APP, 1, 2)
     told: list[Orders] = []
@@ -495,7 +489,7 @@ def test_while_the_journal_cannot_be_read_those_who_look_see_why_and_tasks_wait(
 
     task = threading.Thread(target=report, args=(3,))
     task.start()
-    until(lambda: second.loop._control.server._peers and second.loop._queue.empty())
+    wait_until(lambda: second.loop._control.server._peers and second.loop._queue.empty())
     assert told == []
     second.readable.set()
     task.join(20)
@@ -517,12 +511,12 @@ def test_while_the_resourcemanager_is_away_at_the_start_status_sees_it(
 
     monkeypatch.setattr(world.engine, "register", register)
     world.thread.start()
-    until(lambda: world.home.views and "ResourceManager" in world.home.views[-1].phase)
+    wait_until(lambda: world.home.views and "ResourceManager" in world.home.views[-1].phase)
     assert world.home.views[-1].phase.startswith("starting, waits for the ResourceManager since ")
     back.set()
-    until(lambda: world.engine.given == TASKS)
+    wait_until(lambda: world.engine.given == TASKS)
     world.beat()
-    until(lambda: "ResourceManager" not in world.home.views[-1].phase)
+    wait_until(lambda: "ResourceManager" not in world.home.views[-1].phase)
     world.shut_down()
 
 
@@ -552,7 +546,7 @@ def test_while_the_resourcemanager_is_away_a_next_attempt_leaves_the_view_of_the
     assert looked.wait(20)
     assert home.views == []
     back.set()
-    until(lambda: home.views)
+    wait_until(lambda: home.views)
     world.shut_down()
 
 
@@ -577,9 +571,9 @@ def test_of_a_task_that_repeats_its_report_meanwhile_the_last_is_answered(second
     for name, wait_s in (("old", 0.0), ("old poll", 10.0), ("new", 0.0), ("new poll", 10.0)):
         said = Report(container_id=container_id, number=3, index=0, phase=Phase.RUNNING, wait_s=wait_s)
         second.wakes.put(ControlRequest(RequestKind.REPORT, said, name, Answers()))  # type: ignore[arg-type]
-    until(second.wakes.empty)
+    wait_until(second.wakes.empty)
     second.readable.set()
-    until(lambda: len(answered) >= 2)
+    wait_until(lambda: len(answered) >= 2)
     second.end()
     assert sorted(answered) == ["new", "new poll"]
 

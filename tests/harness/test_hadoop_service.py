@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.engines import FULL
 from tests.services import keeper
 from tests.services.hadoop import NODE_GCORES, USUAL_PORTS, Hadoop, read_configuration
 from tests.services.install import nvidia_devices
+from tests.services.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 Kept = tuple[Path, "subprocess.Popen[bytes]"]
@@ -118,16 +118,9 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     )
     assert owner.stdout is not None
     owner.stdout.readline()
-    _until(lambda: (tmp_path / "control").exists())
+    wait_until(lambda: (tmp_path / "control").exists())
     yield tmp_path, owner
     owner.communicate()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "did not come true in 60 s"
-        time.sleep(0.02)
 
 
 def test_a_part_is_killed_and_started_again(kept: Kept) -> None:
@@ -143,13 +136,13 @@ def test_a_part_is_killed_and_started_again(kept: Kept) -> None:
 def test_nothing_stays_however_the_end_comes(kept: Kept, death: str) -> None:
     directory, owner = kept
     part = keeper.ask(directory, do="start", part="one")["one"]["pid"]
-    _until(lambda: len(keeper._working_in(directory)) == 3)
+    wait_until(lambda: len(keeper._working_in(directory)) == 3)
     inner = _parent(part)
     if death == "down":
         keeper.ask(directory, do="down")
     else:
         os.kill({"owner": owner.pid, "inner": inner, "outer": _parent(inner)}[death], signal.SIGKILL)
-    _until(lambda: not keeper._working_in(directory))
+    wait_until(lambda: not keeper._working_in(directory))
 
 
 def _parent(pid: int) -> int:

@@ -17,6 +17,7 @@ from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.net import control
 from dlapp.net.control import Admission, Admit, ControlServer, Refusal, Request
 from dlapp.net.control_client import ControlConnection
+from tests.services.polling import wait_until
 
 
 def everybody(_method: str, _path: str, _token: str) -> Admission:
@@ -44,13 +45,6 @@ def url_of(server: ControlServer) -> str:
 def ask(url: str, method: str = "GET", path: str = "/", body: object = None, *, token: str | None = None) -> Any:
     with ControlConnection(url, token) as connection:
         return connection.call(method, path, body, timeout_s=60)
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
 
 
 def test_a_call_carries_method_path_token_and_body() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.services import polling
 from tests.services.users import interpreter_for_everybody
 
 USER = 12_345
@@ -176,10 +177,7 @@ def children(pid: int) -> list[int]:
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Wait for a condition."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {timeout_s:g} s: {what}"
-        time.sleep(0.005)
+    polling.wait_until(condition, timeout_s, what)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -26,6 +25,7 @@ from dlapp.report import Cause, CommitClaim, FinalStatus, OutputView, State
 from dlapp.spec import AppSpec, OutputSpec, Submission
 from dlapp.value import replace
 from tests.am.driving import Driver
+from tests.services.polling import wait_until
 
 APP = ApplicationId(1700000000000, 7)
 SUBMISSION = Submission(
@@ -188,7 +188,7 @@ class Attempt:
     def say(self) -> None:
         """Write all that an attempt writes while it runs, and end."""
         self.home.write_view(replace(Driver().view(), attempt=self.number))
-        until(lambda: self.home._view is None)  # its thread is at it, or it is not taken
+        wait_until(lambda: self.home._view is None)  # its thread is at it, or it is not taken
         journal = self.home.journal(self.number)
         journal.add(f'"{self.number}"')
         with contextlib.suppress(Superseded):
@@ -199,13 +199,6 @@ class Attempt:
     def end(self) -> None:
         self.home.keep()
         self.home.remove()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_an_attempt_that_was_cut_off_learns_of_the_next_and_neither_claims_nor_writes(files: FilesInMemory) -> None:
@@ -359,7 +352,7 @@ def test_results_that_come_shortly_after_a_group_are_written_together(
     for line in ('"a"', '"b"', '"c"'):
         journal.add(line)
         journal.hurry()
-        until(lambda: journal.written)
+        wait_until(lambda: journal.written)
     first.home.close()
     groups = {name.rpartition("/")[2]: data for name, data in files.files.items() if "journal" in name}
     assert groups == {"journal-1-000000.jsonl": b'"a"\n', "journal-1-000001.jsonl": b'"b"\n"c"\n'}
@@ -383,7 +376,7 @@ def test_what_waited_long_is_written_in_groups_that_a_next_attempt_reads(
     lines = [f'"{number:06d}"' for number in range(7)]
     for line in lines:
         journal.add(line)
-    until(lambda: journal.written == 7)
+    wait_until(lambda: journal.written == 7)
     assert list(first.home.all_journal_lines()) == lines
     assert all(len(data) <= 20 for name, data in files.files.items() if "journal" in name)
 
@@ -421,9 +414,9 @@ def test_a_group_that_was_given_up_and_comes_late_takes_the_place_of_no_other(fi
 
     files.write = lose_one  # type: ignore[method-assign]
     journal.add('"a"')
-    until(lambda: given_up)
+    wait_until(lambda: given_up)
     journal.add('"b"')
-    until(lambda: journal.written == 2)
+    wait_until(lambda: journal.written == 2)
     write(*given_up[0], 0o600)
     assert list(first.home.all_journal_lines())[-2:] == ['"a"', '"b"']
 
@@ -467,13 +460,13 @@ def test_a_mark_that_cannot_be_read_at_first_is_looked_at_again_and_hides_no_oth
     files.before_read = fail
     for name, by in ((SOFT_KILL, "tony"), (KILL, "tina")):
         files.write(f"{first.home.directory}/{name}", json.dumps({"by": by}).encode(), 0o600)
-    until(lambda: first.marks)
+    wait_until(lambda: first.marks)
     assert first.marks == [(KILL, "tina")]
     files.before_read = lambda _: None
-    until(lambda: len(first.marks) == 2)
+    wait_until(lambda: len(first.marks) == 2)
     assert first.marks[1] == (SOFT_KILL, "tony")
     files.write(f"{first.home.directory}/{RELEASE}", b'{"by": "anna"}', 0o600)
-    until(lambda: len(first.marks) == 3)
+    wait_until(lambda: len(first.marks) == 3)
     assert first.marks[2] == (RELEASE, "anna")
 
 
@@ -486,7 +479,7 @@ def test_files_that_are_not_what_we_write_stop_nothing(files: FilesInMemory, dat
     first = Attempt(files, 1).begun()
     for name in (AM, KILL):
         files.write(f"{first.home.directory}/{name}", data, 0o600)
-    until(lambda: first.marks)
+    wait_until(lambda: first.marks)
     assert first.marks == [(KILL, "an unknown user")]
     assert first.home.is_ours()
     first.say()
@@ -570,7 +563,7 @@ def test_results_of_a_sweep_are_written_at_once_then_seldom_and_the_last_ones_ar
     one = Attempt(files, 1).begun()
     place = f"{one.home.directory}/{TRIALS}"
     one.home.write_trials("first\n")
-    until(lambda: files.files.get(place) == b"first\n")
+    wait_until(lambda: files.files.get(place) == b"first\n")
     for number in range(20):
         one.home.write_trials(f"{number}\n")
     one.say()
@@ -584,13 +577,13 @@ def test_a_view_of_another_state_is_written_soon_and_others_seldom(
 ) -> None:
     first, phases = written_views(files, monkeypatch)
     show(first, "running 1 of 3")
-    until(lambda: phases == ["running 1 of 3"])
+    wait_until(lambda: phases == ["running 1 of 3"])
     show(first, "running 2 of 3")
     first.home.journal(1).add("{}")
-    until(lambda: first.home.journal(1).written)
+    wait_until(lambda: first.home.journal(1).written)
     assert phases == ["running 1 of 3"]
     show(first, "storing")
-    until(lambda: phases == ["running 1 of 3", "storing"])
+    wait_until(lambda: phases == ["running 1 of 3", "storing"])
 
 
 def test_views_are_written_often_while_somebody_reads_them(
@@ -598,9 +591,9 @@ def test_views_are_written_often_while_somebody_reads_them(
 ) -> None:
     first, phases = written_views(files, monkeypatch)
     show(first, "running 1 of 3")
-    until(lambda: first.home._asked_ms is not None)
+    wait_until(lambda: first.home._asked_ms is not None)
     files.touch(f"{first.home.directory}/{SUBMISSION_FILE}")
     show(first, "running 2 of 3")
-    until(lambda: phases[-1:] == ["running 2 of 3"])
+    wait_until(lambda: phases[-1:] == ["running 2 of 3"])
     show(first, "running 3 of 3")
-    until(lambda: phases[-1:] == ["running 3 of 3"])
+    wait_until(lambda: phases[-1:] == ["running 3 of 3"])

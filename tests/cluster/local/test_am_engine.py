@@ -27,6 +27,7 @@ from dlapp.report import Cause, FinalStatus
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Resources, Submission
 from dlapp.system import locks
+from tests.services.polling import wait_until
 from tests.services.processes.small_app import SMALL_AM, spec_of
 
 SMALL = Resources(memory_mib=100, vcores=1)
@@ -116,13 +117,6 @@ def make_am(tmp_path: Path) -> Iterator[Callable[..., Am]]:
 def am(make_am: Callable[..., Am]) -> Am:
     """One with three containers of 100 MiB to give."""
     return make_am()
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)
 
 
 def told(directory: Path) -> list[list[str]]:

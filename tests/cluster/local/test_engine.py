@@ -34,6 +34,7 @@ from dlapp.system.processes.proc import open_process
 from tests.applications import open_files
 from tests.engines import FULL
 from tests.services.containers.nvml_stub import StubDevice, with_devices
+from tests.services.polling import wait_until
 from tests.services.processes import small_app
 from tests.services.processes.small_app import engine_at, spec_of, submit
 
@@ -69,13 +70,6 @@ def clear(engine: LocalEngine) -> None:
             engine.kill(view.application_id, "the test")
     engine.tend()
     wait_until(lambda: runner_of(engine) is None)
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)
 
 
 def ended(engine: LocalEngine, application_id: ApplicationId, timeout_s: float = 20.0) -> ApplicationView:

@@ -6,7 +6,7 @@ import errno
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,13 @@ from dlapp.errors import Unreachable
 from dlapp.report import State
 from dlapp.system import log
 from tests.services import disks
+from tests.services.polling import wait_until
 from tests.services.processes.small_app import engine_at, submit
 
 ROW: dict[str, Any] = {
     **dict.fromkeys(("submitter", "username", "appname", "archive"), ""),
     **dict.fromkeys(("uid", "memory_mib", "vcores", "gcores", "containers", "submitted_ms"), 1),
 }
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)
 
 
 class FullDisk:

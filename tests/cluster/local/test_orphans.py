@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from dlapp.cluster.local.runner import orphans
 from dlapp.cluster.local.state import is_locked
 from dlapp.system import locks
+from tests.services.polling import wait_until
 
 # Processes are found on the whole machine, where another run of these tests may have its own.
 NAME = f"application_{os.getpid()}_0001"
@@ -178,10 +178,3 @@ def test_time_is_given_to_what_ends_by_itself_and_more_of_it_to_a_task(
     assert left.end_in_time() == []
     kinds.remove("am")
     assert left.end_in_time() == [], "it was there a moment ago"
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)

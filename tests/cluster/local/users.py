@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +61,12 @@ class Place:
 
     def wait_for(self, uid: int, application_id: str, state: str) -> dict[str, Any]:
         """Wait until an application is in a state, as ``uid`` sees it."""
-        deadline = time.monotonic() + 120
-        while (view := self.call(uid, "view", application_id)).get("state") != state:
-            assert time.monotonic() < deadline, view
-        found: dict[str, Any] = view
-        return found
+
+        def look() -> dict[str, Any] | None:
+            view: dict[str, Any] = self.call(uid, "view", application_id)
+            return view if view.get("state") == state else None
+
+        return wait_for(f"{application_id} is {state}", look)
 
     def kill_runner(self, uid: int) -> None:
         """SIGKILL to the runner of ``uid``."""
@@ -79,9 +79,7 @@ class Place:
                     and os.stat(f"/proc/{name}").st_uid == uid
                 ):
                     os.kill(int(name), signal.SIGKILL)
-        deadline = time.monotonic() + 60
-        while is_locked(self.state.runner_lock(uid)):
-            assert time.monotonic() < deadline
+        wait_for("its lock is free", lambda: not is_locked(self.state.runner_lock(uid)))
 
     def clear(self) -> None:
         """Wait until nobody works here: a runner that ends, or one that has not taken its lock yet."""

@@ -20,16 +20,13 @@ from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
 from tests.services.hadoop import Hadoop
+from tests.services.polling import wait_until
 
 T = TypeVar("T")
 
 
 def until(condition: Callable[[], T | Literal[False] | None], timeout_s: float = 120) -> T:
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"did not come true in {timeout_s} s"
-        time.sleep(0.05)
-    return value
+    return wait_until(condition, timeout_s)
 
 
 def set_safe_mode(hadoop: Hadoop, *, on: bool) -> None:

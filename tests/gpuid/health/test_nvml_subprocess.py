@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from tests.applications import open_files
 from tests.services.containers.nvml_stub import HANGS, StubDevice, with_devices
+from tests.services.polling import wait_until
 
 PYTHON = """
 import json, os, sys
@@ -74,13 +74,6 @@ def lives(pid: int) -> bool:
         return False
 
 
-def until(condition: Any, timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
-
-
 def test_the_answers_are_those_of_nvml(asker: Asker) -> None:
     assert asker.ask(BOTH) == [True, True]
     with_devices(asker.directory, [StubDevice(uuid="GPU-a", error=15), StubDevice(uuid="GPU-b", used=1 << 30)])
@@ -110,7 +103,7 @@ def test_a_helper_that_was_killed_or_went_is_replaced(asker: Asker) -> None:
     assert asker.ask(BOTH) == [True, True]
     first = asker.helper
     os.kill(first, signal.SIGKILL)
-    until(lambda: not lives(first))
+    wait_until(lambda: not lives(first))
     assert asker.ask(BOTH) == [True, True]
     assert asker.helper != first
 
@@ -120,7 +113,7 @@ def test_the_helper_ends_with_its_asker(asker: Asker) -> None:
     helper = asker.helper
     assert lives(helper)
     asker.process.kill()
-    until(lambda: not lives(helper))
+    wait_until(lambda: not lives(helper))
 
 
 def test_the_helper_holds_nothing_that_its_asker_has_open(asker: Asker, tmp_path: Path) -> None:

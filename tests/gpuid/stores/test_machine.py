@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from dlapp.gpuid.stores.device_files import Directory
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.system import locks
 from dlapp.system.owners import user_text
+from tests.services.polling import wait_until
 from tests.services.processes import ledger_process
 from tests.services.processes.ledger_process import fake_devices
 from tests.services.users import interpreter_for_everybody, place_for_everybody
@@ -94,13 +94,6 @@ def user(directory: Path) -> Iterator[Callable[..., User]]:
     yield start
     for one in users:
         one.kill()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)
 
 
 def test_a_reservation_that_is_joined_outlives_those_who_made_it(ledger: MachineLedger) -> None:

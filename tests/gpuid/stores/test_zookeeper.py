@@ -32,6 +32,7 @@ from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.launch_spec import LedgerSettings
 from dlapp.net.dockerd import ContainerSummary
 from dlapp.value import replace
+from tests.services.polling import wait_until
 from tests.services.proxy import Plan, Proxy
 from tests.services.tls import CERTIFICATE, KEY
 from tests.services.zookeeper import ZooKeeper, ledger_settings, zookeeper_for_tests
@@ -42,13 +43,6 @@ Open = Callable[..., Any]
 
 def ask(container: str, gcores: int, application: str = APP, **more: Any) -> LeaseRequest:
     return LeaseRequest(application, container, "tony", gcores, **more)
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.native import NativeHdfs
 from tests.services.hadoop import NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop
+from tests.services.polling import wait_until
 from tests.storage.fetching import fetch_entries
 
 # Read at import: no test sees the caller's DLAPP_*.
@@ -83,7 +83,7 @@ def test_trees_and_claims_survive_the_death_of_the_active_namenode(
             failures.append(error)
 
     def wait_for_rounds(count: int) -> None:
-        wait_for(lambda: rounds[0] >= count or failures)
+        wait_until(lambda: rounds[0] >= count or failures)
 
     threads = [threading.Thread(target=travel), *(threading.Thread(target=claim, args=(who,)) for who in "abc")]
     for thread in threads:
@@ -121,10 +121,3 @@ def test_natively_the_active_one_of_two_namenodes_is_called(nameservice: HdfsPla
     assert files.read_bytes(location, 100) == b"content"
     assert isinstance(files.web, NativeHdfs)
     assert files.web.why_not() == ""
-
-
-def wait_for(condition: object, timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -17,15 +15,9 @@ from dlapp.system.waits import Wait
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.link import am_link
 from dlapp.task.link.am_link import AmLink
+from tests.services.polling import wait_until
 
 CONTAINER = ContainerId(ApplicationId(1_700_000_000_000, 1), 1, 2)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_task_without_news_keeps_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,8 +40,8 @@ def test_a_task_without_news_keeps_one_connection(monkeypatch: pytest.MonkeyPatc
         link.begin(0)
         for number in range(3):
             link.say(Phase.RUNNING, detail=f"news {number}")
-            until(lambda: f"news {number}" in heard)  # noqa: B023
-            until(lambda: len(server._peers) == 1)
+            wait_until(lambda: f"news {number}" in heard)  # noqa: B023
+            wait_until(lambda: len(server._peers) == 1)
 
 
 def test_a_wait_inside_a_step_is_reported_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,10 +59,10 @@ def test_a_wait_inside_a_step_is_reported_while_it_lasts(monkeypatch: pytest.Mon
     with server, AmLink(url, "t", CONTAINER, InterruptHandler(), lambda _: None) as link:
         link.begin(0)
         link.say(Phase.FETCHING, detail="1 of 2 files")
-        until(lambda: heard == ["1 of 2 files"])
+        wait_until(lambda: heard == ["1 of 2 files"])
         with Wait("HDFS at dn:9864", 60.0):
-            until(lambda: heard[-1].startswith("waits for HDFS at dn:9864 since "))
-        until(lambda: heard[-1] == "1 of 2 files")
+            wait_until(lambda: heard[-1].startswith("waits for HDFS at dn:9864 since "))
+        wait_until(lambda: heard[-1] == "1 of 2 files")
     assert len(heard) == 3
 
 
@@ -114,10 +106,10 @@ def test_a_task_whose_call_hangs_turns_to_the_next_applicationmaster_at_once(mon
             link.begin(0)
             gone.accept()[0].close()  # a first failure, after which it looks for the next one
             hangs = [gone.accept()[0]]
-            until(lambda: link._end_thread is not None)
+            wait_until(lambda: link._end_thread is not None)
             assert heard == []
             find.url = f"http://{server.host}:{server.port}"
-            until(lambda: heard)
-            until(lambda: link._end_thread is None)
+            wait_until(lambda: heard)
+            wait_until(lambda: link._end_thread is None)
         for one in hangs:
             one.close()
