@@ -233,7 +233,7 @@ def _keep(state: ApplicationState, container: Container, instance: Instance, jud
         return False
     failure = _failure(state, instance, judged)
     container.kept_until_ms, container.keep_ends_ms = state.now_ms + keep_ms, state.awake_ms + keep_ms
-    container.view = None
+    container.phase, container.view = Phase.STARTING, None  # until its task says that one can look into it
     state.order(container, keep_s=state.spec.keep_failed_s)
     if gate.gang and not _fails_all(state, instance):
         gang.hold_failure(state, gate, instance, failure)

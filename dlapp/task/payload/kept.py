@@ -28,6 +28,7 @@ def give_gpus_back(task: TaskState) -> None:
     """Let others have the GPUs; what runs here from now on has none."""
     task.give_back_all()
     task.lease = None
+    task.say(Phase.STARTING, detail="keeping the failed container")
 
 
 def keep(task: TaskState, keep_s: float, failure: TaskResult) -> None:
