@@ -27,6 +27,7 @@ from tests.services.install import SEARCH, nvidia_devices, required
 
 if TYPE_CHECKING:
     from tests.engines import Engine
+    from tests.services.containers.dockerd import Dockerd
     from tests.services.hadoop import Hadoop
     from tests.services.zookeeper import ZooKeeper
 
@@ -53,6 +54,8 @@ NUMBERS = itertools.count()
 """Numbers of directories of tests: for each that it numbers, pytest itself lists all that there are."""
 
 SERVERS = pytest.StashKey[needs.Servers]()
+
+HAS_FAILED = pytest.StashKey[bool]()
 
 NOTHING_MISSING = "root may "
 """How the reason of a skip begins where being root leaves nothing to test; every other one says what is missing."""
@@ -165,8 +168,11 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(autouse=True)
 def _own_environment(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """A home, a state directory and a GPU ledger of this test alone, and no configuration of the caller."""
+) -> Iterator[Path]:
+    """A home, a state directory and a GPU ledger of this test alone, and no configuration of the caller.
+
+    What a test left running when it failed is ended, so that it makes no other test fail.
+    """
     home = tmp_path_factory.mktemp(f"{next(NUMBERS)}_home", numbered=False)
     if "hadoop" in request.fixturenames:
         (home / ".cache" / "dlapp").mkdir(parents=True)
@@ -177,7 +183,19 @@ def _own_environment(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("DLAPP_LOCAL_STATE_DIR", str(home / "state"))
     monkeypatch.setenv("DLAPP_GPUID_LOCK_DIR", str(home / "gpus"))
-    return home
+    yield home
+    if request.node.stash.get(HAS_FAILED, False):
+        _end_what_is_left(home, request.node.funcargs.get("dockerd"))
+
+
+def _end_what_is_left(home: Path, dockerd: Dockerd | None) -> None:
+    deadline = time.monotonic() + 10
+    while (left := _processes_under(os.fsencode(home))) and time.monotonic() < deadline:
+        for pid, _ in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    if dockerd is not None and (containers := dockerd.docker("ps", "-aq", check=False).stdout.decode().split()):
+        dockerd.docker("rm", "-f", *containers, check=False)
 
 
 @pytest.fixture
@@ -215,6 +233,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     What was printed and logged is made text that can be sent: a worker ends at a name of a file that is not UTF-8.
     """
     report = yield
+    if report.failed:
+        item.stash[HAS_FAILED] = True
     report.sections = [(title, text.encode("utf-8", "replace").decode()) for title, text in report.sections]
     may_skip = any(item.get_closest_marker(mark) for mark in NEVER_REQUIRED)
     if report.skipped and required() and not may_skip and not hasattr(report, "wasxfail"):
