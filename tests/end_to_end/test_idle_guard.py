@@ -83,9 +83,8 @@ def test_idle_gpus_are_told_by_the_webhook_and_end_an_application_with_its_outpu
     idle = wait_for("the GPU is idle", lambda: status(told)["idle"], END_S)
     assert time.time() * 1000 - idle["since_ms"] >= 30_000
     assert idle["message"] in run("dlapp-status", told).out
-    wait_for("the notification", lambda: "idle" in hook.events(), END_S)
-    (event,) = [one for one in hook.taken if one["event"] == "idle"][:1]
-    assert event["application_id"] == told
+    wait_for("the notification", lambda: "idle" in hook.events(told), END_S)
+    (event,) = [one for one in hook.taken(told) if one["event"] == "idle"][:1]
     assert "below 5 % for 30 s" in str(event["text"])
     assert status(told)["phase"] == "running 1 of 1"
     assert run("dlapp-kill", told).code == 0

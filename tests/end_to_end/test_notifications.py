@@ -34,16 +34,16 @@ def test_an_event_of_a_master_that_was_killed_before_the_delivery_is_delivered_b
     script = f"until [ -e {go} ]; do sleep 0.05; done; exit 3"
     file = properties(tmp_path, script, application={"notify": "all"})
     application = launch(file)
-    wait_for("a try", lambda: "running" in hook.tries, END_S)
+    wait_for("a try", lambda: "running" in hook.tries(application), END_S)
     kill(masters(engine.processes(application)))
     hook.is_up = True
-    wait_for("both events", lambda: set(hook.events()) == {"running", "restarted"}, END_S)
+    wait_for("both events", lambda: set(hook.events(application)) == {"running", "restarted"}, END_S)
     go.touch()
-    wait_for("its end", lambda: hook.events()[-1] == "failed", END_S)
-    last = hook.taken[-1]
+    wait_for("its end", lambda: hook.events(application)[-1] == "failed", END_S)
+    last = hook.taken(application)[-1]
     assert (last["application_id"], last["final_status"]) == (application, "FAILED")
     assert "exit code 3" in str(last["text"])
-    assert "secret" not in json.dumps(hook.taken)
+    assert "secret" not in json.dumps(hook.taken(application))
 
 
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
@@ -54,20 +54,20 @@ def test_on_yarn_the_users_next_command_delivers_what_the_last_master_could_not(
     monkeypatch.setenv("DLAPP_YARN_AM_ATTEMPTS", "1")
     hook.is_up = False
     application = launch(properties(tmp_path, "sleep 600", application={"notify": "running, failed"}))
-    wait_for("a try", lambda: "running" in hook.tries, END_S)
+    wait_for("a try", lambda: "running" in hook.tries(application), END_S)
     kill(masters(engine.processes(application)))
     wait_for("its end", lambda: status(application)["state"] == "FAILED", END_S)
-    assert hook.taken == []
+    assert hook.taken(application) == []
     hook.is_up = True
 
     def look() -> bool:
         assert run("dlapp-list").code == 0
-        return set(hook.events()) == {"running", "failed"}
+        return set(hook.events(application)) == {"running", "failed"}
 
     wait_for("both events", look, END_S)
-    count = len(hook.taken)
+    count = len(hook.taken(application))
     assert run("dlapp-list").code == 0
-    assert len(hook.taken) == count
+    assert len(hook.taken(application)) == count
 
 
 def test_on_one_machine_the_end_is_delivered_when_the_server_is_back(
@@ -75,7 +75,7 @@ def test_on_one_machine_the_end_is_delivered_when_the_server_is_back(
 ) -> None:
     hook.is_up = False
     application = launch(properties(tmp_path, "exit 3"))
-    wait_for("a try", lambda: hook.tries == ["failed"], END_S)
+    wait_for("a try", lambda: hook.tries(application) == ["failed"], END_S)
     wait_for("its end", lambda: status(application)["state"] == "FINISHED", END_S)
     # The process that tries it again is killed, as by a power cut; the user's next command starts another one.
     (sender,) = [one for one in processes(state_dir) if one.role == "notify"]
@@ -84,7 +84,7 @@ def test_on_one_machine_the_end_is_delivered_when_the_server_is_back(
 
     def look() -> bool:
         assert run("dlapp-list").code == 0
-        return hook.events() == ["failed"]
+        return hook.events(application) == ["failed"]
 
     wait_for("the event", look, END_S)
     wait_for("no process", lambda: not processes(state_dir))
@@ -129,9 +129,10 @@ def test_who_waits_in_the_queue_is_told_so_once(
     go = tmp_path / "go"
     first = launch(properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done", name="first"))
     second = launch(properties(tmp_path, "true", name="second", application={"notify": "waiting, done"}))
-    wait_for("the event", lambda: hook.events() == ["waiting"], END_S)
-    assert first[-4:] in str(hook.taken[0]["text"]) or "memory" in str(hook.taken[0]["text"])
+    wait_for("the event", lambda: hook.events(first, second) == ["waiting"], END_S)
+    text = str(hook.taken(second)[0]["text"])
+    assert first[-4:] in text or "memory" in text
     go.touch()
-    wait_for("both ends", lambda: sorted(map(str, hook.events())) == ["done", "done", "waiting"], END_S)
+    wait_for("both ends", lambda: sorted(map(str, hook.events(first, second))) == ["done", "done", "waiting"], END_S)
     assert status(second)["state"] == "FINISHED"
     wait_for("no process", lambda: not processes(state_dir))

@@ -8,22 +8,34 @@ from tests.services.http_server import Answer, Request
 
 
 class Hook:
-    """A webhook that takes events, or not while ``is_up`` is false."""
+    """A webhook that takes events, or not while ``is_up`` is false.
+
+    On a cluster that tests share, a command also delivers what the application of an earlier test left: events are
+    looked for by their application.
+    """
 
     def __init__(self) -> None:
         self.is_up = True
-        self.tries: list[str] = []
-        self.taken: list[dict[str, object]] = []
+        self._tries: list[dict[str, object]] = []
+        self._taken: list[dict[str, object]] = []
 
     def answer(self, request: Request) -> Answer:
         """Take an event."""
         found = json.loads(request.body)
-        self.tries.append(found["event"])
+        self._tries.append(found)
         if not self.is_up:
             return Answer(503)
-        self.taken.append(found)
+        self._taken.append(found)
         return Answer(200)
 
-    def events(self) -> list[object]:
-        """Return what was taken, each event once."""
-        return list({one["id"]: one["event"] for one in self.taken}.values())
+    def tries(self, application: str) -> list[object]:
+        """Return the events of an application that were sent, as often as they were."""
+        return [one["event"] for one in self._tries if one["application_id"] == application]
+
+    def taken(self, *applications: str) -> list[dict[str, object]]:
+        """Return what was taken of applications."""
+        return [one for one in self._taken if one["application_id"] in applications]
+
+    def events(self, *applications: str) -> list[object]:
+        """Return the events of applications that were taken, each once."""
+        return list({one["id"]: one["event"] for one in self.taken(*applications)}.values())
