@@ -63,6 +63,8 @@ class Engine:
             left = [path.name for path in self.state_dir.glob("*/applications/application_*")]
         else:
             left = self._unfinished()
+            for application in left:
+                print(run("dlapp-status", "--json", application).out)  # shown where the test has failed
         for application in left:
             run("dlapp-kill", application)
         if self.hadoop is None:
