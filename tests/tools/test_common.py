@@ -130,6 +130,35 @@ def test_help_loads_nothing_but_click_and_the_errors(module: str) -> None:
     assert heavy == "[]"
 
 
+def test_click_is_loaded_without_inspect_which_is_there_for_whoever_asks() -> None:
+    check = (
+        "import sys; import dlapp.tools, click.core, click.termui\n"
+        "assert 'inspect' not in sys.modules\n"
+        "click.Option(['--one'], help=' a\\tb')\n"
+        "assert 'inspect' not in sys.modules\n"
+        "import inspect as real\n"
+        "own = click.core.inspect\n"
+        "print(own.isfunction is real.isfunction, isinstance(real.signature(print), own.Signature),\n"
+        "      all(own.cleandoc(text) == real.cleandoc(text) for text in ('', ' a', ' a\\tb ', ' a\\n  b\\n')))"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.stdout == "True True True\n", done.stderr
+
+
+def test_a_command_ends_when_its_own_ends_are_over_and_what_it_printed_is_there() -> None:
+    check = (
+        "import atexit, sys; from dlapp.tools.common import command, run\n"
+        "def over(): print('over')\n"
+        "@command('x', example='x')\n"
+        "def main():\n"
+        "    atexit.register(over); print('first'); print('second', file=sys.stderr)\n"
+        "    return 5\n"
+        "run(main, [])"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout, done.stderr) == (5, "first\nover\n", "second\n")
+
+
 def test_an_unknown_option_is_one_error_line_and_code_2() -> None:
     done = _run("status", "--jsno")
     assert done.returncode == 2
