@@ -33,6 +33,7 @@ from dlapp.net.http_framing import (
     parse_chunk_line,
     parse_head,
 )
+from dlapp.system.network.host_connection import connect_first, look_up
 from dlapp.system.waits import Wait
 from dlapp.value import Value
 
@@ -341,7 +342,7 @@ class HttpClient:
         wait = self._wait_for(server, self._silence_s)
         try:
             if scheme == "unix":
-                sock = self._connected([(socket.AF_UNIX, host)], until)
+                sock = connect_first([(socket.AF_UNIX, host)], lambda: _left(self._connect_s, until))
                 return _Connection(sock, self._silence_s, wait, in_kernel=True)
             sock = self._connected_by_name(host, port, until)
             try:
@@ -386,35 +387,13 @@ class HttpClient:
         """Connect to the first of a host's addresses that takes it."""
         found, since = self._addresses.get((host, port), ([], 0.0))
         if not found or time.monotonic() - since > ADDRESS_S:
-            found = _look_up(host, port)
+            found = look_up(host, port)
             self._addresses[host, port] = (found, time.monotonic())
         try:
-            return self._connected(found, until)
+            return connect_first(found, lambda: _left(self._connect_s, until))
         except OSError:
             self._addresses.pop((host, port), None)
             raise
-
-    def _connected(self, addresses: list[tuple[int, Any]], until: float | None) -> socket.socket:
-        """Connect to the first of some addresses, each with its family, that takes it."""
-        failure: OSError | None = None
-        for family, address in addresses:
-            try:
-                sock = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:
-                # This machine has no IPv6, say. Where another address says more, that counts.
-                failure = failure or error
-                continue
-            try:
-                sock.settimeout(_left(self._connect_s, until))
-                sock.connect(address)
-            except BaseException as error:
-                sock.close()
-                if not isinstance(error, OSError):
-                    raise
-                failure = error
-            else:
-                return sock
-        raise failure or OSError("has no address")
 
     def _secured(self, sock: socket.socket, host: str) -> socket.socket:
         import ssl
@@ -448,18 +427,6 @@ def split_url(url: str) -> tuple[str, str, str]:
     if match is None or int(match[2] or 0) > 0xFFFF:
         raise ValueError(f"{url[:200]!r} is not a web address")
     return match[1], match[3] or "/", match[4] or ""
-
-
-def _look_up(host: str, port: int) -> list[tuple[int, Any]]:
-    """Return the addresses of a host, each with its family.
-
-    An IPv4 address is its own: getaddrinfo loads the rules of international names for it, 2 ms of processor time.
-    """
-    try:
-        socket.inet_pton(socket.AF_INET, host)
-    except OSError:
-        return [(one[0], one[4]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    return [(socket.AF_INET, (host, port))]
 
 
 def _left(limit_s: float, until: float | None) -> float:

@@ -18,6 +18,7 @@ from typing import Any
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.net.http_framing import FramingError, parse_head
 from dlapp.net.relay import tune
+from dlapp.system.network.host_connection import connect_first, look_up
 
 UPGRADE = "dlapp-stream"
 NOT_RUNNING, NOT_OPEN, BUSY = "not_running", "not_open", "busy"
@@ -68,7 +69,7 @@ def open_stream(url: str, token: str, path: str, body: Any, *, timeout_s: float)
     )
     deadline = time.monotonic() + timeout_s
     try:
-        sock = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
+        sock = connect_first(look_up(host.strip("[]"), int(port)), lambda: max(0.001, deadline - time.monotonic()))
     except OSError as error:
         raise Unreachable(f"ApplicationMaster at {url}: {error.strerror or error}") from error
     try:
