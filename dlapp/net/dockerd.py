@@ -272,19 +272,15 @@ class Dockerd:
             raise DockerSilent("an answer that does not match the API")
         return found
 
-    def start_exec(self, exec_id: str, *, terminal: bool) -> tuple[socket.socket, bytes]:
-        """Start a command that was prepared.
+    def start_exec(self, exec_id: str, *, terminal: bool) -> socket.socket:
+        """Ask to start a command that was prepared, and return the connection, for `await_exec`.
 
         Args:
             exec_id: what `create_exec` returned.
             terminal: it has a terminal.
 
-        Returns:
-            The stream of its input and output, and what has come of it with the answer. With a terminal the bytes are
-            its own, else each piece of output has a head of 8 bytes: 1 or 2 (output or error), three of 0, the length.
-
         Raises:
-            DockerRefused, DockerSilent.
+            DockerSilent: Docker is not there.
         """
         body = json.dumps({"Detach": False, "Tty": terminal}).encode()
         head = (
@@ -296,25 +292,41 @@ class Dockerd:
             stream.settimeout(self.timeout_s)
             stream.connect(self.path)
             stream.sendall(head.encode() + body)
-            answer = b""
+        except OSError as error:
+            stream.close()
+            raise DockerSilent(str(error)) from error
+        return stream
+
+    def await_exec(self, stream: socket.socket) -> bytes:
+        """Wait until a command has started.
+
+        Args:
+            stream: from `start_exec`. Afterwards it has the command's input and output. With a terminal the bytes are
+                its own, else each piece of output has a head of 8 bytes: 1 or 2 (output or error), three of 0, the
+                length.
+
+        Returns:
+            What has come of the output with the answer.
+
+        Raises:
+            DockerRefused, DockerSilent.
+        """
+        answer = b""
+        try:
             while b"\r\n\r\n" not in answer:
                 piece = stream.recv(MAX_HEAD_BYTES)
                 answer += piece
                 if not piece or len(answer) > MAX_HEAD_BYTES:
                     raise DockerSilent("an answer that does not match the API")
-            first, _, early = answer.partition(b"\r\n\r\n")
-            words = first.split(b" ", 2)
-            # Docker before 1.8 and Podman answer 200, and the bytes that follow are the stream all the same.
-            if len(words) < 2 or words[1] not in (b"101", b"200"):
-                status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 500
-                raise DockerRefused(status, _message(early))
         except OSError as error:
-            stream.close()
             raise DockerSilent(str(error)) from error
-        except DockerError:
-            stream.close()
-            raise
-        return stream, early
+        first, _, early = answer.partition(b"\r\n\r\n")
+        words = first.split(b" ", 2)
+        # Docker before 1.8 and Podman answer 200, and the bytes that follow are the stream all the same.
+        if len(words) < 2 or words[1] not in (b"101", b"200"):
+            status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 500
+            raise DockerRefused(status, _message(early))
+        return early
 
     def inspect_exec(self, exec_id: str) -> dict[str, Any]:
         """Return what is known of a command: ``Running``, ``ExitCode``."""

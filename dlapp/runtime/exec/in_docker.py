@@ -68,7 +68,7 @@ exec "$@"
 
 
 class DockerTarget:
-    """The `ExecTarget` of a command in a container.
+    """The `ExecTarget` of a command in a container. It starts when it is made; `begin` waits for that.
 
     Args:
         docker: the daemon.
@@ -104,22 +104,32 @@ class DockerTarget:
                     "Env": [f"TERM={request.term}"] if request.terminal and request.term else [],
                 },
             )
-            self._stream, early = docker.start_exec(self._exec_id, terminal=request.terminal)
+            self._stream = docker.start_exec(self._exec_id, terminal=request.terminal)
         except DockerError:
             self._close_lifeline()
             raise
-        self._buffer += early
+
+    def begin(self) -> list[tuple[bytes, bytes]]:
+        """Wait until the command has started. Return what there is of its output, for the session to begin with.
+
+        Raises:
+            DockerRefused, DockerSilent: it has not, and this is at its end.
+        """
+        assert self._stream is not None
+        try:
+            self._buffer += self._docker.await_exec(self._stream)
+        except DockerError as error:
+            self._end = ExecEnd(NO_ANSWER, str(error))
+            self.end()
+            raise
         self._stream.setblocking(False)
-        if request.terminal and request.rows and request.columns:
-            self.resize(request.rows, request.columns)
+        if self._request.rows and self._request.columns:
+            self.resize(self._request.rows, self._request.columns)
+        return self._pieces()
 
     def output_fds(self) -> list[int]:
         """See `ExecTarget.output_fds`."""
         return [] if self._stream is None or self._is_over else [self._stream.fileno()]
-
-    def early_output(self) -> list[tuple[bytes, bytes]]:
-        """Return what has come with Docker's answer, for the session to begin with."""
-        return self._pieces()
 
     def read(self, fd: int) -> list[tuple[bytes, bytes]]:
         """See `ExecTarget.read`."""

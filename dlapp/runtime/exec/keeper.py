@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
-from dlapp.runtime.exec.session import LAST_WORDS_S, ExecSession
+from dlapp.runtime.exec.session import ExecSession, tell_end
 from dlapp.runtime.guardian import kill_descendants, pass_on_only, reset_signals
 from dlapp.serialization import from_json
 from dlapp.system.processes import kernel
@@ -60,8 +60,7 @@ def keep(channel: socket.socket, env: Mapping[str, str], cwd: str, kept_fds: Seq
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         with contextlib.suppress(StreamOver):
-            stream.send(frames.END, frames.end_body(ExecEnd(code, f"{error.filename}: {error.strerror}")))
-            stream.finish(LAST_WORDS_S)
+            tell_end(stream, ExecEnd(code, f"{error.filename}: {error.strerror}"))
         os._exit(0)
     ExecSession(stream, target).run()
     os._exit(0)

@@ -15,8 +15,14 @@ from typing import Protocol
 from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, FrameStream, StreamOver
 
-LAST_WORDS_S = 30.0
+_LAST_WORDS_S = 30.0
 """How long the end is tried to be told to a client that takes nothing."""
+
+
+def tell_end(stream: FrameStream, end: ExecEnd) -> None:
+    """Tell the client how a command ended, and wait until it has that. Raises StreamOver."""
+    stream.send(frames.END, frames.end_body(end))
+    stream.finish(_LAST_WORDS_S)
 
 
 class ExecTarget(Protocol):
@@ -94,8 +100,7 @@ class ExecSession:
             if end is not None and may_read and not outputs:
                 break
             self._poll(outputs, end)
-        stream.send(frames.END, frames.end_body(end))
-        stream.finish(LAST_WORDS_S)
+        tell_end(stream, end)
 
     def _poll(self, outputs: list[int], end: ExecEnd | None) -> None:
         target, stream = self._target, self._stream

@@ -6,9 +6,12 @@ stream itself, so the command ends with the payload and the bytes pass through n
 
 from __future__ import annotations
 
+import contextlib
+
 from dlapp.net.dockerd import Dockerd, DockerError, DockerRefused
-from dlapp.net.exec_frames import ExecRequest, FrameStream
+from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
 from dlapp.net.streams import NOT_RUNNING, StreamRefused
+from dlapp.runtime.payload import PayloadPlace
 from dlapp.serialization import from_json, to_json
 from dlapp.task.streams.stream import Stream
 
@@ -37,8 +40,8 @@ def serve(stream: Stream) -> None:
 
 
 def _serve_in_docker(stream: Stream, request: ExecRequest) -> None:
-    from dlapp.runtime.exec.in_docker import DockerTarget
-    from dlapp.runtime.exec.session import ExecSession
+    from dlapp.runtime.exec.in_docker import NO_ANSWER, DockerTarget
+    from dlapp.runtime.exec.session import ExecSession, tell_end
     from dlapp.runtime.payload import lifelines_of
 
     place = stream.place
@@ -49,14 +52,27 @@ def _serve_in_docker(stream: Stream, request: ExecRequest) -> None:
     except DockerRefused as error:
         is_over = error.status in (404, 409)
         raise StreamRefused(
-            "the container does not run any more" if is_over else f"Docker refused the command: {error}",
+            "the container does not run any more" if is_over else _why_not(place, error),
             NOT_RUNNING if is_over else "",
         ) from error
     except (DockerError, OSError) as error:
-        raise StreamRefused(f"Docker at {place.docker_host} did not start the command: {error}") from error
+        raise StreamRefused(_why_not(place, error)) from error
     try:
-        connection = FrameStream(stream.accept())
+        connection = FrameStream(stream.accept())  # while Docker starts the command
     except BaseException:
         target.end()
         raise
-    ExecSession(connection, target).run(target.early_output())
+    try:
+        early = target.begin()
+    except DockerError as error:
+        with contextlib.closing(connection), contextlib.suppress(StreamOver):
+            tell_end(connection, ExecEnd(NO_ANSWER, _why_not(place, error)))
+        return
+    ExecSession(connection, target).run(early)
+
+
+def _why_not(place: PayloadPlace, error: Exception) -> str:
+    """Return why Docker has not started a command."""
+    if isinstance(error, DockerRefused):
+        return f"Docker refused the command: {error}"
+    return f"Docker at {place.docker_host} did not start the command: {error}"

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from dlapp.net import exec_frames as frames
-from dlapp.net.dockerd import Dockerd
+from dlapp.net.dockerd import Dockerd, DockerError, DockerRefused
 from dlapp.net.exec_frames import ExecEnd, ExecRequest
 from dlapp.runtime.exec.in_docker import DockerTarget
 
@@ -19,28 +19,39 @@ from dlapp.runtime.exec.in_docker import DockerTarget
 class FakeDocker:
     """A dockerd whose end of the stream the test has."""
 
-    def __init__(self, early: bytes) -> None:
+    def __init__(self, early: bytes = b"") -> None:
         self.far, self._near = socket.socketpair()
         self._early = early
+        self.refusal: DockerError | None = None
 
     def create_exec(self, *_: Any) -> str:
         return "1"
 
-    def start_exec(self, _exec_id: str, *, terminal: bool) -> tuple[socket.socket, bytes]:
+    def start_exec(self, _exec_id: str, *, terminal: bool) -> socket.socket:
         assert not terminal
-        return self._near, self._early
+        return self._near
+
+    def await_exec(self, _stream: socket.socket) -> bytes:
+        if self.refusal is not None:
+            raise self.refusal
+        return self._early
 
     def inspect_exec(self, _exec_id: str) -> dict[str, Any]:
         return {"Running": False, "ExitCode": 3}
 
 
 @contextlib.contextmanager
-def target(directory: Path, early: bytes = b"") -> Iterator[tuple[DockerTarget, socket.socket]]:
-    docker = FakeDocker(early)
+def target(directory: Path) -> Iterator[tuple[DockerTarget, socket.socket]]:
+    docker = FakeDocker()
     with docker.far:
-        one = DockerTarget(cast(Dockerd, docker), "c", str(directory), ExecRequest(command=("true",)))
+        one = made(docker, directory)
+        one.begin()
         yield one, docker.far
         one.end()
+
+
+def made(docker: FakeDocker, directory: Path) -> DockerTarget:
+    return DockerTarget(cast(Dockerd, docker), "c", str(directory), ExecRequest(command=("true",)))
 
 
 def head(kind: int, size: int) -> bytes:
@@ -53,11 +64,24 @@ def read(one: DockerTarget) -> list[tuple[bytes, bytes]]:
 
 
 def test_what_has_come_of_a_frame_is_passed_on_and_not_gathered(tmp_path: Path) -> None:
-    with target(tmp_path, head(1, (4 << 30) - 1) + b"early") as (one, far):
-        assert one.early_output() == [(frames.OUTPUT, b"early")]
+    docker = FakeDocker(head(1, (4 << 30) - 1) + b"early")
+    one = made(docker, tmp_path)
+    with docker.far:
+        assert one.begin() == [(frames.OUTPUT, b"early")]
         for number in range(100):
-            far.sendall(bytes([number]) * 1000)
+            docker.far.sendall(bytes([number]) * 1000)
             assert read(one) == [(frames.OUTPUT, bytes([number]) * 1000)]
+        one.end()
+
+
+def test_nothing_is_left_of_a_command_that_docker_does_not_start(tmp_path: Path) -> None:
+    docker = FakeDocker()
+    docker.refusal = DockerRefused(400, "no shell")
+    one = made(docker, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    with docker.far, pytest.raises(DockerRefused):
+        one.begin()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 1000])
