@@ -926,6 +926,8 @@ class World:
                 self.violated(f"{box.grant.container_id} was granted and never given back")
         for index, faults in self.user_faults.items():
             role, _ = self.submission.spec.role_of(index)
+            if role.keep_running:
+                continue
             # An end that the journal lost with its attempt is counted against nobody: there is no other witness.
             forgotten = self.forgiven + (0 if plan.journal == "whole" else self.attempt - 1)
             # A service that failed for good is there again when its gang is restarted, and may fail again.

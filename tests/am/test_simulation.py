@@ -117,6 +117,26 @@ def test_whatever_goes_wrong_with_preemptions_too_it_ends_as_it_must() -> None:
         World(plan).run()
 
 
+def of_services(seed: int) -> Plan:
+    """Services beside the others, which are started again however they end; nodes are lost and masters die."""
+    chance = random.Random(f"services {seed}")
+    plan = (of_silent_tasks, of_lost_nodes, unlucky_in_journal, Plan.of_seed)[seed % 4](seed)
+    service = RoleSpec(name="api", command=("serve",), instances=chance.randint(1, 2), service=True, keep_running=True)
+    first = sum(role.instances for role in plan.roles)
+    plan.roles, plan.service_ends = (*plan.roles, service), seed % 3 == 0
+    for index in range(first, first + service.instances):
+        for ends in range(4):
+            plan.failing[index, ends] = chance.choice((Fault.USER, Fault.NODE, Fault.NONE))
+    if not plan.node_losses:
+        plan.node_deaths = plan.node_deaths or (seed % 11 + 0.3,)
+    return plan
+
+
+def test_of_services_whose_nodes_or_masters_are_lost_nothing_is_left() -> None:
+    for seed in range(40 * TIMES):
+        World(of_services(seed)).run()
+
+
 def of_checkpoints(seed: int) -> Plan:
     """Gangs that are restarted from checkpoints, of which some cannot be restored."""
     chance = random.Random(f"with checkpoints {seed}")
