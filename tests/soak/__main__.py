@@ -1,6 +1,6 @@
 """python -m tests.soak NAME [--seconds N] [--seed N]: run tests/soak/NAME.py for so long, under faults by the seed.
 
-A sweep also has ``--engine yarn``, and ``--trials N`` for another number than 300.
+A sweep also has ``--engine yarn``, ``--trials N`` for another number than 300, and ``--sampler random`` for that alone.
 
 A soak goes in rounds. ``NAME.rounds(seconds, seed)`` yields a line for each round that is over, and raises `Problem` at
 the first that shows one; the frame prints the lines with the time, and the seed with which a run can be repeated.
@@ -32,8 +32,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--engine", choices=("local", "yarn"), default=None, help="that runs a sweep")
     parser.add_argument("--trials", type=int, default=None, help="of a sweep, a multiple of 50")
+    parser.add_argument(
+        "--sampler", choices=("grid", "random", "list"), default=None, help="of a sweep; else each in turn"
+    )
     asked = parser.parse_args(argv)
-    options = {name: value for name in ("engine", "trials") if (value := getattr(asked, name)) is not None}
+    options = {name: value for name in ("engine", "trials", "sampler") if (value := getattr(asked, name)) is not None}
     if options and asked.name != "sweep":
         parser.error(f"--{', --'.join(options)}: only a sweep has them")
     print(f"{asked.name}: {asked.seconds:.0f} s, seed {asked.seed}", flush=True)

@@ -39,13 +39,16 @@ TRIALS, TRIALS_OF_A_KILL, END_S = 300, 10, 3600.0
 SAMPLERS = ("grid", "random", "list")
 
 
-def rounds(seconds: float, seed: int, engine: str = "local", trials: int = TRIALS) -> Iterator[str]:
+def rounds(
+    seconds: float, seed: int, engine: str = "local", trials: int = TRIALS, sampler: str | None = None
+) -> Iterator[str]:
     """Run a sweep of each sampler in turn, until the time is over; at least one.
 
     Args:
         seconds, seed: as of all soaks.
         engine: ``local`` or ``yarn``.
         trials: of a sweep, a multiple of 50.
+        sampler: of all sweeps; None: each in turn.
 
     Raises:
         Problem: an output is missing, or there are two; the best trial is another one; a trial ran again.
@@ -53,11 +56,10 @@ def rounds(seconds: float, seed: int, engine: str = "local", trials: int = TRIAL
     chance, began, number = random.Random(seed), time.monotonic(), 0
     with Hadoop.start() if engine == "yarn" else contextlib.nullcontext() as hadoop:
         while not number or time.monotonic() - began < seconds:
-            sampler = SAMPLERS[number % len(SAMPLERS)]
             with tempfile.TemporaryDirectory(prefix="dlapp-soak-") as directory:
-                place = _Place(Path(directory), sampler, trials, hadoop)
+                place = _Place(Path(directory), sampler or SAMPLERS[number % len(SAMPLERS)], trials, hadoop)
                 try:
-                    yield f"{sampler}: {_round(place, chance)}"
+                    yield f"{place.sampler}: {_round(place, chance)}"
                 finally:
                     place.close()
             number += 1
