@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dlapp.messages import Fault
@@ -20,6 +20,7 @@ from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadEx
 from dlapp.system.processes.oom_kills import OomKills
 from dlapp.system.processes.proc import descendants, start_time
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters, read_tree
+from dlapp.system.short_tmpdir import ShortTmpdir, is_too_long
 
 SHELL = "/bin/sh"
 _PATIENCE_S = 2.0
@@ -193,10 +194,13 @@ class KeptRun:
     Args:
         payload: that has failed; its environment is that of the commands.
         guardian: of the commands; it stays open.
+        note: takes lines for dlapp's own log.
     """
 
-    def __init__(self, payload: Payload, guardian: Guardian) -> None:
+    def __init__(self, payload: Payload, guardian: Guardian, note: Callable[[str], None]) -> None:
         self._payload, self._guardian = payload, guardian
+        self._tmpdir = _short_tmpdir(payload, note)
+        self._env = _with_tmpdir(payload.env, self._tmpdir)
 
     def place(self) -> PayloadPlace | None:
         """See `Running.place`."""
@@ -204,18 +208,43 @@ class KeptRun:
 
     def open_keeper(self) -> socket.socket | None:
         """See `Running.open_keeper`."""
-        return self._guardian.open_keeper(self._payload.env, self._payload.workspace)
+        return self._guardian.open_keeper(self._env, self._payload.workspace)
 
     def close(self) -> None:
         """See `Running.close`."""
+        if self._tmpdir is not None:
+            self._tmpdir.close()
+
+
+def _short_tmpdir(payload: Payload, note: Callable[[str], None]) -> ShortTmpdir | None:
+    """Return a short name for the TMPDIR of a payload. None: it needs none, or there can be none."""
+    if payload.env.get("TMPDIR") != payload.tmp or not is_too_long(payload.tmp):
+        return None  # the user has set another one, or this one will do
+    try:
+        return ShortTmpdir(payload.tmp)
+    except OSError as error:
+        note(f"TMPDIR has no short name for Unix sockets: {error}")
+        return None
+
+
+def _with_tmpdir(env: Mapping[str, str], tmpdir: ShortTmpdir | None) -> Mapping[str, str]:
+    return env if tmpdir is None else {**env, "TMPDIR": tmpdir.path}
 
 
 class PlainRun:
-    """The `dlapp.runtime.payload.Running` of a plain process."""
+    """The `dlapp.runtime.payload.Running` of a plain process.
 
-    def __init__(self, payload: Payload, guardian: Guardian) -> None:
+    Args:
+        payload: the process.
+        guardian: that starts it.
+        note: takes lines for dlapp's own log.
+    """
+
+    def __init__(self, payload: Payload, guardian: Guardian, note: Callable[[str], None]) -> None:
         self._payload = payload
         self._guardian = guardian
+        self._note = note
+        self._tmpdir: ShortTmpdir | None = None
         self._lifeline: Lifeline | None = None
         self._env: Mapping[str, str] = NO_VARIABLES
         self._kill_again_at: float | None = None
@@ -237,8 +266,9 @@ class PlainRun:
         argv = [SHELL, payload.wrapper, "exec", *files, *words]
         self._before = self._guardian.counters(all_ended=True)
         self._oom_kills.sample()
+        self._tmpdir = _short_tmpdir(payload, self._note)
+        self._env = _with_tmpdir({**payload.env, **late_env}, self._tmpdir)
         try:
-            self._env = {**payload.env, **late_env}
             self._guardian.order("start", payload.keep_fds, argv=argv, env=self._env, cwd=payload.workspace)
         except OSError as error:
             raise PayloadError(Fault.NODE, f"the payload's guardian is gone: {error}") from error
@@ -327,3 +357,5 @@ class PlainRun:
             self._guardian.close()
         if self._lifeline is not None:
             self._lifeline.close()
+        if self._tmpdir is not None:
+            self._tmpdir.close()

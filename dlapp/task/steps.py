@@ -25,7 +25,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from dlapp.runtime.process import CompanionGuardian, Guardian
 from dlapp.serialization import from_json
 from dlapp.storage.tree import remove_tree
 from dlapp.system import log_times
+from dlapp.system.short_tmpdir import remove_dead_names
 from dlapp.task import preparation
 from dlapp.task.data.outputs import Outputs
 from dlapp.task.failure import with_cause
@@ -341,6 +342,8 @@ def _clean_up(task: TaskState) -> None:
             os.unlink(os.path.join(task.home, name))
         except FileNotFoundError:
             continue
+    with suppress(OSError):  # who cannot use /tmp has nothing there
+        remove_dead_names()
     task.give_back_lease()
 
 

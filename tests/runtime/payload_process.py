@@ -42,11 +42,9 @@ def main(argv: list[str]) -> None:
     run: Running
     try:
         if payload.image is None:
-            run = PlainRun(payload, guardian)
+            run = PlainRun(payload, guardian, note)
         else:
-            run = made = DockerRun(
-                payload, settings, policy.docker, lambda line: print(line, file=sys.stderr, flush=True)
-            )
+            run = made = DockerRun(payload, settings, policy.docker, note)
             made.prepare()
             tell("made")
             if os.environ.get("STOP_BEFORE_START"):
@@ -81,6 +79,11 @@ def main(argv: list[str]) -> None:
             run.close()
         tell("refused", fault=error.fault.value, problem=str(error))
     guardian.close()
+
+
+def note(line: str) -> None:
+    """One line for who reads this test's output."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def tell(what: str, **details: Any) -> None:

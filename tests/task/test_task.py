@@ -32,6 +32,7 @@ from dlapp.value import replace
 from tests.runtime.driver import USER, command_line, pids, wait_until
 from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd
 from tests.services.containers.nvml_stub import StubDevice, with_devices
+from tests.services.users import interpreter_for_everybody
 from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
 
 
@@ -113,12 +114,66 @@ def test_a_directory_for_what_dlapp_and_the_payload_exchange_is_the_payloads_alo
 
 
 def test_secrets_reach_the_payload_and_no_log(place: Path) -> None:
-    with fake_am(place, 'printf "%s" "$TOKEN" | wc -c; echo $LANG $DLAPP_ROLE $HOME $TMPDIR') as am:
+    with fake_am(place, 'printf "%s" "$TOKEN" | wc -c; echo $LANG $DLAPP_ROLE $HOME $(cd $TMPDIR && pwd -P)') as am:
         am.start(env={"TOKEN": "a very secret word"})
         assert am.result().fault is Fault.NONE
         assert am.printed().decode().split() == ["18", "C.UTF-8", "worker", str(am.home), str(am.home / "tmp")]
         assert "very secret" not in am.log()
         assert am.secret not in am.log()
+
+
+LISTENS = """#!{python}
+import os
+from multiprocessing.connection import Listener
+listener = Listener(family="AF_UNIX")
+print(os.environ["TMPDIR"], os.path.realpath(listener.address), flush=True)
+"""
+
+
+@pytest.mark.parametrize("as_uid", [None, pytest.param(USER, marks=pytest.mark.root("to become another user"))])
+def test_a_plain_program_can_make_the_sockets_of_multiprocessing_in_its_tmpdir(place: Path, as_uid: int | None) -> None:
+    place.chmod(0o777)
+    script = LISTENS.format(python=interpreter_for_everybody())
+    with FakeAm(place / "containers", **workspace_archive(place, {"run.sh": script}, modes={"run.sh": 0o755})) as am:
+        am.start(as_uid=as_uid)
+        assert am.result().fault is Fault.NONE, am.log()
+        tmpdir, address = am.printed().decode().split()
+        assert len(address) > 107
+        assert address.startswith(f"{am.home}/tmp/pymp-")
+        assert re.fullmatch("/tmp/dlapp-[0-9a-f]{10}/tmp", tmpdir)
+        assert not os.path.lexists(os.path.dirname(tmpdir))
+        assert left(am) == LOGS
+
+
+def test_the_tmpdir_that_a_user_sets_stays(place: Path) -> None:
+    with fake_am(place, "echo $TMPDIR") as am:
+        am.start(env={"TMPDIR": f"{place}/containers/mine"})
+        assert am.result().fault is Fault.NONE
+        assert am.printed().decode().strip() == f"{place}/containers/mine"
+
+
+def test_where_tmp_cannot_be_used_the_tmpdir_is_long_and_the_log_says_why(place: Path) -> None:
+    begins = "import dlapp.system.short_tmpdir as it; it.ShortTmpdir.__init__.__defaults__ = ('/nowhere',)"
+    with fake_am(place, "echo $TMPDIR") as am:
+        am.start(begins_with=begins)
+        assert am.result().fault is Fault.NONE
+        assert am.printed().decode().strip() == f"{am.home}/tmp"
+        assert "TMPDIR has no short name for Unix sockets: " in am.log()
+
+
+def test_the_short_tmpdir_that_a_killed_task_leaves_is_removed_by_the_next_one(place: Path) -> None:
+    with fake_am(place, "echo $TMPDIR; while :; do sleep 0.02; done") as am:
+        am.start()
+        am.wait_for(Phase.RUNNING)
+        am.wait_until(lambda: am.printed().endswith(b"\n"))
+        assert am.task is not None
+        am.task.kill()
+        am.task.wait(timeout=120)
+        tmpdir = am.printed().decode().strip()
+    with FakeAm(place / "others", **workspace_archive(place, {"run.sh": "true"})) as am:
+        am.start()
+        assert am.result().fault is Fault.NONE
+    assert not os.path.lexists(os.path.dirname(tmpdir))
 
 
 @pytest.mark.root

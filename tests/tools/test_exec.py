@@ -16,7 +16,7 @@ from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import IMAGE, Dockerd
 from tests.tools.terminal import Terminal
 
-WAITS = 'echo "$$" >ready; trap "exit 0" TERM; while :; do sleep 0.1; done'
+WAITS = 'echo "$TMPDIR" >tmpdir; echo "$$" >ready; trap "exit 0" TERM; while :; do sleep 0.1; done'
 
 
 def exec_(*words: object, stdin: bytes = b"") -> Done:
@@ -44,11 +44,13 @@ def sleepers(marker: str) -> list[int]:
 def test_a_command_is_as_the_program_and_ends_with_its_client_or_its_container(tmp_path: Path, state_dir: Path) -> None:
     file = properties(tmp_path, WAITS, application={"env.GREETING": "hi there"})
     application = launched(file)
-    script = 'cat ready; echo "$GREETING|$CONTAINER_INDEX|$DLAPP_APP_ID"; id -u; echo oh >&2; cat; exit 7'
+    script = 'cat ready tmpdir; echo "$TMPDIR"; echo "$GREETING|$CONTAINER_INDEX|$DLAPP_APP_ID"; id -u; echo oh >&2'
+    script += "; cat; exit 7"
     done = exec_("-i", application, "--", "sh", "-c", script, stdin=b"typed\n")
-    pid, *rest = done.out.splitlines()
+    pid, tmpdir, *rest = done.out.splitlines()
     assert pid.isdecimal()
-    assert rest == [f"hi there|0|{application}", str(os.getuid()), "typed"]
+    assert tmpdir.startswith("/tmp/dlapp-")
+    assert rest == [tmpdir, f"hi there|0|{application}", str(os.getuid()), "typed"]
     assert (done.code, done.err) == (7, "oh\n")
     done = exec_(application, "worker:0", "--json", "--", "no-such-program")
     assert done.code == 127

@@ -241,9 +241,13 @@ class LocalApplicationDir:
     def clear_leftovers(self, container_ids: Iterable[ContainerId]) -> None:
         """Remove the workspaces, HOME and TMPDIR of containers whose tasks were killed. Their processes are gone."""
         for container_id in container_ids:
-            for name in ("workspace", "trials", "home", "tmp", "run", "python"):
+            for name in ("workspace", "trials", "board", "home", "tmp", "run", "python"):
                 with contextlib.suppress(DlappError, OSError):
                     remove_tree(self._path(f"containers/{container_id}/{name}"))
+        from dlapp.system.short_tmpdir import remove_dead_names
+
+        with contextlib.suppress(OSError):  # who cannot use /tmp has nothing there
+            remove_dead_names()
 
     def container_ids(self) -> list[ContainerId]:
         """Return the containers that have a directory."""

@@ -23,7 +23,7 @@ def make_ready(task: TaskState) -> Running:
     """Make the payload of a container ready to start."""
     if task.assignment.docker_image is None:
         os.makedirs(os.path.join(task.home, "home"), 0o700, exist_ok=True)  # on a cluster the submitter's is away
-        return PlainRun(plain_payload(task, task.home), task.guardian)
+        return PlainRun(plain_payload(task, task.home), task.guardian, task.note)
     task.guardian.close()  # a container has its own init, and its lifeline
     phase = task.link.phase
     task.say(phase, detail="making the container")

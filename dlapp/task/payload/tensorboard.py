@@ -59,7 +59,9 @@ def open_board(task: TaskState) -> TensorBoard:
         return replace(made, keep_fds=task.keep_fds[:RESERVED_FROM])
 
     def make_run(made: Payload) -> Running:
-        return PlainRun(made, task.guardians[1]) if is_plain else make_docker_run(task, made, network="host")
+        if is_plain:
+            return PlainRun(made, task.guardians[1], task.note)
+        return make_docker_run(task, made, network="host")
 
     return TensorBoard(
         one.board,

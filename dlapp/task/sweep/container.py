@@ -113,5 +113,5 @@ def _made_trial_ready(
         mounts=template.mounts_of(os.path.join(home, "workspace")),
     )
     if is_plain:
-        return PlainRun(payload, task.guardians[slot])
+        return PlainRun(payload, task.guardians[slot], task.note)
     return make_docker_run(task, payload)

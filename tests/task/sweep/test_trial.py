@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,18 @@ def test_a_trial_that_makes_the_files_of_the_next_ones_holds_up_none_and_their_o
             assert (am.home / f"trial_{number}_1.stdout").read_text() == f"of {number}\n"
             assert (am.home / f"trial_{number}_1.stderr").read_text() == "oops\n"
     assert (place / "precious").read_text() == "kept"
+
+
+def test_each_trial_has_a_tmpdir_of_its_own_with_a_short_name(place: Path) -> None:
+    script = "echo $TMPDIR; ls -A $TMPDIR/; echo x >$TMPDIR/left"
+    with FakeAm(place / "containers", **workspace_archive(place, {"run.sh": script}), sweep=TrialWork(metric="")) as am:
+        am.start()
+        run_trials(am, 2)
+        first, second = ((am.home / f"trial_{number}_1.stdout").read_text() for number in range(2))
+    names = {first.strip(), second.strip()}
+    assert len(names) == 2
+    assert all(re.fullmatch("/tmp/dlapp-[0-9a-f]{10}/tmp", one) for one in names)
+    assert not any(os.path.lexists(os.path.dirname(one)) for one in names)
 
 
 @pytest.mark.slow

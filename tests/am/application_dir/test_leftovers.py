@@ -1,0 +1,23 @@
+"""Test what is removed of containers on one machine whose tasks were killed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dlapp.am.application_dir.local import LocalApplicationDir
+from dlapp.ids import ContainerId
+
+
+def test_what_a_killed_task_left_is_removed_and_its_logs_stay(tmp_path: Path) -> None:
+    container = ContainerId.from_text("container_1700000000000_0001_01_000002")
+    home = tmp_path / "containers" / str(container)
+    for name in ("workspace", "trials/3_1/workspace", "board/tmp", "home", "tmp", "run", "python"):
+        (home / name / "inner").mkdir(parents=True)
+    (home / "stdout").write_text("printed")
+    short = Path(f"/tmp/dlapp-{os.urandom(5).hex()}")  # as a task made it that was killed (dlapp.system.short_tmpdir)
+    short.mkdir(0o700)
+    (short / "tmp").symlink_to(home / "tmp")
+    LocalApplicationDir(str(tmp_path)).clear_leftovers([container])
+    assert os.listdir(home) == ["stdout"]
+    assert not os.path.lexists(short)
