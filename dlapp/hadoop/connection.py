@@ -93,6 +93,8 @@ class Connection(Closeable):
         self._limit = limit
         self._security: Security | None = None
         self._sent = False
+        self.state_id: int | None = None
+        """Of the last answer (`AnswerHeader`)."""
         try:
             self._socket = socket.create_connection(address, timeout=_left(deadline))
         except OSError as error:
@@ -128,13 +130,22 @@ class Connection(Closeable):
         """Return whether the server, as far as we can see, still listens on it: what comes unasked is its end."""
         return not self._reader.in_frame and is_silent(self._socket)
 
-    def call(self, method: str, request: bytes, deadline: float, *, call_id: int | None = None) -> bytes:
+    def call(
+        self,
+        method: str,
+        request: bytes,
+        deadline: float,
+        *,
+        call_id: int | None = None,
+        state_id: int | None = None,
+    ) -> bytes:
         """Call a method with a serialized message; the answer is its serialized answer.
 
         Args:
             method, request, deadline: see above.
             call_id: of `new_call_id`, for a call that may be the repetition of one whose answer was lost; None: a new
                 one. A NameNode that has carried it out answers as it did then (its retry cache).
+            state_id: for an observer, see `request_header`.
 
         Raises:
             ConnectionLost: no answer before the deadline; ``sent`` tells whether the server may have got the call.
@@ -142,7 +153,7 @@ class Connection(Closeable):
             NotHadoop: the answer cannot be read.
         """
         call_id = new_call_id() if call_id is None else call_id
-        header = request_header(call_id, _client_id, retries=0)
+        header = request_header(call_id, _client_id, retries=0, state_id=state_id)
         frame = encode_frame(header, method_header(self._protocol, method), request)
         # From the first byte on the server may have the whole: a cut connection does not say how much arrived.
         self._sent = True
@@ -234,6 +245,7 @@ class Connection(Closeable):
         if not messages:
             raise NotHadoop(f"{self.name}: an answer without a header")
         header = self._parsed(parse_answer_header, messages[0])
+        self.state_id = header.state_id
         if header.status != SUCCESS:
             if header.status == FATAL or header.call_id == CALL_NONE:
                 self.close()

@@ -3,7 +3,8 @@
 They are made and read by hand: loading protobuf, and its pure Python form on a node, takes more memory and time than
 the rest of a client of HDFS. The tests compare them with protobuf's, of ``proto/rpc.proto``.
 
-Source: RpcHeader.proto, IpcConnectionContext.proto and ProtobufRpcEngine.proto of Hadoop 2.7 to 3.5.
+Source: RpcHeader.proto, IpcConnectionContext.proto and ProtobufRpcEngine.proto of Hadoop 2.7 to 3.5. State ids are
+there since 3.1.
 """
 
 from __future__ import annotations
@@ -19,15 +20,25 @@ NEGOTIATED, NEGOTIATE, INITIATE, WRAP = 0, 1, 2, 5
 """States of the SASL exchange; `NEGOTIATED` is Hadoop's SUCCESS."""
 _PROTOBUF, _FINAL_PACKET = 2, 0
 _MOST_AUTHS = 64
+_NO_STATE = 1 << 63
+"""From here on it is a negative number, which stands for none."""
 
 
 class AnswerHeader(NamedTuple):
-    """Header of an answer; ``java_class`` and ``message`` are of an exception."""
+    """Header of an answer.
+
+    Args:
+        call_id: of the call.
+        status: `SUCCESS`, `ERROR` or `FATAL`.
+        java_class, message: of an exception.
+        state_id: number of the last transaction of the NameNode; None: the server does not say.
+    """
 
     call_id: int
     status: int
     java_class: str
     message: str
+    state_id: int | None = None
 
 
 class SaslAuth(NamedTuple):
@@ -47,9 +58,22 @@ class SaslMessage(NamedTuple):
     auths: tuple[SaslAuth, ...]
 
 
-def request_header(call_id: int, client_id: bytes, *, retries: int) -> bytes:
-    """Return the header of a call; ``retries``: how often the same call was made before, -1: it is none."""
-    return encode((1, _PROTOBUF), (2, _FINAL_PACKET), (3, _zigzag(call_id)), (4, client_id), (5, _zigzag(retries)))
+def request_header(call_id: int, client_id: bytes, *, retries: int, state_id: int | None = None) -> bytes:
+    """Return the header of a call.
+
+    Args:
+        call_id, client_id: by both the server knows a call again.
+        retries: how often the same call was made before; -1: it is none.
+        state_id: the transaction that an observer must have before it answers; None: observers refuse the call.
+    """
+    return encode(
+        (1, _PROTOBUF),
+        (2, _FINAL_PACKET),
+        (3, _zigzag(call_id)),
+        (4, client_id),
+        (5, _zigzag(retries)),
+        (8, state_id),
+    )
 
 
 def method_header(protocol: str, method: str) -> bytes:
@@ -66,7 +90,14 @@ def parse_answer_header(data: bytes) -> AnswerHeader:
     """Return the header of an answer. Raises NotHadoop: it is none."""
     said = Fields(data)
     call_id = signed_call_id(said.number(1) & 0xFFFFFFFF)
-    return AnswerHeader(call_id, said.number(2, below=FATAL + 1), said.text(4, ""), said.text(5, ""))
+    state_id = said.number(9, below=1 << 64) if said.has(9) else _NO_STATE
+    return AnswerHeader(
+        call_id,
+        said.number(2, below=FATAL + 1),
+        said.text(4, ""),
+        said.text(5, ""),
+        state_id if state_id < _NO_STATE else None,
+    )
 
 
 def sasl_message(state: int, token: bytes | None = None, auth: SaslAuth | None = None) -> bytes:

@@ -12,6 +12,7 @@ from dlapp.hadoop.framing import AUTH_NONE, FrameReader, encode_frame, signed_ca
 from dlapp.hadoop.proto.rpc_pb2 import RequestHeaderProto, RpcRequestHeaderProto, RpcResponseHeaderProto, RpcSaslProto
 from dlapp.hadoop.sasl import DigestMd5, Security, parse_attributes
 from dlapp.hadoop.tokens import Token
+from dlapp.hadoop.wire import Fields, encode
 
 Handler = Callable[[str, bytes], bytes]
 NONCE = "c2VydmVyIG5vbmNl"
@@ -31,6 +32,7 @@ class RpcServer:
         qop: the protection that it offers.
         offers: method and mechanism of each way in, in the server's order; DIGEST-MD5 is the one that it can do.
         host: where it listens; empty: on all addresses, of which this machine alone has thousands (127.0.0.0/8).
+        state_id: says the last transaction, as a NameNode has it, for answers; None: they have none.
     """
 
     def __init__(
@@ -40,9 +42,13 @@ class RpcServer:
         qop: str = "auth",
         offers: tuple[tuple[str, str], ...] = (("TOKEN", "DIGEST-MD5"),),
         host: str = "127.0.0.1",
+        state_id: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.handler, self.token, self.qop, self.offers = handler, token, qop, offers
+        self.state_id = state_id
         self.connections, self.calls = 0, 0
+        self.heard_state: int | None = None
+        """Of the last call; each handler may look at it."""
         self.traffic_bytes = 0
         """Frames of requests and answers, after the handshake of a connection."""
         self._listening = socket.create_server((host, 0), backlog=1024)
@@ -91,6 +97,7 @@ class _Session:
         self.server, self.link = server, link
         self.outer, self.inner = FrameReader(), FrameReader()
         self.security: Security | None = None
+        self.state: int | None = None
 
     def run(self) -> None:
         start = b""
@@ -111,6 +118,7 @@ class _Session:
             header, rest = self._next()
             method = RequestHeaderProto.FromString(rest[0]).methodName
             self.server.calls += 1
+            self.server.heard_state = self.state
             try:
                 answer = self.server.handler(method, rest[1])
                 self.server.traffic_bytes += sum(map(len, rest)) + len(answer)
@@ -152,6 +160,8 @@ class _Session:
         while (frame := reader.next()) is None:
             self._more(reader)
         head, *rest = split_frame(frame)
+        said = Fields(head)
+        self.state = said.number(8) if said.has(8) else None
         return RpcRequestHeaderProto.FromString(head), rest
 
     def _more(self, reader: FrameReader) -> None:
@@ -170,7 +180,7 @@ class _Session:
 
     def _answer(self, call_id: int, body: bytes) -> None:
         header = RpcResponseHeaderProto(callId=call_id, status=RpcResponseHeaderProto.SUCCESS, serverIpcVersionNum=9)
-        frame = encode_frame(header.SerializeToString(), body)
+        frame = encode_frame(header.SerializeToString() + encode((9, self.server.state_id())), body)
         if self.security:
             # In two pieces: what is unwrapped is a stream, not messages.
             for piece in (frame[:5], frame[5:]):

@@ -22,6 +22,7 @@ from dlapp.hadoop.framing import (
     split_frame,
 )
 from dlapp.hadoop.proto import rpc_pb2
+from dlapp.hadoop.wire import encode
 from tests.services.protoc import DLAPP, PACKAGES, sources_digest
 
 CLIENT = bytes(range(16))
@@ -50,7 +51,20 @@ def test_the_header_of_a_call_is_protobufs(call_id: int, retries: int) -> None:
 def test_the_header_of_an_answer_is_read_as_protobuf_reads_it(call_id: int, status: int, kind: str, text: str) -> None:
     answer: Any = rpc_pb2.RpcResponseHeaderProto(callId=call_id & 0xFFFFFFFF, exceptionClassName=kind, errorMsg=text)
     answer.status = status
-    assert rpc_messages.parse_answer_header(answer.SerializeToString()) == (call_id, status, kind, text)
+    assert rpc_messages.parse_answer_header(answer.SerializeToString()) == (call_id, status, kind, text, None)
+
+
+@pytest.mark.parametrize(("number", "state_id"), [(0, 0), ((1 << 63) - 1, (1 << 63) - 1), (-12345, None)])
+def test_the_state_of_a_namenode_is_a_number_from_0_on(number: int, state_id: int | None) -> None:
+    answer = rpc_pb2.RpcResponseHeaderProto(callId=1, status=rpc_pb2.RpcResponseHeaderProto.SUCCESS)
+    # The field is none of the proto files.
+    read = rpc_messages.parse_answer_header(answer.SerializeToString() + encode((9, number)))
+    assert read.state_id == state_id
+
+
+def test_the_state_that_an_observer_must_have_is_in_the_header_of_a_call() -> None:
+    plain = header(7, 0)
+    assert rpc_messages.request_header(7, CLIENT, retries=0, state_id=300) == plain + b"\x40\xac\x02"
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9), st.none() | st.text(max_size=9)), max_size=4))

@@ -39,8 +39,8 @@ _BUILT_IN_POLICIES = {
 _READ = 4
 """Of the bits of a permission."""
 DIRECTORY, FILE, SYMLINK = 1, 2, 3
-ACTIVE = 1
-"""A state of a NameNode. Source: HAServiceProtocol.proto, HAServiceStateProto."""
+ACTIVE, OBSERVER = 1, 3
+"""States of a NameNode. Source: HAServiceProtocol.proto, HAServiceStateProto."""
 
 
 class Call(NamedTuple):
@@ -206,6 +206,11 @@ def get_server_defaults() -> Call:
 def get_ha_state() -> Call:
     """Ask the NameNode whether it is the active one."""
     return Call("getHAServiceState", b"")
+
+
+def synchronize() -> Call:
+    """Ask the active NameNode for its last transaction; that is in the header of the answer."""
+    return Call("msync", b"")
 
 
 def get_file_info(path: str) -> Call:
