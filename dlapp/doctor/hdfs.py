@@ -16,6 +16,7 @@ from dlapp.locations import NATIVE, WEBHDFS
 if TYPE_CHECKING:
     from dlapp.locations import HdfsPlace
     from dlapp.storage.hdfs_staging import HdfsStagingFiles
+    from dlapp.storage.native import NativeHdfs
 
 
 _AT_ONCE = 16
@@ -77,31 +78,48 @@ def _hdfs(place: HdfsPlace) -> Iterator[Finding]:
 
     with contextlib.closing(HdfsStagingFiles(place, patience_s=ASK_S)) as files:
         yield from _writes(files, place)
-    if place.protocol != WEBHDFS:
-        yield _protocol(place)
+    yield _protocol(place)
 
 
 def _protocol(place: HdfsPlace) -> Finding:
-    """Return whether files go natively, as ``storage.hdfs`` says."""
+    """Return which way the content of files goes, and why: ``storage.hdfs`` and what serves here."""
     from dlapp.hadoop.hdfs.checksums import has_crc32c
     from dlapp.storage.native import NativeHdfs
 
+    subject, setting = "hdfs.protocol", f"storage.hdfs={place.protocol}"
+    if place.protocol == WEBHDFS:
+        return passed(subject, f"{setting}: files go by WebHDFS")
     with contextlib.closing(NativeHdfs(place, patience_s=ASK_S)) as native:
         try:
             why = native.why_not()
+            if not why:
+                _move_natively(native, place)
+                why = native.why_not()
         except DlappError as error:
             why = str(error)
     if why and place.protocol == NATIVE:
-        return warned("hdfs.protocol", f"storage.hdfs=native: {why}", "set storage.hdfs to auto or webhdfs")
+        return warned(subject, f"{setting}: {why}", "set storage.hdfs to auto or webhdfs")
     if why:
-        return passed("hdfs.protocol", f"storage.hdfs=auto: files go by WebHDFS: {why}")
+        return passed(subject, f"{setting}: files go by WebHDFS: {why}")
     if not has_crc32c():
         return warned(
-            "hdfs.protocol",
-            f"storage.hdfs={place.protocol}: no library verifies CRC32C here, so most files are read by WebHDFS",
-            "pip install google-crc32c; it goes to the nodes with dlapp",
+            subject,
+            f"{setting}: no library verifies CRC32C here, so most files are read by WebHDFS",
+            "pip install google-crc32c, in a form with its C library; it goes to the nodes with dlapp",
         )
-    return passed("hdfs.protocol", f"storage.hdfs={place.protocol}: files go by HDFS's own protocols")
+    return passed(subject, f"{setting}: files go by HDFS's own protocols")
+
+
+def _move_natively(native: NativeHdfs, place: HdfsPlace) -> None:
+    """Write and read a file: only DataNodes know whether their data ports are open to this machine."""
+    path, text = f"{place.path(place.home)}/.dlapp-doctor-{os.urandom(4).hex()}", b"a file of dlapp-doctor\n"
+    # Whether a file can be written at all is a finding of its own.
+    with contextlib.suppress(DlappError):
+        try:
+            native.write(path, text, 0o600, parents=False)
+            native.read_part(path, 0, len(text))
+        finally:
+            native.delete(path)
 
 
 def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:

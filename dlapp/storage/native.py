@@ -9,8 +9,8 @@ transfer protocol. All else is WebHDFS, as are
     a file            that is encrypted, or has checksums that cannot be computed here; that is erasure coded, where it
                       is written, or a block with its content is missing
 
-Whether an HDFS is served is found out once (`why_not`). With ``auto`` it is then WebHDFS for good; with ``native`` a
-server that does not answer is waited for, as by WebHDFS.
+Whether an HDFS is served is found out once (`why_not`), with ``auto`` once in a process. With ``auto`` it is then
+WebHDFS for good; with ``native`` a server that does not answer is waited for, as by WebHDFS.
 
 All that is read is verified against its checksums, before it is written to the local file. A replica that is corrupt is
 reported to the NameNode, and another one is read. A block that was not written as a whole is abandoned and written
@@ -20,8 +20,11 @@ A call whose answer was lost is made again with the same number, also to the Nam
 carried out, the NameNode answers as it did then, so that a create, a rename or a delete happens once. It remembers that
 for ten minutes. One that was started anew may not, and then what became of the call is looked at, as by WebHDFS.
 
-An observer refuses calls without a state id, so of several NameNodes it is never read. One on standby is asked for its
-state first, as ``dfs.ha.allow.stale.reads`` lets it answer.
+Of several NameNodes the active one is called. Each is asked for its state first, as ``dfs.ha.allow.stale.reads`` lets
+one on standby answer. Listings and the locations of blocks, which take most of its time, are read from an observer
+where there is one that keeps up. The active one is asked for the number of its last transaction just before (msync),
+and the observer answers when it has that one: so it knows all that was there when it was asked. What it refuses, or
+does not know, the active one is asked for. Without such a number, observers refuse calls.
 
 Source: DFSInputStream, DataStreamer, GlobalStateIdContext (observers), RetryCache, FSEditLogLoader (the NameNode on
 standby has what the active one remembers), FSNamesystem.analyzeFileState (a repeated addBlock gets the same block).
@@ -32,7 +35,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, TypeVar
@@ -82,6 +84,10 @@ _MOST_LOCATED = 20_000
 """Small files whose block is kept from the listing; each takes some 600 bytes."""
 _STATE_HOLDS_S = 5.0
 """As of WebHDFS, where several NameNodes are."""
+_OBSERVER_S = 2.0
+"""How long an observer is waited for that does not have a transaction yet."""
+_OBSERVERS_HOLD_S = 60.0
+"""How long NameNodes are not asked again whether they are observers, also those of which one was too slow."""
 _LEASE_S = 30.0
 """Half of the time after which another client may take over a file that is written."""
 _LONGEST_CLOSE_S = 60.0
@@ -107,6 +113,30 @@ class _BlockFailed(Exception):
     def __init__(self, message: str, at: int, *, answered: bool, stale: bool) -> None:
         super().__init__(message)
         self.at, self.answered, self.stale = at, answered, stale
+
+
+class _Knowledge:
+    """Knowledge of the ways to one HDFS.
+
+    Attributes:
+        why_not: see `NativeHdfs.why_not`; None: it is not known yet.
+        data_served: a DataNode has transferred data natively.
+    """
+
+    def __init__(self) -> None:
+        self.why_not: str | None = None
+        self.data_served = False
+
+
+_known: dict[tuple[object, ...], _Knowledge] = {}
+"""With `AUTO`, of each HDFS and user: a process opens an HDFS many times, and finds out once."""
+
+
+def _known_of(place: HdfsPlace) -> _Knowledge:
+    if place.protocol != AUTO:
+        return _Knowledge()
+    key = place.location, place.web, place.names, place.login.user, place.login.hdfs_token is None
+    return _known.setdefault(key, _Knowledge())
 
 
 class _Source(NamedTuple):
@@ -148,13 +178,14 @@ class NativeHdfs(WebHdfs):
         self._client = f"dlapp_{os.urandom(8).hex()}"
         self._namenodes: ConnectionPool[Connection] = ConnectionPool()
         self._nodes: ConnectionPool[DataNodeConnection] = ConnectionPool()
-        self._probing = threading.Lock()
-        self._verdict: str | None = None
+        self._known = _known_of(place)
         self._states: dict[Address, float] = {}
+        self._state_id: int | None = None  # the last transaction that an answer was of
+        self._observers: list[Address] = []
+        self._observers_asked_s = -_OBSERVERS_HOLD_S
         self._defaults: ServerDefaults | None = None
         self._located: dict[str, tuple[int, LocatedBlock]] = {}
         self._listed_blocks_serve = True
-        self._data_served = False
         self._can_verify = True
         self._unserved: set[str] = set()
         self._lease_renewed_s = 0.0
@@ -200,7 +231,7 @@ class NativeHdfs(WebHdfs):
         while True:
             # Entries that come and go between two parts of a listing: each part holds by itself, as in Hadoop.
             call = protocol.get_listing(path, after, located=located)
-            part = self._rpc(path, call, lambda answer: protocol.parse_listing(answer, nodes))
+            part = self._read_rpc(path, call, lambda answer: protocol.parse_listing(answer, nodes))
             if part is None:
                 raise NotFound(f"{shown(self.place.location + path)} is not there")
             for one in part.entries:
@@ -318,14 +349,14 @@ class NativeHdfs(WebHdfs):
         Raises:
             HdfsUnreachable: no NameNode says what it is.
         """
-        if self._verdict is None:
-            with self._probing:
-                if self._verdict is None:
-                    verdict = self._probe()
-                    if verdict:
-                        log.info(f"{self.place.location} is used by WebHDFS: {verdict}")
-                    self._verdict = verdict
-        return self._verdict
+        known = self._known
+        if known.why_not is None:
+            # Threads that begin at once each look: who waited for another one's look would wait twice for a server.
+            why_not = self._probe()
+            if why_not and known.why_not is None:
+                log.info(f"{self.place.location} is used by WebHDFS: {why_not}")
+            known.why_not = known.why_not or why_not
+        return known.why_not
 
     def _probe(self) -> str:
         if self.place.login.hdfs_token is not None:
@@ -334,7 +365,7 @@ class NativeHdfs(WebHdfs):
             return "it is used over TLS, and natively nothing is encrypted"
         if not self._addresses:
             return "the Hadoop configuration has no dfs.namenode.rpc-address of it"
-        if not self.has_numbers():
+        if not (self.has_numbers() or any(map(self._is_namenode, self.place.web))):
             return "it is a Router or a gateway, and no NameNode"
         call = protocol.get_server_defaults()
         if self.place.protocol == AUTO:
@@ -352,6 +383,12 @@ class NativeHdfs(WebHdfs):
                 return f"no NameNode serves by RPC: {'; '.join(said)}"
         return "it encrypts data transfer" if self._server_defaults().encrypts else ""
 
+    def _is_namenode(self, web: str) -> bool:
+        """Return whether a server says that it is a NameNode; one that is just starting does not."""
+        with contextlib.suppress(HdfsUnreachable):
+            return self._role(web).is_namenode
+        return False
+
     def _server_defaults(self) -> ServerDefaults:
         if self._defaults is None:
             self._defaults = self._rpc("/", protocol.get_server_defaults(), protocol.parse_server_defaults)
@@ -363,9 +400,13 @@ class NativeHdfs(WebHdfs):
             self._unserved.add(why)
             log.info(f"{self.place.location}: {why}")
 
+    def _may_give_up(self) -> bool:
+        """Return whether data ports that do not answer mean that they are closed to this machine."""
+        return self.place.protocol == AUTO and not self._known.data_served
+
     def _give_up(self, why: str) -> None:
         """Use WebHDFS from now on."""
-        self._verdict = why
+        self._known.why_not = why
         log.info(f"{self.place.location} is used by WebHDFS: {why}")
 
     # ---- NameNodes ----
@@ -409,19 +450,66 @@ class NativeHdfs(WebHdfs):
                     kind = error.java_class.rpartition(".")[2]
                     refused = java_error(kind, error.message, where, f"rpc://{address[0]}:{address[1]}")
                     if not isinstance(refused, HdfsUnreachable):
-                        raise refused from error
+                        try:
+                            raise refused from error
+                        finally:
+                            # In a frame that it holds itself, it would keep all connections open.
+                            del refused
                     said.append(str(refused))
             again(HdfsUnreachable("; ".join(said)))
         raise AssertionError
 
-    def _call_at(self, address: Address, call: Call, call_id: int, deadline: float) -> Fields:
+    def _read_rpc(self, path: str, call: Call, parse: Callable[[Fields], T]) -> T:
+        """Do `_rpc` for a call that changes nothing, by an observer where there is one."""
+        if self._state_id is not None and (address := self._observer()) is not None:
+            self._rpc("/", protocol.synchronize(), _nothing)
+            until = time.monotonic() + _OBSERVER_S
+            try:
+                return parse(self._call_at(address, call, new_call_id(), until, state_id=self._state_id))
+            except (ConnectionLost, NotHadoop, TryAgain):
+                self._observers = []  # until they are asked again
+            except RemoteError:
+                pass  # also of a file without access times, or of DataNodes that it has not heard of
+        return self._rpc(path, call, parse)
+
+    def _observer(self) -> Address | None:
+        """Return an observer; None: there is none, as far as is known."""
+        now_s = self._clock()
+        if len(self._addresses) > 1 and now_s - self._observers_asked_s > _OBSERVERS_HOLD_S:
+            self._observers_asked_s = now_s
+            found = []
+            for address in self._addresses:
+                until = time.monotonic() + _OBSERVER_S
+                with contextlib.suppress(HadoopError):
+                    answer = self._call_at(address, protocol.get_ha_state(), new_call_id(), until, state_id=0)
+                    if answer.number(1) == protocol.OBSERVER:
+                        found.append(address)
+            self._observers = found
+        return random.choice(self._observers) if self._observers else None
+
+    def _call_at(
+        self, address: Address, call: Call, call_id: int, deadline: float, *, state_id: int | None = None
+    ) -> Fields:
+        """Call one NameNode.
+
+        Args:
+            address: of it.
+            call, call_id, deadline: as of `Connection.call`.
+            state_id: the transaction that it must have, if it is an observer; None: it must be the active one.
+
+        Raises:
+            TryAgain: it is not active.
+            HadoopError: as `Connection.call`.
+        """
         for is_new in (False, True):
             connection, was_used = self._namenodes.take(address, self._connect, is_new=is_new)
             keep = False
             try:
                 with self._waiting_for(address):
-                    self._check_active_at(address, connection, deadline)
-                    answer = connection.call(*call, deadline, call_id=call_id)
+                    if state_id is None:
+                        self._check_active_at(address, connection, deadline)
+                    answer = connection.call(*call, deadline, call_id=call_id, state_id=state_id)
+                self._note_state(connection, state_id)
                 keep = True
                 return Fields(answer)
             except ConnectionLost as error:
@@ -437,6 +525,15 @@ class NativeHdfs(WebHdfs):
                 else:
                     self._namenodes.drop(connection)
         raise AssertionError
+
+    def _note_state(self, connection: Connection, wanted: int | None) -> None:
+        """Note which transaction an answer was of. Raises NotHadoop: an observer was to have a later one."""
+        state_id = connection.state_id
+        if wanted is not None and (state_id is None or state_id < wanted):
+            raise NotHadoop(f"{connection.name}: it answers before it has transaction {wanted}")
+        if state_id is not None:
+            with self._lock:
+                self._state_id = max(state_id, self._state_id or 0)
 
     def _check_active_at(self, address: Address, connection: Connection, deadline: float) -> None:
         """Raises TryAgain: it is one of several NameNodes, and not the active one."""
@@ -499,7 +596,7 @@ class NativeHdfs(WebHdfs):
                 raise
             except _BlockFailed as failed:
                 at, block = failed.at, None
-                if self._verdict:
+                if self._known.why_not:
                     return at
                 dead_ends = 0 if at > started else dead_ends + (failed.answered and not failed.stale)
                 if failed.answered:
@@ -513,7 +610,8 @@ class NativeHdfs(WebHdfs):
 
     def _block_at(self, path: str, at: int, end: int) -> tuple[LocatedBlock, Striping | None]:
         """Return the block with a byte of a file, or a group of blocks, and how that is erasure coded."""
-        found = self._rpc(path, protocol.get_block_locations(path, at, end - at), protocol.parse_block_locations)
+        call = protocol.get_block_locations(path, at, end - at)
+        found = self._read_rpc(path, call, protocol.parse_block_locations)
         if found is None or not (found.is_plain or found.striping):
             raise _Unserved("encrypted files are read by WebHDFS")
         block = found.at(at)
@@ -567,7 +665,7 @@ class NativeHdfs(WebHdfs):
                 if isinstance(error, CorruptReplica):
                     self._report(path, block, block.nodes[0], error)
                 raise _Unserved(f"an erasure coded file is read by WebHDFS: {error}") from error
-            self._data_served = True
+            self._known.data_served = True
 
     def _report(self, path: str, block: LocatedBlock, node: DataNode, error: CorruptReplica) -> None:
         log.warning(f"{shown(self.place.location + path)}: {error}; it is reported, and read in another way")
@@ -611,7 +709,7 @@ class NativeHdfs(WebHdfs):
                 continue
             try:
                 self._read_from(node, block, at, end, take)
-                self._data_served = True
+                self._known.data_served = True
                 return end
             except CannotVerify as error:
                 # Most others have the same checksums; they are not tried one by one.
@@ -633,7 +731,7 @@ class NativeHdfs(WebHdfs):
             if at >= end:
                 return at
         why = "; ".join(failures) or "no DataNode has it now"
-        if failures and not answered and not self._data_served and self.place.protocol == AUTO:
+        if failures and not answered and self._may_give_up():
             self._give_up(f"no DataNode serves its data port: {why}")
         raise _BlockFailed(f"block {block.block.block_id}: {why}", at, answered=answered, stale=stale)
 
@@ -768,6 +866,7 @@ class NativeHdfs(WebHdfs):
             DiskFull, SourceEnded, and what the NameNode refuses.
         """
         failures: list[str] = []
+        answered = False
         while len(failures) < MOST_DEAD_ENDS:
             located = self._add_block(path, file_id, previous, excluded)
             address = located.nodes[0].host, located.nodes[0].port
@@ -785,13 +884,14 @@ class NativeHdfs(WebHdfs):
                         )
                 finally:
                     self._nodes.drop(connection)
-                self._data_served = True
+                self._known.data_served = True
                 return located.block._replace(size_bytes=count)
             except (BlockRefused, PipelineFailed, ConnectionLost, NotHadoop) as error:
                 failures.append(str(error))
                 excluded.append(_bad_node(located, error))
-                connected = not isinstance(error, ConnectionLost) or error.sent
-                if not connected and not self._data_served and self.place.protocol == AUTO:
+                answered = answered or isinstance(error, (BlockRefused, PipelineFailed))
+                # One DataNode may be down; where there is no other, the NameNode names it again.
+                if len(failures) > 1 and not answered and self._may_give_up():
                     self._give_up(f"no DataNode serves its data port: {error}")
                     raise _Unserved(str(error)) from error
                 self._rpc(path, protocol.abandon_block(path, self._client, file_id, located.block), _nothing)

@@ -1,4 +1,4 @@
-"""HDFS by its own protocols: what only that way has. The others here go it with DLAPP_TEST_HDFS=native."""
+"""HDFS by its own protocols: what only that way has. The others here go the way of DLAPP_TEST_HDFS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -25,15 +24,16 @@ from dlapp.hadoop import connection
 from dlapp.hadoop.connection import Connection, new_call_id
 from dlapp.hadoop.errors import ConnectionLost
 from dlapp.hadoop.hdfs import checksums, client_protocol, packets
-from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, Crc, has_crc32c, installed_library
+from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, has_crc32c, installed_library
 from dlapp.hadoop.hdfs.client_protocol import Call, LocatedBlock
 from dlapp.hadoop.hdfs.connections import Address
 from dlapp.hadoop.hdfs.datanode import BlockRefused, DataNodeConnection
 from dlapp.hadoop.hdfs.packets import BlockRefusal
 from dlapp.hadoop.wire import Fields
-from dlapp.locations import AUTO, NATIVE, HdfsPlace
+from dlapp.locations import AUTO, NATIVE, WEBHDFS, HdfsPlace
 from dlapp.login import Login
 from dlapp.serialization import to_json
+from dlapp.storage import native
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.native import NativeHdfs, rpc_addresses
 from dlapp.storage.webhdfs import INODES, WebHdfs
@@ -236,6 +236,40 @@ def test_the_addresses_of_namenodes_are_those_of_the_configuration() -> None:
     assert rpc_addresses(place._replace(location="hdfs://ns", names=("ns",))) == []
 
 
+@pytest.fixture
+def unknown(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
+    """Knowledge of this process of the ways to each HDFS: none, and it is forgotten after the test."""
+    known: dict[Any, Any] = {}
+    monkeypatch.setattr(native, "_known", known)
+    return known
+
+
+@pytest.mark.usefixtures("unknown")
+def test_auto_goes_natively_where_all_ports_answer(place: HdfsPlace, base: str, by_webhdfs: list[str]) -> None:
+    files = HdfsFiles(place._replace(protocol=AUTO))
+    files.write_atomic(f"{base}/file", b"content")
+    assert files.read_bytes(f"{base}/file", 100) == b"content"
+    assert by_webhdfs == []
+
+
+@pytest.mark.usefixtures("unknown")
+def test_auto_looks_once_in_a_process(place: HdfsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    real = NativeHdfs._probe
+
+    def probe(web: NativeHdfs) -> str:
+        looks.append(web.place.location)
+        return real(web)
+
+    monkeypatch.setattr(NativeHdfs, "_probe", probe)
+    for _ in range(3):
+        assert NativeHdfs(place._replace(protocol=AUTO)).why_not() == ""
+    assert looks == [place.location]
+    assert NativeHdfs(place).why_not() == ""
+    assert len(looks) == 2  # natively it is waited for, by each who uses it
+
+
+@pytest.mark.usefixtures("unknown")
 def test_auto_goes_by_webhdfs_where_the_rpc_port_does_not_answer(place: HdfsPlace, base: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -246,20 +280,43 @@ def test_auto_goes_by_webhdfs_where_the_rpc_port_does_not_answer(place: HdfsPlac
 
 
 def test_auto_goes_by_webhdfs_where_data_ports_do_not_answer(
-    place: HdfsPlace, base: str, monkeypatch: pytest.MonkeyPatch
+    place: HdfsPlace, base: str, monkeypatch: pytest.MonkeyPatch, unknown: dict[Any, Any]
 ) -> None:
     def refused(_web: NativeHdfs, address: Address) -> DataNodeConnection:
         raise ConnectionLost(f"{address[0]}: refused", sent=False)
 
     monkeypatch.setattr(NativeHdfs, "_connect_datanode", refused)
-    writing, reading = (HdfsFiles(place._replace(protocol=AUTO)) for _ in range(2))
+    writing, beside = (HdfsFiles(place._replace(protocol=AUTO)) for _ in range(2))
     writing.write_atomic(f"{base}/file", b"content")
     assert "no DataNode serves its data port" in web_of(writing).why_not()
+    assert web_of(beside).why_not() == web_of(writing).why_not()
+    unknown.clear()
+    reading = HdfsFiles(place._replace(protocol=AUTO))
     assert web_of(reading).why_not() == ""
     assert reading.read_bytes(f"{base}/file", 100) == b"content"
     assert "no DataNode serves its data port" in web_of(reading).why_not()
 
 
+@pytest.mark.usefixtures("unknown")
+def test_auto_writes_natively_while_one_of_several_datanodes_does_not_answer(
+    place: HdfsPlace, base: str, monkeypatch: pytest.MonkeyPatch, by_webhdfs: list[str]
+) -> None:
+    gone: list[Address] = []
+    real = NativeHdfs._connect_datanode
+
+    def connect(web: NativeHdfs, address: Address) -> DataNodeConnection:
+        if address in (gone or [address]):
+            gone.append(address)
+            raise ConnectionLost(f"{address[0]}: refused", sent=False)
+        return real(web, address)
+
+    monkeypatch.setattr(NativeHdfs, "_connect_datanode", connect)
+    HdfsFiles(place._replace(protocol=AUTO)).write_atomic(f"{base}/file", b"content")
+    assert gone
+    assert by_webhdfs == []
+
+
+@pytest.mark.usefixtures("unknown")
 def test_auto_does_not_send_in_clear_what_went_over_tls() -> None:
     place = HdfsPlace("hdfs://nn:1", ("https://nn:9871",), Login("tony"), protocol=AUTO)
     assert "over TLS" in NativeHdfs(place).why_not()
@@ -276,13 +333,25 @@ def test_encrypted_data_transfer_is_left_to_webhdfs(place: HdfsPlace, monkeypatc
     assert NativeHdfs(place).why_not() == "it encrypts data transfer"
 
 
-def test_the_doctor_says_which_way_files_go_and_why(place: HdfsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "_crc32c", lambda: Crc(zlib.crc32))
-    assert str(_protocol(place).found).endswith("files go by HDFS's own protocols")
+def test_the_doctor_says_which_way_files_go_and_why(
+    files: HdfsFiles, place: HdfsPlace, monkeypatch: pytest.MonkeyPatch, unknown: dict[Any, Any]
+) -> None:
+    files.make_directory(place.home)
+    monkeypatch.setattr(checksums, "has_crc32c", lambda: True)
+    assert _protocol(place).found == "storage.hdfs=native: files go by HDFS's own protocols"
+    assert _protocol(place._replace(protocol=WEBHDFS)).found == "storage.hdfs=webhdfs: files go by WebHDFS"
     found = _protocol(place._replace(protocol=AUTO, names=("127.0.0.1:1",)))
     assert "files go by WebHDFS: no NameNode serves by RPC: 127.0.0.1:1: refused" in found.found
-    monkeypatch.setattr(checksums, "_crc32c", lambda: None)
+    monkeypatch.setattr(checksums, "has_crc32c", lambda: False)
     assert "no library verifies CRC32C here" in _protocol(place).found
+
+    def refused(_web: NativeHdfs, address: Address) -> DataNodeConnection:
+        raise ConnectionLost(f"{address[0]}: refused", sent=False)
+
+    monkeypatch.setattr(NativeHdfs, "_connect_datanode", refused)
+    found = _protocol(place._replace(protocol=AUTO))
+    assert "files go by WebHDFS: no DataNode serves its data port" in found.found
+    assert files.names(place.home) == [one for one in files.names(place.home) if not one.startswith(".dlapp-doctor")]
 
 
 # ---- what breaks ----
@@ -327,7 +396,9 @@ class Forgetful(NativeHdfs):
         self.lost = 0
         self.made: list[str] = []
 
-    def _call_at(self, address: Address, call: Call, call_id: int, deadline: float) -> Fields:
+    def _call_at(
+        self, address: Address, call: Call, call_id: int, deadline: float, *, state_id: int | None = None
+    ) -> Fields:
         self.made.append(call.method)
         if call.method == self._method and not self.lost:
             self.lost = call_id
