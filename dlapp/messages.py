@@ -8,6 +8,8 @@
     tool   GET  /v1/view                           -> ApplicationView
     tool   POST /v1/softkill, /v1/kill, /v1/release StopRequest -> StopAnswer
     tool   POST /v1/streams                        StreamRequest -> a stream, with Upgrade
+    viewer GET  /v1/view, POST /v1/streams         as a tool; streams to ports alone
+    modifier GET /v1/view, POST /v1/softkill, /v1/kill, /v1/release     as a tool
     anyone GET  /                                  -> a page, read-only
     anyone GET  /v1/view                           -> ApplicationView    (on a cluster, whose own pages show as much)
 
@@ -24,15 +26,19 @@ import os
 import re
 from collections.abc import Iterable
 from enum import Enum
+from typing import NamedTuple
 
+from dlapp.access import AccessList
 from dlapp.errors import SpecError
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.spec import CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
+from dlapp.spec import AppSpec, CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
 from dlapp.usage import USAGE_EVERY_S, Receipt, Usage
 from dlapp.value import Value, field
 
 TOOLS = "tools"
 """Purpose of the token that tools present; a task's is its container id."""
+VIEWERS, MODIFIERS = "viewers", "modifiers"
+"""Purposes of the tokens of those whom `view_acl` and `modify_acl` name."""
 PREEMPTED = "preempted"
 """Reason of a soft stop (`Orders.reason`): the engine takes the container for others."""
 MAX_METRICS = 64
@@ -41,6 +47,9 @@ _MOST_HOSTS, _HOST = 32, re.compile(r"[A-Za-z0-9_.:-]{1,255}")
 _STREAM_KIND = re.compile(r"[a-z][a-z-]{0,31}")
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+_TOKEN = re.compile(r"[0-9a-f]{64}")
+MAX_TOKEN_BYTES = 256
+"""Of a file with one."""
 _BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
 MOST_PROBLEM = 300
 _MOST_METRIC = 1e18
@@ -82,6 +91,40 @@ def derive_token(control_secret: str, purpose: str) -> str:
 
     key = bytes.fromhex(control_secret)
     return blake2b(purpose.encode(), key=key, person=b"dlapp-control", digest_size=32).hexdigest()
+
+
+class SharedToken(NamedTuple):
+    """Token of an application for others than its owner.
+
+    Args:
+        name: of the file that has it.
+        text: the token.
+        access: who may read it.
+    """
+
+    name: str
+    text: str
+    access: AccessList
+
+
+def token_file(purpose: str) -> str:
+    """Return the name of the file with a token for others, `VIEWERS` or `MODIFIERS`."""
+    return f"{purpose}.token"
+
+
+def shared_tokens(spec: AppSpec, control_secret: str) -> tuple[SharedToken, ...]:
+    """Return the tokens that others than an application's owner get; most applications have none."""
+    lists = ((VIEWERS, spec.view_acl), (MODIFIERS, spec.modify_acl))
+    return tuple(
+        SharedToken(token_file(purpose), derive_token(control_secret, purpose), access)
+        for purpose, access in lists
+        if access
+    )
+
+
+def is_token(text: str) -> bool:
+    """Return whether a text has the form of a token: another user may have written it."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 def page_path(control_secret: str) -> str:

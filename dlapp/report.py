@@ -295,6 +295,7 @@ class ApplicationView(Value, kw_only=True):
         idle: the GPUs that are not used; None: none are, or there is no guard.
         restarts: the latest of its gangs, oldest first.
         links: the pages that containers serve which run now.
+        view_acl, modify_acl: whom its owner lets in, as the file has it; empty: nobody.
         min_version: the least format version that may write this.
     """
 
@@ -340,6 +341,8 @@ class ApplicationView(Value, kw_only=True):
     idle: IdleGpus | None = None
     restarts: tuple[RestartView, ...] = ()
     links: tuple[LinkView, ...] = ()
+    view_acl: str = ""
+    modify_acl: str = ""
     min_version: int = 1
     unknown: Mapping[str, Any] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from dlapp.access import AccessList, problems_with_access
 from dlapp.errors import SpecError
 from dlapp.idle_guard import IdleGuard
 from dlapp.image_name import RegistryCredentials
@@ -571,6 +572,8 @@ class AppSpec(Value, kw_only=True):
         links: pages of its roles that are shown with it.
         tensorboard: the directory, relative to the workspace, that a TensorBoard reads beside the first container of
             the roles that decide; empty: there is none.
+        view_acl: who besides its owner may look at it and reach the ports of its programs.
+        modify_acl: who besides its owner may end and release it.
     """
 
     username: str
@@ -618,6 +621,8 @@ class AppSpec(Value, kw_only=True):
     kind: Kind = Kind.BATCH
     links: tuple[QuickLink, ...] = ()
     tensorboard: str = ""
+    view_acl: AccessList = field(default_factory=AccessList)
+    modify_acl: AccessList = field(default_factory=AccessList)
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -682,6 +687,7 @@ class AppSpec(Value, kw_only=True):
                 self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure, kind=self.kind
             ),
             *problems_with_links(self.links, self.roles),
+            *problems_with_access(self.view_acl, self.modify_acl),
         ):
             raise SpecError(where, problem)
         if sorted(self.roles, key=lambda role: role.keep_running) != list(self.roles):
@@ -744,6 +750,9 @@ class AppSpec(Value, kw_only=True):
             for place, word in enumerate(words):
                 if not isinstance(word, str):
                     raise SpecError(f"{name}[{place}]", f"is {word!r}, it must be text (str)")
+        for name in ("view_acl", "modify_acl"):
+            if not isinstance(value := getattr(self, name), AccessList):
+                raise SpecError(name, f"is {value!r}, it must be an AccessList")
         for name in _TIMES:
             if not isinstance(value := getattr(self, name), (int, float, type(None))):
                 raise SpecError(name, f"is {value!r}, it must be a number of seconds")

@@ -14,7 +14,9 @@ from typing import Any
 from dlapp.errors import SpecError, UsageError
 from dlapp.ids import ContainerId
 from dlapp.messages import (
+    MODIFIERS,
     TOOLS,
+    VIEWERS,
     Hello,
     Report,
     StopRequest,
@@ -57,6 +59,16 @@ _KINDS = {
     RequestKind.PAGE: "text/html; charset=utf-8",
     RequestKind.METRICS: "text/plain; version=0.0.4; charset=utf-8",  # of Prometheus' text format
 }
+
+
+_PURPOSES = {
+    "view": (TOOLS, VIEWERS, MODIFIERS),
+    "streams": (TOOLS, VIEWERS),
+    **dict.fromkeys(("softkill", "kill", "release"), (TOOLS, MODIFIERS)),
+}
+"""Whose token a request of tools may carry."""
+_STREAM_OF_VIEWERS = "port"
+"""The kind of streams that a viewer may open: a command in a container is its owner's alone."""
 
 
 class ControlRequest(Record):
@@ -140,8 +152,11 @@ class ControlEndpoint:
                 if token_is_right(self._secret, task, token):
                     return Admission(0 if method == "GET" else MAX_MESSAGE_BYTES, authenticated=True)
                 return Refusal(401, "the token is missing or not this task's")
-            case ("GET", ["v1", "view"]) | ("POST", ["v1", ("softkill" | "kill" | "release" | "streams")]):
-                if token_is_right(self._secret, TOOLS, token):
+            case ("GET", ["v1", "view" as word]) | (
+                "POST",
+                ["v1", ("softkill" | "kill" | "release" | "streams") as word],
+            ):
+                if any(token_is_right(self._secret, one, token) for one in _PURPOSES[word]):
                     return Admission(MAX_MESSAGE_BYTES, authenticated=True)
                 return Refusal(401, "the token is missing or not this application's")
         return Refusal(404, f"there is no {method} {path.partition('?')[0][:200]}")
@@ -215,6 +230,11 @@ class ControlEndpoint:
                 found = from_json(StreamRequest, request.json())
         except (SpecError, UsageError, ValueError, RecursionError) as error:
             refuse(f"not a valid request: {str(error)[:500]}")
+            return
+        is_for_all = isinstance(found, StreamAnswer) or found.kind == _STREAM_OF_VIEWERS
+        if not is_for_all and not token_is_right(self._secret, TOOLS, request.token):
+            why = "whom view_acl names reaches ports, and nothing else of a container"
+            self.server.reply(request, 403, {"error": why})
             return
         if not request.upgrades and not (isinstance(found, StreamAnswer) and found.error):
             refuse("it lacks a header Upgrade")

@@ -108,6 +108,8 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         idle=_idle(state),
         restarts=tuple(_restarts(state)),
         links=links_of(state),
+        view_acl=str(spec.view_acl),
+        modify_acl=str(spec.modify_acl),
     )
 
 

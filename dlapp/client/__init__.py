@@ -555,7 +555,8 @@ class Client(Closeable):
         return log_tail
 
     def stream_opener(self, application_id: AnyApplication) -> StreamOpener:
-        """Return what opens streams to the containers of one of the caller's applications, in any thread.
+        """Return what opens streams to the containers of an application, in any thread: of one of the caller's own, or
+        of one whose `view_acl` names the caller, to ports alone.
 
         Raises:
             NotFound: it is not there, or has ended.
@@ -574,7 +575,14 @@ class Client(Closeable):
             NotFound: there is no such application, or it has no such role or number.
         """
         application_id = self._id(application_id)
-        spec = self.submission(application_id).spec
+        try:
+            spec = self.submission(application_id).spec
+        except Denied:
+            # What was submitted is its owner's to read; who may see it knows the containers that were started.
+            for container in self.status(application_id).containers:
+                if (container.role, container.role_index) == (role, number):
+                    return container.index
+            raise NotFound(f"{application_id} has no container {role}:{number} that was started") from None
         first = 0
         for one in spec.roles:
             if one.name == role:

@@ -41,7 +41,7 @@ _OTHER_WAYS = {
     **dict.fromkeys(("archive", "mode", "shard", "optional"), "inputs=[InputSpec(...)]"),
     **dict.fromkeys(("keep_previous", "on_failure"), "outputs=[OutputSpec(...)]"),
     **dict.fromkeys(("checkpoint", "every", "keep", "sweep"), "an AppSpec"),
-    **dict.fromkeys(("kind", "ready", "max_idle", "link", "tensorboard"), "an AppSpec"),
+    **dict.fromkeys(("kind", "ready", "max_idle", "link", "tensorboard", "view_acl", "modify_acl"), "an AppSpec"),
 }
 """Keys of a file that are no keywords -> what has their effect."""
 

@@ -53,7 +53,8 @@ class PortForward(Closeable):
 
     Args:
         client: looks at the application.
-        application_id: the caller's own.
+        application_id: the caller's own, or one whose `view_acl` names the caller. To another user's application all
+            connections are streams: addresses that its tasks name are not connected to.
         index: CONTAINER_INDEX.
         port: of the container.
         local: the local port; None: the same number if the program listens on it by now, and that can be used; else
@@ -207,7 +208,8 @@ class PortForward(Closeable):
 
     def _connect(self) -> socket.socket:
         """Return a connection to the port of the container. Raises DlappError: there is none."""
-        if self._direct and time.monotonic() >= self._no_direct_until:
+        is_own = self._opener is not None and self._opener.is_own
+        if self._direct and is_own and time.monotonic() >= self._no_direct_until:
             for address in addresses_of(self._place or self._place_now()):
                 try:
                     found = socket.create_connection((address, self._port), timeout=DIRECT_S)

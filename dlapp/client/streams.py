@@ -21,11 +21,12 @@ class StreamOpener:
 
     Args:
         url: control address of its ApplicationMaster; a later attempt has another one.
-        token: for tools.
+        token: for it.
+        is_own: the application is the caller's own; else what its containers say is another user's word.
     """
 
-    def __init__(self, url: str, token: str) -> None:
-        self.url, self._token = url, token
+    def __init__(self, url: str, token: str, is_own: bool = True) -> None:
+        self.url, self._token, self.is_own = url, token, is_own
 
     def __call__(self, index: int, kind: str, head: Mapping[str, Any], *, timeout_s: float = OPEN_S) -> socket.socket:
         """Open a stream.

@@ -7,7 +7,7 @@ of their ends. Above this line nobody knows which engine it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.image_name import RegistryCredentials
@@ -38,6 +38,18 @@ class EngineInfo(Value, kw_only=True):
     hdfs: HdfsPlace | None = None
     no_hdfs: str = ""
     paths_on_hdfs: bool = False
+
+
+class ControlAccess(NamedTuple):
+    """Control address of an ApplicationMaster, and a token for it.
+
+    Args:
+        is_own: the token is that for tools, which the owner alone has; else what answers there is another user's.
+    """
+
+    url: str
+    token: str
+    is_own: bool = True
 
 
 class PlanFacts(Value, kw_only=True):
@@ -220,12 +232,13 @@ class Engine(Protocol):
     def release(self, application_id: ApplicationId, by: str) -> str:
         """Let an application that is held start; a line that says what comes of it. Raises NotFound, Denied."""
 
-    def control_access(self, application_id: ApplicationId) -> tuple[str, str]:
-        """Return the control address of the ApplicationMaster of the caller's application, and the token for tools.
+    def control_access(self, application_id: ApplicationId) -> ControlAccess:
+        """Return the control address of the ApplicationMaster of an application, and the caller's token for it: that
+        for tools, or for viewers where the application is another user's and its `view_acl` names the caller.
 
         Raises:
             NotFound: it is not there, or has ended.
-            Denied: it is another user's, or this machine has no token.
+            Denied: it is another user's, who does not let the caller in, or this machine has no token.
             StreamRefused: its ApplicationMaster has not started yet.
         """
 

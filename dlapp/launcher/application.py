@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlapp import frameworks
+from dlapp.access import AccessList, problems_with_access
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
@@ -508,9 +509,11 @@ class _Maker:
         success = get("success", frameworks.success(framework, roles))
         failure = ContainerFailure(get("on_container_failure", "stop"))
         kind, links = Kind(get("kind", "batch")), self._links()
+        view_acl, modify_acl = get("view_acl", AccessList()), get("modify_acl", AccessList())
         for where, problem in (
             *problems_between(roles, gang=gang, success=success, failure=failure, kind=kind),
             *problems_with_links(links, roles),
+            *problems_with_access(view_acl, modify_acl),
             *frameworks.problems(framework, roles, gang=gang, success=success),
         ):
             section, _, key = where.partition(".")
@@ -572,6 +575,8 @@ class _Maker:
                 kind=kind,
                 links=links,
                 tensorboard=tensorboard,
+                view_acl=view_acl,
+                modify_acl=modify_acl,
             )
         except SpecError as refused:
             add_refusal(self.faults, self.properties, refused)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dlapp.access import read_access_list
 from dlapp.config import read_events
 from dlapp.errors import SpecError
 from dlapp.idle_guard import read_idle_guard
@@ -461,8 +462,8 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "hold": PropertyKey(read_boolean),
         "tensorboard": PropertyKey(_tensorboard),
         "requeue": PropertyKey(read_boolean),
-        "view_acl": _UNBUILT,
-        "modify_acl": _UNBUILT,
+        "view_acl": PropertyKey(read_access_list),
+        "modify_acl": PropertyKey(read_access_list),
     },
     "resources": {
         "containers": PropertyKey(_containers),
@@ -562,6 +563,8 @@ SYNONYMS = {
         ("application.username", "user owner"),
         ("application.tensorboard", "board tb logdir"),
         ("application.kind", "type apptype jobtype applicationtype"),
+        ("application.view_acl", "acl viewers readers viewacls mapreducejobaclviewjob"),
+        ("application.modify_acl", "modifiers admins modifyacls mapreducejobaclmodifyjob"),
         ("application.link.NAME", "link links quicklink quicklinks url urls"),
         ("service.ready", "readiness readinessprobe healthcheck health probe"),
         ("service.max_idle", "idletimeout maxidletime idle culltimeout shutdownafter"),

@@ -7,6 +7,7 @@ Every file is written under another name first and then renamed, so a reader see
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from dlapp.errors import NotFound, Unreachable
 from dlapp.ids import ApplicationId
@@ -148,6 +149,15 @@ class HdfsStagingFiles:
         """Set the time of a file's last change to now, by our clock. Raises NotFound."""
         web, path = self._path_at(location)
         web.set_mtime(path, now_ms())
+
+    def set_acl(self, location: str, entries: Sequence[str]) -> None:
+        """Give a file or directory an access control list; see `StagingFiles.set_acl`.
+
+        Args:
+            location, entries: as there.
+        """
+        web, path = self._path_at(location)
+        web.set_acl(path, entries)
 
     def replicate(self, location: str, count: int) -> None:
         """Have a file kept on more DataNodes; see `StagingFiles.replicate`.

@@ -34,7 +34,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
@@ -463,7 +463,15 @@ class WebHdfs:
             raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no access control list")
         names = ("user::", "mask::", "other::")
         base = [name + _RIGHTS[mode.mode >> shift & 7] for name, shift in zip(names, (6, 3, 0), strict=True)]
-        self._call("SETACL", to, {"aclspec": ",".join([*base, *entries])}, method="PUT")
+        self.set_acl(to, [*base, *entries])
+
+    def set_acl(self, path: str, entries: Sequence[str]) -> None:
+        """Set the access control list, of which ``entries`` are all.
+
+        Raises:
+            HdfsRefused: the NameNode keeps none (``dfs.namenode.acls.enabled``).
+        """
+        self._call("SETACL", path, {"aclspec": ",".join(entries)}, method="PUT")
 
     def copy_storage_policy(self, path: str, to: str) -> None:
         """Give ``to`` the storage policy that is in force at ``path``."""

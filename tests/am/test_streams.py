@@ -14,7 +14,17 @@ from dlapp.am.model import events
 from dlapp.am.server import ControlRequest
 from dlapp.am.streams import StreamBroker
 from dlapp.errors import Denied, NotFound
-from dlapp.messages import TOOLS, Phase, StreamAnswer, StreamOrder, StreamRequest, derive_token
+from dlapp.messages import (
+    MODIFIERS,
+    TOOLS,
+    VIEWERS,
+    Phase,
+    StreamAnswer,
+    StreamOrder,
+    StreamRequest,
+    derive_token,
+)
+from dlapp.net.control_client import ControlConnection
 from dlapp.net.streams import StreamRefused, open_stream
 from dlapp.serialization import to_json
 from dlapp.spec import RoleSpec
@@ -104,14 +114,14 @@ def as_tool(url: str, index: int, head: str = "{}", *, token: str | None = None)
 class Tool:
     """A tool that waits for its stream in a thread."""
 
-    def __init__(self, url: str, index: int, head: str = "{}") -> None:
+    def __init__(self, url: str, index: int, head: str = "{}", *, token: str | None = None) -> None:
         self.box: list[Any] = []
-        self._thread = threading.Thread(target=self._run, args=(url, index, head), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(url, index, head, token), daemon=True)
         self._thread.start()
 
-    def _run(self, url: str, index: int, head: str) -> None:
+    def _run(self, url: str, index: int, head: str, token: str | None) -> None:
         try:
-            self.box.append(as_tool(url, index, head))
+            self.box.append(as_tool(url, index, head, token=token))
         except Exception as error:
             self.box.append(error)
 
@@ -183,6 +193,33 @@ def test_a_tool_without_the_token_or_with_a_wrong_request_gets_nothing(world: Wo
     with pytest.raises(StreamRefused, match="head: has more than"):
         open_stream(url, derive_token(SECRET, TOOLS), "/v1/streams", body, timeout_s=PATIENCE_S)
     assert not any(task.orders().streams for task in world.tasks)
+
+
+def test_a_viewer_reaches_ports_and_sees_the_view_and_can_do_nothing_else(world: World) -> None:
+    url, viewer, task = world.loop.control_url, derive_token(SECRET, VIEWERS), world.tasks[2]
+    tool = Tool(url, 2, token=viewer)
+    with answer(world, task, ordered(task).number) as theirs, tool.stream() as ours:
+        ours.sendall(b"hello")
+        assert theirs.recv(100) == b"hello"
+    body = to_json(StreamRequest(index=2, kind="exec"))
+    with pytest.raises(Denied, match="and nothing else of a container"):
+        open_stream(url, viewer, "/v1/streams", body, timeout_s=PATIENCE_S)
+    with ControlConnection(url, viewer) as connection:
+        assert connection.call("GET", "/v1/view", timeout_s=PATIENCE_S)["application_id"]
+        for word in ("softkill", "kill", "release"):
+            with pytest.raises(Denied):
+                connection.call("POST", f"/v1/{word}", {"user": "ann"}, timeout_s=PATIENCE_S)
+    assert world.loop._state.soft_by == ""
+
+
+def test_who_may_modify_ends_it_and_reaches_no_port(world: World) -> None:
+    url, modifier = world.loop.control_url, derive_token(SECRET, MODIFIERS)
+    with pytest.raises(Denied):
+        as_tool(url, 0, token=modifier)
+    with ControlConnection(url, modifier) as connection:
+        told = connection.call("POST", "/v1/softkill", {"user": "ben"}, timeout_s=PATIENCE_S)
+        assert told["state"] == "stopping"
+    assert world.loop._state.soft_by == "ben"
 
 
 def test_open_streams_are_bounded_and_one_that_has_ended_makes_room(

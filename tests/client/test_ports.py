@@ -69,7 +69,7 @@ class Cluster:
         self.program, self.view = program, VIEW
         self.place: PortPlace | Exception = PortPlace()
         self.refusal: Exception | None = None
-        self.url = "http://am:1"
+        self.url, self.is_own = "http://am:1", True
         self.heads: list[dict[str, Any]] = []
 
     def status(self, _application_id: ApplicationId) -> ApplicationView:
@@ -96,7 +96,7 @@ class Cluster:
 
 class _Opener:
     def __init__(self, cluster: Cluster, url: str) -> None:
-        self._cluster, self.url = cluster, url
+        self._cluster, self.url, self.is_own = cluster, url, cluster.is_own
 
     def __call__(self, _index: int, _kind: str, head: Mapping[str, Any], **_: float) -> socket.socket:
         return self._cluster.open(self.url, head)
@@ -158,6 +158,15 @@ def test_a_connection_goes_directly_where_the_port_can_be_reached(cluster: Clust
     assert asked(one) == b"direct:X"
     assert one.way == "directly at 127.0.0.1"
     assert [asked(forward(program.port, direct=False))] == [b"stream:X"]
+    program.close()
+
+
+def test_no_address_that_another_users_task_names_is_connected(cluster: Cluster, forward: Forward) -> None:
+    program = Program(b"a service that only this user reaches")
+    cluster.is_own, cluster.place = False, PortPlace(hosts=("127.0.0.1",))
+    one = forward(program.port)
+    assert asked(one) == b"stream:X"
+    assert (one.way, program.got) == ("through the ApplicationMaster", b"")
     program.close()
 
 

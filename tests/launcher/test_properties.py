@@ -197,6 +197,15 @@ FAULTS: list[tuple[str, list[str]]] = [
         ],
     ),
     (
+        LEAST + "view_acl=*\nmodify_acl=ann, ben\nframework=keras\n",
+        [
+            "f:5: application.view_acl: names everybody (*): name users and groups",
+            "f:6: application.modify_acl: 'ann, ben' is not USER,USER GROUP,GROUP: one blank ends the users, and there "
+            "is no other",
+            "f:7: application.framework: is 'keras', allowed are none, tensorflow, pytorch, torchrun, mpi, dmlc",
+        ],
+    ),
+    (
         LEAST + "framework=keras\n",
         ["f:5: application.framework: is 'keras', allowed are none, tensorflow, pytorch, torchrun, mpi, dmlc"],
     ),
@@ -410,7 +419,7 @@ def test_the_largest_files_are_read_in_no_more_than_seconds(kind: str) -> None:
         parse_properties(LARGE[kind], "f")
     except FileRefused as refusal:
         assert len(refusal.faults) <= 101  # noqa: PT017 - either end is right
-        assert max(len(fault) for fault in refusal.faults) < 600  # noqa: PT017
+        assert max(len(fault) for fault in refusal.faults) < 700  # noqa: PT017
     assert time.process_time() - began < 5
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,10 +11,28 @@ from pathlib import Path
 import pytest
 
 from tests.applications import Done, properties, wait_for
+from tests.services.ports import held
 from tests.services.users import interpreter_for_everybody, place_for_everybody, seeing_users
 
 GROUP = 12_340
-ANN, TONY = 12_345, 12_346
+ANN, TONY, SUE = 12_345, 12_346, 12_347
+REACH = """
+import socket, sys
+from dlapp.client import Client
+from dlapp.client.ports import PortForward
+client = Client()
+one = client.resolve(sys.argv[1])
+with PortForward(client, one, client.index_of(one, "worker", 0), int(sys.argv[2])) as forward:
+    forward.wait_open(120)
+    with socket.create_connection(("127.0.0.1", forward.local_port)) as connection:
+        print(connection.makefile().read(), forward.way)
+"""
+SERVER = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    server.accept()[0].sendall(b"hello")
+"""
 
 pytestmark = pytest.mark.root
 
@@ -36,9 +55,18 @@ def run_as(place: Path) -> Run:
     state.chmod(0o3770)
 
     python = interpreter_for_everybody()
-    as_root = seeing_users(place, ANN, TONY, gid=GROUP)
+    as_root = seeing_users(place, ANN, TONY, SUE, gid=GROUP)
 
-    def run_as(uid: int, command: str, *args: object) -> Done:
+    def run_as(uid: int, command: str, *args: object, names: bool = False, group: int | None = None) -> Done:
+        """Run it.
+
+        Args:
+            uid: as whom; 0: root.
+            command: of dlapp, or a program for Python.
+            args: of it.
+            names: users have names there, as for root.
+            group: another one that the user is in.
+        """
         home = place / f"home-{uid}"
         if not home.exists():
             home.mkdir(mode=0o700)
@@ -50,13 +78,19 @@ def run_as(place: Path) -> Run:
             "DLAPP_LOCAL_SHARED": "true",
             "DLAPP_GPUID_LOCK_DIR": str(place / "gpus"),
         }
-        become = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", "--clear-groups"] if uid else as_root
+        groups = "--clear-groups" if group is None else f"--groups={group}"
+        become = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", groups] if uid else []
+        if not uid or names:
+            become = [*as_root, *become]
+        program = (
+            ["-m", "dlapp.tools", command.removeprefix("dlapp-")] if command.startswith("dlapp-") else ["-c", command]
+        )
         done = subprocess.run(
-            [*become, python, "-m", "dlapp.tools", command.removeprefix("dlapp-"), *map(str, args)],
+            [*become, python, *program, *map(str, args)],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=60,
+            timeout=180,
             env=env,
             cwd=place,
         )
@@ -102,3 +136,43 @@ def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Ru
         assert (denied.code, denied.err) == (4, f"Error: {application} belongs to {owner}; only they may remove it\n")
     assert run_as(ANN, "dlapp-rm", application).code == 0
     assert run_as(ANN, "dlapp-status").code == 3
+
+
+@pytest.mark.slow
+def test_those_whom_its_owner_names_reach_its_ports_or_end_it_and_nobody_else_does(place: Path, run_as: Run) -> None:
+    group = grp.getgrgid(1)  # any that this machine has
+    port, sockets = held()
+    for one in sockets:
+        one.close()
+    (place / "server.py").write_text(SERVER)
+    access = {"view_acl": f"u{TONY}", "modify_acl": f"' {group.gr_name}'"}
+    script = f"exec {interpreter_for_everybody()} {place}/server.py {port}"
+    file = properties(place, script, name="ann", application=access)
+    unknown = properties(place, script, name="nobody", application={"view_acl": "no-such-user"})
+    refused = run_as(ANN, "dlapp-launcher", unknown, names=True)
+    assert refused.code == 2
+    assert "application.view_acl: there is no user no-such-user on this machine" in refused.err
+    done = run_as(ANN, "dlapp-launcher", file, names=True)
+    assert done.code == 0, done.err
+    application = next(line.partition(" = ")[2] for line in done.out.splitlines() if line.startswith("DL App ID"))
+    wait_for("it runs", lambda: "RUNNING" in run_as(ANN, "dlapp-status", names=True).out)
+
+    reached = run_as(TONY, REACH, application, port, names=True)
+    assert (reached.code, reached.out) == (0, "hello through the ApplicationMaster\n"), reached.err
+    status = run_as(TONY, "dlapp-status", application, names=True).out
+    assert f"viewAcl : u{TONY}\nmodifyAcl :  {group.gr_name}\n" in status
+    denied = run_as(TONY, "dlapp-exec", application, "--", "id", names=True)
+    assert (denied.code, denied.out) == (4, "")
+    assert "and nothing else of a container" in denied.err
+    only = f"Error: {application} belongs to u{ANN}; only they or root may end it\n"
+    assert run_as(TONY, "dlapp-softkill", application, names=True).err == only
+
+    for user, of_group in ((SUE, None), (SUE, group.gr_gid)):
+        denied = run_as(user, "dlapp-port", application, "worker", port, names=True, group=of_group)
+        assert (denied.code, denied.out) == (4, "")
+        assert "only they reach into its containers" in denied.err
+    assert run_as(SUE, "dlapp-kill", application, names=True).err == only
+    killed = run_as(SUE, "dlapp-kill", application, names=True, group=group.gr_gid)
+    assert (killed.code, killed.out) == (0, f"{application} was killed, no output kept\n"), killed.err
+    assert "is KILLED" in run_as(ANN, "dlapp-status", names=True).out
+    wait_for("its tokens are gone", lambda: not list((place / "state").glob("*/applications/*/*.token")))

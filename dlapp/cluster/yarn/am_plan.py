@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from dlapp.cluster.yarn.bundle import NAME as PROGRAM
 from dlapp.cluster.yarn.staging import ADDRESSES, StagingPaths
-from dlapp.cluster.yarn.values import Cluster, LocalResource, Program
+from dlapp.cluster.yarn.values import MODIFY_APP, VIEW_APP, Cluster, LocalResource, Program
 from dlapp.hadoop.errors import HadoopError
 from dlapp.hadoop.tokens import Credentials
 from dlapp.launch_spec import CacheSettings, DockerSettings, LaunchSpec, LedgerSettings
 from dlapp.locations import HdfsPlace
 from dlapp.serialization import from_json, parse_json, to_json
-from dlapp.spec import Secrets, Submission
+from dlapp.spec import AppSpec, Secrets, Submission
 from dlapp.value import Value, field
 
 if TYPE_CHECKING:
@@ -101,7 +101,18 @@ class AmPlan(Value, kw_only=True):
             )
             return python_command(self.python, "task", "--engine", "yarn"), json.dumps(to_json(spec)).encode()
 
-        return Program(launch=launch, resources=self.resources)
+        return Program(launch=launch, resources=self.resources, acls=acls_of(self.submission.spec))
+
+
+def acls_of(spec: AppSpec) -> dict[str, str]:
+    """Return whom others than its owner YARN is to let see and end an application, by its names of these rights.
+
+    Who may end it may see it: YARN says only to these where its ApplicationMaster is, which is asked for a soft-kill.
+
+    Source: ApplicationAccessType. A NodeManager takes those of the application's first container that it starts.
+    """
+    see = spec.view_acl.with_all_of(spec.modify_acl)
+    return {name: str(one) for name, one in ((VIEW_APP, see), (MODIFY_APP, spec.modify_acl)) if one}
 
 
 def python_command(python: str, *words: str) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ import urllib.parse
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import (
+    MODIFY_APP,
+    VIEW_APP,
     ContainerStage,
     ContainerStatus,
     Granted,
@@ -26,6 +28,7 @@ REPLACED = ("{{", "}}", "<CPS>", "<ADD_OPENS>", "\0")
 _NUMBER_BITS = 40
 _NUMBER = (1 << _NUMBER_BITS) - 1
 _VISIBILITY = {"PUBLIC": pb.PUBLIC, "PRIVATE": pb.PRIVATE, "APPLICATION": pb.APPLICATION}
+_ACCESS = {VIEW_APP: pb.APPACCESS_VIEW_APP, MODIFY_APP: pb.APPACCESS_MODIFY_APP}
 _USABLE = (pb.NS_NEW, pb.NS_RUNNING)
 
 
@@ -135,6 +138,8 @@ def launch_to_proto(launch: Launch) -> pb.ContainerLaunchContextProto:
         message.localResources.add(key=name, value=_resource_to_proto(resource))
     if launch.credentials:
         message.tokens = launch.credentials
+    for name, text in launch.acls.items():
+        message.application_ACLs.add(accessType=_ACCESS[name], acl=text)
     return message
 
 

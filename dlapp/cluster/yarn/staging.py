@@ -2,7 +2,8 @@
 
     <home of the user>/.dlapp/                      0711: others may pass, so that a public archive can be read
         cache/      0711    dlapp-<digest>.pyz 0644, workspaces <digest>.tar.gz 0600, kept for the next application
-        staging/    0700    <application id>/: what its ApplicationMaster writes while it runs; removed at its end
+        staging/    0700    <application id>/: what its ApplicationMaster writes while it runs; removed at its end.
+                            0711 once an application was submitted with tokens for others (`client.shared_tokens`)
         history/    0700    <application id>.json: its last view, and what was submitted
         notify/     0700    <application id>.json: notifications that are not delivered yet
                             <application id>.usage: the use of its containers over time
@@ -14,7 +15,7 @@ This room uses no storage of its own: who makes an engine gives it the `StagingF
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dlapp.ids import ApplicationId
@@ -129,6 +130,17 @@ class StagingFiles(Protocol):
 
     def touch(self, location: str) -> None:
         """Set the time of a file's last change to now. Raises NotFound."""
+
+    def set_acl(self, location: str, entries: Sequence[str]) -> None:
+        """Give a file or directory an access control list.
+
+        Args:
+            location: of the file or directory.
+            entries: all of the list, each as ``user:tony:r--``; without names it is but the permissions.
+
+        Raises:
+            DlappError: it may not be, or the file system keeps no such lists.
+        """
 
     def replicate(self, location: str, count: int) -> None:
         """Have a file kept on so many nodes, or on all if there are fewer; one that is on more of them stays so.

@@ -142,6 +142,9 @@ class LocalResource(Value, kw_only=True):
     visibility: str = "APPLICATION"
 
 
+VIEW_APP, MODIFY_APP = "VIEW_APP", "MODIFY_APP"
+
+
 class Launch(Value, kw_only=True):
     """Command, environment and files of a container.
 
@@ -150,12 +153,14 @@ class Launch(Value, kw_only=True):
         environment: readable by anyone on the node's web pages; nothing secret belongs here.
         resources: name in the working directory -> file.
         credentials: a credentials file's bytes.
+        acls: who besides its owner may see and end its application, by YARN's names of these rights.
     """
 
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     resources: dict[str, LocalResource] = field(default_factory=dict)
     credentials: bytes = field(default=b"", repr=False)
+    acls: dict[str, str] = field(default_factory=dict)
 
 
 class NodeReport(Value, kw_only=True):
@@ -200,10 +205,15 @@ class Cluster(Value, kw_only=True):
 
 
 class Program(Value, kw_only=True):
-    """Program of a container: files that YARN brings there, and what makes the command of them."""
+    """Program of a container: files that YARN brings there, and what makes the command of them.
+
+    Args:
+        acls: see `Launch`.
+    """
 
     launch: ContainerLaunch
     resources: Mapping[str, LocalResource] = field(default_factory=dict)
+    acls: Mapping[str, str] = field(default_factory=dict)
 
 
 def address(text: str) -> tuple[str, int]:

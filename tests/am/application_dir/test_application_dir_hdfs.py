@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -86,6 +86,9 @@ class FilesInMemory:
         self.addresses += [location] * ("/addresses/" in location)
 
     def send(self, path: str, location: str, mode: int) -> FileInfo:
+        raise NotImplementedError
+
+    def set_acl(self, location: str, entries: Sequence[str]) -> None:
         raise NotImplementedError
 
     def replicate(self, location: str, count: int) -> None:

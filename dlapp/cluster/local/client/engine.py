@@ -69,12 +69,14 @@ from dlapp.value import Closeable
 
 if TYPE_CHECKING:
     from dlapp.cluster import EngineInfo, LogFiles
-    from dlapp.cluster.engine import PlanFacts, QueueFacts
+    from dlapp.cluster.engine import ControlAccess, PlanFacts, QueueFacts
+    from dlapp.cluster.local.client.shared_tokens import GrantedAccess
     from dlapp.cluster.local.client.waits import MachineWaits
     from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.config import Config
     from dlapp.ids import ApplicationId
     from dlapp.locations import HdfsPlace
+    from dlapp.messages import SharedToken
     from dlapp.report import ApplicationView
     from dlapp.scheduler.values import Policy
     from dlapp.spec import AppSpec, Secrets, Submission
@@ -247,6 +249,10 @@ class LocalEngine(Closeable):
             raise AskTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role")
         if spec.after:
             self._check_after(spec)
+        if spec.view_acl or spec.modify_acl:
+            from dlapp.cluster.local.client.shared_tokens import check_access
+
+            check_access(spec, self._state)
         gcores, most = spec.total()[2], read_policy().gcores_of(self._uid)
         if gcores and most is not None and gcores > most:
             problem = f"asked for {gcores} gcores, and your applications may have {most} at a time"
@@ -357,6 +363,7 @@ class LocalEngine(Closeable):
             Unreachable: the state cannot be written.
         """
         from dlapp.ids import ApplicationId
+        from dlapp.messages import shared_tokens
         from dlapp.serialization import to_json
 
         self._refuse_if_others()
@@ -364,7 +371,8 @@ class LocalEngine(Closeable):
         memory_mib, vcores, gcores = spec.total()
         archive = submission.workspace_archive.removeprefix("file://")
         try:
-            staging = self._stage(to_json(submission), to_json(secrets), self._hdfs_of(spec))
+            tokens = shared_tokens(spec, secrets.control_secret)
+            staging = self._stage(to_json(submission), to_json(secrets), self._hdfs_of(spec), tokens)
         except OSError as error:
             full = error.errno in FULL
             raise Unreachable(
@@ -429,7 +437,7 @@ class LocalEngine(Closeable):
         own = hdfs._replace(login=hdfs.login.as_user(spec.username), ca=os.path.abspath(ca) if ca else None)
         return own.for_locations(named)
 
-    def _stage(self, submission: Any, secrets: Any, hdfs: HdfsPlace | None) -> str:
+    def _stage(self, submission: Any, secrets: Any, hdfs: HdfsPlace | None, tokens: Sequence[SharedToken] = ()) -> str:
         staging = os.path.join(self._state.staging, f"{os.getpid()}-{os.urandom(8).hex()}")
         os.mkdir(staging, 0o700)
         if self._state.shared:
@@ -459,6 +467,15 @@ class LocalEngine(Closeable):
                 if value is not None:
                     write_all(fd, json.dumps(value, separators=(",", ":")).encode())
                     fds.append(fd)
+            for token in tokens:
+                from dlapp.cluster.local.client.shared_tokens import let_in
+
+                path = os.path.join(staging, token.name)
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                opened.callback(os.close, fd)
+                let_in(fd, token.access)
+                write_all(fd, token.text.encode())
+                fds.append(fd)
             # Only when all are written: the first of these calls brings most of them to the disk.
             for fd in fds:
                 os.fsync(fd)
@@ -826,10 +843,16 @@ class LocalEngine(Closeable):
                 return str(found["control_url"])
         return None
 
-    def control_access(self, application_id: ApplicationId) -> tuple[str, str]:
-        """Return control address and token for tools of the caller's application; see `Engine.control_access`."""
+    def control_access(self, application_id: ApplicationId) -> ControlAccess:
+        """Return control address of an application and a token; see `Engine.control_access`."""
+        from dlapp.cluster.engine import ControlAccess
+        from dlapp.messages import VIEWERS
         from dlapp.net.streams import NOT_RUNNING, StreamRefused
 
+        if (granted := self._granted(application_id, VIEWERS)) is not None:
+            if not granted.url:
+                raise StreamRefused(f"{application_id} has not started yet", NOT_RUNNING)
+            return ControlAccess(granted.url, granted.token, is_own=False)
         if self._is_others or self._is_foreign(str(application_id)):
             raise Denied(
                 f"{application_id} belongs to {self.owner(str(application_id))}; only they reach into its containers"
@@ -839,7 +862,22 @@ class LocalEngine(Closeable):
             raise NotFound(_over(row))
         if (found := self._access(self._state.application(row.id))) is None:
             raise StreamRefused(f"{application_id} has not started yet", NOT_RUNNING)
-        return found
+        return ControlAccess(*found)
+
+    def _granted(self, application_id: ApplicationId, purpose: str) -> GrantedAccess | None:
+        """Return the caller's access to another user's application; None: it is the caller's own, or the owner does not
+        let the caller in, who may be root. Raises NotFound.
+
+        Args:
+            application_id: of the application.
+            purpose: of the token (`dlapp.messages.SharedToken`).
+        """
+        if self._uid == 0 or not self._is_foreign(str(application_id)):
+            return None
+        from dlapp.cluster.local.client import other_users
+        from dlapp.cluster.local.client.shared_tokens import find_access
+
+        return find_access(other_users.owner_of(self._state, str(application_id)), str(application_id), purpose)
 
     def _access(self, home: str) -> tuple[str, str] | None:
         """Return control address and token for tools; None: there is no ApplicationMaster."""
@@ -859,6 +897,8 @@ class LocalEngine(Closeable):
             NotFound, Denied: it is not there, or another user's.
             Unreachable: its ApplicationMaster does not answer.
         """
+        if (said := self._end_as_modifier(application_id, "softkill", by)) is not None:
+            return said
         if (owner := self._other_owner(application_id)) is not None:
             timeout_s = SOFT_KILL_ASK_S + LOOK_AS_USER_S
             return str(self._as(owner, "soft_kill", str(application_id), by, timeout_s=timeout_s))
@@ -891,6 +931,8 @@ class LocalEngine(Closeable):
             NotFound, Denied: it is not there, or another user's.
             TimedOut: a process of it is still there (a device that does not answer can hold one for ever).
         """
+        if (said := self._end_as_modifier(application_id, "kill", by)) is not None:
+            return said
         if (owner := self._other_owner(application_id)) is not None:
             timeout_s = KILL_ASK_S + 2 * KILL_END_S
             return str(self._as(owner, "kill", str(application_id), by, timeout_s=timeout_s))
@@ -929,6 +971,43 @@ class LocalEngine(Closeable):
         if full:
             return f"{row.id} was ended as {now['state']}, because the kill could not be recorded: {full}"
         return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
+
+    def _end_as_modifier(self, application_id: ApplicationId, what: str, by: str) -> str | None:
+        """End an application of another user whose `modify_acl` names the caller, by its ApplicationMaster alone.
+
+        Args:
+            application_id: of the application.
+            what: ``softkill`` or ``kill``.
+            by: who asks.
+
+        Returns:
+            A line on what came of it; None: it is no such application.
+
+        Raises:
+            Denied: it has not started yet, and its owner alone can end it.
+            Unreachable: its ApplicationMaster does not answer.
+            TimedOut: it has not ended.
+        """
+        from dlapp.messages import MODIFIERS, StopAnswer
+
+        if (granted := self._granted(application_id, MODIFIERS)) is None:
+            return None
+        from dlapp.net.control_client import ControlConnection
+        from dlapp.serialization import from_json
+
+        if not granted.url:
+            owner = user_name(granted.owner.uid)
+            raise Denied(f"{application_id} does not run now; until it does, only {owner} or root may end it")
+        with ControlConnection(granted.url, granted.token) as connection:
+            told = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=SOFT_KILL_ASK_S)
+        if what == "softkill":
+            return from_json(StopAnswer, told).line(str(application_id))
+        if not _wait_for(lambda: self.view_json(str(application_id))["state"] in _ENDED, time.monotonic() + KILL_END_S):
+            raise TimedOut(f"{application_id} had not ended {KILL_END_S:g} s after its ApplicationMaster was told to")
+        now = self.view_json(str(application_id))
+        if now["state"] == "KILLED":
+            return f"{application_id} was killed, no output kept"
+        return f"{application_id} had ended before the kill: {now['state']}, {now['diagnostics']}"
 
     # ---- releasing ----
 

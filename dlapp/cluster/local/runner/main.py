@@ -913,8 +913,10 @@ def _name(home: str, pid: int) -> None:
 def remove_secrets(home: str) -> None:
     """Remove what an application was told in confidence; once it has ended nobody needs it."""
     from dlapp.launch_spec import FILE_NAME
+    from dlapp.messages import MODIFIERS, VIEWERS, token_file
 
-    paths = [os.path.join(home, "secrets.json")]
+    names = "secrets.json", token_file(VIEWERS), token_file(MODIFIERS)
+    paths = [os.path.join(home, name) for name in names]
     with contextlib.suppress(OSError), os.scandir(os.path.join(home, "containers")) as entries:
         paths += [os.path.join(entry.path, FILE_NAME) for entry in entries]
     for path in paths:

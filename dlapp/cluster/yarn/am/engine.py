@@ -192,13 +192,13 @@ class YarnAmEngine:
             return
         command, told = self._program.launch(grant, launch)
         credentials = Credentials(self._handed_on.tokens, {TASK_SECRET: told})
-        self._nodes.order(
-            granted.node,
-            StartOrder(
-                granted,
-                Launch(command=command, resources=dict(self._program.resources), credentials=credentials.encode()),
-            ),
+        started = Launch(
+            command=command,
+            resources=dict(self._program.resources),
+            credentials=credentials.encode(),
+            acls=dict(self._program.acls),
         )
+        self._nodes.order(granted.node, StartOrder(granted, started))
 
     def release_devices(self) -> None:
         """Do nothing: YARN counts the GPUs of a container until the container ends."""

@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import NOT_ENDED
-from dlapp.cluster.engine import EngineInfo, PlanFacts, QueueFacts
+from dlapp.cluster.engine import ControlAccess, EngineInfo, PlanFacts, QueueFacts
 from dlapp.cluster.yarn.client import preflight
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
+from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.local_files.last_application import local_cache
 from dlapp.cluster.yarn.client.rest import NodeInfo, version_of
 from dlapp.cluster.yarn.client.session import ClusterSession, FilesOf
+from dlapp.cluster.yarn.client.shared_tokens import check_sharing, find_token
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
 from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT
@@ -29,6 +31,7 @@ from dlapp.errors import AskTooLarge, ConfigError, NotFound, SpecError, Unreacha
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
+from dlapp.messages import VIEWERS
 from dlapp.report import State
 from dlapp.serialization import parse_json, to_json
 from dlapp.spec import AppSpec
@@ -136,6 +139,7 @@ class YarnEngine(Closeable):
         preflight.check_queue(queues, spec.queue or "default")
         check_limits(spec, queues, self._session.nodes(), dialect, self._session.config.yarn.am_memory_mib)
         preflight.check_home(self._session.files(user), user)
+        lines += check_sharing(self._session.files(user), spec)
         if spec.priority is not None:
             most = int(rest.configuration(PRIORITY_LIMIT) or 0)
             if spec.priority > most:
@@ -253,12 +257,13 @@ class YarnEngine(Closeable):
         containers = [two for one in view["containers"] for two in (one, *one.get("earlier", ()))]
         return [f"{one['host']}:{path}" for one in containers for path in one.get("unstored", ())]
 
-    def control_access(self, application_id: ApplicationId) -> tuple[str, str]:
-        """Return control address and token for tools of the caller's application; see `Engine.control_access`."""
+    def control_access(self, application_id: ApplicationId) -> ControlAccess:
+        """Return control address of an application and a token; see `Engine.control_access`."""
         report = self._reader.report(application_id)
         if report.state.ended:
             raise NotFound(f"{application_id} had already ended: {report.final_status.value.lower()}")
-        return self._masters.access(report)
+        own = tools_tokens.is_own(application_id, report.user, self._session.user)
+        return self._masters.access(report, None if own else find_token(self._session, report, VIEWERS))
 
     def check_removal(self, application_id: ApplicationId) -> None:
         """Refuse what the ResourceManager still knows: nobody can shorten its list.

@@ -11,13 +11,14 @@ from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, EndedA
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import KILL_END_S, AppReport
 from dlapp.cluster.yarn.client.session import ClusterSession
+from dlapp.cluster.yarn.client.shared_tokens import find_token
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.staging import KILL, OWN_MODE, RELEASE, SOFT_KILL, StagingPaths
 from dlapp.errors import Denied, DlappError, Unreachable
 from dlapp.hadoop.errors import NotAllowed
 from dlapp.ids import ApplicationId
-from dlapp.messages import StopAnswer, StopRequest
-from dlapp.report import State
+from dlapp.messages import MODIFIERS, StopAnswer, StopRequest
+from dlapp.report import FinalStatus, State
 from dlapp.serialization import from_json, to_json
 from dlapp.system import clock
 from dlapp.system.waits import Wait
@@ -38,18 +39,22 @@ class ApplicationKiller:
         Raises:
             NotFound, Denied: it is not there, or another user's.
         """
-        report = self._permitted(application_id, by)
+        report, token = self._permitted(application_id, by)
         if report.state.ended:
             return _over(report)
         if not report.tracking_url:
             return self.kill(application_id, by)
-        if not self._is_own(report):
+        own = self._is_own(report)
+        if not own and token is None:
             # Only its user's word reaches its ApplicationMaster; YARN may listen to others.
             raise Denied(f"{application_id} belongs to {report.user}; only they may soft-kill it: dlapp-kill asks YARN")
         try:
-            told = self._masters.ask(report, "softkill", to_json(StopRequest(user=by)), timeout_s=ASK_S)
+            body = to_json(StopRequest(user=by))
+            told = self._masters.ask(report, "softkill", body, timeout_s=ASK_S, token=token)
             answer = from_json(StopAnswer, told)
         except Unreachable:
+            if not own:
+                raise
             self._mark(report, SOFT_KILL, by)
             return f"{application_id} cannot be asked from here; it stops when it finds the request on HDFS, in seconds"
         return answer.line(str(application_id))
@@ -63,12 +68,17 @@ class ApplicationKiller:
         report = self._looker.report(application_id)
         if report.state.ended:
             return _over(report)
-        if not self._is_own(report):
+        own = self._is_own(report)
+        token = None if own else find_token(self._session, report, MODIFIERS)
+        if not own and token is None:
             raise Denied(f"{application_id} belongs to {report.user}; only they may release it")
         try:
-            told = self._masters.ask(report, "release", to_json(StopRequest(user=by)), timeout_s=ASK_S)
+            body = to_json(StopRequest(user=by))
+            told = self._masters.ask(report, "release", body, timeout_s=ASK_S, token=token)
             return from_json(StopAnswer, told).line(str(application_id))
         except Unreachable:
+            if not own:
+                raise
             self._mark(report, RELEASE, by)
             return f"{application_id} cannot be asked now; if it is held, it starts when it finds the request on HDFS"
 
@@ -79,14 +89,15 @@ class ApplicationKiller:
             NotFound, Denied: it is not there, or another user's.
             TimedOut: YARN did not end it in a minute; it goes on with it.
         """
-        report = self._permitted(application_id, by)
+        report, token = self._permitted(application_id, by)
         if report.state.ended:
             return _over(report)
         own = self._is_own(report)
-        if report.tracking_url and own:
+        if report.tracking_url and (own or token is not None):
             # Whatever hinders this, YARN's kill follows.
             with contextlib.suppress(DlappError, OSError, ValueError):
-                self._masters.ask(report, "kill", to_json(StopRequest(user=by)), timeout_s=KILL_ASK_S)
+                body = to_json(StopRequest(user=by))
+                self._masters.ask(report, "kill", body, timeout_s=KILL_ASK_S, token=token)
                 self._wait_for_end(application_id, KILL_ASK_S)
         try:
             state = self._session.rest(report.user if own else None).kill(application_id, timeout_s=KILL_END_S)
@@ -100,7 +111,10 @@ class ApplicationKiller:
             raise
         tools_tokens.forget(application_id, login_user=self._session.user)
         if not own:
-            said = "was killed" if state is State.KILLED else f"had ended before the kill: {state.value}"
+            killed = (
+                state is State.KILLED or self._session.rest().report(application_id).final_status is FinalStatus.KILLED
+            )
+            said = "was killed" if killed else f"had ended before the kill: {state.value}"
             return f"{application_id} {said}; {report.user}'s next command settles what it left"
         if state is State.KILLED:
             return f"{application_id} was killed, {self._settled(report, by)}"
@@ -144,11 +158,15 @@ class ApplicationKiller:
             while not self._session.rest().report(application_id).state.ended and time.monotonic() < deadline:
                 time.sleep(0.05)
 
-    def _permitted(self, application_id: ApplicationId, by: str) -> AppReport:
+    def _permitted(self, application_id: ApplicationId, by: str) -> tuple[AppReport, str | None]:
+        """Return the report on an application that the caller may end, and the token where its `modify_acl` names the
+        caller. Raises NotFound, Denied."""
         report = self._looker.report(application_id)
-        if by != "root" and not self._is_own(report):
+        if by == "root" or self._is_own(report):
+            return report, None
+        if (token := find_token(self._session, report, MODIFIERS)) is None:
             raise Denied(f"{application_id} belongs to {report.user}; only they or root may end it")
-        return report
+        return report, token
 
     def _is_own(self, report: AppReport) -> bool:
         return tools_tokens.is_own(report.application_id, report.user, self._session.user)

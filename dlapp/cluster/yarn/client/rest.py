@@ -501,6 +501,8 @@ def _launch_to_json(launch: Launch) -> dict[str, Any]:
         "environment": _entries({one.key: one.value for one in message.environment}),
         "local-resources": _entries({name: _resource_to_json(one) for name, one in launch.resources.items()}),
     }
+    if launch.acls:
+        spec["application-acls"] = _entries(launch.acls)
     if launch.credentials:
         credentials = Credentials.decode(launch.credentials)
         spec["credentials"] = {

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dlapp.cluster.yarn import bundle
-from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, environment_of, python_command
+from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, acls_of, environment_of, python_command
 from dlapp.cluster.yarn.client import preflight, views
 from dlapp.cluster.yarn.client.cleanup import clean_up, clean_up_cache, ended_applications, mark_use
 from dlapp.cluster.yarn.client.interpreter import DIRECTORY as PYTHON_DIRECTORY
@@ -25,6 +25,7 @@ from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.local_files.last_application import local_cache, remember
 from dlapp.cluster.yarn.client.rest import KILL_END_S, KIND, AppSubmission, YarnRest
 from dlapp.cluster.yarn.client.session import ClusterSession
+from dlapp.cluster.yarn.client.shared_tokens import share_tokens
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
@@ -169,6 +170,7 @@ class ApplicationSubmitter:
                 command=python_command(plan.python, "am", "--engine", "yarn"),
                 resources=own,
                 credentials=credentials,
+                acls=acls_of(spec),
             ),
             memory_mib=self._session.config.yarn.am_memory_mib,
             queue=queue,
@@ -181,6 +183,7 @@ class ApplicationSubmitter:
         with contextlib.suppress(OSError):
             kept = tools_tokens.KeptToken(user, derive_token(secrets.control_secret, TOOLS))
             tools_tokens.keep(new.application_id, kept)
+        share_tokens(files, new.application_id, spec, secrets.control_secret)
         try:
             refused = self._handed_in(rest, application)
         except NotAllowed:
@@ -193,6 +196,8 @@ class ApplicationSubmitter:
             raise Unreachable(f"{error}; the application may have been accepted nevertheless: {after}") from error
         if refused is not None:
             tools_tokens.forget(new.application_id, login_user=user)
+            if spec.view_acl or spec.modify_acl:
+                files.remove(places.staging(new.application_id))
             raise preflight.refusal(refused, new.application_id, queue, user)
         remember(str(new.application_id), submission.submitted_ms)
         return new.application_id

@@ -61,6 +61,11 @@ class LocalResourceVisibilityProto(int, metaclass=_enum_type_wrapper.EnumTypeWra
     PUBLIC: _ClassVar[LocalResourceVisibilityProto]
     PRIVATE: _ClassVar[LocalResourceVisibilityProto]
     APPLICATION: _ClassVar[LocalResourceVisibilityProto]
+
+class ApplicationAccessTypeProto(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    APPACCESS_VIEW_APP: _ClassVar[ApplicationAccessTypeProto]
+    APPACCESS_MODIFY_APP: _ClassVar[ApplicationAccessTypeProto]
 C_NEW: ContainerStateProto
 C_RUNNING: ContainerStateProto
 C_COMPLETE: ContainerStateProto
@@ -90,6 +95,8 @@ PATTERN: LocalResourceTypeProto
 PUBLIC: LocalResourceVisibilityProto
 PRIVATE: LocalResourceVisibilityProto
 APPLICATION: LocalResourceVisibilityProto
+APPACCESS_VIEW_APP: ApplicationAccessTypeProto
+APPACCESS_MODIFY_APP: ApplicationAccessTypeProto
 
 class ApplicationIdProto(_message.Message):
     __slots__ = ("id", "cluster_timestamp")
@@ -391,17 +398,27 @@ class StringLocalResourceMapProto(_message.Message):
     value: LocalResourceProto
     def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[LocalResourceProto, _Mapping]] = ...) -> None: ...
 
+class ApplicationACLMapProto(_message.Message):
+    __slots__ = ("accessType", "acl")
+    ACCESSTYPE_FIELD_NUMBER: _ClassVar[int]
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    accessType: ApplicationAccessTypeProto
+    acl: str
+    def __init__(self, accessType: _Optional[_Union[ApplicationAccessTypeProto, str]] = ..., acl: _Optional[str] = ...) -> None: ...
+
 class ContainerLaunchContextProto(_message.Message):
-    __slots__ = ("localResources", "tokens", "environment", "command")
+    __slots__ = ("localResources", "tokens", "environment", "command", "application_ACLs")
     LOCALRESOURCES_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_ACLS_FIELD_NUMBER: _ClassVar[int]
     localResources: _containers.RepeatedCompositeFieldContainer[StringLocalResourceMapProto]
     tokens: bytes
     environment: _containers.RepeatedCompositeFieldContainer[StringStringMapProto]
     command: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, localResources: _Optional[_Iterable[_Union[StringLocalResourceMapProto, _Mapping]]] = ..., tokens: _Optional[bytes] = ..., environment: _Optional[_Iterable[_Union[StringStringMapProto, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ...) -> None: ...
+    application_ACLs: _containers.RepeatedCompositeFieldContainer[ApplicationACLMapProto]
+    def __init__(self, localResources: _Optional[_Iterable[_Union[StringLocalResourceMapProto, _Mapping]]] = ..., tokens: _Optional[bytes] = ..., environment: _Optional[_Iterable[_Union[StringStringMapProto, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ..., application_ACLs: _Optional[_Iterable[_Union[ApplicationACLMapProto, _Mapping]]] = ...) -> None: ...
 
 class StartContainerRequestProto(_message.Message):
     __slots__ = ("container_launch_context", "container_token")

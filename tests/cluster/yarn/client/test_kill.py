@@ -81,7 +81,8 @@ class Rest:
 def ender(files: Memory, rest: Rest, report: AppReport, master: Exception | None = None) -> ApplicationKiller:
     """Make a killer of an application whose ApplicationMaster can be asked, or not, for this reason."""
 
-    def ask(report: AppReport, what: str, body: Any, *, timeout_s: float) -> Any:
+    def ask(report: AppReport, what: str, body: Any, *, timeout_s: float, token: str | None = None) -> Any:
+        assert token is None
         rest.calls.append("ApplicationMaster")
         if master is not None:
             raise master

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlapp.cluster.engine import ControlAccess
 from dlapp.cluster.yarn.client import status
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.local_files import tools_tokens
@@ -161,6 +162,8 @@ def test_only_who_submitted_from_here_reaches_into_containers(monkeypatch: pytes
     with pytest.raises(Denied):
         masters.access(running)  # the ApplicationMaster of another user would get the token
     monkeypatch.setattr(tools_tokens, "find", lambda _: KeptToken("tony", "token"))
-    assert masters.access(running) == ("http://node7:40000", "token")
+    assert masters.access(running) == ControlAccess("http://node7:40000", "token")
     with pytest.raises(StreamRefused, match="has not started yet"):
         masters.access(REPORT)
+    monkeypatch.setattr(tools_tokens, "find", lambda _: None)
+    assert masters.access(running, "a viewer's") == ControlAccess("http://node7:40000", "a viewer's", is_own=False)

@@ -1,0 +1,105 @@
+"""Tokens of applications on one machine for others than their owner, whom `view_acl` and `modify_acl` name.
+
+They lie in the application's directory, each in a file that the owner and those named may read: the kernel checks who
+opens it, by user and groups. Others of a shared directory may pass that far, and no further. A token opens its own
+application alone, and goes with the secrets at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from typing import NamedTuple
+
+from dlapp.access import AccessList
+from dlapp.cluster.local.state import StateDir, read_json, read_text
+from dlapp.errors import DlappError, SpecError
+from dlapp.messages import MAX_TOKEN_BYTES, is_token, token_file
+from dlapp.spec import AppSpec
+from dlapp.system.access_lists import allow_reading
+
+_ADDRESS = re.compile(r"http://127\.0\.0\.1:([0-9]{1,5})")
+
+
+class GrantedAccess(NamedTuple):
+    """Access to another user's application.
+
+    Args:
+        owner: whose it is.
+        url: control address; empty: it has no ApplicationMaster that its owner runs.
+        token: the caller's.
+    """
+
+    owner: StateDir
+    url: str
+    token: str
+
+
+def check_access(spec: AppSpec, state: StateDir) -> None:
+    """Refuse names that mean nobody here, or a state directory that others cannot enter. Raises SpecError."""
+    for key, access in (("view_acl", spec.view_acl), ("modify_acl", spec.modify_acl)):
+        if access and not state.shared:
+            problem = "needs a queue that users share (local.shared): other users cannot enter yours"
+            raise SpecError(f"application.{key}", problem)
+        try:
+            ids_of(access)
+        except KeyError as unknown:
+            raise SpecError(f"application.{key}", str(unknown.args[0])) from None
+
+
+def ids_of(access: AccessList) -> tuple[list[int], list[int]]:
+    """Return the ids of users and groups. Raises KeyError, with a sentence: this machine does not know one."""
+    import grp
+    import pwd
+
+    def found(what: str, name: str) -> int:
+        try:
+            return pwd.getpwnam(name).pw_uid if what == "user" else grp.getgrnam(name).gr_gid
+        except KeyError:
+            raise KeyError(f"there is no {what} {name} on this machine") from None
+
+    return [found("user", one) for one in access.users], [found("group", one) for one in access.groups]
+
+
+def let_in(fd: int, access: AccessList) -> None:
+    """Let those named read a file of the caller's.
+
+    Raises:
+        SpecError: its file system keeps no access control lists, or one of the names is gone.
+        OSError: another error of the file system.
+    """
+    try:
+        allow_reading(fd, *ids_of(access))
+    except KeyError as unknown:
+        raise SpecError("application.view_acl", str(unknown.args[0])) from None
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        problem = "the file system of local.state_dir keeps no access control lists"
+        raise SpecError("application.view_acl", problem) from error
+
+
+def find_access(owner: StateDir, application_id: str, purpose: str) -> GrantedAccess | None:
+    """Return the caller's access to an application of another user; None: its owner does not let the caller in.
+
+    The owner wrote the address. It is used only if it is one at which this owner's processes alone listen, so it leads
+    to no service of anybody else.
+
+    Args:
+        owner: the state directory of its owner.
+        application_id: of the application.
+        purpose: `VIEWERS` or `MODIFIERS`.
+    """
+    from dlapp.system.network.tcp_table import listeners
+
+    token, url = "", ""
+    with contextlib.suppress(OSError, DlappError), owner.opened("applications", application_id) as home:
+        token = read_text(os.path.join(home, token_file(purpose)), MAX_TOKEN_BYTES)
+        url = str((read_json(os.path.join(home, "am.json")) or {}).get("control_url"))
+    if not is_token(token):
+        return None
+    found = _ADDRESS.fullmatch(url)
+    is_owners = found is not None and {one.uid for one in listeners(int(found[1]))} == {owner.uid}
+    return GrantedAccess(owner, url if is_owners else "", token)

@@ -1,0 +1,122 @@
+"""Access of others to an application on YARN: those whom its owner names get through, and nobody else does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.client.exec import KIND as EXEC
+from dlapp.client.ports import PortForward
+from dlapp.cluster.yarn.client.rest import YarnRest
+from dlapp.errors import Denied
+from dlapp.hadoop.configuration import read_configuration
+from dlapp.ids import ApplicationId
+from dlapp.login import Login
+from dlapp.report import Cause, FinalStatus
+from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from tests.attacks.cluster.test_secrets import OWNER, client_of
+from tests.cluster.yarn.on_yarn import until
+from tests.services.hadoop import Hadoop
+from tests.services.ports import held
+
+VIEWER, MODIFIER, STRANGER = "viola", "moritz", "stranger"
+SERVER = """
+import signal, socket
+signal.signal(signal.SIGTERM, lambda *_: exit(3))
+server = socket.create_server(("127.0.0.1", PORT))
+print("listening", flush=True)
+while True:
+    server.accept()[0].sendall(b"hello")
+"""
+
+ClientOf = Callable[[str], Client]
+
+
+@pytest.fixture
+def client(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClientOf]:
+    """Make the client of a Hadoop user, who is the operating system's user of that name, too."""
+    made: list[Client] = []
+
+    def client(user: str) -> Client:
+        made.append(client_of(hadoop, tmp_path / user, monkeypatch, user))
+        monkeypatch.setattr("dlapp.client.caller", lambda: user)
+        return made[-1]
+
+    yield client
+    for one in made:
+        one.engine.close()
+
+
+@pytest.fixture
+def submitted(hadoop: Hadoop, tmp_path: Path, client: ClientOf) -> Iterator[tuple[ApplicationId, int]]:
+    """An application that serves a port."""
+    port, sockets = held()
+    for one in sockets:
+        one.close()
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "server.py").write_text(SERVER.replace("PORT", str(port)))
+    (tmp_path / "app.properties").write_text(
+        f"[application]\nappname=access\nuser_dev_workspace_path=workspace\ncommand={sys.executable} server.py\n"
+        f"username={OWNER}\nview_acl={VIEWER}\nmodify_acl={MODIFIER}\n[resources]\ncontainers=1\nmemory=256m\n"
+    )
+    application_id = client(OWNER).submit(str(tmp_path / "app.properties")).application_id
+    try:
+        yield application_id, port
+    finally:
+        with YarnRest([hadoop.rm_url], Login(OWNER)) as rest:
+            rest.kill(application_id, timeout_s=60)
+
+
+def bytes_of(client: Client, application_id: ApplicationId, port: int) -> tuple[bytes, str]:
+    """Return what a port says, and the way of the connection."""
+    with PortForward(client, application_id, client.index_of(application_id, "worker", 0), port) as forward:
+        forward.wait_open(120)
+        connection = forward._connect()
+        with connection:
+            return connection.recv(100), forward.way
+
+
+@pytest.mark.slow
+def test_those_whom_its_owner_names_see_it_reach_its_ports_or_end_it_and_nobody_else_does(
+    submitted: tuple[ApplicationId, int], hadoop: Hadoop, client: ClientOf
+) -> None:
+    application_id, port = submitted
+    files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(OWNER)))
+    staging = f"{files.home}/.dlapp/staging/{application_id}"
+    viewer = client(VIEWER)
+    until(lambda: [one.phase.value for one in viewer.status(application_id).containers] == ["running"])
+    assert viewer.status(application_id).view_acl == VIEWER
+    # The node shows logs to those whom the launch of the containers names.
+    assert viewer.log_tail(application_id, 0, stream="stdout") == b"listening\n"
+    assert bytes_of(viewer, application_id, port) == (b"hello", "through the ApplicationMaster")
+    with pytest.raises(Denied, match="and nothing else of a container"):
+        viewer.stream_opener(application_id)(0, EXEC, {"command": ["id"]})
+    for refused in (viewer.softkill, viewer.kill, viewer.engine.submission):
+        with pytest.raises(Denied, match=f"belongs to {OWNER}"):
+            refused(application_id)
+
+    stranger = client(STRANGER)
+    # With yarn.acl.enable YARN tells strangers neither the address nor the containers.
+    assert stranger.status(application_id).containers == ()
+    for asked in (stranger.softkill, stranger.kill, stranger.stream_opener):
+        with pytest.raises(Denied, match=f"belongs to {OWNER}"):
+            asked(application_id)
+    theirs = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(STRANGER)))
+    for name in ("viewers.token", "modifiers.token", "view.json"):
+        with pytest.raises(Denied):
+            theirs.read(f"{staging}/{name}", max_bytes=1 << 20)
+
+    modifier = client(MODIFIER)
+    with pytest.raises(Denied, match=f"belongs to {OWNER}"):
+        modifier.stream_opener(application_id)
+    assert modifier.status(application_id).modify_acl == MODIFIER
+    assert "is being stopped" in modifier.softkill(application_id)
+    until(lambda: files.look(staging) is None)
+    view = client(OWNER).wait(application_id, timeout_s=120)
+    assert (view.final_status, view.cause, view.soft_kill_by) == (FinalStatus.KILLED, Cause.SOFT_KILLED, MODIFIER)
+    files.close()
+    theirs.close()
