@@ -24,7 +24,7 @@ from dlapp.storage.glob import split_pattern
 from dlapp.storage.links import TooManyLinks, link_target
 from dlapp.storage.tree import OpenTree, TreeNode, explaining, make_directories, nodes_to_store
 from dlapp.storage.webhdfs import INODES, FileStatus, HdfsRefused, WebHdfs, WrongAnswer, calling
-from dlapp.system.files import UntrustedFile, closing_fd, is_plain_name
+from dlapp.system.files import UntrustedFile, closing_fd, is_plain_name, write_all
 
 if TYPE_CHECKING:
     from dlapp.storage.commit.marker import OutputCommit
@@ -36,6 +36,8 @@ WRITES_AT_ONCE = 16
 with 600 files of 4 KiB on two cores: 16 at a time take 0.6 of the time of 8, 32 take as long as 16."""
 PROBE_BYTES = 4096
 """Enough for a DataNode to pass on to the others of its pipeline."""
+TOGETHER, TOGETHER_BYTES = 64, 1 << 20
+"""Small files that one DataNode is asked for together, by `WebHdfs.read_small`: their number, and what they have."""
 SMALL_BYTES = 1 << 20
 """Files of up to this size are many, and most of their time is waiting: see `WebHdfs.fetch`, ``direct_to_datanode``."""
 RANGE_BYTES = 128 << 20
@@ -85,8 +87,8 @@ class HdfsFiles:
         files = [(node, path) for one in landings for node, path in one.places() if node.is_file]
         for _, path in directories:
             make_directories(path)
-        jobs = [job for node, path in files for job in self._jobs(node, path)]
-        are_large = sum(node.size_bytes for node, _ in files) > len(jobs) * SMALL_BYTES
+        jobs = list(self._jobs_of(files))
+        are_large = sum(node.size_bytes for node, _ in files) > len(files) * SMALL_BYTES
         at_once = self.web.large_reads_at_once if are_large else AT_ONCE
         all_at_once(lambda job, tell: job.run(tell), jobs, done, at_once=at_once, cut_off=self.web.cut_off)
         self._check_unchanged(landings)
@@ -437,6 +439,21 @@ class HdfsFiles:
                 todo.extend(reversed(inner))
         return nodes
 
+    def _jobs_of(self, files: Iterable[tuple[TreeNode, str]]) -> Iterator[_Range | _Together]:
+        """Return the jobs that fetch files, each with its path here."""
+        together: dict[tuple[str, int], _Together] = {}
+        for node, path in files:
+            source = self.place.path(node.source)
+            server = self.web.small_file_server(source, node.size_bytes) if node.size_bytes <= SMALL_BYTES else None
+            if server is None:
+                yield from self._jobs(node, path)
+                continue
+            job = together.setdefault(server, _Together(self))
+            job.add(source, node, path)
+            if job.is_full:
+                yield together.pop(server)
+        yield from together.values()
+
     def _jobs(self, node: TreeNode, path: str) -> list[_Range]:
         """Return the jobs that fetch one file: it whole, or ranges of it that can be fetched at the same time."""
         count = max(1, -(-node.size_bytes // RANGE_BYTES))
@@ -579,6 +596,44 @@ def _linked(link: TreeNode, by_name: Mapping[str, TreeNode]) -> TreeNode | None:
     return None if path is None else by_name.get(path)
 
 
+class _Together:
+    """Small files that are fetched from one DataNode."""
+
+    def __init__(self, files: HdfsFiles) -> None:
+        self._files = files
+        self._todo: list[tuple[str, TreeNode, str]] = []
+        self._size_bytes = 0
+
+    def add(self, source: str, node: TreeNode, path: str) -> None:
+        """Add a file: its path on HDFS, itself, and its path here."""
+        self._todo.append((source, node, path))
+        self._size_bytes += node.size_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """True if no further file is to be added."""
+        return len(self._todo) >= TOGETHER or self._size_bytes >= TOGETHER_BYTES
+
+    def run(self, tell: Callable[[int], None]) -> None:
+        """Fetch them."""
+        tell(0)
+        todo, count = self._todo, 0
+
+        def take(content: bytes) -> None:
+            nonlocal count
+            _, node, path = todo[count]
+            with explaining(path, "written"), closing_fd(_created(path)) as target:
+                write_all(target, content)
+                _finish(target, node)
+            count += 1
+
+        self._files.web.read_small([source for source, _, _ in todo], take)
+        tell(sum(node.size_bytes for _, node, _ in todo[:count]))
+        for _, node, path in todo[count:]:
+            for job in self._files._jobs(node, path):
+                job.run(tell)
+
+
 class _Range:
     """One range of a file on its way; whoever of a file's ranges ends last gives it its permissions and time."""
 
@@ -590,8 +645,7 @@ class _Range:
         """Fetch it."""
         files, node = self._files, self._node
         with explaining(self._path, "written"):
-            flags = os.O_EXCL if self._alone else 0
-            target = os.open(self._path, os.O_WRONLY | os.O_CREAT | flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            target = _created(self._path, os.O_EXCL if self._alone else 0)
         with closing_fd(target), explaining(self._path, "written"):
             source = files.place.path(node.source)
             direct_to_datanode = node.size_bytes <= SMALL_BYTES
@@ -600,8 +654,16 @@ class _Range:
                 self._left[0] -= 1
                 last = self._left[0] == 0
             if last:
-                os.fchmod(target, node.mode & 0o777 | 0o600)
-                os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
+                _finish(target, node)
+
+
+def _created(path: str, flags: int = os.O_EXCL) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _finish(target: int, node: TreeNode) -> None:
+    os.fchmod(target, node.mode & 0o777 | 0o600)
+    os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
 
 
 def _ignore(_what: object) -> None:

@@ -13,8 +13,10 @@ Whether an HDFS is served is found out once (`why_not`), with ``auto`` once in a
 WebHDFS for good; with ``native`` a server that does not answer is waited for, as by WebHDFS.
 
 All that is read is verified against its checksums, before it is written to the local file. A replica that is corrupt is
-reported to the NameNode, and another one is read. A block that was not written as a whole is abandoned and written
-anew, from the local file, with other DataNodes: so there is no recovery of pipelines.
+reported to the NameNode, and another one is read. Small files whose block came with the listing are requested and read
+many at a time, from a DataNode that has them; where one fails, it and those after it are read one by one. A block that
+was not written as a whole is abandoned and written anew, from the local file, with other DataNodes: so there is no
+recovery of pipelines.
 
 A call whose answer was lost is made again with the same number, also to the NameNode that took over: where it was
 carried out, the NameNode answers as it did then, so that a create, a rename or a delete happens once. It remembers that
@@ -36,7 +38,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from dlapp.errors import DlappError, NotFound
@@ -568,6 +570,46 @@ class NativeHdfs(WebHdfs):
             nodes = sorted(random.sample(block.nodes, len(block.nodes)), key=lambda one: one.host not in self._hosts)
             self._located[path] = status.size_bytes, block._replace(nodes=tuple(nodes))
 
+    def small_file_server(self, path: str, size_bytes: int) -> Address | None:
+        """See `WebHdfs.small_file_server`."""
+        kept = self._located.get(path)
+        if kept is None or self._known.why_not or not (self._listed_blocks_serve and self._can_verify):
+            return None
+        block = kept[1]
+        if not block.nodes or block.offset or not kept[0] == block.block.size_bytes == size_bytes:
+            return None
+        return block.nodes[0].host, block.nodes[0].port
+
+    def read_small(self, paths: Sequence[str], take: Callable[[bytes], None]) -> None:
+        """See `WebHdfs.read_small`."""
+        kept = [self._located.get(path) for path in paths]
+        blocks = [one[1] for one in kept if one is not None]
+        if len(blocks) < len(paths):
+            return  # another thread reads them, too
+        count = 0
+
+        def read(connection: DataNodeConnection, wait: Wait) -> None:
+            def taken(content: bytes) -> None:
+                nonlocal count
+                wait.renew()
+                take(content)
+                self._located.pop(paths[count], None)
+                count += 1
+
+            connection.read_small(blocks, self._client, taken)
+
+        node = blocks[0].nodes[0]
+        try:
+            self._use_datanode(node, read)
+        except HadoopError as error:
+            if isinstance(error, CorruptReplica):
+                self._report(paths[count], blocks[count], node, error)
+            # Each of the others is read alone now, and first from another DataNode.
+            for path, block in zip(paths[count:], blocks[count:], strict=True):
+                self._located[path] = block.block.size_bytes, block._replace(nodes=(*block.nodes[1:], node))
+        if count:
+            self._known.data_served = True
+
     def _fetch(self, path: str, fd: int, offset: int, end: int, tell: Callable[[int], None]) -> int:
         """Do `fetch`, or a part; return the first byte that is missing. Raises _Unserved, and as there."""
         at, dead_ends = offset, 0
@@ -738,27 +780,29 @@ class NativeHdfs(WebHdfs):
     def _read_from(
         self, node: DataNode, block: LocatedBlock, at: int, end: int, take: Callable[[list[memoryview]], None]
     ) -> None:
+        def read(connection: DataNodeConnection, wait: Wait) -> None:
+            def taken(pieces: list[memoryview]) -> None:
+                wait.renew()
+                take(pieces)
+
+            connection.read(block, self._client, at - block.offset, end - at, taken)
+
+        self._use_datanode(node, read)
+
+    def _use_datanode(self, node: DataNode, use: Callable[[DataNodeConnection, Wait], None]) -> None:
+        """Call ``use`` with a connection to a DataNode, and the wait for it, which it renews when something came."""
         address = node.host, node.port
-        began = False
         wait = self._waiting_for(address)
-
-        def taken(pieces: list[memoryview]) -> None:
-            nonlocal at, began
-            began = True
-            wait.renew()
-            at += sum(map(len, pieces))
-            take(pieces)
-
         for is_new in (False, True):
             connection, was_used = self._nodes.take(address, self._connect_datanode, is_new=is_new)
             good = False
             try:
                 with wait.renew():
-                    connection.read(block, self._client, at - block.offset, end - at, taken)
+                    use(connection, wait)
                 good = True
                 return
             except ConnectionLost:
-                if not was_used or began:
+                if not was_used or connection.has_heard:
                     raise  # else the DataNode had closed it meanwhile
             finally:
                 if good:

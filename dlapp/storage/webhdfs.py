@@ -579,6 +579,23 @@ class WebHdfs:
 
     # ---- content ----
 
+    def small_file_server(self, path: str, size_bytes: int) -> tuple[str, int] | None:
+        """Return the address that a small file is read from by `read_small`; None: it is not, but by `fetch`.
+
+        Args:
+            path: of the file; its directory was listed with ``located``.
+            size_bytes: of it.
+        """
+        return None
+
+    def read_small(self, paths: Sequence[str], take: Callable[[bytes], None]) -> None:
+        """Read small files together; those of which ``take`` was given nothing are left to `fetch`.
+
+        Args:
+            paths: of files with one `small_file_server`; each once.
+            take: is given the content of each, in their order.
+        """
+
     def fetch(
         self,
         path: str,

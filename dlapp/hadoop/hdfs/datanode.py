@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dlapp.hadoop.connection import is_silent, reason, shut_down
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop
@@ -73,6 +73,9 @@ class SourceEnded(Exception):
 class DataNodeConnection:
     """A connection. Of one thread, but for `cut`.
 
+    Attributes:
+        has_heard: something came since the last operation was sent.
+
     Args:
         address: of the DataNode's data transfer.
         connect_s: for the connection to come to be [s].
@@ -96,6 +99,7 @@ class DataNodeConnection:
         self._start = self._end = 0
         self._checksum: Checksum | None = None
         self._heartbeats = 0
+        self.has_heard = False
         self._used_at = time.monotonic()
 
     def close(self) -> None:
@@ -131,8 +135,38 @@ class DataNodeConnection:
             NotHadoop: it sent something else.
         """
         self._reserve(min(BUFFER_BYTES, count + count // 64 + 4096))
+        self._send_operation(packets.read_operation(located, client, start, count))
+        self._receive(located, start, count, take)
+        self._send(packets.read_status(packets.CHECKSUM_OK))
+        self._used_at = time.monotonic()
+
+    def read_small(self, blocks: Sequence[LocatedBlock], client: str, take: Callable[[bytes], None]) -> None:
+        """Read small blocks as a whole, which costs both sides less than one `read` after the other.
+
+        All are asked for before the first one comes, and each is acknowledged with that: as received, not as verified.
+        A DataNode carries out the operations of a connection in their order, and ends it with the first that fails.
+
+        Args:
+            blocks: so few that their operations fit into the buffers of a connection.
+            client: who reads.
+            take: is given each block, verified, in their order. What it raises ends the read.
+
+        Raises:
+            as `read`; the blocks before are handed on.
+        """
+        self._reserve(min(BUFFER_BYTES, sum(one.block.size_bytes + 4096 for one in blocks)))
+        received = packets.read_status(packets.SUCCESS)
+        operations = [packets.read_operation(one, client, 0, one.block.size_bytes) for one in blocks]
+        self._send_operation(received.join(operations) + received)
+        for one in blocks:
+            parts: list[bytes] = []
+            self._receive(one, 0, one.block.size_bytes, lambda pieces: parts.extend(map(bytes, pieces)))  # noqa: B023
+            take(b"".join(parts))
+        self._used_at = time.monotonic()
+
+    def _receive(self, located: LocatedBlock, start: int, count: int, take: Take) -> None:
+        """Receive what `read` asked for."""
         self._heartbeats = 0
-        self._send(packets.read_operation(located, client, start, count))
         answer = packets.parse_read_answer(self._answer())
         checksum = self._checksum
         if checksum is None or (checksum.kind, checksum.chunk_bytes) != (answer.checksum_kind, answer.chunk_bytes):
@@ -178,8 +212,6 @@ class DataNodeConnection:
             hand_on()
         if not header.is_last or at < stop:
             raise ConnectionLost(f"{self.name}: ended the block early, at byte {at}", sent=True)
-        self._send(packets.read_status(packets.CHECKSUM_OK))
-        self._used_at = time.monotonic()
 
     # ---- writing ----
 
@@ -211,7 +243,7 @@ class DataNodeConnection:
         """
         self._reserve(4096)
         self._socket.settimeout(self._silence_s + _MORE_S * len(located.nodes))
-        self._send(packets.write_operation(located, client, checksum.kind, checksum.chunk_bytes))
+        self._send_operation(packets.write_operation(located, client, checksum.kind, checksum.chunk_bytes))
         self._answer()
         size = max(PACKET_BYTES // checksum.chunk_bytes, 1) * checksum.chunk_bytes
         at = number = acknowledged = 0
@@ -329,6 +361,7 @@ class DataNodeConnection:
             if not received:
                 raise ConnectionLost(f"{self.name}: closed the connection", sent=True)
             self._end += received
+            self.has_heard = True
         self._start += count
         return self._view[self._start - count : self._start]
 
@@ -336,6 +369,10 @@ class DataNodeConnection:
         self._heartbeats += 1
         if self._heartbeats > _MOST_HEARTBEATS:
             raise NotHadoop(f"{self.name}: heartbeats without an end")
+
+    def _send_operation(self, data: bytes) -> None:
+        self.has_heard = False
+        self._send(data)
 
     def _send(self, data: bytes) -> None:
         try:

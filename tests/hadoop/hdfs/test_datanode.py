@@ -173,6 +173,44 @@ def test_what_comes_before_a_corrupt_chunk_is_handed_on(script: Script) -> None:
     assert got == CONTENT[:1024]
 
 
+SMALL = CONTENT[:40], CONTENT[100:700], CONTENT[-7:]
+
+
+def read_together(script: Script, answers: bytes) -> tuple[list[bytes], Exception | None]:
+    """Read small blocks; return those that were handed on, and what was raised."""
+    script.answers, got = answers, list[bytes]()
+    connection = opened(script)
+    try:
+        connection.read_small([located(1, len(content)) for content in SMALL], "c", got.append)
+    except HadoopError as error:
+        return got, error
+    finally:
+        connection.close()
+    return got, None
+
+
+def test_small_blocks_are_asked_for_and_acknowledged_at_once(script: Script) -> None:
+    got, error = read_together(script, b"".join(map(block_sent, SMALL)))
+    assert error is None
+    assert got == list(SMALL)
+    acknowledged = packets.read_status(packets.SUCCESS)
+    blocks = [located(1, len(content)) for content in SMALL]
+    sent = [packets.read_operation(one, "c", 0, one.block.size_bytes) + acknowledged for one in blocks]
+    assert script.received_in_all() == b"".join(sent)
+
+
+def test_of_small_blocks_that_end_or_are_spoiled_anywhere_only_whole_ones_are_handed_on(script: Script) -> None:
+    whole = b"".join(map(block_sent, SMALL))
+    ends = list(itertools.accumulate(len(block_sent(content)) for content in SMALL))
+    for at in range(len(whole)):
+        got, error = read_together(script, whole[:at])
+        assert error is not None, at
+        assert got == list(SMALL[: sum(end <= at for end in ends)]), at
+        got, error = read_together(script, whole[:at] + bytes([whole[at] ^ 0x80]) + whole[at + 1 :])
+        assert got == list(SMALL[: len(got)]), at
+        assert error is not None or len(got) == len(SMALL), at
+
+
 @pytest.mark.parametrize(
     "sent",
     [

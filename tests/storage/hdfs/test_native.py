@@ -34,6 +34,7 @@ from dlapp.locations import AUTO, NATIVE, WEBHDFS, HdfsPlace
 from dlapp.login import Login
 from dlapp.serialization import to_json
 from dlapp.storage import native
+from dlapp.storage.fetch_plan import plan_entries
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.native import NativeHdfs, rpc_addresses
 from dlapp.storage.webhdfs import INODES, WebHdfs
@@ -529,22 +530,54 @@ def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
         pytest.fail("nothing was cut")
 
 
+@pytest.mark.parametrize("name", ["file", "set/file"])  # a small file in a directory is read with others
 def test_a_corrupt_replica_is_passed_over_and_reported(
-    hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path
+    hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path, name: str
 ) -> None:
     content = os.urandom(900_000)
-    (tmp_path / "file").write_bytes(content)
-    in_three_replicas(files).store(str(tmp_path / "file"), f"{base}/file")
-    replicate(files, f"{base}/file", 3)
+    (tmp_path / "set").mkdir()
+    (tmp_path / name).write_bytes(content)
+    in_three_replicas(files).store(str(tmp_path / name), f"{base}/{name}")
+    replicate(files, f"{base}/{name}", 3)
     blocks = replicas(hadoop, content)
     assert len(blocks) == 3
     for block in blocks[:2]:
         spoil(block)
-    path, deadline = files.place.path(f"{base}/file"), time.monotonic() + 60
+    path, deadline = files.place.path(f"{base}/{name}"), time.monotonic() + 60
+    top, _, inner = name.partition("/")
     while len(holders(files, path)) > 1:
         assert time.monotonic() < deadline
         fresh = HdfsFiles(files.place)
-        assert back(fresh, f"{base}/file", tmp_path / os.urandom(4).hex()).read_bytes() == content
+        assert (back(fresh, f"{base}/{top}", tmp_path / os.urandom(4).hex()) / inner).read_bytes() == content
+
+
+def test_small_files_are_read_together_and_alone_from_one_on_that_is_not_there(
+    files: HdfsFiles, base: str, tmp_path: Path, by_webhdfs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tree").mkdir()
+    for number in range(20):
+        (tmp_path / "tree" / f"{number:02}").write_bytes(os.urandom(1 + 700 * number))
+    files.store(str(tmp_path / "tree"), f"{base}/tree")
+    by_webhdfs.clear()
+    alone: list[int] = []
+    real = DataNodeConnection.read
+
+    def read(connection: DataNodeConnection, block: LocatedBlock, *arguments: Any) -> None:
+        alone.append(block.block.block_id)
+        real(connection, block, *arguments)
+
+    monkeypatch.setattr(DataNodeConnection, "read", read)
+    for gone in (None, f"{base}/tree/07"):
+        into = tmp_path / f"in {gone is None}"
+        plan = plan_entries([(files, one) for one in files.matches(f"{base}/tree")], str(into))
+        if gone:
+            located = web_of(files)._located
+            size, block = located[files.place.path(gone)]
+            located[files.place.path(gone)] = size, block._replace(block=block.block._replace(block_id=1 << 40))
+        plan.fetch()
+        assert described(into / "tree") == described(tmp_path / "tree")
+        assert (1 << 40 in alone) == bool(alone) == bool(gone)
+    assert not by_webhdfs
 
 
 def test_a_file_that_is_replaced_after_it_was_listed_is_not_taken_for_the_old_one(
