@@ -15,6 +15,7 @@ from typing import Literal
 import pytest
 
 from dlapp.cluster.yarn.logs import tfile
+from dlapp.feed import FeedError, _samples
 from dlapp.launcher.pack import pack
 from dlapp.launcher.scan import scan_workspace
 from dlapp.storage.archives.unpack import unpack_archive
@@ -22,6 +23,7 @@ from dlapp.task.data.unpack import unpack
 from tests.cluster.yarn.logs.test_tfile import LOGS, SECOND, written
 from tests.fuzz.mutation import mutated
 from tests.fuzz.parsing import fuzz, limits
+from tests.task.feed.serving import source_of
 
 
 def tar(mode: Literal["w:", "w:gz", "w:bz2", "w:xz"] = "w:") -> bytes:
@@ -87,6 +89,21 @@ def test_an_archive_is_unpacked_inside_or_refused(tmp_path: Path, kind: str) -> 
 
     samples = ARCHIVES[kind]
     fuzz(read, samples, strategy=mutated(samples).map(with_checksums) if kind == "tar" else None)
+
+
+@pytest.mark.parametrize("kind", ["tar", "compressed tar"])
+def test_samples_of_a_feed_are_read_from_a_tar_or_it_is_refused(kind: str) -> None:
+    def read(data: bytes) -> None:
+        file = source_of(data)
+        try:
+            for _ in _samples(file, None):
+                pass
+        finally:
+            file.finish()
+
+    samples = ARCHIVES[kind]
+    strategy = mutated(samples).map(with_checksums) if kind == "tar" else None
+    fuzz(read, samples, errors=(FeedError,), strategy=strategy)
 
 
 def check_inside(top: Path) -> None:

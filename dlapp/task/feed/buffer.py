@@ -27,7 +27,7 @@ AT_ONCE = 8
 """Segments on their way at a time, of all readers; as `dlapp.storage.hdfs.AT_ONCE`."""
 SMALL_BYTES = 1 << 20
 MEMORY_BYTES = 64 << 20
-SEGMENT_BYTES = 64 << 20
+SEGMENT_BYTES = 16 << 20
 MOST_ITEMS = 512
 """Segments of a container that are fetched ahead; each is an open file."""
 _AGAIN_S = 0.5, 10.0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from dlapp.feed import Feed
+from dlapp.feed import Feed, _Item, _SourceFile
 from dlapp.spec import FeedFormat, FeedSpec
 from dlapp.storage.tree import TreeNode
 from dlapp.task.feed.buffer import FeedBuffer
@@ -96,6 +96,14 @@ class ServedFeed:
     def read(self, start: dict[str, object] | None = None, part: tuple[int, int] = (0, 1)) -> Feed:
         """A new reader."""
         return Feed(self.path, part=part, start={} if start is None else start)
+
+
+def source_of(content: bytes, name: str = "t.tar") -> _SourceFile:
+    """A file of the input that came whole; it is closed when it was read to its end, or with `finish`."""
+    item = _Item(0, 0, name, len(content), 0, len(content))
+    item.fd = os.memfd_create("source", os.MFD_CLOEXEC)
+    os.pwrite(item.fd, content, 0)
+    return _SourceFile(None, item)  # type: ignore[arg-type]  # nothing follows
 
 
 def tar_of(samples: Mapping[str, bytes]) -> bytes:

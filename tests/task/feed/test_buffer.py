@@ -41,7 +41,7 @@ def test_a_terabyte_goes_through_a_buffer_of_a_gibibyte(tmp_path: Path) -> None:
 
     buffer = FeedBuffer(fetch, lambda _: None, str(tmp_path), GIB, 0.0)
     order = FeedOrder(nodes, 3, 1)
-    most, passed = buffer.segment_bytes(readers), 0
+    most, passed = 4 * buffer.segment_bytes(readers), 0  # larger parts, so that there are fewer
     queues = []
     for number in range(readers):
         queues.append(buffer.open(order.segments(ReaderPart(number, readers), FeedPosition(), most), readers))
