@@ -10,6 +10,7 @@ Docker's devices and the lock directory. All other tests go to whichever worker 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -34,8 +35,11 @@ NEEDS = {
 
 MARKS = ("hadoop", "zookeeper", "docker", "root")
 
-GROUPS = ("hadoop", "yarn", "users", "machine", "zookeeper", "")
+GROUPS = ("hadoop", "yarn", "users", "machine", "hdfs", "zookeeper", "")
 """The longest first; tests of the last run anywhere."""
+
+OF_YARN, OF_HDFS = re.compile(r"/cluster/yarn(/faults)?$"), re.compile(r"/tests/(attacks/storage|hadoop|storage)(/|$)")
+"""Directories of tests that have a cluster for themselves in a run of several workers."""
 
 _checked = False
 _granted: frozenset[str] = frozenset()
@@ -86,9 +90,11 @@ def group_of(item: pytest.Item) -> str:
     """The group of a test; empty: it runs anywhere."""
     needs = of(item)
     if "hadoop" in needs:
-        # Each of the two has a cluster, for one after another they would take longer than all others together.
+        # Each of the three has a cluster: one after another they would take longer than all others together.
         place = "/".join(item.path.parts[:-1])
-        return "yarn" if place.endswith(("cluster/yarn", "cluster/yarn/faults")) else "hadoop"
+        if OF_YARN.search(place):
+            return "yarn"
+        return "hdfs" if OF_HDFS.search(place) else "hadoop"
     if "docker" in needs:
         return "machine"
     if "root" in needs:
