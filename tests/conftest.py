@@ -24,6 +24,7 @@ import pytest
 from tests.services import needs, users
 from tests.services.containers.dockerd import dockerd
 from tests.services.install import SEARCH, nvidia_devices, required
+from tests.tiers import FULL
 
 if TYPE_CHECKING:
     from tests.engines import Engine
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dockerd"]
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
-
-hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=40)
+hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=200)
 hypothesis.settings.load_profile("full" if FULL else "quick")
 

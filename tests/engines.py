@@ -21,8 +21,8 @@ from dlapp.config import load_config
 from dlapp.login import Login
 from tests.applications import Process, application_dir, processes, processes_of, run, status, wait_for
 from tests.services.hadoop import Hadoop
+from tests.tiers import FULL
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 on_yarn_when_full = pytest.mark.parametrize(
     "engine", ["local", *([pytest.param("yarn", marks=pytest.mark.hadoop)] if FULL else [])], indirect=True
 )

@@ -1,6 +1,6 @@
 """The ApplicationMaster's decisions against `simulation.World`, at many seeds; and planted bugs, which must be seen.
 
-`DLAPP_FAULTS=full` runs fifty times as many seeds. A failure names its seed.
+`DLAPP_FAULTS=full` runs many times as many seeds. A failure names its seed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from dlapp.spec import ContainerFailure, Gang, RoleFailure, RoleSpec
 from dlapp.value import replace
 from tests.am.plan import Plan, Violation
 from tests.am.simulation import World
+from tests.tiers import FULL
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
-TIMES = int(os.environ.get("DLAPP_TIMES", "8" if FULL else "1"))
-"""How many times the seeds of a quick run; more take as much longer."""
+TIMES = int(os.environ.get("DLAPP_TIMES", "8"))
+"""How many times the seeds that a test names the faults tier runs; more take as much longer."""
+LESS = 1 if FULL else 24
+"""Of so many of these seeds the other tiers run one."""
 
 
 def test_whatever_goes_wrong_it_ends_as_it_must() -> None:
     causes: Counter[Cause] = Counter()
     attempts: Counter[int] = Counter()
-    for seed in range(200 * TIMES):
+    for seed in range(200 * TIMES if FULL else 200):  # so many reach every end
         world = World(Plan.of_seed(seed))
         causes[world.run().cause] += 1
         attempts[world.attempt] += 1
@@ -56,7 +58,7 @@ def unlucky_in_journal(seed: int) -> Plan:
 
 
 def test_a_next_attempt_goes_on_without_any_journal() -> None:
-    for seed in range(60 * TIMES):
+    for seed in range(60 * TIMES // LESS):
         World(unlucky_in_journal(seed)).run()
 
 
@@ -70,7 +72,7 @@ def of_lost_nodes(seed: int) -> Plan:
 
 
 def test_where_the_engine_loses_a_node_on_which_all_runs_on_no_index_runs_twice_at_a_time() -> None:
-    for seed in range(120 * TIMES):
+    for seed in range(120 * TIMES // LESS):
         World(of_lost_nodes(seed)).run()
 
 
@@ -85,7 +87,7 @@ def of_silent_tasks(seed: int) -> Plan:
 
 
 def test_an_index_of_a_silent_task_on_a_lost_node_runs_elsewhere_when_it_was_silent_for_long_enough() -> None:
-    for seed in range(120 * TIMES):
+    for seed in range(120 * TIMES // LESS):
         World(of_silent_tasks(seed)).run()
 
 
@@ -101,7 +103,7 @@ def of_preemptions(seed: int) -> Plan:
 
 
 def test_however_often_containers_are_preempted_the_application_succeeds() -> None:
-    for seed in range(40 * TIMES):
+    for seed in range(40 * TIMES // LESS):
         world = World(of_preemptions(seed))
         ending = world.run()
         assert ending.final_status is FinalStatus.SUCCEEDED, f"seed {seed}: {ending.diagnostics}"
@@ -111,7 +113,7 @@ def test_however_often_containers_are_preempted_the_application_succeeds() -> No
 
 
 def test_whatever_goes_wrong_with_preemptions_too_it_ends_as_it_must() -> None:
-    for seed in range(20 * TIMES):
+    for seed in range(20 * TIMES // LESS):
         plan = Plan.of_seed(seed)
         plan.preemptions = of_preemptions(seed).preemptions
         World(plan).run()
@@ -156,16 +158,16 @@ def of_checkpoints(seed: int) -> Plan:
 
 def test_all_members_of_a_generation_begin_with_the_same_checkpoint() -> None:
     resumed: Counter[bool] = Counter()
-    for seed in range(120 * TIMES):
+    for seed in range(120 * TIMES // LESS):
         world = World(of_checkpoints(seed))
         world.run()
         resumed[any(world.checkpoints.numbers)] += 1
-    assert resumed[True] > 10 * TIMES, f"the seeds should begin with checkpoints, and {resumed} do"
+    assert resumed[True] > 10 * TIMES // LESS, f"the seeds should begin with checkpoints, and {resumed} do"
 
 
 def plans_that_end_one_way() -> Iterator[Plan]:
     """Plans of which the end depends on the program alone: messages are lost, nothing dies but ApplicationMasters."""
-    for seed in range(40 * TIMES):
+    for seed in range(40 * TIMES // LESS):
         plan = Plan.of_seed(seed)
         plan.start_failed = plan.task_killed = plan.task_hangs = plan.task_late = plan.slow_files = 0.0
         plan.node_deaths = plan.am_deaths = ()
@@ -192,7 +194,7 @@ def test_a_second_attempt_reaches_the_same_end() -> None:
                 assert world.swapped is not None, where
 
 
-@pytest.mark.parametrize("count", [10_000 if FULL else 2_000])
+@pytest.mark.parametrize("count", [10_000 if FULL else 1_000])
 def test_thousands_of_containers_come_to_their_end_in_seconds(count: int) -> None:
     plan = Plan(
         1,
@@ -424,7 +426,7 @@ RARELY_SEEN = (restarts_an_index_before_its_container_has_ended,)
 """Bugs that take hundreds of seeds to show."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("bug", (*PLANTED, *RARELY_SEEN) if FULL else PLANTED, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_seen(bug: Callable[[Plant], None], monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from dlapp.am.model import events, journal
 from dlapp.am.view import for_strangers, phase_of
 from dlapp.cluster import Heartbeat
@@ -149,6 +151,7 @@ def test_the_engines_state_is_finished_only_when_the_engine_was_told() -> None:
     assert after.finished_ms == am.now_ms
 
 
+@pytest.mark.slow
 def test_a_view_of_ten_thousand_containers_costs_little_when_one_has_changed() -> None:
     am = Driver(RoleSpec(instances=10_000))
     am.running(*range(2, 10_002))

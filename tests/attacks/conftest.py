@@ -12,6 +12,7 @@ from tests.attacks import hostile_files, sysctls
 from tests.attacks.hostile_files import KINDS, Bait, make_bait
 from tests.attacks.identities import ATTACKER, GROUP, MEMBER, ROOT, VICTIM, Identities, User, can_have_namespaces
 from tests.services.users import interpreter_for_everybody, place_for_everybody
+from tests.tiers import FULL
 
 
 @pytest.fixture
@@ -69,7 +70,6 @@ def bait(place: Path, victim: User) -> Bait:
     return make_bait(place / "bait", victim)
 
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 Place = Callable[..., None]
 
 

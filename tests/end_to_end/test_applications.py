@@ -148,6 +148,7 @@ def test_output_of_all_containers_replaces_the_old_at_once(engine: Engine, tmp_p
     assert engine.tree(kept[1]) == {"0/deep/x": "new 0\n", "1/deep/x": "new 1\n"}
 
 
+@on_yarn_when_full
 def test_a_run_may_begin_with_the_output_of_the_one_before(engine: Engine, tmp_path: Path) -> None:
     file = properties(
         tmp_path,
@@ -215,6 +216,7 @@ def test_a_program_that_fails_is_started_again_as_often_as_its_role_says(engine:
     assert (absent.code, "each container was started 3 times at the most" in absent.err) == (3, True)
 
 
+@on_yarn_when_full
 def test_lines_of_both_streams_are_shown_in_the_order_in_which_they_were_printed(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dlapp.errors import NotFound
 from tests.applications import ended, launch, processes, properties, run, status, wait_for
-from tests.engines import Engine
+from tests.engines import Engine, on_yarn_when_full
 
 END_S = 120.0
 TRAIN = """\
@@ -68,6 +68,7 @@ def test_a_container_that_is_killed_continues_from_its_checkpoint(engine: Engine
     assert tree["where"].endswith("/workspace/model\n")
 
 
+@on_yarn_when_full
 def test_a_program_that_ends_by_a_soft_kill_leaves_a_checkpoint(engine: Engine, tmp_path: Path) -> None:
     engine.put("kept/somewhere/else", "")
     ready = tmp_path / "ready"
@@ -127,9 +128,8 @@ def gang_file(engine: Engine, tmp_path: Path, end: str, **checkpoint: object) ->
     )
 
 
-@pytest.mark.parametrize(
-    "engine", ["local", pytest.param("yarn", marks=[pytest.mark.hadoop, pytest.mark.slow])], indirect=True
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
 def test_all_ranks_of_a_gang_continue_from_the_checkpoint_of_one(engine: Engine, tmp_path: Path) -> None:
     end = '[ "$CONTAINER_INDEX" = 1 ] && kill -9 $$\nsleep 300'
     application = launch(gang_file(engine, tmp_path, end))
@@ -202,10 +202,11 @@ def both_have(engine: Engine, application: str, count: int) -> bool:
     return all(len(numbers(engine, application, place)) == count for place in ("0", "1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
 @pytest.mark.parametrize(
     ("late", "begun"),
-    [pytest.param(False, 3, id="all-save"), pytest.param(True, 2, id="one-does-not-save", marks=pytest.mark.slow)],
+    [pytest.param(False, 3, id="all-save"), pytest.param(True, 2, id="one-does-not-save")],
 )
 def test_a_gang_that_was_soft_killed_goes_on_from_the_last_checkpoint_that_all_ranks_saved(
     engine: Engine, tmp_path: Path, *, late: bool, begun: int

@@ -8,10 +8,11 @@ import pytest
 
 from tests.applications import properties, run, status
 from tests.end_to_end.test_applications import END_S
-from tests.engines import Engine
+from tests.engines import Engine, on_yarn_when_full
 from tests.services.debian import PYTHON
 
 
+@on_yarn_when_full
 def test_a_missing_module_is_named_and_not_tried_again(engine: Engine, tmp_path: Path) -> None:
     script = 'echo epoch 1; echo start >&2; exec python3 -c "import nowhere_to_be_found"'
     file = properties(tmp_path, script, resources={"retries": 2})
@@ -34,6 +35,7 @@ def test_a_missing_module_is_named_and_not_tried_again(engine: Engine, tmp_path:
         assert stderr.read_bytes()[offset:].startswith(b"ModuleNotFoundError: ")
 
 
+@on_yarn_when_full
 def test_a_failure_of_the_node_that_the_program_prints_does_not_count(engine: Engine, tmp_path: Path) -> None:
     script = (
         f"if mkdir {tmp_path}/first; then\n"

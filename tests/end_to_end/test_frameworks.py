@@ -81,6 +81,7 @@ def alone(place: Path, epochs: int, python: str = PYTHON) -> list[float]:
     return found
 
 
+@on_yarn_when_full
 def test_each_container_of_a_framework_has_its_variables(engine: Engine, tmp_path: Path) -> None:
     said = tmp_path / "said-"  # the chief's end ends the others
     (tmp_path / "f.properties").write_text(
@@ -108,7 +109,9 @@ def test_each_container_of_a_framework_has_its_variables(engine: Engine, tmp_pat
     assert printed("--container", "board_0", "--stdout", application) == ["tf"]
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@on_yarn_when_full
+@pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.usefixtures("torch")
 def test_workers_of_pytorch_learn_what_one_process_learns_on_whole_batches(
     engine: Engine, place: Path, workers: int
@@ -202,6 +205,7 @@ def test_a_process_of_torchrun_that_dies_restarts_the_gang(engine: Engine, place
     assert losses(engine, "torchrun") == pytest.approx(alone(place, 3), abs=1e-9)
 
 
+@pytest.mark.slow
 @on_yarn_when_full
 @pytest.mark.usefixtures("torch")
 def test_a_python_script_is_run_by_torchrun(engine: Engine, place: Path) -> None:

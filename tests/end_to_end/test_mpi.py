@@ -87,6 +87,7 @@ def test_processes_of_two_containers_learn_around_a_ring_what_one_learns(engine:
     train(engine, place, 2)
 
 
+@on_yarn_when_full
 def test_processes_of_three_containers_learn_around_a_ring_what_one_learns(engine: Engine, place: Path) -> None:
     train(engine, place, 3)
 

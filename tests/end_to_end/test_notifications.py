@@ -121,6 +121,7 @@ def test_a_server_that_hangs_delays_no_end_and_the_mail_comes(
         wait_for("no process", lambda: not processes(state_dir))
 
 
+@pytest.mark.slow
 def test_who_waits_in_the_queue_is_told_so_once(
     hook: Hook, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,7 @@ def test_containers_exchange_bytes_over_ipv6(engine: Engine, tmp_path: Path) -> 
         assert hosts == ["fd00:6::1 pair-0", "fd00:6::1 pair-1"]
 
 
+@pytest.mark.slow
 @on_yarn_when_full
 def test_a_gang_that_is_restarted_exchanges_bytes_again(engine: Engine, tmp_path: Path) -> None:
     file = file_of(
@@ -189,6 +190,7 @@ END
 """
 
 
+@pytest.mark.sampled(2)
 @on_yarn_when_full
 @pytest.mark.parametrize("master_dies", [False, True], ids=["", "after-its-master"])
 def test_who_runs_on_learns_where_the_one_is_that_replaces_another(

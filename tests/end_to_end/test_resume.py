@@ -10,7 +10,7 @@ import pytest
 from tests.applications import ended, launch, properties, run, status, wait_for
 from tests.end_to_end.test_applications import id_of
 from tests.end_to_end.test_checkpoints import END_S, has_stored, numbers
-from tests.engines import Engine
+from tests.engines import Engine, on_yarn_when_full
 
 COUNT = """\
 mkdir -p model output
@@ -38,6 +38,7 @@ def counting(engine: Engine, tmp_path: Path) -> Path:
     )
 
 
+@on_yarn_when_full
 def test_an_application_is_resumed_after_a_kill_and_after_a_failure(engine: Engine, tmp_path: Path) -> None:
     file = counting(engine, tmp_path)
     first = launch(file)

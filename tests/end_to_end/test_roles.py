@@ -12,9 +12,10 @@ import pytest
 
 from tests.applications import Done, launch, processes, run, status, wait_for
 from tests.end_to_end.test_applications import END_S, id_of, printed, waited
-from tests.engines import FULL, Engine, on_yarn_when_full
+from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import Dockerd
 from tests.services.containers.host_images import PYTHON_IMAGE, import_python_image
+from tests.tiers import FULL
 
 
 def file_of(
@@ -75,6 +76,7 @@ def test_each_role_is_given_its_program_its_place_and_its_variables(engine: Engi
     ]
 
 
+@on_yarn_when_full
 def test_commands_run_without_a_workspace_in_an_empty_directory(engine: Engine, tmp_path: Path) -> None:
     done = waited(file_of(tmp_path, "list]\ncommand=ls -A\n", "say]\ncommand=echo '$HOME;' ok\n"))
     assert done.code == 0, done.err + done.out
@@ -119,6 +121,7 @@ server = socket.create_server((me["address"], me["ports"][0]))
 time.sleep(600)'"""
 
 
+@on_yarn_when_full
 def test_a_role_waits_until_others_have_reported_that_they_are_ready_or_accept_connections(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -156,6 +159,8 @@ if os.environ["DLAPP_GENERATION"] == "0":
 """
 
 
+@pytest.mark.slow
+@on_yarn_when_full
 def test_a_gang_that_hangs_is_restarted_and_its_stacks_are_in_the_log(engine: Engine, tmp_path: Path) -> None:
     file = file_of(
         tmp_path,
@@ -293,13 +298,14 @@ def test_where_all_ranks_exit_at_once_each_generation_counts_one_failure(engine:
     assert not list(tmp_path.glob("ran-*-2"))
 
 
+@pytest.mark.slow
 @on_yarn_when_full
 def test_a_rank_that_never_becomes_ready_is_named_and_max_runtime_ends_the_wait(engine: Engine, tmp_path: Path) -> None:
     file = file_of(
         tmp_path,
         "ps]\nservice=true\ncommand=sleep 600\n",
         f"worker]\ndepends_on=ps:ready\ncommand=touch {tmp_path}/it-ran\n",
-        application={"max_runtime": "10s" if engine.name == "local" else "60s"},
+        application={"max_runtime": "10s" if engine.name == "local" else "30s"},
     )
     application = launch(file)
     wait_for("the wait", lambda: "worker waits for ps (ready)" in status(application)["phase"], END_S)

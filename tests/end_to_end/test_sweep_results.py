@@ -28,6 +28,7 @@ esac >>"$DLAPP_REPORT"
 """
 
 
+@pytest.mark.slow
 def test_trials_without_a_valid_metric_are_named_and_the_best_is_found(tmp_path: Path) -> None:
     cases = "nan, infinite, text, other, silent, late, good"
     sweep = {"grid.CASE": cases, "metric": "accuracy", "goal": "max", "trials_per_container": 4}

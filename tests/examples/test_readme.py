@@ -7,6 +7,8 @@ import shutil
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.applications import run
 from tests.examples.pages import commands, pattern, shell, write_files
 
@@ -43,6 +45,7 @@ def test_the_application_of_the_readme_runs_as_it_stands_there(tmp_path: Path) -
     assert sorted(path.name for path in (tmp_path / "counts").iterdir()) == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_the_first_hour_goes_as_its_page_says(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "first-hour.md").read_text(encoding="utf-8")
     directory = tmp_path / "words"

@@ -17,6 +17,7 @@ WITH_FILES = [title for title, text in RECIPES.items() if ".properties`:\n" in t
 WITH_COMMANDS = [title for title, text in RECIPES.items() if "\n    $ " in text]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("title", WITH_COMMANDS)
 def test_a_recipe_prints_what_the_page_says(title: str, tmp_path: Path) -> None:
     assert title in WITH_FILES

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from dlapp.errors import DlappError
 from tests.fuzz.mutation import hostile_values, mutated, mutated_json
+from tests.tiers import FULL
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 CASES = int(os.environ.get("DLAPP_FUZZ_CASES", "2000" if FULL else "60"))
 MOST_MEMORY = 64 << 20
 """What a case may take above its input [bytes]."""

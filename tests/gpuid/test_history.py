@@ -10,8 +10,8 @@ import pytest
 from tests.gpuid import history
 from tests.gpuid.planted import PLANTS
 from tests.services.zookeeper import ZooKeeper
+from tests.tiers import FULL
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 SEED = int(os.environ.get("DLAPP_SEED", "1"))
 SEEDS = range(SEED, SEED + (12 if FULL else 4))
 OPERATIONS = 500

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dlapp.gpuid.devices import Device, closeness
 from dlapp.gpuid.selection import MOST_SETS, Measure, choose, matrix, measure
 from tests.gpuid.layouts import NAMES, machine
+from tests.tiers import some
 
 EVERY_SET = [tuple(one for one in range(8) if bits >> one & 1) for bits in range(1 << 8)]
 
@@ -60,7 +61,7 @@ def odd_machines(draw: st.DrawFn) -> tuple[Device, ...]:
     return tuple(devices[:9])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(odd_machines(), st.data())
 def test_on_any_machine_the_best_set_is_chosen(devices: tuple[Device, ...], data: st.DataObject) -> None:
     free = sorted(data.draw(st.sets(st.sampled_from(range(len(devices))), min_size=1)))

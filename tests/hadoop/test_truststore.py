@@ -81,6 +81,7 @@ def configuration(place: Path, policy: str, truststore: Path) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_the_cas_of_a_cluster_are_those_of_the_user_else_those_of_hadoops_clients(
     stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests.applications import open_files, properties, run
-from tests.engines import FULL
 from tests.services import keeper
 from tests.services.hadoop import NODE_GCORES, USUAL_PORTS, Hadoop, read_configuration
 from tests.services.install import nvidia_devices
 from tests.services.polling import wait_until
+from tests.tiers import FULL
 
 ROOT = Path(__file__).resolve().parents[2]
 Kept = tuple[Path, "subprocess.Popen[bytes]"]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dlapp.errors import FileRefused, SpecError
 from dlapp.launcher.keys import SECTIONS
 from dlapp.launcher.properties import MOST_BYTES, Properties, Setting, parse_properties
+from tests.tiers import some
 
 ORIGINAL = """\
 [application]
@@ -524,7 +525,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=some(300))
 @given(st.one_of(st.binary(), st.text().map(str.encode), st.lists(pieces).map(lambda found: "".join(found).encode())))
 @example(b"\xef\xbb\xbf")
 @example(b"\xef\xbb\xbf\xef\xbb\xbf[application]")

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dlapp.launcher.shell_words import split_words
+from tests.tiers import some
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_whatever_shlex_quotes_arrives_as_it_was(words: list[str]) -> None:
 pieces = st.sampled_from(["a", "b", " ", "'", '"', "\\", "\n", "\t", "$'", "\\n", "\\'", '\\"', "\\x4", "\\101", "é"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=some(60))
 @given(st.lists(pieces, max_size=15).map("".join))
 @example(r"$'\x41\n\t\\\'' 'a'\''b' \"")
 @example("a\\\nb \\\n")

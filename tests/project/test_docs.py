@@ -15,10 +15,10 @@ from dlapp.launcher.application import read_application
 from dlapp.launcher.keys import SECTIONS, names_of
 from dlapp.launcher.properties import Faults, Properties, read_properties
 from dlapp.spec import AppSpec
+from tests.project.source import ROOT, tree_of
 
 pytestmark = pytest.mark.xdist_group("project")  # one worker reads the whole code, and not each of them
 
-ROOT = Path(__file__).parents[2]
 ANNOTATED = ROOT / "docs" / "annotated.properties"
 ROLES = ROOT / "docs" / "roles.properties"
 CHECKPOINT = ROOT / "docs" / "checkpoint.properties"
@@ -121,7 +121,7 @@ def messages() -> tuple[str, ...]:
     """Each text in the code that is not a docstring, with ``…`` for its values."""
     found = []
     for path in sorted((ROOT / "dlapp").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
         parts |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):

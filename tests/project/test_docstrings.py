@@ -6,9 +6,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
+
+from tests.project.source import ROOT, tree_of
+
+pytestmark = pytest.mark.xdist_group("project")  # one worker reads the whole code, and not each of them
+
 MANY = 4
 NO_BEGINNING = re.compile(
     r"(?:What|Whether|Who|Whose|Whoever|Which|How|Where|When|Why|It|Its|As|Of|So|That|Those|There|This|Not|None|Nothing|"
@@ -17,14 +21,6 @@ NO_BEGINNING = re.compile(
 """Words that begin a question or a subordinate clause, or refer to what the reader does not see."""
 _SECTION = re.compile(r"\n(?:Returns|Raises|Yields|Source):")
 _ENTRY = re.compile(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*):", re.MULTILINE)
-
-
-def tree_of(path: Path) -> ast.Module:
-    """Parse a file; again where another thread built a tree at the same time (CPython 3.11, gh-106905)."""
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    except SystemError:
-        return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.FunctionDef, bool]]:

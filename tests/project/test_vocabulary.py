@@ -6,12 +6,12 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.project.source import ROOT, tree_of
+
 MODULES = sorted((ROOT / "dlapp").rglob("*.py"))
 RETIRED_MODULES = frozenset(
     re.findall(
@@ -37,11 +37,6 @@ CARD = re.compile(r"(?<![a-z])[cC]ards?(?![a-z])")
 
 
 pytestmark = pytest.mark.xdist_group("project")  # one worker reads the whole code, and not each of them
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def module_of(path: Path) -> str:

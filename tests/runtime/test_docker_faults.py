@@ -24,10 +24,9 @@ from tests.runtime.driver import Driven, somebody_holds, wait_until
 from tests.services.containers.dockerd import IMAGE, Dockerd, busybox_root, own_daemon
 from tests.services.containers.registry import Registry
 from tests.services.containers.unix_proxy import UnixProxy
+from tests.tiers import FULL
 
 pytestmark = pytest.mark.docker
-
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 
 
 class Here:

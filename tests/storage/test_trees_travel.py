@@ -21,6 +21,7 @@ from dlapp.storage.api import MatchedEntry
 from dlapp.storage.local import LocalFiles
 from dlapp.task.data.unpack import unpack
 from tests.storage.fetching import fetch_entries
+from tests.tiers import some
 
 NAMES = st.one_of(
     st.sampled_from(
@@ -88,7 +89,7 @@ def places(tree: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield there, other
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(tree=TREES)
 def test_a_packed_tree_is_unpacked_as_it_was(tree: dict[str, Any]) -> None:
     with places(tree) as (there, other):
@@ -99,7 +100,7 @@ def test_a_packed_tree_is_unpacked_as_it_was(tree: dict[str, Any]) -> None:
         assert {one.stat().st_mtime for one in files} <= {MTIME}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=some(30), deadline=None)
 @given(tree=TREES)
 def test_a_copy_of_a_tree_has_the_same_archive(tree: dict[str, Any]) -> None:
     with places(tree) as (there, other):
@@ -113,7 +114,7 @@ def test_a_copy_of_a_tree_has_the_same_archive(tree: dict[str, Any]) -> None:
             assert Path(second.archive).read_bytes() == Path(first.archive).read_bytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(tree=TREES)
 def test_a_stored_tree_is_fetched_as_it_was(tree: dict[str, Any]) -> None:
     for move in (False, True):

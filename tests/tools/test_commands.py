@@ -85,6 +85,7 @@ def test_a_memory_that_is_hardly_meant_is_warned_of_on_stderr(tmp_path: Path) ->
     assert done.err == f"warning: {file}:{line}: resources.memory: 4 is 4 MiB; did you mean 4g?\n"
 
 
+@on_yarn_when_full
 def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(engine: Engine, tmp_path: Path) -> None:
     done = run("dlapp-launcher", "--wait", "--json", properties(tmp_path, "exit 3"))
     assert done.code == 1
@@ -100,6 +101,7 @@ def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(engine: Eng
     assert (last["application_id"], last["exit_code"]) == (told["application_id"], 1)
 
 
+@on_yarn_when_full
 def test_a_failure_shows_what_its_container_said_last_and_no_program_can_fake_a_line_of_ours(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -145,6 +147,7 @@ def test_a_fifo_in_the_place_of_stderr_holds_up_no_status(tmp_path: Path) -> Non
     assert "\nstderr of container 0 cannot be read: " in shown.out
 
 
+@on_yarn_when_full
 def test_logs_of_one_container_are_its_very_bytes(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, r"printf 'a\000\377\r\n\nb'; printf 'e1\ne2\ne3' >&2", resources={"containers": 2})
     assert run("dlapp-launcher", "--wait", file).code == 0
@@ -331,6 +334,7 @@ def test_a_list_of_somebody_whom_this_machine_does_not_know_says_so() -> None:
         assert (done.code, done.err) == (0, f"there are no applications of {known}\n")
 
 
+@on_yarn_when_full
 def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f'until [ -e "{go}" ]; do sleep 0.02; done')

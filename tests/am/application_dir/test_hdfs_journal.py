@@ -13,6 +13,7 @@ from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, needed_file
 from dlapp.am.application_dir.interface import Superseded
 from dlapp.errors import Unreachable
 from tests.am.application_dir.test_application_dir_hdfs import FilesInMemory
+from tests.tiers import some
 
 HOME = "hdfs://nn/user/tony/.dlapp/staging/application_1_0001"
 
@@ -105,7 +106,7 @@ def test_a_journal_is_whole_at_whatever_change_its_attempt_is_killed(how: str) -
         assert list(read_lines(files, HOME)) == found + more, nth
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(st.data())
 def test_a_file_system_that_fails_at_any_change_costs_no_line_and_no_order(data: st.DataObject) -> None:
     files = Changes()

@@ -26,6 +26,7 @@ from dlapp.spec import RoleSpec
 from tests.am.application_dir.test_hdfs_journal import HOME, Changes, Home, Killed
 from tests.am.driving import Driver, result
 from tests.am.plan import APPLICATION
+from tests.tiers import some
 
 AGAIN = 60
 
@@ -115,7 +116,7 @@ def test_a_next_attempt_knows_the_same_after_each_piece_that_was_written_anew(se
     check_same(lines, [text for part in kept for text in part])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=some(50), deadline=None)
 @given(st.data())
 def test_a_journal_that_was_written_anew_goes_on_and_is_written_anew_again(data: st.DataObject) -> None:
     lines = life(data.draw(st.integers(0, 3)))

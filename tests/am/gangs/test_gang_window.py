@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -14,8 +13,7 @@ from dlapp.am.model.state import Timing
 from dlapp.messages import Fault, Phase, Stop
 from dlapp.spec import Gang, Resources, RoleSpec
 from tests.am.driving import Driver, result
-
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
+from tests.tiers import FULL
 
 
 def half_held(**fields: Any) -> Driver:

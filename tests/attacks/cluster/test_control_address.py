@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import select
 import socket
@@ -20,10 +19,10 @@ from dlapp.messages import Phase, Report, derive_token
 from dlapp.net.control_client import ControlConnection
 from dlapp.serialization import to_json
 from tests.services.processes.control_process import SECRET
+from tests.tiers import FULL
 
 APPLICATION = ApplicationId(1_700_000_000_000, 1)
 TASK = ContainerId(APPLICATION, 1, 2)
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 ROOT = Path(__file__).parents[3]
 GROWTH_KIB = 8 << 10
 
@@ -111,7 +110,7 @@ def head(path: str, *lines: str, method: str = "POST") -> bytes:
 CHUNKS = b"".join(b"10000\r\n" + b"x" * 0x10000 + b"\r\n" for _ in range(60))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("connections", "sent"),
     [

@@ -62,6 +62,7 @@ def head(tmp_path: Path) -> Iterator[Head]:
     one.files.close()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("text", ["x" * 30_000, "\x01" * 15_000, "é" * 15_000, "x"], ids=["x", "control", "é", "short"])
 @pytest.mark.parametrize("where", ["directory", "command"])
 def test_no_number_of_requests_makes_a_report_that_is_too_long(head: Head, where: str, text: str) -> None:

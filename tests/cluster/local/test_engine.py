@@ -32,11 +32,11 @@ from dlapp.system import log
 from dlapp.system.owners import user_name, user_text
 from dlapp.system.processes.proc import open_process
 from tests.applications import open_files
-from tests.engines import FULL
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.polling import wait_until
 from tests.services.processes import small_app
 from tests.services.processes.small_app import engine_at, spec_of, submit
+from tests.tiers import FULL
 
 NOBODY = ApplicationId(1, 99999)
 

@@ -29,8 +29,8 @@ from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.system.processes.proc import start_time
 from tests.applications import processes, wait_for
 from tests.services.processes import am_at_points
+from tests.tiers import FULL
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 CONTAINERS = 2
 NOWHERE = "nowhere"
 """A point that no run passes: its points are noted."""

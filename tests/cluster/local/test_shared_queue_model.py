@@ -32,8 +32,8 @@ from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.decisions import decide as pass_over
 from dlapp.scheduler.values import Policy, QueueState, RunningJob, WaitingJob
 from tests.attacks.local_state import engine_in, make_application
+from tests.tiers import FULL
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 CAPACITY = 2
 UNSUBMITTED, ENDED = "unsubmitted", "ended"
 LIAR = 99
@@ -414,7 +414,7 @@ def test_two_users_never_run_more_than_there_is_and_the_first_gets_its_turn(liar
     assert any(world.runners[0].apps[1].phase == ENDED for world in graph)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("deaths", [0, 1] if FULL else [0])
 @pytest.mark.parametrize("ticks", TICKS_OF_THREE, ids=str)
 @pytest.mark.parametrize("asks", ASKS_OF_THREE, ids=str)

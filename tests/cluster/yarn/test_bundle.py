@@ -15,6 +15,8 @@ from dlapp.cluster.yarn import bundle
 from dlapp.errors import DlappError
 from dlapp.hadoop.hdfs.checksums import installed_library
 
+pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the zip, and not each of them
+
 PARTS = (
     "dlapp.am.yarn_main",
     "dlapp.task.main",

@@ -24,9 +24,9 @@ from dlapp.errors import AskTooLarge
 from dlapp.report import Cause
 from tests.applications import properties, run
 from tests.cluster.yarn.on_yarn import until
-from tests.engines import FULL
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop, NoHadoop
+from tests.tiers import FULL
 
 GPU, GPUS = "yarn.io/gpu", 4
 SETTINGS = {

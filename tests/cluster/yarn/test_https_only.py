@@ -17,8 +17,8 @@ from dlapp.errors import DlappError
 from dlapp.report import Cause
 from tests.applications import properties
 from tests.cluster.yarn.on_yarn import until
-from tests.engines import FULL
 from tests.services.hadoop import NODES, Hadoop, NoHadoop, free_ports
+from tests.tiers import FULL
 
 SECRET = "changeit"
 TLS_ONLY = "HTTPS_ONLY"

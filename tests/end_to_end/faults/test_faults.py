@@ -39,7 +39,8 @@ from tests.applications import (
     status,
     wait_for,
 )
-from tests.engines import FULL, Engine, on_yarn_when_full
+from tests.engines import Engine, on_yarn_when_full
+from tests.tiers import FULL
 
 OUTPUT = {"output_path": "output", "hdfs": "result", "overwrite": "true"}
 SLEEPER = "echo up; mkdir -p output; echo new > output/a; echo new > output/b; setsid sleep 300 & exec sleep 300"

@@ -41,10 +41,9 @@ from tests.services.containers.unix_proxy import UnixProxy
 from tests.services.file_gate import FileGate
 from tests.services.hadoop import Hadoop
 from tests.services.zookeeper import ZooKeeper, ledger_settings
+from tests.tiers import FULL
 
 pytestmark = pytest.mark.docker
-
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 
 
 class Box:

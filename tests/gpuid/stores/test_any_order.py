@@ -20,10 +20,10 @@ from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from tests.services.processes.ledger_process import fake_devices
 from tests.services.zookeeper import ZooKeeper, ledger_settings
+from tests.tiers import FULL
 
 CARDS = 5
 _NUMBERS = itertools.count()
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 
 
 class Store(RuleBasedStateMachine):

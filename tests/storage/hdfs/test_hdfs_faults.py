@@ -35,8 +35,8 @@ from dlapp.system.files import UntrustedFile
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, Hadoop
 from tests.services.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries
+from tests.tiers import FULL
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 TIMES = 10 if FULL else 1
 ROUNDS = 50
 SEED = int(os.environ.get("DLAPP_SEED", "1"))

@@ -88,6 +88,7 @@ def test_a_payload_that_spoils_its_files_only_loses_its_reports(place: Path, att
         assert len([line for line in am.log().splitlines() if "$DLAPP_REPORT" in line]) <= 3
 
 
+@pytest.mark.slow
 def test_a_payload_that_writes_100_000_lines_a_second_costs_its_task_little(place: Path) -> None:
     text = "exec python3 -c '\n" + (
         "import os, time\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import io
-import os
 import sys
 import tarfile
 import time
@@ -21,8 +20,7 @@ from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from tests.services.hadoop import Hadoop
-
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
+from tests.tiers import FULL
 
 
 @pytest.mark.parametrize(

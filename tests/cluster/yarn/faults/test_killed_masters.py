@@ -35,8 +35,8 @@ from tests.services.hadoop import NODES, Hadoop
 from tests.services.processes import am_at_points
 from tests.services.processes.am_at_points import STOP
 from tests.services.zookeeper import ZooKeeper, ledger_settings
+from tests.tiers import FULL
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 CONTAINERS = 2
 ROUNDS = 14
 """Of a full run: so that each has few enough applications for its time limit."""

@@ -28,8 +28,8 @@ from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.system import clock
 from tests.applications import Done, properties, run
 from tests.cluster.yarn.on_yarn import until
-from tests.engines import FULL
 from tests.services.hadoop import RECOVERY, Hadoop, NoHadoop
+from tests.tiers import FULL
 
 NODE, LIFETIME_S = "nm1", 40
 _ROOT = "yarn.scheduler.capacity.root"
