@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing's own takes longer to load than all of this
 if TYPE_CHECKING:
+    from dlapp.access import AccessList
     from dlapp.client import Client
     from dlapp.client.application import Application, as_completed
     from dlapp.client.logs import LogPiece
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "AccessList",
     "After",
     "AppSpec",
     "Application",
@@ -88,6 +90,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "AccessList": "access",
     "After": "start_conditions",
     "Application": "client.application",
     "ApplicationId": "ids",

@@ -28,14 +28,19 @@ class AmClients:
     def __init__(self) -> None:
         self._asked: tuple[tuple[ApplicationId, str, str | None], ControlConnection, bool] | None = None
 
-    def view(self, report: AppReport, *, timeout_s: float = ASK_S) -> Any:
+    def view(self, report: AppReport, *, timeout_s: float = ASK_S, token: str | None = None) -> Any:
         """Return what an ApplicationMaster shows of its application, in JSON form.
+
+        Args:
+            report: the application, as the ResourceManager reports it.
+            timeout_s: of the whole request [s].
+            token: see `ask`; without one it shows less to others than the submitter.
 
         Raises:
             Unreachable: it does not answer, or is not up yet.
             DlappError: it refuses.
         """
-        return self._call(report, "GET", "view", None, timeout_s=timeout_s, token_needed=False)
+        return self._call(report, "GET", "view", None, timeout_s=timeout_s, token_needed=False, token=token)
 
     def ask(self, report: AppReport, what: str, body: Any, *, timeout_s: float, token: str | None = None) -> Any:
         """Ask an ApplicationMaster to do something.

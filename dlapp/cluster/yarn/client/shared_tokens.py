@@ -13,11 +13,12 @@ it finds for it. A token opens its own application alone, and goes with the dire
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlapp.access import AccessList
 from dlapp.cluster.yarn.staging import CACHE_MODE, OWN_FILE_MODE, OWN_MODE, StagingFiles, StagingPaths
-from dlapp.errors import Denied, DlappError, NotFound, SpecError, Unreachable
+from dlapp.errors import Denied, DlappError, SpecError, Unreachable
 from dlapp.messages import MAX_TOKEN_BYTES, is_token, shared_tokens, token_file
 
 if TYPE_CHECKING:
@@ -58,8 +59,13 @@ def check_sharing(files: StagingFiles, spec: AppSpec) -> list[str]:
     ]
 
 
-def share_tokens(files: StagingFiles, application_id: ApplicationId, spec: AppSpec, control_secret: str) -> None:
-    """Write the tokens of an application for others than its owner, if it has any.
+@contextlib.contextmanager
+def sharing_tokens(
+    files: StagingFiles, application_id: ApplicationId, spec: AppSpec, control_secret: str
+) -> Iterator[None]:
+    """Write the tokens of an application for others than its owner, if it has any, while it is handed in.
+
+    They are removed again where the block ends with an error, but not with `Unreachable`: then YARN may have it.
 
     Args:
         files: the default file system, as the owner.
@@ -68,17 +74,24 @@ def share_tokens(files: StagingFiles, application_id: ApplicationId, spec: AppSp
         control_secret: of the application.
 
     Raises:
-        DlappError: they cannot be written.
+        DlappError: they cannot be written, or as the block.
     """
-    tokens = shared_tokens(spec, control_secret)
-    if not tokens:
-        return
-    staging = StagingPaths(files.home).staging(application_id)
-    files.make(staging, OWN_MODE)
-    for one in tokens:
-        files.write(f"{staging}/{one.name}", one.text.encode(), OWN_FILE_MODE)
-        files.set_acl(f"{staging}/{one.name}", acl_entries("rw-", "r--", one.access))
-    files.set_acl(staging, acl_entries("rwx", "--x", spec.view_acl.with_all_of(spec.modify_acl)))
+    tokens, staging = shared_tokens(spec, control_secret), StagingPaths(files.home).staging(application_id)
+    try:
+        if tokens:
+            files.make(staging, OWN_MODE)
+            for one in tokens:
+                files.write(f"{staging}/{one.name}", one.text.encode(), OWN_FILE_MODE)
+                files.set_acl(f"{staging}/{one.name}", acl_entries("rw-", "r--", one.access))
+            files.set_acl(staging, acl_entries("rwx", "--x", spec.view_acl.with_all_of(spec.modify_acl)))
+        yield
+    except Unreachable:
+        raise
+    except DlappError:
+        if tokens:
+            with contextlib.suppress(DlappError):
+                files.remove(staging)
+        raise
 
 
 def acl_entries(owner: str, named: str, access: AccessList) -> list[str]:
@@ -113,7 +126,10 @@ def find_token(session: ClusterSession, report: AppReport, purpose: str) -> str 
     hdfs = session.hdfs(session.user)
     home = hdfs.resolve(f"{hdfs.homes}/{report.user}")
     place = f"{StagingPaths(home).staging(report.application_id)}/{token_file(purpose)}"
-    text = ""
-    with contextlib.suppress(NotFound, Denied):
+    try:
         text = session.files(session.user).read(place, max_bytes=MAX_TOKEN_BYTES).decode("ascii", "replace")
+    except Unreachable:
+        raise
+    except DlappError:  # not there, not for the caller, or too large
+        return None
     return text if is_token(text) else None

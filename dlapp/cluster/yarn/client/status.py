@@ -25,6 +25,7 @@ from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, EndedApplication, en
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo
 from dlapp.cluster.yarn.client.session import ClusterSession
+from dlapp.cluster.yarn.client.shared_tokens import find_token
 from dlapp.cluster.yarn.client.views import AmState
 from dlapp.cluster.yarn.client.waits import ClusterFacts
 from dlapp.cluster.yarn.staging import (
@@ -42,6 +43,7 @@ from dlapp.cluster.yarn.staging import (
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.ids import ApplicationId
+from dlapp.messages import VIEWERS
 from dlapp.report import ApplicationView, ContainerView, OutputView, State
 from dlapp.serialization import from_json, parse_json
 from dlapp.spec import Submission
@@ -72,6 +74,7 @@ class ApplicationReader:
         self._has_notices = False  # the settler has found notifications to deliver
         self._nodes: dict[str, str] = {}
         self._ask_at: dict[ApplicationId, float] = {}
+        self._viewer_tokens: dict[ApplicationId, str | None] = {}
 
     def ids(self, *, everybody: bool = False) -> list[str]:
         """All ids as text, oldest first: the caller's own, or everybody's."""
@@ -393,14 +396,28 @@ class ApplicationReader:
             tools_tokens.forget(report.application_id, login_user=self._session.user)
         elif live and report.tracking_url:
             with contextlib.suppress(DlappError):
-                view = from_json(ApplicationView, self._masters.view(report))
-                return AmState(view if own else replace(view, submitter=report.user))
+                if own:
+                    return AmState(from_json(ApplicationView, self._masters.view(report)))
+                return AmState(replace(self._view_of_another(report), submitter=report.user))
         if not own:
             return AmState()
         try:
             return self._left(report, live=live)
         except Unreachable as error:
             return AmState(unread=str(error))
+
+    def _view_of_another(self, report: AppReport) -> ApplicationView:
+        """Return what the ApplicationMaster of another user shows the caller: all, if its owner lets the caller in.
+        Raises DlappError."""
+        token = self._viewer_tokens.get(report.application_id)
+        view = from_json(ApplicationView, self._masters.view(report, token=token))
+        if not view.view_acl or report.application_id in self._viewer_tokens:
+            return view
+        with contextlib.suppress(DlappError):
+            token = self._viewer_tokens[report.application_id] = find_token(self._session, report, VIEWERS)
+            if token is not None:
+                return from_json(ApplicationView, self._masters.view(report, token=token))
+        return view
 
     def _left(self, report: AppReport, *, live: bool) -> AmState:
         """Return what an application of the caller's left on the file system, or wrote there last. Raises Unreachable.

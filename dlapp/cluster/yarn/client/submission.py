@@ -25,7 +25,7 @@ from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.local_files.last_application import local_cache, remember
 from dlapp.cluster.yarn.client.rest import KILL_END_S, KIND, AppSubmission, YarnRest
 from dlapp.cluster.yarn.client.session import ClusterSession
-from dlapp.cluster.yarn.client.shared_tokens import share_tokens
+from dlapp.cluster.yarn.client.shared_tokens import sharing_tokens
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
@@ -183,22 +183,20 @@ class ApplicationSubmitter:
         with contextlib.suppress(OSError):
             kept = tools_tokens.KeptToken(user, derive_token(secrets.control_secret, TOOLS))
             tools_tokens.keep(new.application_id, kept)
-        share_tokens(files, new.application_id, spec, secrets.control_secret)
-        try:
-            refused = self._handed_in(rest, application)
-        except NotAllowed:
-            raise
-        except RemoteError as error:
-            raise preflight.refusal(error.message, new.application_id, queue, user) from error
-        except Unreachable as error:
-            remember(str(new.application_id), submission.submitted_ms)
-            after = f"dlapp-status {new.application_id} shows if it runs, dlapp-kill {new.application_id} ends it"
-            raise Unreachable(f"{error}; the application may have been accepted nevertheless: {after}") from error
-        if refused is not None:
-            tools_tokens.forget(new.application_id, login_user=user)
-            if spec.view_acl or spec.modify_acl:
-                files.remove(places.staging(new.application_id))
-            raise preflight.refusal(refused, new.application_id, queue, user)
+        with sharing_tokens(files, new.application_id, spec, secrets.control_secret):
+            try:
+                refused = self._handed_in(rest, application)
+            except NotAllowed:
+                raise
+            except RemoteError as error:
+                raise preflight.refusal(error.message, new.application_id, queue, user) from error
+            except Unreachable as error:
+                remember(str(new.application_id), submission.submitted_ms)
+                after = f"dlapp-status {new.application_id} shows if it runs, dlapp-kill {new.application_id} ends it"
+                raise Unreachable(f"{error}; the application may have been accepted nevertheless: {after}") from error
+            if refused is not None:
+                tools_tokens.forget(new.application_id, login_user=user)
+                raise preflight.refusal(refused, new.application_id, queue, user)
         remember(str(new.application_id), submission.submitted_ms)
         return new.application_id
 

@@ -58,7 +58,7 @@ class Staged(FilesInMemory):
 class Silent:
     """ApplicationMasters that do not answer."""
 
-    def view(self, _report: AppReport) -> object:
+    def view(self, _report: AppReport, **_: object) -> object:
         raise Unreachable("ApplicationMaster at http://node7:40000: no answer")
 
     def leave(self) -> None:
