@@ -82,7 +82,8 @@ def test_every_container_is_given_its_place_its_arguments_and_environment(engine
     script = (
         'echo "$CONTAINER_INDEX of $NUM_CONTAINERS, $DLAPP_ROLE $DLAPP_ROLE_INDEX of $DLAPP_ROLE_SIZE: $COLOUR"\n'
         'printf "<%s>" "$@"; echo; cat; cat input/words; test "$PWD" = "$DLAPP_WORKSPACE"; echo "here: $?"\n'
-        'test -w "$HOME" && test -w "$TMPDIR" && test -w "$DLAPP_CACHE_MODELS"; echo "writable: $?"; echo trouble >&2'
+        'test -w "$HOME" && test -w "$TMPDIR" && test -w "$DLAPP_CACHE_MODELS"; echo "writable: $?"; echo trouble >&2\n'
+        'test ${#TMPDIR} -lt 40 || echo "$TMPDIR has no room for Unix sockets"'
     )
     file = properties(
         tmp_path,
