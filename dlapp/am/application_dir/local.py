@@ -36,6 +36,7 @@ from dlapp.storage.tree import explaining, remove_tree
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock, files, log
 from dlapp.system.files import UntrustedFile
+from dlapp.system.short_tmpdir import remove_dead_names
 from dlapp.usage import UsageHistory
 
 if TYPE_CHECKING:
@@ -244,8 +245,6 @@ class LocalApplicationDir:
             for name in ("workspace", "trials", "board", "home", "tmp", "run", "python"):
                 with contextlib.suppress(DlappError, OSError):
                     remove_tree(self._path(f"containers/{container_id}/{name}"))
-        from dlapp.system.short_tmpdir import remove_dead_names
-
         with contextlib.suppress(OSError):  # who cannot use /tmp has nothing there
             remove_dead_names()
 
