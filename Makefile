@@ -13,7 +13,8 @@
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
 #   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
-#   make test-frameworks   distributed training with PyPI's TensorFlow, PyTorch and MXNet (gigabytes; minutes)
+#   make test-frameworks   distributed training with PyPI's TensorFlow, PyTorch and MXNet, and feeds with pyarrow
+#                          (gigabytes; minutes)
 #   make test-beside       what runs beside a training, with PyPI's TensorBoard and JupyterLab (minutes)
 #   make test-versions [VERSIONS="3.3.6"]   the tests on YARN and HDFS with Hadoop 2.10.2, 3.3.6 and 3.5.0 (long)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
@@ -136,7 +137,7 @@ test-frameworks:
 	@test -d $(VENV)-frameworks/mxnet || $(VENV)-frameworks/bin/python -m pip install --quiet \
 		--disable-pip-version-check --target $(VENV)-frameworks/mxnet $(MXNET) || echo "no MXNet for this Python"
 	@PATH="$(abspath $(VENV)-frameworks/bin):$$PATH" $(VENV)-frameworks/bin/python -m pytest \
-		tests/end_to_end/in_frameworks.py $(ARGS)
+		tests/end_to_end/in_frameworks.py tests/end_to_end/test_feed.py tests/task/feed/test_parquet.py $(ARGS)
 
 test-beside:
 	@.ci/venv $(VENV)-beside test $(STORES) beside

@@ -228,7 +228,7 @@ class _Connection:
     """
 
     def __init__(self, path: str, part: Tuple[int, int], position: Dict[str, Any]) -> None:
-        self._path, self._part, self._files = path, part, position["files"]
+        self._path, self.part, self._files = path, part, position["files"]
         self._next = (int(position["epoch"]), int(position["file"]), 0)
         self._ready = []  # type: List[_Item]
         self._read = 0  # not yet acknowledged
@@ -307,7 +307,7 @@ class _Connection:
 
     def _connect_once(self) -> Dict[str, Any]:
         epoch, file, at = self._next
-        hello = {"part": self._part, "epoch": epoch, "file": file, "at": at, "files": self._files}
+        hello = {"part": self.part, "epoch": epoch, "file": file, "at": at, "files": self._files}
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             # The path may be longer than an address can be.
@@ -402,7 +402,8 @@ class _SourceFile(io.RawIOBase):
     def whole(self) -> Any:
         """Return the file as one that can be sought in; it must have come in one part, of which nothing was read."""
         if (self._item.start, self._item.end) != (0, self.size):
-            raise FeedError("{} does not fit into feed.buffer".format(self.name))
+            text = "{} has {} MiB, and each of {} processes that share the feed has its part of feed.buffer: raise it"
+            raise FeedError(text.format(self.name, -(-self.size >> 20), self._connection.part[1]))
         os.lseek(self._item.fd, 0, os.SEEK_SET)
         fd, self._item.fd, self._at = self._item.fd, -1, self.size
         return os.fdopen(fd, "rb")
@@ -678,15 +679,18 @@ def _decimal(text: bytes) -> int:
 
 
 def _row_groups(file: _SourceFile, order: Optional[random.Random]) -> Iterator[Any]:
-    from pyarrow import parquet  # type: ignore[import-not-found,unused-ignore]
+    from pyarrow import ArrowException, parquet
 
     with file.whole() as content:
-        table = parquet.ParquetFile(content)
-        numbers = list(range(table.num_row_groups))
-        if order is not None:
-            order.shuffle(numbers)
-        for number in numbers:
-            yield table.read_row_group(number)
+        try:
+            table = parquet.ParquetFile(content)
+            numbers = list(range(table.num_row_groups))
+            if order is not None:
+                order.shuffle(numbers)
+            for number in numbers:
+                yield table.read_row_group(number)
+        except (ArrowException, OSError) as error:
+            raise FeedError("{} is not a Parquet file, or damaged: {}".format(file.name, error)) from error
 
 
 _PARSERS = {

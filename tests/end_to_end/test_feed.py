@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
-from tests.applications import ended, launch, properties
+from tests.applications import BIN, ended, launch, properties
 from tests.engines import Engine
 
 PROGRAM = """
@@ -14,8 +15,8 @@ import os, sys, time
 import dlapp_context
 was = dlapp_context.resume_from()
 seen = open("model/seen").read().split() if was else []
-for line in dlapp_context.feed():
-    seen.append(line.decode())
+for record in dlapp_context.feed():
+    seen += [record.decode()] if isinstance(record, bytes) else record.column("line").to_pylist()
     if len(seen) % 5 == 0:
         os.makedirs("model", exist_ok=True)
         with open("model/new", "w") as file:
@@ -31,22 +32,36 @@ with open("output/seen", "w") as file:
 """
 
 
+def content_of(kind: str, lines: list[str]) -> bytes:
+    """Return a file of a format with these lines."""
+    if kind == "lines":
+        return "".join(f"{line}\n" for line in lines).encode()
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-frameworks has it")
+    from pyarrow import parquet
+
+    out = io.BytesIO()
+    parquet.write_table(pyarrow.table({"line": lines}), out, row_group_size=2)
+    return out.getvalue()
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lines", "parquet"])
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
 def test_each_record_is_read_once_in_each_epoch_also_by_containers_that_begin_again(
-    engine: Engine, tmp_path: Path
+    engine: Engine, tmp_path: Path, kind: str
 ) -> None:
     for number in range(10):
-        engine.put(f"lines/{number}", "".join(f"{number}-{line}\n" for line in range(6)))
+        engine.put(f"lines/{number}", content_of(kind, [f"{number}-{line}" for line in range(6)]))
     file = properties(
         tmp_path,
         "exec python3 read.py",
+        application={"env.PATH": f"{BIN}:/usr/bin:/bin"},
         resources={"containers": 2, "retries": 2},
         from_hdfs={
             "hdfs": f"{engine.root}/lines/*",
             "input_path": "lines",
             "mode": "feed",
-            "feed.format": "lines",
+            "feed.format": kind,
             "feed.epochs": 2,
             "feed.shuffle": 5,
         },
