@@ -145,6 +145,7 @@ class StorageConfig(NamedTuple):
     cache_age_s: float
     payload_cache_limit_bytes: int
     shared_paths: tuple[str, ...]
+    node_schemes: tuple[str, ...]
 
 
 class HistoryConfig(NamedTuple):
@@ -297,6 +298,14 @@ def _read_paths(text: str) -> tuple[str, ...]:
         if not path.startswith("/"):
             raise ValueError(f"{shown(path)} is not an absolute path")
     return tuple(map(os.path.normpath, paths))
+
+
+def _read_schemes(text: str) -> tuple[str, ...]:
+    schemes = tuple(part.strip().removesuffix("://") for part in text.split(",") if part.strip())
+    for scheme in schemes:
+        if not scheme.replace("+", "").isalnum():
+            raise ValueError(f"{shown(scheme)} is not a scheme")
+    return schemes
 
 
 def _read_temperature(text: str) -> int:
@@ -589,6 +598,14 @@ KEYS: tuple[Key, ...] = (
         "them can be `file://` on a cluster",
     ),
     Key(
+        "storage.node_schemes",
+        "node_schemes",
+        _read_schemes,
+        "",
+        "names",
+        "schemes of input, such as `s3, gs`, whose libraries are installed in the Python of all nodes of the cluster",
+    ),
+    Key(
         "history.age",
         "age_s",
         read_duration_s,
@@ -873,7 +890,7 @@ def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
     origins: dict[str, str] = {}
     for key in KEYS:
         text, origin = found.get(key.name) or _Found(key.default, "default")
-        value: Any = () if key.read is _read_paths else None
+        value: Any = () if key.read in (_read_paths, _read_schemes) else None
         if origin != "default" or text:
             if key.read is _read_directory:
                 text = _under_home(text, home)

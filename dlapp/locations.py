@@ -27,6 +27,12 @@ def shown(name: str) -> str:
     return name if name.isprintable() else repr(name)
 
 
+def remote_scheme(location: str) -> str:
+    """Return the scheme of a location that fsspec has to know; empty: it is another."""
+    scheme, colon, _ = location.partition("://")
+    return scheme if colon and not location.startswith((FILE, HDFS)) and scheme.replace("+", "").isalnum() else ""
+
+
 class FileInfo(NamedTuple):
     """A file: its size [bytes], when it was last changed [ms since 1970], its owner and permissions.
 

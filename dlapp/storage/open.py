@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dlapp.errors import NotFound, UsageError
-from dlapp.locations import FILE, HDFS, HdfsPlace, local_path, shown
+from dlapp.locations import HDFS, HdfsPlace, local_path, remote_scheme, shown
 from dlapp.storage.api import FileSystem, MatchedEntry, OutputFileSystem
 from dlapp.storage.fetch_plan import FetchPlan, plan_entries
 from dlapp.storage.tree import TreeNode
@@ -20,7 +20,7 @@ def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
     Raises:
         UsageError: no scheme, or one that we have no storage for.
     """
-    if scheme := _remote_scheme(location):
+    if scheme := remote_scheme(location):
         from dlapp.storage.remote import RemoteFiles
 
         return RemoteFiles(scheme)
@@ -36,7 +36,7 @@ def open_output(location: str, hdfs: HdfsPlace | None = None) -> OutputFileSyste
     Raises:
         UsageError: output cannot be there.
     """
-    if scheme := _remote_scheme(location):
+    if scheme := remote_scheme(location):
         raise UsageError(
             f"{shown(location)}: output goes to hdfs:// and file:// only, as {scheme.lower()}:// cannot replace a "
             "directory in one step"
@@ -51,12 +51,6 @@ def open_output(location: str, hdfs: HdfsPlace | None = None) -> OutputFileSyste
     from dlapp.storage.local import LocalFiles
 
     return LocalFiles()
-
-
-def _remote_scheme(location: str) -> str:
-    """Return the scheme of a location that fsspec has to know; empty: it is another."""
-    scheme, colon, _ = location.partition("://")
-    return scheme if colon and not location.startswith((FILE, HDFS)) and scheme.replace("+", "").isalnum() else ""
 
 
 def plan_fetch(

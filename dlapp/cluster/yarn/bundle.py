@@ -7,6 +7,9 @@ within the zip. A Python of another version copies it into its working directory
 stay behind, so the zip runs on any processor and libc; what has them has a pure form too. One goes with it, named by
 its processor: the library that verifies what HDFS's own clients wrote. A node on which it does not run does without.
 
+Another zip, for the applications whose input needs it, has fsspec too, with its libraries for ``http://``. It is apart
+because each process of dlapp on a node reads the list of what is in its zip.
+
 It is named by its digest, and here also by what goes into it, so the same installation finds it again. It is used only
 while it has that digest, and lies in a directory that nobody else may write. It is never unpacked: a node takes as
 long for one file as for the hundreds in it. Nor does it stand on PYTHONPATH, where a user's program would find our
@@ -18,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import MAGIC_NUMBER, find_spec, source_hash
 from typing import NamedTuple
@@ -37,6 +40,11 @@ _USED = (
     *("kazoo", "pynvml"),
 )
 """What the parts of dlapp on a node load where it is installed here; what is not, they do without."""
+_REMOTE = (
+    *("fsspec", "aiohttp", "aiohappyeyeballs", "aiosignal", "attr", "attrs", "frozenlist", "multidict", "propcache"),
+    *("typing_extensions", "yarl"),
+)
+"""What `dlapp.storage.remote` loads, as `_USED`."""
 _DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml")
 _BESIDE_LIBRARY = "dlapp/hadoop/hdfs"
 _READ = ("dlapp/context.py", "dlapp/feed.py", "dlapp/runtime/notebook_program.py")
@@ -73,6 +81,23 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+# fsspec loads what a scheme needs by its name: only a trial shows whether that is there.
+_OPEN_SCHEMES = """\
+import json, sys
+sys.path.insert(0, sys.argv[1])
+missing = {}
+for scheme in sys.argv[2:]:
+    try:
+        from fsspec import get_filesystem_class
+        get_filesystem_class(scheme)
+    except ImportError as error:
+        missing[scheme] = str(error)
+    except ValueError:
+        pass
+print(json.dumps(missing))
+"""
+
+
 class BundleFile(NamedTuple):
     """One file that goes into the zip: its name there, and where it lies."""
 
@@ -80,14 +105,17 @@ class BundleFile(NamedTuple):
     path: str
 
 
-def sources() -> list[BundleFile]:
+def sources(*, remote: bool = False) -> list[BundleFile]:
     """All that goes into the zip but its beginning, sorted by name.
+
+    Args:
+        remote: with fsspec.
 
     Raises:
         DlappError: a library is not installed, or not as files.
     """
     found: dict[str, BundleFile] = {}
-    for module in (*_NEEDED, *_USED):
+    for module in (*_NEEDED, *_USED, *(_REMOTE if remote else ())):
         spec = _spec_of(module)
         if spec is None or spec.origin is None:
             if module in _NEEDED:
@@ -123,8 +151,12 @@ def _files_of(module: str, spec: ModuleSpec) -> Iterator[BundleFile]:
                 yield BundleFile(f"{inside}/{name}", os.path.join(directory, name))
 
 
-def packed(directory: str) -> tuple[str, str]:
+def packed(directory: str, *, remote: bool = False) -> tuple[str, str]:
     """The zip of what is installed now, made in ``directory`` if it is not there yet.
+
+    Args:
+        directory: for zips.
+        remote: with fsspec.
 
     Returns:
         Its path, and its name for others: ``dlapp-<digest>.pyz``.
@@ -132,8 +164,8 @@ def packed(directory: str) -> tuple[str, str]:
     Raises:
         DlappError: a library is missing, the directory cannot be written, or others may write there.
     """
-    files = sources()
-    beginning = f"dlapp-{_fingerprint(files)}-"
+    files, kind = sources(remote=remote), "remote-" if remote else "dlapp-"
+    beginning = f"{kind}{_fingerprint(files)}-"
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         with closing_fd(open_own_directory(f"{directory}/.", path=directory)) as fd:
@@ -153,7 +185,7 @@ def packed(directory: str) -> tuple[str, str]:
                     os.unlink(temporary, dir_fd=fd)
             for old in list_names(fd, limit=_MOST_NAMES):
                 # Another process may be just making the same.
-                if old.startswith("dlapp-") and not old.startswith(beginning):
+                if old.startswith(kind) and not old.startswith(beginning):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(old, dir_fd=fd)
     except UntrustedFile as error:
@@ -161,6 +193,28 @@ def packed(directory: str) -> tuple[str, str]:
     except OSError as error:
         raise DlappError(f"{error.filename or directory}: {error.strerror}") from error
     return os.path.join(directory, name), f"dlapp-{digest}.pyz"
+
+
+def missing_libraries(path: str, schemes: Sequence[str]) -> dict[str, str]:
+    """Return the schemes whose input a node cannot read with a zip alone, each with what is missing.
+
+    Args:
+        path: of a zip with fsspec.
+        schemes: of locations. One that fsspec does not know is not missing.
+
+    Raises:
+        DlappError: it cannot be tried.
+    """
+    import json
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _OPEN_SCHEMES, path, *schemes], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise DlappError(f"fsspec does not run from {path}: {done.stderr.strip()[-1000:]}")
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
 
 
 def digest_of(data: bytes) -> str:

@@ -14,6 +14,7 @@ import pytest
 from dlapp.cluster.yarn import bundle
 from dlapp.errors import DlappError
 from dlapp.hadoop.hdfs.checksums import installed_library
+from tests.services.http_server import Answer, http_server
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the zip, and not each of them
 
@@ -70,6 +71,39 @@ def test_a_python_of_another_version_uses_the_sources(travel_cache: Path, tmp_pa
     done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == f"2 {sources}/dlapp/task/steps.py True\n"
     assert done.stderr == "Error: dlapp task: needs --home DIR, and perhaps --keep-fds N,N\n"
+
+
+_FETCH = """
+import os, sys
+stdlib = os.path.dirname(os.__file__)
+sys.path.insert(0, sys.argv[1])
+from dlapp.storage.open import plan_fetch
+plan_fetch([sys.argv[2]], sys.argv[3]).fetch()
+for name, module in list(sys.modules.items()):
+    place = getattr(module, "__file__", None) or ""
+    if place and not place.startswith((sys.argv[1], stdlib, "<")):
+        print(name, place)
+"""
+
+
+@pytest.mark.slow
+def test_a_zip_for_input_of_the_web_has_what_that_needs_and_says_what_others_lack(
+    travel_cache: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("aiohttp", reason="fsspec needs aiohttp for http://")
+    plain, _ = bundle.packed(str(travel_cache))
+    path, _ = bundle.packed(str(travel_cache), remote=True)
+    assert Path(plain).exists(), "the one has removed the other"
+    assert bundle.packed(str(travel_cache), remote=True)[0] == path
+    with http_server(lambda _: Answer(body=b"of the web")) as url:
+        words = [sys.executable, "-I", "-S", "-W", "ignore", "-c", _FETCH, path, f"{url}/a.txt", str(tmp_path / "in")]
+        done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "in/a.txt").read_bytes() == b"of the web"
+    missing = bundle.missing_libraries(path, ["http", "https", "ftp", "s3", "sftp", "nothing"])
+    assert sorted(missing) == ["s3", "sftp"]
+    assert "s3fs" in missing["s3"]
+    assert "paramiko" in missing["sftp"]
 
 
 @pytest.fixture

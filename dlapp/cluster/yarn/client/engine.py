@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import NOT_ENDED
 from dlapp.cluster.engine import ControlAccess, EngineInfo, PlanFacts, QueueFacts
+from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.client import preflight
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
@@ -109,7 +110,8 @@ class YarnEngine(Closeable):
         Raises:
             AskTooLarge: a container above the cluster's maximum, or GPUs where none are counted.
             ConfigError: GPUs, and no ledger of them.
-            SpecError: the queue, a label of nodes where there are none, or an application that it is to wait for.
+            SpecError: the queue, a label of nodes where there are none, an application that it is to wait for, or input
+                that the nodes could not read.
             NotFound, Denied, Unreachable: the user's home directory takes no files, or their queue no application.
         """
         rest = self._session.rest()
@@ -140,6 +142,7 @@ class YarnEngine(Closeable):
         check_limits(spec, queues, self._session.nodes(), dialect, self._session.config.yarn.am_memory_mib)
         preflight.check_home(self._session.files(user), user)
         lines += check_sharing(self._session.files(user), spec)
+        preflight.check_schemes(spec.inputs, self._session.config.storage.node_schemes, _missing_libraries)
         if spec.priority is not None:
             most = int(rest.configuration(PRIORITY_LIMIT) or 0)
             if spec.priority > most:
@@ -300,3 +303,9 @@ class YarnEngine(Closeable):
         files.remove(places.usage(application_id))
         files.remove(places.trials(application_id))
         files.remove(places.history(application_id))
+
+
+def _missing_libraries(schemes: Sequence[str]) -> dict[str, str]:
+    """Return the schemes that nodes cannot read with what dlapp brings there, each with what is missing."""
+    path, _ = bundle.packed(local_cache("travel"), remote=True)
+    return bundle.missing_libraries(path, schemes)

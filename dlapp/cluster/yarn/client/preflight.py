@@ -13,7 +13,8 @@ from dlapp.cluster.yarn.dialect import FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE, 
 from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
 from dlapp.ids import ApplicationId
-from dlapp.spec import Placement, Resources
+from dlapp.locations import remote_scheme
+from dlapp.spec import InputSpec, Placement, Resources
 from dlapp.system.text import counted, nearest, shown
 
 _MAXIMUM = {
@@ -211,6 +212,44 @@ def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: s
         setting = f"{_CAPACITY}.{full[1]}.maximum-applications"
         return UsageError(f"application.queue: {queue!r} is full now: it has {full[2]} applications ({setting})")
     return UsageError(f"YARN refused {application_id}: {_JAVA_CLASS.sub('', words)}")
+
+
+def carried_schemes(inputs: Sequence[InputSpec], on_nodes: Sequence[str]) -> list[str]:
+    """Return the schemes of input whose libraries dlapp has to bring to the nodes.
+
+    Args:
+        inputs: of the application.
+        on_nodes: schemes whose libraries the nodes have.
+    """
+    found = {remote_scheme(source).lower() for one in inputs for source in one.sources}
+    return sorted(found - {"", *on_nodes})
+
+
+def check_schemes(
+    inputs: Sequence[InputSpec], on_nodes: Sequence[str], missing: Callable[[Sequence[str]], Mapping[str, str]]
+) -> None:
+    """Refuse input that the nodes could not read.
+
+    Args:
+        inputs: of the application.
+        on_nodes: schemes whose libraries the nodes have.
+        missing: returns those of some schemes that cannot be read with what goes to the nodes, with what is missing.
+
+    Raises:
+        SpecError: with what the operator can do.
+    """
+    schemes = carried_schemes(inputs, on_nodes)
+    lacking = missing(schemes) if schemes else {}
+    for one in inputs:
+        for source in one.sources:
+            scheme = remote_scheme(source).lower()
+            if scheme in lacking:
+                raise SpecError(
+                    f"from_hdfs {one.name}".strip() + ".hdfs",
+                    f"the nodes cannot read {scheme}://, as dlapp does not bring the library for it to them "
+                    f"({lacking[scheme]}). Ask the operator to install it in the Python of all nodes (yarn.python or "
+                    f"yarn.python_archive), and to name {scheme} in storage.node_schemes",
+                )
 
 
 def check_home(files: StagingFiles, user: str) -> None:

@@ -144,7 +144,8 @@ class ApplicationSubmitter:
         new = self._session.take_id(rest)
         if self._preparing is not None:
             self._preparing.join()
-        program, name = bundle.packed(local_cache("travel"))
+        remote = preflight.carried_schemes(spec.inputs, self._session.config.storage.node_schemes)
+        program, name = bundle.packed(local_cache("travel"), remote=bool(remote))
 
         def staged_program() -> LocalResource:
             return self._staged(files, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC")

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from dlapp.cluster.yarn.client.preflight import check_label, check_memory, check_node_names, check_nodes
+from dlapp.cluster.yarn.client.preflight import (
+    check_label,
+    check_memory,
+    check_node_names,
+    check_nodes,
+    check_schemes,
+)
 from dlapp.cluster.yarn.client.rest import NodeInfo
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.errors import SpecError
-from dlapp.spec import Placement, Resources
+from dlapp.spec import InputSpec, Placement, Resources
 
 
 def node(name: str, gcores: int) -> NodeInfo:
@@ -82,3 +90,27 @@ def test_memory_that_yarn_rounds_up_is_told_of(memory_mib: int, settings: dict[s
     lines = check_memory(Resources(memory_mib=memory_mib), names.get)
     assert len(lines) == bool(said)
     assert all(f"memory {memory_mib} MiB of each container is raised to {said}" in line for line in lines)
+
+
+def test_input_that_the_nodes_could_not_read_is_refused_with_what_the_operator_can_do() -> None:
+    inputs = (
+        InputSpec(sources=("hdfs://nn/a", "http://host/b"), input_path="x"),
+        InputSpec(name="more", sources=("file:///c", "S3://bucket/d"), input_path="y"),
+    )
+    tried: list[list[str]] = []
+
+    def missing(schemes: Sequence[str]) -> dict[str, str]:
+        tried.append(list(schemes))
+        return {"s3": "Install s3fs to access S3"}
+
+    with pytest.raises(SpecError) as refused:
+        check_schemes(inputs, (), missing)
+    assert refused.value.field == "from_hdfs more.hdfs"
+    assert refused.value.problem == (
+        "the nodes cannot read s3://, as dlapp does not bring the library for it to them (Install s3fs to access S3). "
+        "Ask the operator to install it in the Python of all nodes (yarn.python or yarn.python_archive), and to name "
+        "s3 in storage.node_schemes"
+    )
+    check_schemes((inputs[0],), (), missing)
+    check_schemes(inputs, ("s3", "http"), missing)
+    assert tried == [["http", "s3"], ["http"]]
