@@ -23,13 +23,17 @@ import pytest
 
 from dlapp.errors import Denied, Unreachable, UsageError
 from dlapp.hadoop.configuration import read_configuration
+from dlapp.hadoop.hdfs.client_protocol import Call
+from dlapp.hadoop.hdfs.connections import Address
+from dlapp.hadoop.wire import Fields
 from dlapp.ids import ContainerId
-from dlapp.locations import HdfsPlace
+from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, HttpResponse, IncompleteResponse
 from dlapp.storage import commit
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.native import NativeHdfs
 from dlapp.storage.webhdfs import WebHdfs
 from tests.services.hadoop import JAVA_OPTIONS, NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop, java, library
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
@@ -142,6 +146,50 @@ def test_who_was_active_and_became_an_observer_is_not_read(three: Hadoop, target
     files.web._clock = lambda: time.monotonic() + 6  # its word is old; no call has failed
     assert files.read_bytes(f"{target}/attempt", 10) == b"2"
     assert where.web[files.web._first] == place(three, "nn").web[0]
+
+
+@pytest.fixture(scope="module")
+def aligned() -> Iterator[Hadoop]:
+    """NameNodes that say their last transaction; one observer keeps up, and one lags."""
+    settings = {"hdfs-site.xml": {**QUICK_TO_NOTICE, "dfs.namenode.state.context.enabled": "true"}}
+    try:
+        with Hadoop.start(parts=("jn", "nn", "nn2", "nn3", "dn"), settings=settings, wait=False) as cluster:
+            cluster.make_active("nn")
+            cluster.wait_until_ready(parts=("dn",))
+            cluster.make_observer("nn2")
+            cluster.make_observer("nn3")
+            yield cluster
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+
+
+@pytest.mark.parametrize("observer", ["nn2", "nn3"])
+def test_natively_an_observer_is_read_that_has_all_that_the_active_namenode_had(
+    aligned: Hadoop, observer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[tuple[int, str]] = []
+    real = NativeHdfs._call_at
+
+    def noted(web: NativeHdfs, address: Address, call: Call, *arguments: Any, **options: Any) -> Fields:
+        answer = real(web, address, call, *arguments, **options)
+        answered.append((address[1], call.method))
+        return answer
+
+    monkeypatch.setattr(NativeHdfs, "_call_at", noted)
+    names = tuple(f"127.0.0.1:{aligned.ports[one]}" for one in (observer, "nn"))
+    where = place(aligned, observer, "nn")._replace(names=names, protocol=NATIVE)
+    base = f"hdfs://{NAMESERVICE}/{os.urandom(4).hex()}"
+    written: list[str] = []
+    for number in range(30):
+        HdfsFiles(where).write_atomic(f"{base}/{number}", b"content")  # another client
+        written.append(str(number))
+        files = HdfsFiles(where)
+        assert files.names(base) == sorted(written)
+        assert files.read_bytes(f"{base}/{number}", 100) == b"content"
+        if observer == "nn3" and number > 1:
+            break
+    by_observer = {method for port, method in answered if port == aligned.ports[observer]} - {"getHAServiceState"}
+    assert by_observer == ({"getListing", "getBlockLocations"} if observer == "nn2" else set())
 
 
 @pytest.fixture(scope="module")
