@@ -552,9 +552,9 @@ KEYS: tuple[Key, ...] = (
         "storage.hdfs",
         "hdfs",
         _read_hdfs,
-        "webhdfs",
-        "webhdfs, native or auto",
-        "the way to the files on HDFS: WebHDFS, HDFS's own protocols, or those where their ports answer",
+        "auto",
+        "auto, native or webhdfs",
+        "the way to the files on HDFS: HDFS's own protocols where their ports answer, or always, or WebHDFS",
     ),
     Key(
         "storage.workspace_limit",

@@ -45,7 +45,7 @@ def test_without_any_file_the_documented_defaults_hold(load: Load, tmp_path: Pat
     assert config.local == (str(tmp_path / ".local/state/dlapp"), False, "/", None, None, None, 2)
     assert config.gpuid.lock_dir == "/run/lock/dlapp"
     assert config.runtime == (1 << 30, 3600.0, ("unix:///var/run/docker.sock", "bridge", "auto"))
-    assert config.storage == ("webhdfs", 10 << 30, 20 << 30, 30 * 86400.0, 50 << 30, (), ())
+    assert config.storage == ("auto", 10 << 30, 20 << 30, 30 * 86400.0, 50 << 30, (), ())
     assert config.history == (90 * 86400.0, 10 << 30)
     assert set(config.origins.values()) == {"default"}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dlapp.locations import WEBHDFS, HdfsPlace
+from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
 from tests.services.hadoop import JAVA_OPTIONS, Hadoop, java, library
@@ -18,7 +18,7 @@ from tests.services.hadoop import JAVA_OPTIONS, Hadoop, java, library
 collect_ignore = [] if os.environ.get("DLAPP_FAULTS") == "full" else ["test_hdfs_two_namenodes.py"]
 
 # Read at import: no test sees the caller's DLAPP_*.
-WAY = os.environ.get("DLAPP_TEST_HDFS", WEBHDFS)
+WAY = os.environ.get("DLAPP_TEST_HDFS", NATIVE)
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,8 @@ def hadoop(hadoop: Hadoop) -> Hadoop:
 def place(hadoop: Hadoop) -> HdfsPlace:
     """The HDFS, as the user of the tests, who is its superuser.
 
-    ``DLAPP_TEST_HDFS`` is the way to it (``storage.hdfs``), so that all of these tests can go the other way, too.
+    It is used natively, and never in another way unseen; ``DLAPP_TEST_HDFS=webhdfs`` lets all of these tests go by
+    WebHDFS.
     """
     location = f"hdfs://127.0.0.1:{hadoop.ports['nn']}"
     return HdfsPlace(location, (hadoop.hdfs_url,), Login(getpass.getuser()), protocol=WAY)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dlapp.errors import DlappError
 from dlapp.hadoop.configuration import HadoopConfiguration
 from dlapp.ids import ContainerId
-from dlapp.locations import HdfsPlace
+from dlapp.locations import AUTO, HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, HttpResponse
 from dlapp.storage import commit
@@ -101,7 +101,7 @@ class Federation:
 
     def through(self) -> HdfsFiles:
         """Return both as the router shows them."""
-        return HdfsFiles(self.place(self.router, "router_http"))
+        return HdfsFiles(self.place(self.router, "router_http")._replace(protocol=AUTO))
 
     def all_of(self, number: int, but: str = "") -> dict[str, Entry]:
         """Return every file and directory of one of the two, by its path.

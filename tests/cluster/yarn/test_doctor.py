@@ -50,6 +50,9 @@ def test_a_cluster_that_is_set_up_as_documented_has_no_failure(hadoop: Hadoop, r
     subjects |= {"yarn.timeline", "yarn.logs", "yarn.recovery", "yarn.queues", "hdfs.home", "hdfs.write", "clock.hdfs"}
     subjects |= {"node", "node.python", "node.disk", "node.hdfs.write"}
     assert {one: found[one].verdict for one in subjects if one in found} == dict.fromkeys(subjects, PASS)
+    assert found["hdfs.protocol"] == Finding(
+        PASS, "hdfs.protocol", "storage.hdfs=auto: files go by HDFS's own protocols"
+    )
     assert found["yarn"].found == f"Hadoop {VERSION} at {hadoop.rm_url}, active"
     assert sys.executable in found["node.python"].found
     # What the test clusters have otherwise.

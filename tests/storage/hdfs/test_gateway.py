@@ -12,13 +12,14 @@ import pytest
 
 from dlapp.errors import DlappError
 from dlapp.ids import ContainerId
-from dlapp.locations import HdfsPlace
+from dlapp.locations import AUTO, HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse, RequestBody, ResponseSink
 from dlapp.net.http_framing import Headers
 from dlapp.storage import commit
 from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.webhdfs import HdfsRefused, WebHdfs
+from dlapp.storage.native import NativeHdfs
+from dlapp.storage.webhdfs import HdfsRefused
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
 
 TARGET = "hdfs://nn/out/run"
@@ -136,8 +137,8 @@ class Gateway:
 
 
 def behind(gateway: Gateway) -> HdfsFiles:
-    place = HdfsPlace("hdfs://nn", ("http://gateway:14000",), Login("tony"))
-    web = WebHdfs(place, patience_s=0.1, sleep=lambda _: None)
+    place = HdfsPlace("hdfs://nn", ("http://gateway:14000",), Login("tony"), protocol=AUTO)
+    web = NativeHdfs(place, patience_s=0.1, sleep=lambda _: None)
     web._connections = gateway  # type: ignore[assignment]
     return HdfsFiles(place, web)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from dlapp.errors import Unreachable
-from dlapp.locations import HdfsPlace
+from dlapp.locations import AUTO, HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
 from tests.applications import ended, launch, processes, properties, wait_for
@@ -62,7 +62,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     try:
         with Hadoop.start(cluster, ports=ports, parts=("nn", "dn"), settings={"hdfs-site.xml": settings}) as hadoop:
             location = f"hdfs://127.0.0.1:{hadoop.ports['nn']}"
-            yield Secured(hadoop, HdfsPlace(location, (f"https://{web}",), Login(getpass.getuser()), ca=str(ca)), ca)
+            place = HdfsPlace(location, (f"https://{web}",), Login(getpass.getuser()), ca=str(ca), protocol=AUTO)
+            yield Secured(hadoop, place, ca)
     except NoHadoop as missing:
         pytest.skip(f"no Hadoop: {missing}")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.locations import NATIVE, WEBHDFS, HdfsPlace
+from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.native import NativeHdfs
@@ -19,7 +19,7 @@ from tests.services.polling import wait_until
 from tests.storage.fetching import fetch_entries
 
 # Read at import: no test sees the caller's DLAPP_*.
-WAY = os.environ.get("DLAPP_TEST_HDFS", WEBHDFS)
+WAY = os.environ.get("DLAPP_TEST_HDFS", NATIVE)
 
 
 @pytest.fixture(scope="module")

@@ -362,7 +362,7 @@ class Rough(NativeHdfs):
     """Leads connections through proxies that cut some of them, at a byte that chance names."""
 
     def __init__(self, place: HdfsPlace, proxies: dict[int, Proxy], seed: object) -> None:
-        super().__init__(place, timeout_s=(5, 20))  # type: ignore[arg-type]
+        super().__init__(place, timeout_s=(5, 20))
         self._proxies, self._chance = proxies, random.Random(f"{SEED} {seed}")
         self.cuts = 0
 
@@ -375,8 +375,8 @@ class Rough(NativeHdfs):
         proxy.plan = Plan(**harm) if cut else Plan()
         return proxy.address
 
-    def _connect(self, address: Address) -> Connection:
-        return super()._connect(self._led(address))
+    def _connect(self, address: Address, deadline: float) -> Connection:
+        return super()._connect(self._led(address), deadline)
 
     def _connect_datanode(self, address: Address) -> DataNodeConnection:
         return super()._connect_datanode(self._led(address))

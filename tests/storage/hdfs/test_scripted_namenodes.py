@@ -63,7 +63,7 @@ class Pair:
         self.now_s = 1_000.0
         names = tuple(f"127.0.0.1:{one.server.address[1]}" for one in (observer, active))
         place = HdfsPlace("hdfs://ns", ("http://nn:9870",), Login("tony"), names=names, protocol=NATIVE)
-        self.web = NativeHdfs(place, clock=lambda: self.now_s)  # type: ignore[arg-type]
+        self.web = NativeHdfs(place, clock=lambda: self.now_s)
 
     def listed(self) -> str:
         """Return who answers a listing."""
