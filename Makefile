@@ -15,7 +15,7 @@
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
 #   make test-frameworks   distributed training with PyPI's TensorFlow, PyTorch and MXNet, and feeds with pyarrow
 #                          (gigabytes; minutes)
-#   make test-beside       what runs beside a training, with PyPI's TensorBoard and JupyterLab (minutes)
+#   make test-beside       what runs beside a training, with PyPI's TensorBoard and JupyterLab (a quarter of an hour)
 #   make test-versions [VERSIONS="3.3.6"]   the tests on YARN and HDFS with Hadoop 2.10.2, 3.3.6 and 3.5.0 (long)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make soak NAME=ledger  one part under faults for an hour, yarn, queue or sweep; ARGS="--seconds 300 --seed 1"

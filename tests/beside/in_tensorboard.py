@@ -8,6 +8,8 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -169,12 +171,38 @@ def test_one_board_shows_runs_that_have_ended_and_that_run(engine: Engine, tmp_p
     assert not list(Path(os.environ["DLAPP_LOCAL_STATE_DIR"]).glob("**/sessions/shell-*"))
 
 
-@pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_a_browser_shows_it(engine: Engine, tmp_path: Path, browser: Browser) -> None:
+@contextmanager
+def brought(application: str, port: int) -> Iterator[int]:
+    """Bring a port of its program here by dlapp-port; yield the local port."""
+    command = [str(BIN / "dlapp-port"), application, "worker", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout is not None
+            line = program.stdout.readline()
+            assert line.startswith("127.0.0.1:"), "".join((line, *program.communicate()))
+            yield int(line.removeprefix("127.0.0.1:").split()[0])
+        finally:
+            program.kill()
+
+
+def test_a_browser_shows_it_and_by_dlapp_port_too(engine: Engine, tmp_path: Path, browser: Browser) -> None:
     application = launch(file_of(tmp_path, engine, "tensorboard=true\n"))
-    url = board_url(application)
-    wait_for("a step", lambda: last_step(url, "run") > 0, END_S)
-    browser.open(f"{url}#timeseries")
-    wait_for("its page", lambda: "loss" in str(browser.value("document.body.innerText")), END_S)
+    url = urllib.parse.urlsplit(board_url(application))
+    assert url.port is not None
+    wait_for("a step", lambda: last_step(url.geturl(), "run") > 0, END_S)
+    with brought(application, url.port) as local:
+        pages = [f"http://127.0.0.1:{local}{url.path}"]
+        if engine.name == "local":
+            pages.append(url.geturl())
+        for page in pages:
+            browser.open(f"{page}#timeseries")
+            wait_for("its page", lambda: "loss" in browser.text(), END_S)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(f"http://127.0.0.1:{local}/")
+    if engine.name == "yarn":
+        # YARN's proxy leads to the ApplicationMaster alone, and everybody reaches it: the page names no secret path.
+        browser.open(status(application)["tracking_url"])
+        wait_for("the application's page", lambda: "curves of out" in browser.text(), END_S)
+        assert url.path.strip("/") not in str(browser.value("document.documentElement.outerHTML"))
     (tmp_path / "finish").touch()
     assert ended(application, END_S)["final_status"] == "SUCCEEDED"

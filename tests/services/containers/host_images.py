@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +19,8 @@ MPI_IMAGE = "dlapp-test/mpi:1"
 """Open MPI; neither Python nor ssh."""
 PYTHON_IMAGE = "dlapp-test/python:1"
 """Debian's Python with a part of its library."""
+ENVIRONMENT_IMAGE = "dlapp-test/environment:1"
+"""The tests' own Python, where it is here, with the packages that it has."""
 _MPI = ("/usr/bin/mpirun", "/usr/bin/orted")
 _MPI_PLUGINS = ("openmpi*/**/*.so", "pmix*/**/*.so")
 _MPI_DATA = ("/usr/share/openmpi", "/etc/openmpi")
@@ -41,10 +46,30 @@ def import_python_image(daemon: Dockerd) -> None:
     _import(daemon, PYTHON_IMAGE, [_PYTHON], modules)
 
 
+def import_environment_image(daemon: Dockerd, *, without: Iterable[str] = ()) -> None:
+    """Make `ENVIRONMENT_IMAGE`.
+
+    Args:
+        daemon: gets it.
+        without: names of directories of packages that are left out.
+    """
+    skipped = {"__pycache__", "test", "tests", *without}
+    library = Path(sysconfig.get_path("stdlib"))
+    python = Path(sys.executable).resolve()
+    others: list[str] = []
+    for top in (library, Path(sys.prefix)):
+        for directory, names, files in os.walk(top):
+            names[:] = [one for one in names if one not in skipped and (top != library or one != "site-packages")]
+            others += [os.path.join(directory, name) for name in files]
+    _import(daemon, ENVIRONMENT_IMAGE, [str(python), *(one for one in others if ".so" in Path(one).suffixes)], others)
+
+
 def _import(daemon: Dockerd, image: str, programs: Iterable[str], others: Iterable[str]) -> None:
     """Make an image of programs and libraries with all that they are linked to, and of other files."""
     wanted = {*programs, *others, *re.findall(r"(/\S+)(?= \(0x)", _needed(programs))}
-    files = {path.lstrip("/"): Path(path).read_bytes() for path in sorted(wanted) if Path(path).is_file()}
+    files = {
+        os.path.normpath(path).lstrip("/"): Path(path).read_bytes() for path in sorted(wanted) if Path(path).is_file()
+    }
     daemon.docker("import", "-", image, stdin=busybox_root(files))
 
 
