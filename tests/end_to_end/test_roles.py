@@ -15,7 +15,6 @@ from tests.end_to_end.test_applications import END_S, id_of, printed, waited
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import Dockerd
 from tests.services.containers.host_images import PYTHON_IMAGE, import_python_image
-from tests.tiers import FULL
 
 
 def file_of(
@@ -348,7 +347,7 @@ def test_where_one_rank_is_killed_its_gang_starts_again_in_the_same_containers(e
 @pytest.mark.slow
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
-@pytest.mark.parametrize("part", range(int(os.environ.get("DLAPP_GANG_PARTS", "2" if FULL else "1"))))
+@pytest.mark.parametrize("part", range(int(os.environ.get("DLAPP_GANG_PARTS", "1"))))
 def test_two_gangs_of_four_on_a_cluster_with_room_for_six_always_both_finish(
     engine: Engine, tmp_path: Path, part: int
 ) -> None:

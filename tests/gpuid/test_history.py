@@ -13,9 +13,9 @@ from tests.services.zookeeper import ZooKeeper
 from tests.tiers import FULL
 
 SEED = int(os.environ.get("DLAPP_SEED", "1"))
-SEEDS = range(SEED, SEED + (12 if FULL else 4))
+SEEDS = range(SEED, SEED + (8 if FULL else 4))
 OPERATIONS = 500
-"""Of each of so many histories one after the other: 6,000 together, else 2,000. One that fails names its seed, and make
+"""Of each of so many histories one after the other: 4,000 together, else 2,000. One that fails names its seed, and make
 soak NAME=ledger goes on for as long as one wants."""
 PATIENCE_S = 150.0
 
