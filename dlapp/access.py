@@ -1,13 +1,16 @@
-"""Access of others to an application: the users and groups that `view_acl` and `modify_acl` name.
+"""Access to an application: the tokens of its control address, the users and groups that `view_acl` and `modify_acl`
+name, and the request that opens a stream to a container. Commands load this and not all messages.
 
-The text has YARN's form: users, one blank, groups, each a list with commas. ``ann,ben team`` names two users and a
+The text of a list has YARN's form: users, one blank, groups, each with commas. ``ann,ben team`` names two users and a
 group, and with a blank before it `` team`` names the group alone.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from dlapp.errors import SpecError
 from dlapp.system.text import shown
@@ -18,6 +21,15 @@ MOST_NAMES = 28
 others'. Source: AclTransformation.MAX_ENTRIES."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,254}", re.ASCII)
 """Source: hdfs-default.xml, dfs.webhdfs.acl.provider.permission.pattern."""
+TOOLS = "tools"
+"""Purpose of the token that tools present; a task's is its container id."""
+VIEWERS, MODIFIERS = "viewers", "modifiers"
+"""Purposes of the tokens of those whom `view_acl` and `modify_acl` name."""
+_TOKEN = re.compile(r"[0-9a-f]{64}")
+MAX_TOKEN_BYTES = 256
+"""Of a file with one."""
+MAX_STREAM_HEAD = 32 << 10
+_STREAM_KIND = re.compile(r"[a-z][a-z-]{0,31}")
 
 
 class AccessList(Value):
@@ -78,3 +90,102 @@ def problems_with_access(view_acl: AccessList, modify_acl: AccessList) -> Iterat
         key = "view_acl" if view_acl else "modify_acl"
         problem = f"view_acl and modify_acl name {count} users and groups, the maximum is {MOST_NAMES}: name a group"
         yield f"application.{key}", problem
+
+
+class ControlAccess(NamedTuple):
+    """Control address of an ApplicationMaster, and a token for it.
+
+    Args:
+        is_own: the token is that for tools, which the owner alone has; else what answers there is another user's.
+    """
+
+    url: str
+    token: str
+    is_own: bool = True
+
+
+def new_secret() -> str:
+    """A secret for one application: 32 random bytes as hex digits."""
+    return os.urandom(32).hex()
+
+
+def derive_token(control_secret: str, purpose: str) -> str:
+    """The token for ``purpose`` (`TOOLS` or a container id): keyed BLAKE2b, 64 hex digits."""
+    from _blake2 import blake2b  # hashlib has it of there, and loads OpenSSL besides, 2 ms
+
+    key = bytes.fromhex(control_secret)
+    return blake2b(purpose.encode(), key=key, person=b"dlapp-control", digest_size=32).hexdigest()
+
+
+class SharedToken(NamedTuple):
+    """Token of an application for others than its owner.
+
+    Args:
+        name: of the file that has it.
+        text: the token.
+        access: who may read it.
+    """
+
+    name: str
+    text: str
+    access: AccessList
+
+
+def token_file(purpose: str) -> str:
+    """Return the name of the file with a token for others, `VIEWERS` or `MODIFIERS`."""
+    return f"{purpose}.token"
+
+
+def shared_tokens(view_acl: AccessList, modify_acl: AccessList, control_secret: str) -> tuple[SharedToken, ...]:
+    """Return the tokens that others than an application's owner get; most applications have none."""
+    lists = ((VIEWERS, view_acl), (MODIFIERS, modify_acl))
+    return tuple(
+        SharedToken(token_file(purpose), derive_token(control_secret, purpose), access)
+        for purpose, access in lists
+        if access
+    )
+
+
+def is_token(text: str) -> bool:
+    """Return whether a text has the form of a token: another user may have written it."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def page_path(control_secret: str) -> str:
+    """Return the path of the page for browsers, on an address that others on the machine can reach as well."""
+    return f"/{derive_token(control_secret, 'page')[:32]}/"
+
+
+def metrics_path(control_secret: str) -> str:
+    """Return the path of the metrics for Prometheus; who is not told it cannot guess it."""
+    return f"/metrics/{derive_token(control_secret, 'metrics')[:32]}"
+
+
+def token_is_right(control_secret: str, purpose: str, token: str) -> bool:
+    """Return True if ``token`` is the one for ``purpose``; takes as long for a near miss as for a far one."""
+    import hmac
+
+    return hmac.compare_digest(derive_token(control_secret, purpose).encode(), token.encode())
+
+
+class StreamRequest(Value, kw_only=True):
+    """A tool asks for a stream to a container (`dlapp.net.streams`).
+
+    Args:
+        index: CONTAINER_INDEX of the container.
+        kind: what is at its other end, a name in `dlapp.task.streams.handlers`.
+        head: what that is told, as JSON; at most `MAX_STREAM_HEAD` characters.
+
+    Raises:
+        SpecError: ``kind`` or ``head`` is of another form.
+    """
+
+    index: int
+    kind: str
+    head: str = "{}"
+
+    def __post_init__(self) -> None:
+        if not _STREAM_KIND.fullmatch(self.kind):
+            raise SpecError("kind", "is not 1 to 32 small letters and hyphens")
+        if len(self.head) > MAX_STREAM_HEAD:
+            raise SpecError("head", f"has more than {MAX_STREAM_HEAD} characters")

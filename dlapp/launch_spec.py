@@ -99,7 +99,7 @@ class LaunchSpec(Value):
 
     Args:
         control_url: the ApplicationMaster's control address, ``http://host:port``.
-        token: the task's own (`dlapp.messages.derive_token`).
+        token: the task's own (`dlapp.access.derive_token`).
         env: what the payload gets of the user's secrets.
         environment: what it gets of the submitter's environment.
         docker: how payloads in Docker run.

@@ -14,7 +14,7 @@
     anyone GET  /v1/view                           -> ApplicationView    (on a cluster, whose own pages show as much)
 
 Every other call carries ``Authorization: Bearer <token>``; a missing or wrong one is answered with 401 and changes
-nothing. A token is derived from the application's secret and what it is for, so every attempt can check it
+nothing. A token (`dlapp.access`) is derived from the application's secret and its purpose: every attempt can check it
 without having given it out. A task numbers its reports; one that comes twice, or late, changes nothing.
 
 Unknown fields are passed over, so an older AM and a newer task understand each other.
@@ -22,34 +22,22 @@ Unknown fields are passed over, so an older AM and a newer task understand each 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
 
-from dlapp.access import AccessList
 from dlapp.errors import SpecError
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.spec import AppSpec, CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
+from dlapp.spec import CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
 from dlapp.usage import USAGE_EVERY_S, Receipt, Usage
 from dlapp.value import Value, field
 
-TOOLS = "tools"
-"""Purpose of the token that tools present; a task's is its container id."""
-VIEWERS, MODIFIERS = "viewers", "modifiers"
-"""Purposes of the tokens of those whom `view_acl` and `modify_acl` name."""
 PREEMPTED = "preempted"
 """Reason of a soft stop (`Orders.reason`): the engine takes the container for others."""
 MAX_METRICS = 64
-MAX_STREAM_HEAD = 32 << 10
 _MOST_HOSTS, _HOST = 32, re.compile(r"[A-Za-z0-9_.:-]{1,255}")
-_STREAM_KIND = re.compile(r"[a-z][a-z-]{0,31}")
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
-_TOKEN = re.compile(r"[0-9a-f]{64}")
-MAX_TOKEN_BYTES = 256
-"""Of a file with one."""
 _BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
 MOST_PROBLEM = 300
 _MOST_METRIC = 1e18
@@ -78,70 +66,6 @@ def checkpoints_after(found: int, starts: int) -> int:
 def are_of_a_later_start(number: int, after: int) -> bool:
     """Return whether a checkpoint is of a later start than the one whose numbers come after ``after``."""
     return number > after + _RUN_SIZE
-
-
-def new_secret() -> str:
-    """A secret for one application: 32 random bytes as hex digits."""
-    return os.urandom(32).hex()
-
-
-def derive_token(control_secret: str, purpose: str) -> str:
-    """The token for ``purpose`` (`TOOLS` or a container id): keyed BLAKE2b, 64 hex digits."""
-    from _blake2 import blake2b  # hashlib has it of there, and loads OpenSSL besides, 2 ms
-
-    key = bytes.fromhex(control_secret)
-    return blake2b(purpose.encode(), key=key, person=b"dlapp-control", digest_size=32).hexdigest()
-
-
-class SharedToken(NamedTuple):
-    """Token of an application for others than its owner.
-
-    Args:
-        name: of the file that has it.
-        text: the token.
-        access: who may read it.
-    """
-
-    name: str
-    text: str
-    access: AccessList
-
-
-def token_file(purpose: str) -> str:
-    """Return the name of the file with a token for others, `VIEWERS` or `MODIFIERS`."""
-    return f"{purpose}.token"
-
-
-def shared_tokens(spec: AppSpec, control_secret: str) -> tuple[SharedToken, ...]:
-    """Return the tokens that others than an application's owner get; most applications have none."""
-    lists = ((VIEWERS, spec.view_acl), (MODIFIERS, spec.modify_acl))
-    return tuple(
-        SharedToken(token_file(purpose), derive_token(control_secret, purpose), access)
-        for purpose, access in lists
-        if access
-    )
-
-
-def is_token(text: str) -> bool:
-    """Return whether a text has the form of a token: another user may have written it."""
-    return _TOKEN.fullmatch(text) is not None
-
-
-def page_path(control_secret: str) -> str:
-    """Return the path of the page for browsers, on an address that others on the machine can reach as well."""
-    return f"/{derive_token(control_secret, 'page')[:32]}/"
-
-
-def metrics_path(control_secret: str) -> str:
-    """Return the path of the metrics for Prometheus; who is not told it cannot guess it."""
-    return f"/metrics/{derive_token(control_secret, 'metrics')[:32]}"
-
-
-def token_is_right(control_secret: str, purpose: str, token: str) -> bool:
-    """Return True if ``token`` is the one for ``purpose``; takes as long for a near miss as for a far one."""
-    import hmac
-
-    return hmac.compare_digest(derive_token(control_secret, purpose).encode(), token.encode())
 
 
 def address_name(attempt: int, control_url: str) -> str:
@@ -518,29 +442,6 @@ class PayloadStatus(Value, kw_only=True):
                 raise SpecError("metrics", "has a name that is not 1 to 64 letters, digits or any of _ . : / @ % + -")
             if not -_MOST_METRIC <= value <= _MOST_METRIC:
                 raise SpecError("metrics", f"has a value beyond {_MOST_METRIC:g}")
-
-
-class StreamRequest(Value, kw_only=True):
-    """A tool asks for a stream to a container (`dlapp.net.streams`).
-
-    Args:
-        index: CONTAINER_INDEX of the container.
-        kind: what is at its other end, a name in `dlapp.task.streams.handlers`.
-        head: what that is told, as JSON; at most `MAX_STREAM_HEAD` characters.
-
-    Raises:
-        SpecError: ``kind`` or ``head`` is of another form.
-    """
-
-    index: int
-    kind: str
-    head: str = "{}"
-
-    def __post_init__(self) -> None:
-        if not _STREAM_KIND.fullmatch(self.kind):
-            raise SpecError("kind", "is not 1 to 32 small letters and hyphens")
-        if len(self.head) > MAX_STREAM_HEAD:
-            raise SpecError("head", f"has more than {MAX_STREAM_HEAD} characters")
 
 
 class PortPlace(Value, kw_only=True):

@@ -26,8 +26,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from dlapp.access import derive_token
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Phase, Report, derive_token
+from dlapp.messages import Phase, Report
 from dlapp.serialization import to_json
 from tests.services.processes.control_process import SECRET
 

@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
-from dlapp.access import MOST_NAMES, AccessList, read_access_list
+from dlapp.access import (
+    MODIFIERS,
+    MOST_NAMES,
+    VIEWERS,
+    AccessList,
+    derive_token,
+    is_token,
+    read_access_list,
+    shared_tokens,
+)
 from dlapp.cluster.yarn.am_plan import acls_of
 from dlapp.cluster.yarn.client.shared_tokens import acl_entries
 from dlapp.errors import SpecError
-from dlapp.messages import MODIFIERS, VIEWERS, derive_token, is_token, shared_tokens
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import AppSpec
 
@@ -62,7 +70,7 @@ def spec(**lists: Any) -> AppSpec:
 
 def test_a_spec_has_nobody_and_keeps_whom_it_names() -> None:
     assert not spec().view_acl
-    assert not shared_tokens(spec(), SECRET)
+    assert not shared_tokens(AccessList(), AccessList(), SECRET)
     named = spec(view_acl=AccessList(("ann",), ("team",)), modify_acl=AccessList(("ben",)))
     assert from_json(AppSpec, to_json(named)) == named
     assert acls_of(named) == {"VIEW_APP": "ann,ben team", "MODIFY_APP": "ben"}
@@ -85,7 +93,7 @@ def test_what_a_program_gives_is_checked() -> None:
 
 
 def test_each_list_has_a_token_of_its_own() -> None:
-    viewers, modifiers = shared_tokens(spec(view_acl=AccessList(("ann",)), modify_acl=AccessList(("ben",))), SECRET)
+    viewers, modifiers = shared_tokens(AccessList(("ann",)), AccessList(("ben",)), SECRET)
     assert (viewers.name, viewers.text) == ("viewers.token", derive_token(SECRET, VIEWERS))
     assert (modifiers.name, modifiers.text) == ("modifiers.token", derive_token(SECRET, MODIFIERS))
     assert viewers.text != modifiers.text

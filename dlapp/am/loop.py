@@ -24,6 +24,7 @@ from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dlapp.access import StreamRequest, derive_token
 from dlapp.am.application_dir.interface import ApplicationDir, Superseded
 from dlapp.am.decisions.master import Master
 from dlapp.am.decisions.usage import usage_history
@@ -39,7 +40,7 @@ from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.image_name import RegistryCredentials
-from dlapp.messages import Hello, Orders, Report, StopRequest, StreamAnswer, StreamRequest, derive_token
+from dlapp.messages import Hello, Orders, Report, StopRequest, StreamAnswer
 from dlapp.report import ApplicationView
 from dlapp.serialization import to_json
 from dlapp.spec import Secrets, Submission

@@ -11,21 +11,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from dlapp.access import MODIFIERS, TOOLS, VIEWERS, StreamRequest, metrics_path, page_path, token_is_right
 from dlapp.errors import SpecError, UsageError
 from dlapp.ids import ContainerId
-from dlapp.messages import (
-    MODIFIERS,
-    TOOLS,
-    VIEWERS,
-    Hello,
-    Report,
-    StopRequest,
-    StreamAnswer,
-    StreamRequest,
-    metrics_path,
-    page_path,
-    token_is_right,
-)
+from dlapp.messages import Hello, Report, StopRequest, StreamAnswer
 from dlapp.net.control import Admission, ControlServer, Refusal, Request
 from dlapp.serialization import from_json
 from dlapp.value import Record

@@ -14,10 +14,11 @@ import socket
 import threading
 from typing import NamedTuple
 
+from dlapp.access import StreamRequest
 from dlapp.am.model.events import OpenStream, RefuseStream
 from dlapp.am.server import ControlRequest
 from dlapp.ids import ContainerId
-from dlapp.messages import StreamAnswer, StreamOrder, StreamRequest
+from dlapp.messages import StreamAnswer, StreamOrder
 from dlapp.net.relay import PAIR
 from dlapp.net.streams import BUSY, NOT_RUNNING
 from dlapp.system import log

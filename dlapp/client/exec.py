@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError, UsageError
-from dlapp.messages import Phase
 from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
 from dlapp.serialization import to_json
@@ -74,6 +73,8 @@ def exec_command(client: Client, application: AnyApplication, container: str, re
     connection = client.stream_opener(application)(index, KIND, to_json(request))
     if (end := ExecClient(connection, request).run()) is not None:
         return end
+    from dlapp.messages import Phase
+
     deadline = time.monotonic() + _KNOWN_S
     while time.monotonic() < deadline:
         view = client.status(application)

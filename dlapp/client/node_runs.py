@@ -150,7 +150,7 @@ class _Submitter:
         self._submission: Submission | None = None
 
     def submit(self, node: str) -> ApplicationId:
-        from dlapp.messages import new_secret
+        from dlapp.access import new_secret
         from dlapp.spec import Placement, Secrets
 
         if self._submission is None:

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from dlapp.access import StreamRequest
 from dlapp.errors import UsageError
-from dlapp.messages import StreamRequest
 from dlapp.net.streams import open_stream
 from dlapp.serialization import to_json
 

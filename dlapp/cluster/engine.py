@@ -7,7 +7,7 @@ of their ends. Above this line nobody knows which engine it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.image_name import RegistryCredentials
@@ -16,6 +16,7 @@ from dlapp.spec import AppSpec, Placement, Resources, Secrets, Submission
 from dlapp.value import Value, field
 
 if TYPE_CHECKING:
+    from dlapp.access import ControlAccess
     from dlapp.cluster.reasons.facts import WaitFacts
     from dlapp.locations import HdfsPlace
     from dlapp.waiting import Estimate, Waiting
@@ -38,18 +39,6 @@ class EngineInfo(Value, kw_only=True):
     hdfs: HdfsPlace | None = None
     no_hdfs: str = ""
     paths_on_hdfs: bool = False
-
-
-class ControlAccess(NamedTuple):
-    """Control address of an ApplicationMaster, and a token for it.
-
-    Args:
-        is_own: the token is that for tools, which the owner alone has; else what answers there is another user's.
-    """
-
-    url: str
-    token: str
-    is_own: bool = True
 
 
 class PlanFacts(Value, kw_only=True):
@@ -403,7 +392,7 @@ class TaskLaunch(Value, kw_only=True):
 
     Args:
         control_url: the AM's control address, ``http://host:port``.
-        token: the task's own (`dlapp.messages.derive_token`).
+        token: the task's own (`dlapp.access.derive_token`).
         env, environment: what its payload gets of the user's secrets.
         registry_credentials: the submitter's, for the image of the container; None: there are none.
     """

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dlapp import __version__
+from dlapp.access import new_secret
 from dlapp.cluster import Engine
 from dlapp.config import Config
 from dlapp.errors import AskTooLarge, DlappError, NotFound, SpecError, UsageError
@@ -32,7 +33,6 @@ from dlapp.launcher.pack import pack
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import EMPTY, Scan, scan_workspace, too_large
 from dlapp.locations import shown
-from dlapp.messages import new_secret
 from dlapp.notifications.settings import settings_of
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, Secrets, Submission

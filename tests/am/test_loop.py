@@ -11,6 +11,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from dlapp.access import TOOLS, derive_token
 from dlapp.am import loop as loop_module
 from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.application_dir.local import LocalApplicationDir, LocalJournalWriter
@@ -19,7 +20,7 @@ from dlapp.am.server import ControlRequest, RequestKind
 from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import TOOLS, Assignment, Fault, Hello, Orders, Phase, Report, TaskResult, derive_token
+from dlapp.messages import Assignment, Fault, Hello, Orders, Phase, Report, TaskResult
 from dlapp.net.control_client import ControlConnection
 from dlapp.report import ApplicationView, Cause, FinalStatus
 from dlapp.roster import Roster

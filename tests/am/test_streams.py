@@ -9,21 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from dlapp.access import MODIFIERS, TOOLS, VIEWERS, StreamRequest, derive_token
 from dlapp.am import streams
 from dlapp.am.model import events
 from dlapp.am.server import ControlRequest
 from dlapp.am.streams import StreamBroker
 from dlapp.errors import Denied, NotFound
-from dlapp.messages import (
-    MODIFIERS,
-    TOOLS,
-    VIEWERS,
-    Phase,
-    StreamAnswer,
-    StreamOrder,
-    StreamRequest,
-    derive_token,
-)
+from dlapp.messages import Phase, StreamAnswer, StreamOrder
 from dlapp.net.control_client import ControlConnection
 from dlapp.net.streams import StreamRefused, open_stream
 from dlapp.serialization import to_json

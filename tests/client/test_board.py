@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from dlapp.access import StreamRequest
 from dlapp.client import Client
 from dlapp.client.board import event_files
 from dlapp.client.board.event_files import BoardFiles
@@ -18,7 +19,7 @@ from dlapp.client.board.server import TensorBoardProcess
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import file_location
-from dlapp.messages import Phase, StreamRequest
+from dlapp.messages import Phase
 from dlapp.net.streams import StreamRefused
 from dlapp.report import ApplicationView, ContainerView, OutputView, State
 from dlapp.runtime.payload import PayloadPlace

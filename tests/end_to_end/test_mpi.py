@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.access import TOOLS, derive_token, new_secret
 from dlapp.errors import Denied
 from dlapp.ids import ContainerId
-from dlapp.messages import TOOLS, MpiLaunch, Phase, Report, derive_token, new_secret
+from dlapp.messages import MpiLaunch, Phase, Report
 from dlapp.net.control_client import ControlConnection
 from dlapp.serialization import to_json
 from tests.applications import ended, launch, run, status, wait_for

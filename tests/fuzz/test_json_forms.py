@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from dlapp.access import StreamRequest
 from dlapp.am.model import journal
 from dlapp.gpuid import record_json
-from dlapp.messages import Hello, PortPlace, Report, StopRequest, StreamAnswer, StreamRequest
+from dlapp.messages import Hello, PortPlace, Report, StopRequest, StreamAnswer
 from dlapp.report import ApplicationView
 from dlapp.serialization import from_json
 from dlapp.spec import Secrets, Submission

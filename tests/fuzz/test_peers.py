@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from dlapp.access import TOOLS, derive_token
 from dlapp.am.server import ControlEndpoint, ControlRequest
-from dlapp.messages import TOOLS, derive_token
 from dlapp.net.control_client import ControlConnection
 from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
 from dlapp.net.http import HttpClient, IncompleteResponse

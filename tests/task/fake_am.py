@@ -18,22 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dlapp.access import derive_token, new_secret, token_is_right
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.launch_spec import FILE_NAME, MACHINE, DockerSettings, LaunchSpec, LedgerSettings
-from dlapp.messages import (
-    Assignment,
-    Orders,
-    Phase,
-    Report,
-    Stop,
-    StreamAnswer,
-    StreamOrder,
-    TaskResult,
-    derive_token,
-    new_secret,
-    token_is_right,
-)
+from dlapp.messages import Assignment, Orders, Phase, Report, Stop, StreamAnswer, StreamOrder, TaskResult
 from dlapp.net.control import Admission, ControlServer, Request
 from dlapp.net.relay import copy_both
 from dlapp.net.streams import open_stream

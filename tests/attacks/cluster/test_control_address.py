@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.access import derive_token
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Phase, Report, derive_token
+from dlapp.messages import Phase, Report
 from dlapp.net.control_client import ControlConnection
 from dlapp.serialization import to_json
 from tests.services.processes.control_process import SECRET

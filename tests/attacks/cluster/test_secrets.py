@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from dlapp.access import TOOLS, derive_token
 from dlapp.client import Client
 from dlapp.cluster.yarn.am_plan import AmPlan
 from dlapp.cluster.yarn.client.am_client import AmClients
@@ -33,7 +34,7 @@ from dlapp.hadoop.tokens import Credentials
 from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.messages import TOOLS, Phase, derive_token
+from dlapp.messages import Phase
 from dlapp.net.control import Admission, ControlServer, Request
 from dlapp.net.control_client import ControlConnection
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, State

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from dlapp.access import AccessList
+from dlapp.access import VIEWERS, AccessList
 from dlapp.cluster.local.client.shared_tokens import check_access, find_access, let_in
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import SpecError
-from dlapp.messages import VIEWERS
 from dlapp.spec import AppSpec
 from dlapp.system.owners import user_name
 

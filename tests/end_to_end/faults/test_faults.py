@@ -24,8 +24,8 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.access import TOOLS, derive_token
 from dlapp.errors import Denied
-from dlapp.messages import TOOLS, derive_token
 from dlapp.net.control_client import ControlConnection
 from tests.applications import (
     BIN,

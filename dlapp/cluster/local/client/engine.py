@@ -68,15 +68,15 @@ from dlapp.system.waits import Wait
 from dlapp.value import Closeable
 
 if TYPE_CHECKING:
+    from dlapp.access import ControlAccess, SharedToken
     from dlapp.cluster import EngineInfo, LogFiles
-    from dlapp.cluster.engine import ControlAccess, PlanFacts, QueueFacts
+    from dlapp.cluster.engine import PlanFacts, QueueFacts
     from dlapp.cluster.local.client.shared_tokens import GrantedAccess
     from dlapp.cluster.local.client.waits import MachineWaits
     from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.config import Config
     from dlapp.ids import ApplicationId
     from dlapp.locations import HdfsPlace
-    from dlapp.messages import SharedToken
     from dlapp.report import ApplicationView
     from dlapp.scheduler.values import Policy
     from dlapp.spec import AppSpec, Secrets, Submission
@@ -362,8 +362,8 @@ class LocalEngine(Closeable):
             NotFound: its workspace's archive is not there any more.
             Unreachable: the state cannot be written.
         """
+        from dlapp.access import shared_tokens
         from dlapp.ids import ApplicationId
-        from dlapp.messages import shared_tokens
         from dlapp.serialization import to_json
 
         self._refuse_if_others()
@@ -371,7 +371,7 @@ class LocalEngine(Closeable):
         memory_mib, vcores, gcores = spec.total()
         archive = submission.workspace_archive.removeprefix("file://")
         try:
-            tokens = shared_tokens(spec, secrets.control_secret)
+            tokens = shared_tokens(spec.view_acl, spec.modify_acl, secrets.control_secret)
             staging = self._stage(to_json(submission), to_json(secrets), self._hdfs_of(spec), tokens)
         except OSError as error:
             full = error.errno in FULL
@@ -816,7 +816,7 @@ class LocalEngine(Closeable):
     def _page_path(home: str) -> str:
         """Return the path of the page, for users who may read the application's secrets; empty for others and after its
         end."""
-        from dlapp.messages import page_path
+        from dlapp.access import page_path
 
         with contextlib.suppress(PermissionError):
             if (secrets := read_json(os.path.join(home, "secrets.json"))) is not None:
@@ -845,8 +845,7 @@ class LocalEngine(Closeable):
 
     def control_access(self, application_id: ApplicationId) -> ControlAccess:
         """Return control address of an application and a token; see `Engine.control_access`."""
-        from dlapp.cluster.engine import ControlAccess
-        from dlapp.messages import VIEWERS
+        from dlapp.access import VIEWERS, ControlAccess
         from dlapp.net.streams import NOT_RUNNING, StreamRefused
 
         if (granted := self._granted(application_id, VIEWERS)) is not None:
@@ -870,7 +869,7 @@ class LocalEngine(Closeable):
 
         Args:
             application_id: of the application.
-            purpose: of the token (`dlapp.messages.SharedToken`).
+            purpose: of the token (`dlapp.access.SharedToken`).
         """
         if self._uid == 0 or not self._is_foreign(str(application_id)):
             return None
@@ -881,7 +880,7 @@ class LocalEngine(Closeable):
 
     def _access(self, home: str) -> tuple[str, str] | None:
         """Return control address and token for tools; None: there is no ApplicationMaster."""
-        from dlapp.messages import TOOLS, derive_token
+        from dlapp.access import TOOLS, derive_token
 
         url, secrets = self._control_url(home), read_json(os.path.join(home, "secrets.json"))
         if url is None or secrets is None:
@@ -988,7 +987,8 @@ class LocalEngine(Closeable):
             Unreachable: its ApplicationMaster does not answer.
             TimedOut: it has not ended.
         """
-        from dlapp.messages import MODIFIERS, StopAnswer
+        from dlapp.access import MODIFIERS
+        from dlapp.messages import StopAnswer
 
         if (granted := self._granted(application_id, MODIFIERS)) is None:
             return None

@@ -13,10 +13,9 @@ import os
 import re
 from typing import NamedTuple
 
-from dlapp.access import AccessList
+from dlapp.access import MAX_TOKEN_BYTES, AccessList, is_token, token_file
 from dlapp.cluster.local.state import StateDir, read_json, read_text
 from dlapp.errors import DlappError, SpecError
-from dlapp.messages import MAX_TOKEN_BYTES, is_token, token_file
 from dlapp.spec import AppSpec
 from dlapp.system.access_lists import allow_reading
 

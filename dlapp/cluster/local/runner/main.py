@@ -912,8 +912,8 @@ def _name(home: str, pid: int) -> None:
 
 def remove_secrets(home: str) -> None:
     """Remove what an application was told in confidence; once it has ended nobody needs it."""
+    from dlapp.access import MODIFIERS, VIEWERS, token_file
     from dlapp.launch_spec import FILE_NAME
-    from dlapp.messages import MODIFIERS, VIEWERS, token_file
 
     names = "secrets.json", token_file(VIEWERS), token_file(MODIFIERS)
     paths = [os.path.join(home, name) for name in names]

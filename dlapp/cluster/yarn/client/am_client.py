@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dlapp.cluster.engine import ControlAccess
+from dlapp.access import ControlAccess
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import AppReport
 from dlapp.errors import Denied, Unreachable

@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlapp.access import VIEWERS, ControlAccess
 from dlapp.cluster import NOT_ENDED
-from dlapp.cluster.engine import ControlAccess, EngineInfo, PlanFacts, QueueFacts
+from dlapp.cluster.engine import EngineInfo, PlanFacts, QueueFacts
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.client import preflight
 from dlapp.cluster.yarn.client.am_client import AmClients
@@ -32,7 +33,6 @@ from dlapp.errors import AskTooLarge, ConfigError, NotFound, SpecError, Unreacha
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.messages import VIEWERS
 from dlapp.report import State
 from dlapp.serialization import parse_json, to_json
 from dlapp.spec import AppSpec

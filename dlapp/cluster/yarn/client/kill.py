@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 
+from dlapp.access import MODIFIERS
 from dlapp.cluster.yarn.client.am_client import ASK_S, AmClients
 from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, EndedApplication, settle
 from dlapp.cluster.yarn.client.local_files import tools_tokens
@@ -17,7 +18,7 @@ from dlapp.cluster.yarn.staging import KILL, OWN_MODE, RELEASE, SOFT_KILL, Stagi
 from dlapp.errors import Denied, DlappError, Unreachable
 from dlapp.hadoop.errors import NotAllowed
 from dlapp.ids import ApplicationId
-from dlapp.messages import MODIFIERS, StopAnswer, StopRequest
+from dlapp.messages import StopAnswer, StopRequest
 from dlapp.report import FinalStatus, State
 from dlapp.serialization import from_json, to_json
 from dlapp.system import clock

@@ -16,10 +16,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlapp.access import AccessList
+from dlapp.access import MAX_TOKEN_BYTES, AccessList, is_token, shared_tokens, token_file
 from dlapp.cluster.yarn.staging import CACHE_MODE, OWN_FILE_MODE, OWN_MODE, StagingFiles, StagingPaths
 from dlapp.errors import Denied, DlappError, SpecError, Unreachable
-from dlapp.messages import MAX_TOKEN_BYTES, is_token, shared_tokens, token_file
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.rest import AppReport
@@ -76,7 +75,10 @@ def sharing_tokens(
     Raises:
         DlappError: they cannot be written, or as the block.
     """
-    tokens, staging = shared_tokens(spec, control_secret), StagingPaths(files.home).staging(application_id)
+    tokens, staging = (
+        shared_tokens(spec.view_acl, spec.modify_acl, control_secret),
+        StagingPaths(files.home).staging(application_id),
+    )
     try:
         if tokens:
             files.make(staging, OWN_MODE)

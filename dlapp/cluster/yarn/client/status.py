@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from dlapp.access import VIEWERS
 from dlapp.cluster import LOG_NAMES
 from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.yarn.client import views as client_views
@@ -43,7 +44,6 @@ from dlapp.cluster.yarn.staging import (
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.ids import ApplicationId
-from dlapp.messages import VIEWERS
 from dlapp.report import ApplicationView, ContainerView, OutputView, State
 from dlapp.serialization import from_json, parse_json
 from dlapp.spec import Submission

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dlapp.access import TOOLS, derive_token
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, acls_of, environment_of, python_command
 from dlapp.cluster.yarn.client import preflight, views
@@ -35,7 +36,6 @@ from dlapp.hadoop.errors import ApplicationNotFound, NotAllowed, RemoteError
 from dlapp.ids import ApplicationId
 from dlapp.launch_spec import NODE_MANAGER, CacheSettings, DockerSettings, LedgerSettings
 from dlapp.locations import FileInfo
-from dlapp.messages import TOOLS, derive_token
 from dlapp.report import FinalStatus, State
 from dlapp.serialization import to_json
 from dlapp.spec import Secrets, Submission

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from dlapp.access import AccessList
+from dlapp.access import MODIFIERS, VIEWERS, AccessList, derive_token
 from dlapp.cluster.yarn.client.shared_tokens import check_sharing, find_token, sharing_tokens
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.errors import Denied, DlappError, SpecError, Unreachable, UsageError
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.messages import MODIFIERS, VIEWERS, derive_token
 from dlapp.report import ApplicationView, State
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec

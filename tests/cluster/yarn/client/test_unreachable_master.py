@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlapp.cluster.engine import ControlAccess
+from dlapp.access import ControlAccess
 from dlapp.cluster.yarn.client import status
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.local_files import tools_tokens
