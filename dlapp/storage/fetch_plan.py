@@ -232,26 +232,30 @@ def all_at_once(
     for thread in threads:
         thread.start()
     try:
-        running = len(threads)
-        while running and not failures:
-            told = heard.get()
-            if told is None:
-                running -= 1
-            else:
-                done(told)
-    except BaseException as error:
-        failures.insert(0, error)
-        raise
-    finally:
+        try:
+            running = len(threads)
+            while running and not failures:
+                told = heard.get()
+                if told is None:
+                    running -= 1
+                else:
+                    done(told)
+        except BaseException as error:
+            failures.insert(0, error)
+            raise
+        finally:
+            if failures:
+                with cut_off([thread.ident or 0 for thread in threads]) as cut:
+                    while any(thread.is_alive() for thread in threads):
+                        cut()
+                        threads[0].join(0.05)
+            for thread in threads:
+                thread.join()
         if failures:
-            with cut_off([thread.ident or 0 for thread in threads]) as cut:
-                while any(thread.is_alive() for thread in threads):
-                    cut()
-                    threads[0].join(0.05)
-        for thread in threads:
-            thread.join()
-    if failures:
-        raise failures[0]
+            raise failures[0]
+    finally:
+        # An error holds the frames that hold this list; with it, they would keep connections open.
+        failures.clear()
 
 
 class _CutOff(Exception):

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import os
 import tarfile
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -14,7 +18,7 @@ from dlapp.errors import DlappError, NotFound
 from dlapp.locations import file_location
 from dlapp.spec import InputSpec
 from dlapp.storage.api import Progress
-from dlapp.storage.fetch_plan import FetchPlan
+from dlapp.storage.fetch_plan import FetchPlan, all_at_once
 from dlapp.storage.inputs import plan_input
 from dlapp.storage.shards import shard
 from dlapp.storage.tree import Pace
@@ -166,3 +170,31 @@ def test_the_pace_is_told_in_words() -> None:
     now = 102.0
     assert pace.text(4 << 20, 10 << 20) == "4.0 MiB of 10.0 MiB, 2.0 MiB/s, 3 s left"
     assert pace.text(1 << 20, 1 << 30) == "1.0 MiB of 1.0 GiB, 512.0 KiB/s, 34 min left"
+
+
+@pytest.mark.parametrize("by", ["a worker", "the caller"])
+def test_what_a_transfer_used_is_freed_when_it_fails(by: str) -> None:
+    class Connection:
+        pass
+
+    used: list[weakref.ref[Connection]] = []
+
+    def work(_item: int, tell: Callable[[int], None]) -> None:
+        connection = Connection()
+        used.append(weakref.ref(connection))
+        if by == "a worker":
+            raise DlappError("it fails")
+        while True:
+            tell(1)
+
+    def done(_count: int) -> None:
+        raise DlappError("it fails")
+
+    gc.disable()
+    try:
+        with contextlib.suppress(DlappError):
+            all_at_once(work, [1, 2, 3], done, at_once=3)
+        assert used
+        assert [one() for one in used] == [None] * len(used)
+    finally:
+        gc.enable()
