@@ -28,17 +28,20 @@ def mortal(place: HdfsPlace, left: int, *, done: bool, changes: Sequence[str] = 
     web = open_hdfs(place)
 
     def wrapped(call: Callable[..., Any]) -> Callable[..., Any]:
-        def made(*arguments: Any, **options: Any) -> Any:
+        def made(web: WebHdfs, *arguments: Any, **options: Any) -> Any:
             nonlocal left
             left -= 1
             if left == -1 and done:
-                call(*arguments, **options)
+                call(web, *arguments, **options)
             if left < 0:
                 raise Killed
-            return call(*arguments, **options)
+            return call(web, *arguments, **options)
 
         return made
 
-    for name in changes:
-        setattr(web, name, wrapped(getattr(web, name)))
+    # Of a class of its own: attributes that hold the client would keep it, with open connections, until a collection.
+    mortal_class: type[WebHdfs] = type(
+        "Mortal", (type(web),), {one: wrapped(getattr(type(web), one)) for one in changes}
+    )
+    web.__class__ = mortal_class
     return web
