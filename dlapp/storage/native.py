@@ -487,7 +487,8 @@ class NativeHdfs(WebHdfs):
                     if answer.number(1) == protocol.OBSERVER:
                         found.append(address)
             self._observers = found
-        return random.choice(self._observers) if self._observers else None
+        observers = self._observers  # another thread may forget them meanwhile
+        return random.choice(observers) if observers else None
 
     def _call_at(
         self, address: Address, call: Call, call_id: int, deadline: float, *, state_id: int | None = None
