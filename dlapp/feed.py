@@ -14,7 +14,6 @@ import io
 import json
 import os
 import random
-import re
 import socket
 import struct
 import sys
@@ -34,7 +33,6 @@ _TRIES = 60
 _BLOCK_RECORDS, _BLOCK_BYTES = 1000, 64 << 20
 """Of so many records of one file, or so many bytes, the order is changed at a time."""
 _MOST_POSITIONS_BYTES = 16 << 20
-_SAMPLE_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 
 
 class FeedError(RuntimeError):
@@ -481,10 +479,9 @@ def _samples_in_order(file: _SourceFile) -> Iterator[Dict[str, Any]]:
     sample = {}  # type: Dict[str, Any]
     archive = _TarFile(file)
     for name in archive.members():
-        found = _SAMPLE_NAME.fullmatch(name)
-        if found is None:
+        key, suffix = _sample_name(name)
+        if not key:
             continue
-        key, suffix = found.group(1), found.group(2).lower()
         if sample and key != sample["__key__"]:
             yield sample
             sample = {}
@@ -495,6 +492,21 @@ def _samples_in_order(file: _SourceFile) -> Iterator[Dict[str, Any]]:
         sample[suffix] = archive.content()
     if sample:
         yield sample
+
+
+def _sample_name(name: str) -> Tuple[str, str]:
+    """Return the key of a member's sample and the member's suffix, as WebDataset cuts them; no key: it is of none.
+
+    WebDataset does it by the regular expression ``((?:.*/|)[^.]+)[.]([^/]*)``, whose time grows with the square of the
+    length, and an archive may have a name of a million slashes.
+    """
+    base = name.rfind("/") + 1
+    dot = name.find(".", base)
+    if dot < 0:
+        return "", ""
+    if dot == base and (base == 0 or "." in name[name.rfind("/", 0, base - 1) + 1 : base - 1]):
+        return "", ""
+    return name[:dot], name[dot + 1 :].lower()
 
 
 class _TarFile:
@@ -551,6 +563,8 @@ class _TarFile:
     def content(self) -> bytes:
         """Return the content of the member."""
         count, self._left = self._left, 0
+        if self._stream is not self._file and count > _MOST_UNPACKED_BYTES:
+            raise self._error(self._at, "a compressed member of {} bytes".format(count))
         content = self._read(count)
         if len(content) < count:
             raise self._error(self._at, "its end is missing")
@@ -605,6 +619,8 @@ class _TarFile:
 
 
 _TAR_BLOCK, _TAR_PIECE_BYTES, _MOST_EXTENSION_BYTES = 512, 1 << 20, 1 << 20
+_MOST_UNPACKED_BYTES = 4 << 30
+"""Of a member: a small compressed archive can have one of any size, and a record lies in memory."""
 _NO_HEADER = bytes(_TAR_BLOCK)
 _TAR_REGULAR, _TAR_EXTENSIONS = (b"0", b"\0", b"7"), (b"x", b"g", b"L", b"K")
 _TAR_WITHOUT_CONTENT = (b"1", b"2", b"3", b"4", b"5", b"6")

@@ -7,12 +7,15 @@ import gzip
 import io
 import lzma
 import random
+import re
 import tarfile
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dlapp.feed import FeedError, _samples
+from dlapp.feed import FeedError, _sample_name, _samples
 from tests.fuzz.parsing import limits
 from tests.task.feed.serving import source_of, tar_of
 
@@ -91,6 +94,16 @@ def test_names_may_be_longer_than_a_header(format: int) -> None:
     assert found == {"__key__": name, "__url__": "t.tar", "txt": b"x"}
 
 
+@given(st.text("/.aB\n", max_size=12))
+def test_samples_have_the_names_that_webdataset_gives_them(name: str) -> None:
+    found = re.fullmatch(r"((?:.*/|)[^.]+)[.]([^/]*)", name, re.DOTALL)
+    assert _sample_name(name) == (("", "") if found is None else (found.group(1), found.group(2).lower()))
+
+
+def test_a_name_of_a_million_slashes_takes_no_time() -> None:
+    assert samples(archive_of([member("/" * 1_000_000)], tarfile.PAX_FORMAT)) == []
+
+
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
 def test_an_archive_may_be_compressed(compress: Callable[[bytes], bytes]) -> None:
     whole = tar_of({f"{number}.bin": bytes([number]) * 70_000 for number in range(50)})
@@ -164,7 +177,8 @@ WHOLE = tar_of({"a.bin": b"x" * 1000, "b.bin": b"y" * 1000})
                 (b"29 size=99999999999999999999\n", "more than the file has left"),
             )
         ),
-        (gzip.compress(header("a.bin", b"\x80" + b"\xff" * 11) + bytes(3000), mtime=0), "its end is missing"),
+        (gzip.compress(header("a.bin", b"77777777") + bytes(3000), mtime=0), "its end is missing"),
+        (gzip.compress(header("a.bin", b"\x80" + b"\xff" * 11), mtime=0), "a compressed member of "),
         (gzip.compress(header(".hidden", b"\x80" + b"\xff" * 11) + bytes(3000), mtime=0), "its end is missing"),
         (gzip.compress(header("x", b"77777777777", b"L"), mtime=0), "a name of 8589934591 bytes"),
         (gzip.compress(WHOLE, mtime=0)[:50], "t.tar is not a tar file, or damaged"),
