@@ -8,7 +8,8 @@
 #   make images [NAME=]    build the Docker images, or one of them, and try each (needs a registry)
 #   make test-images       the images' package sets and programs, on Debian where no registry is needed (root; long)
 #   make test              the tests but the slow ones; installs what they need when root, else says what is skipped
-#   make test-quick        those that need neither a server nor root
+#   make test-quick        those that need neither a server nor root, but for whole applications
+#   make test-applications whole applications on the embedded engine
 #   make test-users        those that need root alone, most to become other users
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
 #   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled
@@ -51,7 +52,7 @@ COMPILE = ls tests/__pycache__/conftest.*-pytest-*.pyc >/dev/null 2>&1 || \
 # Compiled modules are kept: the tests start some thousand processes, and each would compile dlapp again.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-users test-hadoop \
+.PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-applications test-users test-hadoop \
 	test-zookeeper test-docker test-faults test-federation test-frameworks test-beside test-versions test-oldest soak fuzz scale fix \
 	check dead-code coverage dist bench screenshots clean
 
@@ -95,7 +96,11 @@ test:
 test-quick:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(COMPILE)
-	@$(PYTEST) -m "not hadoop and not zookeeper and not docker and not root" $(ARGS)
+	@$(PYTEST) -m "not applications and not hadoop and not zookeeper and not docker and not root" $(ARGS)
+
+test-applications:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(PYTEST) -m "applications and not hadoop and not zookeeper and not docker and not root" $(ARGS)
 
 test-users:
 	@.ci/venv $(VENV) $(TESTED)

@@ -35,6 +35,12 @@ NEEDS = {
 
 MARKS = ("hadoop", "zookeeper", "docker", "root")
 
+WHOLE = re.compile(
+    r"/tests/(end_to_end/.*|tools/test_(commands|shell|exec|main|cache)\.py|examples/test_(readme|recipes)\.py)$"
+)
+"""Files whose tests run whole applications on the embedded engine, or its commands: half of the time of those that need
+no server."""
+
 GROUPS = ("hadoop", "yarn", "users", "machine", "hdfs", "zookeeper", "")
 """The longest first; tests of the last run anywhere."""
 
@@ -50,6 +56,8 @@ def mark(items: Iterable[pytest.Item]) -> None:
     for item in items:
         for need in sorted({NEEDS[name] for name in _fixtures(item) if name in NEEDS}):
             item.add_marker(need)
+        if WHOLE.search(str(item.path)):
+            item.add_marker("applications")
 
 
 def mark_groups(items: Iterable[pytest.Item]) -> None:
