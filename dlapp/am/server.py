@@ -50,12 +50,14 @@ _KINDS = {
 }
 
 
-_PURPOSES = {
-    "view": (TOOLS, VIEWERS, MODIFIERS),
-    "streams": (TOOLS, VIEWERS),
-    **dict.fromkeys(("softkill", "kill", "release"), (TOOLS, MODIFIERS)),
+_OF_OTHERS = {
+    "view": (VIEWERS, MODIFIERS),
+    "streams": (VIEWERS,),
+    **dict.fromkeys(("softkill", "kill", "release"), (MODIFIERS,)),
 }
-"""Whose token a request of tools may carry."""
+"""Whose token, besides the owner's, a request of tools may carry."""
+_TASK = "container_"
+"""How the names of tasks begin, and no other purpose of a token."""
 _STREAM_OF_VIEWERS = "port"
 """The kind of streams that a viewer may open: a command in a container is its owner's alone."""
 
@@ -134,21 +136,28 @@ class ControlEndpoint:
             case "GET", ["v1", "view"] if self._open and not token:
                 return Admission()
             case "POST", ["v1", "tasks", task, ("hello" | "report") as word]:
-                if token_is_right(self._secret, task, token):
+                if self._is_tasks(task, token):
                     return Admission(MAX_REPORT_BYTES if word == "report" else MAX_MESSAGE_BYTES, authenticated=True)
                 return Refusal(401, "the token is missing or not this task's")
             case ("GET", ["v1", "tasks", task, "roster"]) | ("POST", ["v1", "tasks", task, "stream"]):
-                if token_is_right(self._secret, task, token):
+                if self._is_tasks(task, token):
                     return Admission(0 if method == "GET" else MAX_MESSAGE_BYTES, authenticated=True)
                 return Refusal(401, "the token is missing or not this task's")
             case ("GET", ["v1", "view" as word]) | (
                 "POST",
                 ["v1", ("softkill" | "kill" | "release" | "streams") as word],
             ):
-                if any(token_is_right(self._secret, one, token) for one in _PURPOSES[word]):
+                # Others than the owner, whom it names, count as strangers, so they keep no task out.
+                if token_is_right(self._secret, TOOLS, token):
                     return Admission(MAX_MESSAGE_BYTES, authenticated=True)
+                if any(token_is_right(self._secret, one, token) for one in _OF_OTHERS[word]):
+                    return Admission(MAX_MESSAGE_BYTES)
                 return Refusal(401, "the token is missing or not this application's")
         return Refusal(404, f"there is no {method} {path.partition('?')[0][:200]}")
+
+    def _is_tasks(self, task: str, token: str) -> bool:
+        """Return whether a token is that of a task, whose purpose is a container's id, and no other."""
+        return task.startswith(_TASK) and token_is_right(self._secret, task, token)
 
     def _is_page(self, path: str) -> bool:
         return hmac.compare_digest(path.partition("?")[0].encode(), self._page.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -15,7 +16,8 @@ from dlapp.am.model import events
 from dlapp.am.server import ControlRequest
 from dlapp.am.streams import StreamBroker
 from dlapp.errors import Denied, NotFound
-from dlapp.messages import Phase, StreamAnswer, StreamOrder
+from dlapp.messages import Hello, Phase, StreamAnswer, StreamOrder
+from dlapp.net.control import MAX_STRANGERS_OF_AN_ADDRESS
 from dlapp.net.control_client import ControlConnection
 from dlapp.net.streams import StreamRefused, open_stream
 from dlapp.serialization import to_json
@@ -250,3 +252,27 @@ def test_streams_are_bounded_and_one_whose_task_is_silent_is_given_up(
     broker.check(time.monotonic() + streams.OPEN_S)
     with pytest.raises(StreamRefused, match="did not answer in 20 s"):
         tool.stream()
+
+
+def test_connections_of_a_viewer_keep_no_task_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, server = world.loop.control_url, world.loop._control.server
+    monkeypatch.setattr(server, "_most", MAX_STRANGERS_OF_AN_ADDRESS)
+    with contextlib.ExitStack() as opened:
+        for _ in range(MAX_STRANGERS_OF_AN_ADDRESS + 8):
+            viewer = opened.enter_context(ControlConnection(url, derive_token(SECRET, VIEWERS)))
+            assert viewer.call("GET", "/v1/view", timeout_s=PATIENCE_S)["application_id"]
+        # It has as many connections as it may; one of a task gets in all the same.
+        container_id = world.tasks[0].container_id
+        task = opened.enter_context(ControlConnection(url, derive_token(SECRET, str(container_id))))
+        hello = to_json(Hello(container_id=container_id, host="here", pid=1))
+        assert task.call("POST", f"/v1/tasks/{container_id}/hello", hello, timeout_s=PATIENCE_S)
+        assert len(server._peers) <= MAX_STRANGERS_OF_AN_ADDRESS
+
+
+@pytest.mark.parametrize("purpose", [TOOLS, VIEWERS, MODIFIERS])
+def test_a_token_of_another_purpose_is_no_tasks(world: World, purpose: str) -> None:
+    with (
+        ControlConnection(world.loop.control_url, derive_token(SECRET, purpose)) as connection,
+        pytest.raises(Denied, match="not this task's"),
+    ):
+        connection.call("POST", f"/v1/tasks/{purpose}/report", {}, timeout_s=PATIENCE_S)
