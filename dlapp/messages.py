@@ -40,6 +40,7 @@ _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
 MOST_PROBLEM = 300
+_MOST_NAME = 255
 _MOST_METRIC = 1e18
 """Below what `dlapp.serialization` takes for a number."""
 _MOST_STEPS = 1 << 62
@@ -633,10 +634,18 @@ class Orders(Value, kw_only=True):
 
 
 class StopRequest(Value, kw_only=True):
-    """A tool asks for a soft-kill, a kill or a release."""
+    """A tool asks for a soft-kill, a kill or a release.
+
+    Raises:
+        SpecError: ``user`` is no name.
+    """
 
     user: str
     unknown: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.user) <= _MOST_NAME or not self.user.isprintable():
+            raise SpecError("user", f"is not the name of a user, of at most {_MOST_NAME} characters")
 
 
 class StopAnswer(Value, kw_only=True):

@@ -19,6 +19,7 @@ from dlapp.access import (
 from dlapp.cluster.yarn.am_plan import acls_of
 from dlapp.cluster.yarn.client.shared_tokens import acl_entries
 from dlapp.errors import SpecError
+from dlapp.messages import StopRequest
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import AppSpec
 
@@ -110,3 +111,10 @@ def test_hdfs_lets_the_owner_and_those_named_in_and_nobody_else() -> None:
         "mask::r--",
         "other::---",
     ]
+
+
+@pytest.mark.parametrize("name", ["", "a" * 256, "ann\nben", "\x1b[2J"])
+def test_who_ends_an_application_has_a_name_of_one_line(name: str) -> None:
+    assert from_json(StopRequest, {"user": "a" * 255}).user == "a" * 255
+    with pytest.raises(SpecError, match="user: is not the name of a user, of at most 255 characters"):
+        from_json(StopRequest, {"user": name})

@@ -89,6 +89,7 @@ FULL_DISK_S = 5.0
 """The same for the outputs while the state's disk is full: a runner tries again every 2 s."""
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 SOFT_KILL_ASK_S = 5.0
+_MAX_STOP_ANSWER_BYTES = 64 << 10
 LOOK_AS_USER_S = 4.0
 """How long looking at a directory of another user's may take, as that user, whatever lies there."""
 DOCKER_ASK_S = 2.0
@@ -998,7 +999,7 @@ class LocalEngine(Closeable):
         if not granted.url:
             owner = user_name(granted.owner.uid)
             raise Denied(f"{application_id} does not run now; until it does, only {owner} or root may end it")
-        with ControlConnection(granted.url, granted.token) as connection:
+        with ControlConnection(granted.url, granted.token, max_answer_bytes=_MAX_STOP_ANSWER_BYTES) as connection:
             told = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=SOFT_KILL_ASK_S)
         if what == "softkill":
             return from_json(StopAnswer, told).line(str(application_id))
