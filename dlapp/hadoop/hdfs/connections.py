@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Collection
 from typing import Generic, Protocol, TypeVar
 
@@ -35,6 +35,8 @@ class ConnectionPool(Generic[C]):
         self._lock = threading.Lock()
         self._idle: dict[Address, list[C]] = {}
         self._busy: dict[C, int] = {}
+        # With ``__del__`` the collector could end the sockets first, if something in a cycle holds this.
+        weakref.finalize(self, _close_all, self._idle).atexit = False
 
     def take(self, address: Address, connect: Callable[[Address], C], *, is_new: bool = False) -> tuple[C, bool]:
         """Return a connection for this thread, and whether it was used before.
@@ -88,11 +90,12 @@ class ConnectionPool(Generic[C]):
     def close(self) -> None:
         """Close what is not in use."""
         with self._lock:
-            idle, self._idle = self._idle, {}
-        for kept in idle.values():
-            for one in kept:
-                one.close()
+            idle = self._idle.copy()
+            self._idle.clear()
+        _close_all(idle)
 
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            self.close()
+
+def _close_all(idle: dict[Address, list[C]]) -> None:
+    for kept in idle.values():
+        for one in kept:
+            one.close()
