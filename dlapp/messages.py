@@ -468,11 +468,18 @@ class PortPlace(Value, kw_only=True):
 
 
 class StreamOrder(Value, kw_only=True):
-    """A stream that a task is to open to its ApplicationMaster; ``number`` grows within one attempt."""
+    """A stream that a task is to open to its ApplicationMaster.
+
+    Args:
+        number: grows within one attempt.
+        kind, head: as of `dlapp.access.StreamRequest`.
+        for_viewer: a user asks whom `view_acl` names, and not the owner.
+    """
 
     number: int
     kind: str
     head: str
+    for_viewer: bool = False
 
 
 class StreamAnswer(Value, kw_only=True):

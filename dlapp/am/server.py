@@ -63,12 +63,16 @@ _STREAM_OF_VIEWERS = "port"
 
 
 class ControlRequest(Record):
-    """A request that may be answered: ``message`` is what its kind has, or a container's id, or None."""
+    """A request that may be answered: ``message`` is what its kind has, or a container's id, or None.
+
+    ``by_viewer``: its asker has the token of those whom `view_acl` names, and no other.
+    """
 
     kind: RequestKind
     message: Hello | Report | StopRequest | StreamRequest | StreamAnswer | ContainerId | None
     request: Request
     server: ControlServer
+    by_viewer: bool = False
 
     def answer(self, body: Any) -> None:
         """Answer with JSON."""
@@ -229,8 +233,8 @@ class ControlEndpoint:
         except (SpecError, UsageError, ValueError, RecursionError) as error:
             refuse(f"not a valid request: {str(error)[:500]}")
             return
-        is_for_all = isinstance(found, StreamAnswer) or found.kind == _STREAM_OF_VIEWERS
-        if not is_for_all and not token_is_right(self._secret, TOOLS, request.token):
+        by_viewer = not task and not token_is_right(self._secret, TOOLS, request.token)
+        if by_viewer and isinstance(found, StreamRequest) and found.kind != _STREAM_OF_VIEWERS:
             why = "whom view_acl names reaches ports, and nothing else of a container"
             self.server.reply(request, 403, {"error": why})
             return
@@ -238,7 +242,7 @@ class ControlEndpoint:
             refuse("it lacks a header Upgrade")
             return
         kind = RequestKind.STREAM_END if task else RequestKind.STREAM
-        self._put(ControlRequest(kind, found, request, self.server))
+        self._put(ControlRequest(kind, found, request, self.server, by_viewer))
 
 
 def _words(path: str) -> list[str]:

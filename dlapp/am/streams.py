@@ -60,14 +60,16 @@ class StreamBroker:
         """
         with self._counting:
             self._open -= len(self._relay.received())
-        if len(self._pending) >= MAX_PENDING or self._open >= MAX_OPEN:
-            most = f"{MAX_OPEN} may be open and {MAX_PENDING} wait to be opened"
+        # Whom it names leaves its owner a part of them.
+        most_open, most_pending = (most * 3 // 4 if call.by_viewer else most for most in (MAX_OPEN, MAX_PENDING))
+        if len(self._pending) >= most_pending or self._open >= most_open:
+            most = f"{most_open} may be open and {most_pending} wait to be opened"
             call.refuse(503, f"the application has too many streams: {most}", BUSY)
             return None
         self._number += 1
         pending = frozenset(self._pending)
         self._pending[self._number] = _Pending(call, now + OPEN_S, None)
-        order = StreamOrder(number=self._number, kind=request.kind, head=request.head)
+        order = StreamOrder(number=self._number, kind=request.kind, head=request.head, for_viewer=call.by_viewer)
         return OpenStream(index=request.index, order=order, pending=pending)
 
     def send_order(self, number: int, container_id: ContainerId) -> None:

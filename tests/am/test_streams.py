@@ -34,6 +34,9 @@ PATIENCE_S = 120.0
 class NoCall:
     """A call of a tool that does not read its answer."""
 
+    def __init__(self, *, by_viewer: bool = False) -> None:
+        self.by_viewer = by_viewer
+
     def refuse(self, *_: object) -> None:
         """Do nothing."""
 
@@ -148,7 +151,7 @@ def test_a_tool_and_a_task_are_connected_and_a_loop_that_ends_ends_their_stream(
     task, another = world.tasks[3], world.tasks[4]
     tool = Tool(world.loop.control_url, 3, '{"port": 8888}')
     order = ordered(task)
-    assert (order.kind, order.head) == ("port", '{"port": 8888}')
+    assert (order.kind, order.head, order.for_viewer) == ("port", '{"port": 8888}', False)
     with pytest.raises(StreamRefused, match=f"nobody waits for stream {order.number}"):
         answer(world, another, order.number)
     with answer(world, task, order.number) as theirs, tool.stream() as ours:
@@ -192,7 +195,9 @@ def test_a_tool_without_the_token_or_with_a_wrong_request_gets_nothing(world: Wo
 def test_a_viewer_reaches_ports_and_sees_the_view_and_can_do_nothing_else(world: World) -> None:
     url, viewer, task = world.loop.control_url, derive_token(SECRET, VIEWERS), world.tasks[2]
     tool = Tool(url, 2, token=viewer)
-    with answer(world, task, ordered(task).number) as theirs, tool.stream() as ours:
+    order = ordered(task)
+    assert order.for_viewer
+    with answer(world, task, order.number) as theirs, tool.stream() as ours:
         ours.sendall(b"hello")
         assert theirs.recv(100) == b"hello"
     body = to_json(StreamRequest(index=2, kind="exec"))
@@ -276,3 +281,12 @@ def test_a_token_of_another_purpose_is_no_tasks(world: World, purpose: str) -> N
         pytest.raises(Denied, match="not this task's"),
     ):
         connection.call("POST", f"/v1/tasks/{purpose}/report", {}, timeout_s=PATIENCE_S)
+
+
+def test_viewers_leave_the_owner_a_part_of_the_streams() -> None:
+    broker, request = StreamBroker(), StreamRequest(index=0, kind="port")
+    viewer = cast(ControlRequest, NoCall(by_viewer=True))
+    got = [broker.open(viewer, request, 0.0) for _ in range(streams.MAX_PENDING)]
+    assert sum(one is not None for one in got) == streams.MAX_PENDING * 3 // 4
+    assert broker.open(NO_CALL, request, 0.0) is not None
+    broker.close()

@@ -76,13 +76,19 @@ def listeners(port: int, directory: str = OWN) -> list[TcpSocket]:
 
 def uid_of_peer(connection: socket.socket) -> int | None:
     """Return the user at the other end of a connection within this machine; None: it is not known."""
+    found = peer_of(connection)
+    return None if found is None else found.uid
+
+
+def peer_of(connection: socket.socket) -> TcpSocket | None:
+    """Return the socket at the other end of a connection within this machine; None: no process has it, or not yet."""
     ours, theirs = connection.getsockname(), connection.getpeername()
     wanted = (_plain(theirs[0]), theirs[1], _plain(ours[0]), ours[1])
     family = socket.AF_INET6 if ":" in wanted[0] else socket.AF_INET
     addresses = (socket.inet_pton(family, wanted[0]), socket.inet_pton(family, wanted[2]))
     for one in _ask_netlink(family, _SOCKET_ID.pack(theirs[1], ours[1], *addresses)) or sockets():
         if one[:4] == wanted and not one.is_listening and one.inode:
-            return one.uid
+            return one
     return None
 
 

@@ -1,13 +1,15 @@
-"""Files that processes have open for writing, as /proc shows them."""
+"""Files that processes have open, as /proc shows them: those they write, and their sockets."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Collection
 
 from dlapp.system.processes.proc import read_proc
 
+_SOCKET = re.compile(r"socket:\[([0-9]+)\]")
 _FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
 _SHARED_AND_WRITABLE = re.compile(rb"^\S+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) ([0-9]+)", re.MULTILINE)
 
@@ -23,6 +25,23 @@ def any_open_for_writing(files: Collection[tuple[int, int]]) -> bool:
     Source: proc(5), /proc/pid/fd, /proc/pid/fdinfo, /proc/pid/maps.
     """
     return any(_writes(int(name), files) for name in os.listdir("/proc") if name.isdigit())
+
+
+def socket_inodes(pid: int) -> set[int]:
+    """Return the inode numbers of the sockets that a process has; none if it has ended.
+
+    Raises:
+        PermissionError: the caller may not inspect it.
+    """
+    found: set[int] = set()
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                if match := _SOCKET.fullmatch(os.readlink(f"/proc/{pid}/fd/{name}")):
+                    found.add(int(match[1]))
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+    return found
 
 
 def _writes(pid: int, files: Collection[tuple[int, int]]) -> bool:

@@ -7,6 +7,9 @@ Only a port on which the payload itself listens is reached: in a container with 
 network; else, in the network of the host, which others use too, one whose socket was made by the payload's user, at the
 address to which that socket is bound. Who took the connection is looked at again before anything is sent there.
 
+That user has other programs on the host, too. So whom `view_acl` names reaches only sockets that the payload's own
+processes have.
+
 A network of its own is entered by this process, where it may (root); so ports of the loopback interface in the
 container are reached as well. Where it may not, the container's address as Docker says it is used.
 """
@@ -17,6 +20,7 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Sequence
 
 from dlapp.errors import DlappError
 from dlapp.messages import PortPlace
@@ -31,7 +35,8 @@ from dlapp.system.network.addresses import is_loopback
 from dlapp.system.network.tcp_table import TcpSocket
 from dlapp.system.owners import user_name
 from dlapp.system.processes import kernel
-from dlapp.system.processes.proc import start_time
+from dlapp.system.processes.open_files import socket_inodes
+from dlapp.system.processes.proc import descendants, start_time
 from dlapp.task.streams.stream import Stream
 
 CONNECT_S = 5.0
@@ -47,7 +52,7 @@ def serve(stream: Stream) -> None:
     port = stream.head.get("port")
     if not isinstance(port, int) or not 0 < port < 65536:
         raise StreamRefused("the number of a port is 1 to 65535")
-    where = _container_sockets(stream.place, port) if stream.place.own_network else _host_sockets(stream.host, port)
+    where = _container_sockets(stream.place, port) if stream.place.own_network else _host_sockets(stream, port)
     if stream.head.get("look") is True:
         data = json.dumps(to_json(_place_of(stream, where))).encode()
         with stream.accept() as connection:
@@ -63,21 +68,50 @@ def serve(stream: Stream) -> None:
     copy_both(remote, local)
 
 
-def _host_sockets(host: str, port: int) -> list[TcpSocket]:
+def _host_sockets(stream: Stream, port: int) -> list[TcpSocket]:
     """Return the payload's sockets that listen on a port of this host, those for all addresses first."""
-    there = tcp_table.listeners(port)
+    host, there = stream.host, tcp_table.listeners(port)
     # A task runs as its payload's user.
     own = [one for one in there if one.uid == os.getuid()]
-    if there and not own:
+    if own and stream.for_viewer:
+        own = _of_payload(stream, port, own)
+    elif there and not own:
         raise StreamRefused(f"port {port} of {host} is {user_name(there[0].uid)}'s, not this application's")
     if not own:
         raise StreamRefused(f"nothing listens on port {port} yet", NOT_OPEN)
     if len(own) < len(there):
         # Another user listens on another address of the same port: only what is bound to one address is told apart.
-        own = [one for one in own if one.address not in _ANY]
+        # Another program of the same user can have the very same address (SO_REUSEPORT).
+        taken = {one.address for one in there if one not in own}
+        own = [one for one in own if one.address not in (*_ANY, *taken)]
         if not own:
             raise StreamRefused(f"port {port} of {host} is used by {user_name(there[0].uid)}, too")
     return sorted(own, key=lambda one: (one.address not in _ANY, is_loopback(one.address), one.address))
+
+
+def _of_payload(stream: Stream, port: int, found: Sequence[TcpSocket]) -> list[TcpSocket]:
+    """Return which sockets of the payload's user the payload's processes have.
+
+    Raises:
+        StreamRefused: there is none, or that cannot be seen.
+    """
+    place, unseen = stream.place, not stream.place.pid
+    inodes: set[int] = set()
+    if place.pid and start_time(place.pid) == place.started:
+        # Which processes it has is asked of /proc, so only for others than the owner.
+        for pid in (place.pid, *descendants(place.pid)):
+            try:
+                inodes |= socket_inodes(pid)
+            except PermissionError:
+                unseen = True
+    own = [one for one in found if one.inode in inodes]
+    if not own and unseen:
+        raise StreamRefused(
+            f"the processes of the program cannot be looked into on {stream.host}: its owner alone reaches port {port}"
+        )
+    if not own:
+        raise StreamRefused(f"port {port} of {stream.host} is another program's of the same user")
+    return own
 
 
 def _container_sockets(place: PayloadPlace, port: int) -> list[TcpSocket]:
@@ -129,28 +163,31 @@ def _check_reached(stream: Stream, local: socket.socket, port: int) -> None:
     if place.own_network:
         if place.pid and start_time(place.pid) != place.started:
             raise StreamRefused("the program has ended", NOT_OPEN)
-    elif not _is_own(local, stream.host, port):
+    elif not _is_own(stream, local, port):
         raise StreamRefused(f"port {port} of {stream.host} is not this application's any more", NOT_OPEN)
 
 
-def _is_own(local: socket.socket, host: str, port: int) -> bool:
-    """Return whether a connection within the network of this host is to the payload's user."""
+def _is_own(stream: Stream, local: socket.socket, port: int) -> bool:
+    """Return whether a connection within the network of this host is to the payload's user, and for a viewer to the
+    payload."""
     # In this order: what nobody has accepted at the end is of who has listened there since the connect.
     try:
         address = local.getpeername()[0]
-        is_listening = any(address in _nearest(one.address) for one in _host_sockets(host, port))
+        is_listening = any(address in _nearest(one.address) for one in _host_sockets(stream, port))
     except StreamRefused:
         is_listening = False  # a server may take one connection, and listen no longer
     except OSError:
         return False  # the connection is over
     try:
-        uid = tcp_table.uid_of_peer(local)
-        if uid not in (None, os.getuid()):
+        peer = tcp_table.peer_of(local)
+        if peer is not None and peer.uid != os.getuid():
             # A kernel may read "no user yet" and, accepted in between, an inode: the second answer is whole.
-            uid = tcp_table.uid_of_peer(local)
-    except OSError:
+            peer = tcp_table.peer_of(local)
+        if peer is not None and peer.uid == os.getuid() and stream.for_viewer:
+            return bool(_of_payload(stream, port, [peer]))
+    except (OSError, StreamRefused):
         return False
-    return is_listening if uid is None else uid == os.getuid()
+    return is_listening if peer is None else peer.uid == os.getuid()
 
 
 def _first_of(addresses: list[str], port: int) -> socket.socket:

@@ -43,6 +43,7 @@ class Stream:
         self._url, self._token, self._container_id = url, token, container_id
         self.host, self.place, self._order, self.keeper = host, place, order, keeper
         self._is_accepted = False
+        self.for_viewer = order.for_viewer
         self.head: dict[str, Any] = {}
         """JSON object of the command; its types are not checked."""
         with contextlib.suppress(ValueError, RecursionError):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -35,6 +37,8 @@ class FakeStream:
     """A stream whose other end the test has."""
 
     host = "node7"
+
+    for_viewer = False
 
     def __init__(self, place: PayloadPlace, **head: Any) -> None:
         self.place, self.head = place, head
@@ -176,7 +180,8 @@ def test_a_port_that_another_user_took_between_look_and_connect_gets_nothing(mon
         assert refuse_after_the_look(monkeypatch, number, lambda: taken).reason == NOT_OPEN
         assert refuse_after_the_look(monkeypatch, number, list).reason == NOT_OPEN
     with listening() as number:
-        monkeypatch.setattr(tcp_table, "uid_of_peer", lambda _: os.getuid() + 1)
+        other = TcpSocket("127.0.0.1", number, "127.0.0.1", 1, False, os.getuid() + 1, 8)
+        monkeypatch.setattr(tcp_table, "peer_of", lambda _: other)
         own = [TcpSocket("127.0.0.1", number, "0.0.0.0", 0, True, os.getuid(), 9)]
         refuse_after_the_look(monkeypatch, number, lambda: own)
 
@@ -304,3 +309,91 @@ def test_the_address_that_docker_says_is_used_where_a_container_cannot_be_seen()
             assert one.client.recv(100) == b"hello"
     with stream(number, place) as one, pytest.raises(StreamRefused, match="cannot be reached"):
         one.serve()
+
+
+SERVERS = """
+import socket, subprocess, sys
+if len(sys.argv) > 1:
+    server = socket.create_server(("127.0.0.1", 0))
+    print(server.getsockname()[1], flush=True)
+    while True:
+        server.accept()[0].sendall(b"hello")
+subprocess.run([sys.executable, sys.argv[0], "server"])
+"""
+
+
+@contextlib.contextmanager
+def program_with_a_server(directory: Path) -> Iterator[tuple[PayloadPlace, int]]:
+    """Yield the place of a plain program, and the port of a server that is its child."""
+    (directory / "servers.py").write_text(SERVERS)
+    command = [sys.executable, str(directory / "servers.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as program:
+        try:
+            assert program.stdout is not None
+            number = int(program.stdout.readline())
+            started = start_time(program.pid)
+            assert started is not None
+            yield PayloadPlace(directory="/x", pid=program.pid, started=started), number
+        finally:
+            os.killpg(program.pid, signal.SIGKILL)
+
+
+def for_viewer(number: int, place: PayloadPlace) -> StreamRefused | bytes:
+    """Return what a viewer is sent by a port, or how it is refused."""
+    with stream(number, place) as one:
+        one.for_viewer = True
+        said: list[StreamRefused] = []
+
+        def serve() -> None:
+            try:
+                one.serve()
+            except StreamRefused as error:
+                said.append(error)
+                one.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        answer = b""
+        with contextlib.suppress(OSError):
+            answer = one.client.recv(100)
+        return said[0] if said else answer
+
+
+def test_a_viewer_reaches_the_programs_own_ports_and_none_of_its_users_others(tmp_path: Path) -> None:
+    with program_with_a_server(tmp_path) as (place, number), listening() as another:
+        assert for_viewer(number, place) == b"hello"
+        assert f"port {another} of node7 is another program's of the same user" in str(for_viewer(another, place))
+        with stream(another, place) as one:
+            threading.Thread(target=one.serve, daemon=True).start()
+            assert one.client.recv(100) == b"hello", "its owner reaches both"
+        for unseen in (PLAIN, replace(place, pid=0)):
+            assert "its owner alone reaches port" in str(for_viewer(number, unseen))
+        assert "another program's" in str(for_viewer(number, replace(place, started=place.started + 1)))
+
+
+def test_a_viewer_gets_nothing_where_another_program_took_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with program_with_a_server(tmp_path) as (place, number):
+        other = TcpSocket("127.0.0.1", number, "127.0.0.1", 1, False, os.getuid(), 8)
+        monkeypatch.setattr(tcp_table, "peer_of", lambda _: other)
+        assert "not this application's any more" in str(for_viewer(number, place))
+
+
+def test_a_viewer_gets_nothing_of_processes_that_may_not_be_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_pid: int) -> set[int]:
+        raise PermissionError
+
+    with program_with_a_server(tmp_path) as (place, number):
+        monkeypatch.setattr(port, "socket_inodes", refuse)
+        assert "cannot be looked into on node7" in str(for_viewer(number, place))
+
+
+def test_a_viewer_gets_nothing_where_two_programs_share_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with program_with_a_server(tmp_path) as (place, number):
+        own = tcp_table.listeners(number)
+        monkeypatch.setattr(tcp_table, "listeners", lambda *_: [*own, own[0]._replace(inode=own[0].inode + 1)])
+        assert "is used by" in str(for_viewer(number, place))
