@@ -38,8 +38,8 @@ MARKS = ("hadoop", "zookeeper", "docker", "root")
 WHOLE = re.compile(
     r"/tests/(end_to_end/.*|tools/test_(commands|shell|exec|main|cache)\.py|examples/test_(readme|recipes)\.py)$"
 )
-"""Files whose tests run whole applications on the embedded engine, or its commands: half of the time of those that need
-no server."""
+"""Files whose tests run whole applications on the embedded engine, or its commands: a third of the time of tests that
+need no server."""
 
 GROUPS = ("hadoop", "yarn", "users", "machine", "hdfs", "zookeeper", "")
 """The longest first; tests of the last run anywhere."""
