@@ -301,7 +301,7 @@ def _read_paths(text: str) -> tuple[str, ...]:
 
 
 def _read_schemes(text: str) -> tuple[str, ...]:
-    schemes = tuple(part.strip().removesuffix("://") for part in text.split(",") if part.strip())
+    schemes = tuple(part.strip().lower().removesuffix("://") for part in text.split(",") if part.strip())
     for scheme in schemes:
         if not scheme.replace("+", "").isalnum():
             raise ValueError(f"{shown(scheme)} is not a scheme")

@@ -199,6 +199,10 @@ def test_yaml_is_not_imported_where_there_is_no_file(tmp_path: Path) -> None:
     assert done.stdout == "[]\n"
 
 
+def test_schemes_that_the_nodes_read_are_compared_in_lower_case(load: Load) -> None:
+    assert load({"storage.node_schemes": "S3, gs://,Abfss://"}).storage.node_schemes == ("s3", "gs", "abfss")
+
+
 def test_programs_and_temperatures_of_devices_are_read() -> None:
     options = {"gpuid.allowed_processes": "Xorg, my-monitor", "gpuid.temperature_limit": "85"}
     gpuid = load_config(options, {"HOME": "/nowhere"}, system_file="/nowhere").gpuid
