@@ -178,6 +178,11 @@ class HdfsStagingFiles:
         """Remove a file, or a directory with all in it; nothing there is no error."""
         self._at(location).remove(location)
 
+    def remove_if_empty(self, location: str) -> None:
+        """Remove a directory if nothing is in it."""
+        web, path = self._path_at(location)
+        web.delete_if_empty(path)
+
     def settle_outputs(
         self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
     ) -> tuple[OutputView, ...]:

@@ -158,6 +158,9 @@ class StagingFiles(Protocol):
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""
 
+    def remove_if_empty(self, location: str) -> None:
+        """Remove a directory if nothing is in it."""
+
     def settle_outputs(
         self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
     ) -> tuple[OutputView, ...]:

@@ -94,6 +94,9 @@ class FilesInMemory:
     def replicate(self, location: str, count: int) -> None:
         raise NotImplementedError
 
+    def remove_if_empty(self, location: str) -> None:
+        raise NotImplementedError
+
     def entries(self, location: str) -> list[tuple[str, int, int]]:
         places = [(name, f"{location}/{name}") for name in self.names(location)]
         return [(name, len(self.files.get(place, b"")), self.touched.get(place, 0)) for name, place in places]

@@ -63,6 +63,18 @@ def test_more_replicas_than_the_namenode_allows_are_refused_and_the_file_stays_a
     staged.close()
 
 
+def test_a_directory_is_removed_if_nothing_is_in_it(place: HdfsPlace, base: str) -> None:
+    staged, directory = HdfsStagingFiles(place), f"{base}/maybe"
+    staged.remove_if_empty(directory)
+    staged.write(f"{directory}/file", b"", 0o600)
+    staged.remove_if_empty(directory)
+    assert staged.names(directory) == ["file"]
+    staged.remove(f"{directory}/file")
+    staged.remove_if_empty(directory)
+    assert staged.look(directory) is None
+    staged.close()
+
+
 def test_the_address_of_the_next_attempt_is_found_and_a_touched_file_shows_it(place: HdfsPlace, base: str) -> None:
     staged, addresses, now_s = HdfsStagingFiles(place), f"{base}/staging/addresses", [0.0]
     find = FindOnHdfs(staged, addresses, lambda _: None, lambda: now_s[0])

@@ -281,7 +281,11 @@ def forgotten(
             continue
         if application_id in known or application_id.cluster_timestamp_ms not in started_ms:
             continue
-        changed_ms = max((ms for _, _, ms in files.entries(places.staging(application_id))), default=now_ms)
+        staging = places.staging(application_id)
+        changed = [ms for _, _, ms in files.entries(staging)]
+        if not changed and (empty := files.look(staging)) is not None:
+            changed = [empty.modified_ms]  # the submission ended before it wrote anything there
+        changed_ms = max(changed, default=now_ms)
         if now_ms - changed_ms > _FORGOTTEN_S * 1000:
             found[application_id] = EndedApplication(State.FAILED, (now_ms - changed_ms) / 1000)
     return found
@@ -313,7 +317,7 @@ def clean_up(
         # What this cluster does not know of may run on another one that shares the file system.
         over = {str(one) for one in ended}
         staged = [one for one in files.names(places.all_staging) if one.startswith("application_") and one not in over]
-        submitted = [_submitted_ms(files, f"{places.all_staging}/{name}") for name in staged]
+        submitted = [_submitted_ms(files, f"{places.all_staging}/{name}", now_ms) for name in staged]
         # Whatever was used since the oldest was submitted may be one of theirs; a use counts for a day.
         since_ms = min([now_ms, *submitted]) - int(USED_EVERY_S * 1000)
         names = archives_to_remove(cache, archives, since_ms, now_ms)
@@ -360,12 +364,17 @@ def _entries(files: StagingFiles, location: str) -> list[KeptItem]:
     return [KeptItem(*one) for one in files.entries(location)]
 
 
-def _submitted_ms(files: StagingFiles, staging: str) -> int:
-    """Return when an application was submitted; 0 if it does not say."""
+def _submitted_ms(files: StagingFiles, staging: str, now_ms: int) -> int:
+    """Return when an application was submitted, or at most a day before; 0 if its submission does not say."""
     try:
         submission = files.read(f"{staging}/{SUBMISSION}", max_bytes=MAX_SUBMISSION_BYTES)
         return int(parse_json(submission)["submitted_ms"])
-    except (NotFound, ValueError, KeyError, TypeError):
+    except NotFound:
+        # Its ApplicationMaster has not begun. Its tokens were written after its archives, which may take hours; without
+        # them, in an empty directory, nothing was handed in.
+        written_ms = min((ms for _, _, ms in files.entries(staging)), default=now_ms)
+        return written_ms - int(_TEMPORARY_S * 1000)
+    except (ValueError, KeyError, TypeError):
         return 0
 
 

@@ -64,7 +64,9 @@ def sharing_tokens(
 ) -> Iterator[None]:
     """Write the tokens of an application for others than its owner, if it has any, while it is handed in.
 
-    They are removed again where the block ends with an error, but not with `Unreachable`: then YARN may have it.
+    They are removed again where the block ends with an error, but not with `Unreachable`: then YARN may have it. It may
+    with another error, too, if the answer of one ResourceManager was lost and the next one failed. So nothing else in
+    the directory is removed: it may be the ApplicationMaster's.
 
     Args:
         files: the default file system, as the owner.
@@ -92,7 +94,9 @@ def sharing_tokens(
     except DlappError:
         if tokens:
             with contextlib.suppress(DlappError):
-                files.remove(staging)
+                for one in tokens:
+                    files.remove(f"{staging}/{one.name}")
+                files.remove_if_empty(staging)
         raise
 
 

@@ -55,6 +55,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[bytes, int]] = {}
+        self.directories: dict[str, int] = {}  # those that were made, with their time
         self.now_ms = NOW_MS
         self.home = HOME
         self.settled: list[tuple[object, ...]] = []
@@ -70,10 +71,13 @@ class Memory:
         if location in self.files:
             data, ms = self.files[location]
             return type("Found", (), {"size_bytes": len(data), "modified_ms": ms, "owner": "tony", "mode": 0o600})
+        if location in self.directories:
+            return type("Found", (), {"modified_ms": self.directories[location]})
         return object() if any(name.startswith(f"{location}/") for name in self.files) else None
 
     def names(self, location: str) -> list[str]:
-        return sorted({name[len(location) + 1 :].split("/")[0] for name in self.files if name.startswith(location)})
+        every = [*self.files, *self.directories]
+        return sorted({name[len(location) + 1 :].split("/")[0] for name in every if name.startswith(f"{location}/")})
 
     def entries(self, location: str) -> list[tuple[str, int, int]]:
         return [
@@ -81,7 +85,8 @@ class Memory:
             for name in self.names(location)
         ]
 
-    def make(self, location: str, mode: int) -> None: ...
+    def make(self, location: str, mode: int) -> None:
+        self.directories.setdefault(location, self.now_ms)
 
     def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
         if once and location in self.files:
@@ -120,6 +125,11 @@ class Memory:
         self.files = {
             name: file for name, file in self.files.items() if name != location and not name.startswith(f"{location}/")
         }
+        self.directories.pop(location, None)
+
+    def remove_if_empty(self, location: str) -> None:
+        if not self.names(location):
+            self.directories.pop(location, None)
 
 
 class MemoryCommit:
@@ -307,6 +317,18 @@ def test_what_the_resource_manager_has_forgotten_is_settled_when_nobody_has_chan
     assert {one: ended.state for one, ended in found.items()} == {old: State.FAILED}
 
 
+def test_an_empty_directory_that_the_resource_manager_has_forgotten_is_as_old_as_its_last_change(
+    files: Memory,
+) -> None:
+    for one, days in ((APP, 2.1), (OTHER, 1.9)):
+        files.directories[PLACES.staging(one)] = int(NOW_MS - days * DAY_MS)
+    found = forgotten(files, PLACES, (), {APP.cluster_timestamp_ms}, NOW_MS)  # type: ignore[arg-type]
+    assert list(found) == [APP]
+    assert swept(files, *found) == 1
+    assert left(files, PLACES.all_staging) == [str(OTHER)]
+    assert files.files == {}, "nothing ran, so there is no history"
+
+
 def test_what_this_cluster_does_not_know_stays(files: Memory) -> None:
     files.put(f"{PLACES.staging(APP)}/submission.json", text={"submitted_ms": NOW_MS})
     assert swept(files) == 0
@@ -337,6 +359,20 @@ def test_nothing_that_an_unfinished_application_may_name_goes(files: Memory) -> 
     files.put(f"{PLACES.cache}/60.tar.gz", days_old=60)
     swept(files)
     assert "60.tar.gz" in left(files, PLACES.cache)
+
+
+def test_an_application_that_has_not_begun_keeps_archives_from_when_its_tokens_were_written(files: Memory) -> None:
+    staging = PLACES.staging(APP)
+    files.directories[staging] = int(NOW_MS - 300 * DAY_MS)
+    for days in (40, 51.5, 60):
+        files.put(f"{PLACES.cache}/{days}.tar.gz", days_old=days)
+    files.put(f"{staging}/viewers.token", days_old=50)
+    swept(files)
+    assert left(files, PLACES.cache) == ["40.tar.gz", "51.5.tar.gz"]
+    files.remove(f"{staging}/viewers.token")
+    swept(files)
+    assert left(files, PLACES.cache) == [], "of an empty directory nothing was handed in"
+    assert left(files, PLACES.all_staging) == [str(APP)]
 
 
 def test_a_use_is_written_down_once_a_day_and_never_on_the_archive(files: Memory) -> None:

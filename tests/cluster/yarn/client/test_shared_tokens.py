@@ -105,7 +105,16 @@ def test_tokens_go_with_an_application_that_yarn_does_not_take(error: DlappError
     files: Any = Files()
     with pytest.raises(type(error)), sharing_tokens(files, APP, NAMED, SECRET):
         raise error
-    assert bool(files.files) == stay
+    assert bool(files.files) == bool(files.names(PLACES.all_staging)) == stay
+
+
+def test_an_error_after_yarn_took_it_removes_nothing_of_its_master() -> None:
+    files: Any = Files()
+    files.write(f"{STAGING}/submission.json", b"{}", 0o600)
+    with pytest.raises(UsageError), sharing_tokens(files, APP, NAMED, SECRET):
+        raise UsageError("the ResourceManager that took over answered with status 500")
+    assert files.names(STAGING) == ["submission.json"]
+    assert STAGING in files.directories
 
 
 def test_tokens_that_cannot_be_closed_to_others_are_removed() -> None:
