@@ -105,12 +105,12 @@ class ControlAccess(NamedTuple):
 
 
 def new_secret() -> str:
-    """A secret for one application: 32 random bytes as hex digits."""
+    """Return a secret for one application: 32 random bytes as hex digits."""
     return os.urandom(32).hex()
 
 
 def derive_token(control_secret: str, purpose: str) -> str:
-    """The token for ``purpose`` (`TOOLS` or a container id): keyed BLAKE2b, 64 hex digits."""
+    """Return the token for a purpose, such as `TOOLS` or a container id: keyed BLAKE2b, 64 hex digits."""
     from _blake2 import blake2b  # hashlib has it of there, and loads OpenSSL besides, 2 ms
 
     key = bytes.fromhex(control_secret)

@@ -1,4 +1,4 @@
-"""``hdfs://``: files on Hadoop's distributed file system, by WebHDFS.
+"""``hdfs://``: files on Hadoop's distributed file system.
 
 Trees travel many files at once: most of a small file's time is waiting for the NameNode and a DataNode. What is written
 goes first under a name that is the caller's alone, and only a rename gives it the one that others look at.
@@ -36,7 +36,7 @@ WRITES_AT_ONCE = 16
 with 600 files of 4 KiB on two cores: 16 at a time take 0.6 of the time of 8, 32 take as long as 16."""
 PROBE_BYTES = 4096
 """Enough for a DataNode to pass on to the others of its pipeline."""
-TOGETHER, TOGETHER_BYTES = 64, 1 << 20
+BATCH_FILES, BATCH_BYTES = 64, 1 << 20
 """Small files that one DataNode is asked for together, by `WebHdfs.read_small`: their number, and what they have."""
 SMALL_BYTES = 1 << 20
 """Files of up to this size are many, and most of their time is waiting: see `WebHdfs.fetch`, ``direct_to_datanode``."""
@@ -439,20 +439,20 @@ class HdfsFiles:
                 todo.extend(reversed(inner))
         return nodes
 
-    def _jobs_of(self, files: Iterable[tuple[TreeNode, str]]) -> Iterator[_Range | _Together]:
+    def _jobs_of(self, files: Iterable[tuple[TreeNode, str]]) -> Iterator[_Range | _SmallFileBatch]:
         """Return the jobs that fetch files, each with its path here."""
-        together: dict[tuple[str, int], _Together] = {}
+        batches: dict[tuple[str, int], _SmallFileBatch] = {}
         for node, path in files:
             source = self.place.path(node.source)
             server = self.web.small_file_server(source, node.size_bytes) if node.size_bytes <= SMALL_BYTES else None
             if server is None:
                 yield from self._jobs(node, path)
                 continue
-            job = together.setdefault(server, _Together(self))
+            job = batches.setdefault(server, _SmallFileBatch(self))
             job.add(source, node, path)
             if job.is_full:
-                yield together.pop(server)
-        yield from together.values()
+                yield batches.pop(server)
+        yield from batches.values()
 
     def _jobs(self, node: TreeNode, path: str) -> list[_Range]:
         """Return the jobs that fetch one file: it whole, or ranges of it that can be fetched at the same time."""
@@ -596,7 +596,7 @@ def _linked(link: TreeNode, by_name: Mapping[str, TreeNode]) -> TreeNode | None:
     return None if path is None else by_name.get(path)
 
 
-class _Together:
+class _SmallFileBatch:
     """Small files that are fetched from one DataNode."""
 
     def __init__(self, files: HdfsFiles) -> None:
@@ -612,7 +612,7 @@ class _Together:
     @property
     def is_full(self) -> bool:
         """True if no further file is to be added."""
-        return len(self._todo) >= TOGETHER or self._size_bytes >= TOGETHER_BYTES
+        return len(self._todo) >= BATCH_FILES or self._size_bytes >= BATCH_BYTES
 
     def run(self, tell: Callable[[int], None]) -> None:
         """Fetch them."""

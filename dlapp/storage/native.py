@@ -117,7 +117,7 @@ class _BlockFailed(Exception):
         self.at, self.answered, self.stale = at, answered, stale
 
 
-class _Knowledge:
+class _ProtocolState:
     """Knowledge of the ways to one HDFS.
 
     Attributes:
@@ -130,15 +130,15 @@ class _Knowledge:
         self.data_served = False
 
 
-_known: dict[tuple[object, ...], _Knowledge] = {}
+_protocol_states: dict[tuple[object, ...], _ProtocolState] = {}
 """With `AUTO`, of each HDFS and user: a process opens an HDFS many times, and finds out once."""
 
 
-def _known_of(place: HdfsPlace) -> _Knowledge:
+def _protocol_state(place: HdfsPlace) -> _ProtocolState:
     if place.protocol != AUTO:
-        return _Knowledge()
+        return _ProtocolState()
     key = place.location, place.web, place.names, place.login.user, place.login.hdfs_token is None
-    return _known.setdefault(key, _Knowledge())
+    return _protocol_states.setdefault(key, _ProtocolState())
 
 
 class _Source(NamedTuple):
@@ -180,7 +180,7 @@ class NativeHdfs(WebHdfs):
         self._client = f"dlapp_{os.urandom(8).hex()}"
         self._namenodes: ConnectionPool[Connection] = ConnectionPool()
         self._nodes: ConnectionPool[DataNodeConnection] = ConnectionPool()
-        self._known = _known_of(place)
+        self._protocol = _protocol_state(place)
         self._states: dict[Address, float] = {}
         self._state_id: int | None = None  # the last transaction that an answer was of
         self._observers: list[Address] = []
@@ -351,14 +351,14 @@ class NativeHdfs(WebHdfs):
         Raises:
             HdfsUnreachable: no NameNode says what it is.
         """
-        known = self._known
-        if known.why_not is None:
+        state = self._protocol
+        if state.why_not is None:
             # Threads that begin at once each look: who waited for another one's look would wait twice for a server.
             why_not = self._probe()
-            if why_not and known.why_not is None:
+            if why_not and state.why_not is None:
                 log.info(f"{self.place.location} is used by WebHDFS: {why_not}")
-            known.why_not = known.why_not or why_not
-        return known.why_not
+            state.why_not = state.why_not or why_not
+        return state.why_not
 
     def _probe(self) -> str:
         if self.place.login.hdfs_token is not None:
@@ -404,11 +404,11 @@ class NativeHdfs(WebHdfs):
 
     def _may_give_up(self) -> bool:
         """Return whether data ports that do not answer mean that they are closed to this machine."""
-        return self.place.protocol == AUTO and not self._known.data_served
+        return self.place.protocol == AUTO and not self._protocol.data_served
 
     def _give_up(self, why: str) -> None:
         """Use WebHDFS from now on."""
-        self._known.why_not = why
+        self._protocol.why_not = why
         log.info(f"{self.place.location} is used by WebHDFS: {why}")
 
     # ---- NameNodes ----
@@ -576,7 +576,7 @@ class NativeHdfs(WebHdfs):
     def small_file_server(self, path: str, size_bytes: int) -> Address | None:
         """See `WebHdfs.small_file_server`."""
         kept = self._located.get(path)
-        if kept is None or self._known.why_not or not (self._listed_blocks_serve and self._can_verify):
+        if kept is None or self._protocol.why_not or not (self._listed_blocks_serve and self._can_verify):
             return None
         block = kept[1]
         if not block.nodes or block.offset or not kept[0] == block.block.size_bytes == size_bytes:
@@ -611,7 +611,7 @@ class NativeHdfs(WebHdfs):
             for path, block in zip(paths[count:], blocks[count:], strict=True):
                 self._located[path] = block.block.size_bytes, block._replace(nodes=(*block.nodes[1:], node))
         if count:
-            self._known.data_served = True
+            self._protocol.data_served = True
 
     def _fetch(self, path: str, fd: int, offset: int, end: int, tell: Callable[[int], None]) -> int:
         """Do `fetch`, or a part; return the first byte that is missing. Raises _Unserved, and as there."""
@@ -641,7 +641,7 @@ class NativeHdfs(WebHdfs):
                 raise
             except _BlockFailed as failed:
                 at, block = failed.at, None
-                if self._known.why_not:
+                if self._protocol.why_not:
                     return at
                 dead_ends = 0 if at > started else dead_ends + (failed.answered and not failed.stale)
                 if failed.answered:
@@ -710,7 +710,7 @@ class NativeHdfs(WebHdfs):
                 if isinstance(error, CorruptReplica):
                     self._report(path, block, block.nodes[0], error)
                 raise _Unserved(f"an erasure coded file is read by WebHDFS: {error}") from error
-            self._known.data_served = True
+            self._protocol.data_served = True
 
     def _report(self, path: str, block: LocatedBlock, node: DataNode, error: CorruptReplica) -> None:
         log.warning(f"{shown(self.place.location + path)}: {error}; it is reported, and read in another way")
@@ -754,7 +754,7 @@ class NativeHdfs(WebHdfs):
                 continue
             try:
                 self._read_from(node, block, at, end, take)
-                self._known.data_served = True
+                self._protocol.data_served = True
                 return end
             except CannotVerify as error:
                 # Most others have the same checksums; they are not tried one by one.
@@ -931,7 +931,7 @@ class NativeHdfs(WebHdfs):
                         )
                 finally:
                     self._nodes.drop(connection)
-                self._known.data_served = True
+                self._protocol.data_served = True
                 return located.block._replace(size_bytes=count)
             except (BlockRefused, PipelineFailed, ConnectionLost, NotHadoop) as error:
                 failures.append(str(error))

@@ -103,7 +103,7 @@ def _linked(name: str, target: str, above: int) -> int:
     return fd
 
 
-def remove_dead_names(base: str = BASE) -> None:
+def remove_stale_links(base: str = BASE) -> None:
     """Remove the names of this user whose process was killed.
 
     Nothing but the link is removed, and the directory only if it is empty then.

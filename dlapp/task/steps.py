@@ -38,7 +38,7 @@ from dlapp.runtime.process import CompanionGuardian, Guardian
 from dlapp.serialization import from_json
 from dlapp.storage.tree import remove_tree
 from dlapp.system import log_times
-from dlapp.system.short_tmpdir import remove_dead_names
+from dlapp.system.short_tmpdir import remove_stale_links
 from dlapp.task import preparation
 from dlapp.task.data.outputs import Outputs
 from dlapp.task.failure import with_cause
@@ -343,7 +343,7 @@ def _clean_up(task: TaskState) -> None:
         except FileNotFoundError:
             continue
     with suppress(OSError):  # who cannot use /tmp has nothing there
-        remove_dead_names()
+        remove_stale_links()
     task.give_back_lease()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.system.files import UntrustedFile
-from dlapp.system.short_tmpdir import ShortTmpdir, is_too_long, remove_dead_names
+from dlapp.system.short_tmpdir import ShortTmpdir, is_too_long, remove_stale_links
 
 RAY = "ray/session_2024-01-01_00-00-00_000000_1234567/sockets"
 KILLED = """
@@ -96,7 +96,7 @@ def test_names_of_killed_processes_are_removed_and_those_in_use_stay(
     assert os.path.exists(f"{dead}/file")
     if not directory_is_left:
         os.rename(target, f"{target}.elsewhere")
-    remove_dead_names(base)
+    remove_stale_links(base)
     assert os.listdir(base) == [os.path.basename(os.path.dirname(used.path))]
     assert os.path.exists(f"{target}/file") == directory_is_left
     used.close()
@@ -104,7 +104,7 @@ def test_names_of_killed_processes_are_removed_and_those_in_use_stay(
 
 def test_a_process_that_was_killed_before_it_made_the_link_leaves_nothing_either(base: str) -> None:
     os.mkdir(f"{base}/dlapp-0123456789", 0o700)
-    remove_dead_names(base)
+    remove_stale_links(base)
     assert os.listdir(base) == []
 
 
@@ -117,7 +117,7 @@ def test_nothing_else_is_removed(target: str, base: str) -> None:
     os.mkdir(f"{base}/dlapp-0123456789x")
     os.mkdir(f"{base}/dlapp-012345678")
     before = sorted(os.listdir(base))
-    remove_dead_names(base)
+    remove_stale_links(base)
     assert sorted(os.listdir(base)) == before
     assert os.listdir(held) == ["of_the_user"]
     assert os.listdir(f"{base}/dlapp-cccccccccc") == ["tmp"]
@@ -127,7 +127,7 @@ def test_nothing_else_is_removed(target: str, base: str) -> None:
 def test_what_is_of_another_user_stays(target: str, base: str) -> None:
     directory = os.path.dirname(killed(target, base))
     os.chown(directory, 12_345, 12_345)
-    remove_dead_names(base)
+    remove_stale_links(base)
     assert os.path.lexists(f"{directory}/tmp")
 
 
@@ -155,7 +155,7 @@ def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_an
     def cleaned_before(fd: int, how: int) -> None:
         if how & fcntl.LOCK_SH and not locked:
             locked.append(fd)
-            remove_dead_names(base)
+            remove_stale_links(base)
             assert os.listdir(base) == []
         lock(fd, how)
 
@@ -171,7 +171,7 @@ def test_a_directory_in_which_others_may_rename_is_not_used(target: str, base: s
     with pytest.raises(UntrustedFile, match="others can remove what is not theirs"):
         ShortTmpdir(target, base)
     with pytest.raises(UntrustedFile, match="others can remove what is not theirs"):
-        remove_dead_names(base)
+        remove_stale_links(base)
     assert os.listdir(base) == []
 
 

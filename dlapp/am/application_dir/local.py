@@ -36,7 +36,7 @@ from dlapp.storage.tree import explaining, remove_tree
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock, files, log
 from dlapp.system.files import UntrustedFile
-from dlapp.system.short_tmpdir import remove_dead_names
+from dlapp.system.short_tmpdir import remove_stale_links
 from dlapp.usage import UsageHistory
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class LocalApplicationDir:
                 with contextlib.suppress(DlappError, OSError):
                     remove_tree(self._path(f"containers/{container_id}/{name}"))
         with contextlib.suppress(OSError):  # who cannot use /tmp has nothing there
-            remove_dead_names()
+            remove_stale_links()
 
     def container_ids(self) -> list[ContainerId]:
         """Return the containers that have a directory."""

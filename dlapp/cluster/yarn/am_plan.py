@@ -118,8 +118,8 @@ def acls_of(spec: AppSpec) -> dict[str, str]:
 def python_command(python: str, *words: str) -> tuple[str, ...]:
     """The command that runs dlapp on a node; without a Python there it says so in one line.
 
-    The bundle has all that dlapp needs, so the node's site-packages are added late, for what it does not have (fsspec):
-    `dlapp.system.processes.late_site`.
+    The bundle has all that dlapp needs, so the node's site-packages are added late, for what it does not have, the
+    libraries of `storage.node_schemes`: `dlapp.system.processes.late_site`.
     """
     return ("/bin/sh", "-c", _BEGIN, "dlapp", python, "-I", "-S", PROGRAM, *words)
 

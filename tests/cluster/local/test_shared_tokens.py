@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dlapp.access import VIEWERS, AccessList
-from dlapp.cluster.local.client.shared_tokens import check_access, find_access, let_in
+from dlapp.access import VIEWERS, AccessList, SharedToken
+from dlapp.cluster.local.client.shared_tokens import check_access, find_access, grant_reading
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import SpecError
 from dlapp.spec import AppSpec
@@ -47,7 +47,7 @@ def test_only_a_queue_that_users_share_has_names_and_these_must_be_known(tmp_pat
 
 def test_a_file_is_let_be_read_by_those_named_alone(home: Path) -> None:
     fd = os.open(home / "viewers.token", os.O_WRONLY | os.O_CREAT, 0o600)
-    let_in(fd, AccessList((OWN_NAME,)))
+    grant_reading(fd, SharedToken("viewers.token", TOKEN, AccessList((OWN_NAME,))))
     os.close(fd)
     # The bits of the group are the mask now (acl(5)); nobody may write it but its owner.
     assert (home / "viewers.token").stat().st_mode & 0o777 == 0o640

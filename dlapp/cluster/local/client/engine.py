@@ -469,12 +469,12 @@ class LocalEngine(Closeable):
                     write_all(fd, json.dumps(value, separators=(",", ":")).encode())
                     fds.append(fd)
             for token in tokens:
-                from dlapp.cluster.local.client.shared_tokens import let_in
+                from dlapp.cluster.local.client.shared_tokens import grant_reading
 
                 path = os.path.join(staging, token.name)
                 fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 opened.callback(os.close, fd)
-                let_in(fd, token.access)
+                grant_reading(fd, token)
                 write_all(fd, token.text.encode())
                 fds.append(fd)
             # Only when all are written: the first of these calls brings most of them to the disk.

@@ -13,7 +13,7 @@ import os
 import re
 from typing import NamedTuple
 
-from dlapp.access import MAX_TOKEN_BYTES, AccessList, is_token, token_file
+from dlapp.access import MAX_TOKEN_BYTES, VIEWERS, AccessList, SharedToken, is_token, token_file
 from dlapp.cluster.local.state import StateDir, read_json, read_text
 from dlapp.errors import DlappError, SpecError
 from dlapp.spec import AppSpec
@@ -62,22 +62,27 @@ def ids_of(access: AccessList) -> tuple[list[int], list[int]]:
     return [found("user", one) for one in access.users], [found("group", one) for one in access.groups]
 
 
-def let_in(fd: int, access: AccessList) -> None:
-    """Let those named read a file of the caller's.
+def grant_reading(fd: int, token: SharedToken) -> None:
+    """Let those read the file of a token for whom it is.
+
+    Args:
+        fd: of the file, which is the caller's.
+        token: what it is to have.
 
     Raises:
         SpecError: its file system keeps no access control lists, or one of the names is gone.
         OSError: another error of the file system.
     """
+    key = f"application.{'view_acl' if token.name == token_file(VIEWERS) else 'modify_acl'}"
     try:
-        allow_reading(fd, *ids_of(access))
+        allow_reading(fd, *ids_of(token.access))
     except KeyError as unknown:
-        raise SpecError("application.view_acl", str(unknown.args[0])) from None
+        raise SpecError(key, str(unknown.args[0])) from None
     except OSError as error:
         if error.errno != errno.ENOTSUP:
             raise
         problem = "the file system of local.state_dir keeps no access control lists"
-        raise SpecError("application.view_acl", problem) from error
+        raise SpecError(key, problem) from error
 
 
 def find_access(owner: StateDir, application_id: str, purpose: str) -> GrantedAccess | None:
