@@ -97,11 +97,13 @@ class ControlAccess(NamedTuple):
 
     Args:
         is_own: the token is that for tools, which the owner alone has; else what answers there is another user's.
+        owner: on this machine, whose process it must be that gets the token; None: it is not known.
     """
 
     url: str
     token: str
     is_own: bool = True
+    owner: int | None = None
 
 
 def new_secret() -> str:

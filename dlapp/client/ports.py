@@ -162,11 +162,12 @@ class PortForward(Closeable):
 
     def _find_opener(self) -> None:
         """Learn where the ApplicationMaster is; a later attempt is elsewhere."""
-        with contextlib.suppress(StreamRefused):  # it waits
+        opener: StreamOpener | None = None
+        with contextlib.suppress(StreamRefused):  # it waits, and another one may have the address of the last
             opener = self._client.stream_opener(self._application_id)
-            with self._lock:
-                if self._opener is None or self._opener.url != opener.url:
-                    self._opener = opener
+        with self._lock:
+            if self._opener is None or opener is None or self._opener.url != opener.url:
+                self._opener = opener
 
     def _take_container(self, container: ContainerView) -> None:
         """Take note of the container that the index has."""

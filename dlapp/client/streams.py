@@ -23,10 +23,11 @@ class StreamOpener:
         url: control address of its ApplicationMaster; a later attempt has another one.
         token: for it.
         is_own: the application is the caller's own; else what its containers say is another user's word.
+        owner: as of `dlapp.access.ControlAccess`.
     """
 
-    def __init__(self, url: str, token: str, is_own: bool = True) -> None:
-        self.url, self._token, self.is_own = url, token, is_own
+    def __init__(self, url: str, token: str, is_own: bool = True, owner: int | None = None) -> None:
+        self.url, self._token, self.is_own, self._owner = url, token, is_own, owner
 
     def __call__(self, index: int, kind: str, head: Mapping[str, Any], *, timeout_s: float = OPEN_S) -> socket.socket:
         """Open a stream.
@@ -47,7 +48,9 @@ class StreamOpener:
             Denied: it does not know the token.
         """
         request = StreamRequest(index=index, kind=kind, head=json.dumps(head, separators=(",", ":")))
-        return open_stream(self.url, self._token, "/v1/streams", to_json(request), timeout_s=timeout_s)
+        return open_stream(
+            self.url, self._token, "/v1/streams", to_json(request), timeout_s=timeout_s, owner=self._owner
+        )
 
 
 def read_role_index(text: str) -> tuple[str, int]:

@@ -27,9 +27,17 @@ class ControlConnection(Closeable):
         url: ``http://host:port``.
         token: what goes into the Authorization header; None for calls that need none.
         max_answer_bytes: a longer answer is none.
+        owner: on this machine, whose process alone gets the token; None: whoever is there.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, max_answer_bytes: int = MAX_VIEW_BYTES) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        max_answer_bytes: int = MAX_VIEW_BYTES,
+        owner: int | None = None,
+    ) -> None:
         self.url, self._max_answer_bytes = url, max_answer_bytes
         try:
             self._server, *rest = split_url(url)
@@ -41,7 +49,7 @@ class ControlConnection(Closeable):
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         # Each call has a deadline of its own, in the place of the first two.
-        self._client = HttpClient(0.0, 0.0, idle_s=_IDLE_S)
+        self._client = HttpClient(0.0, 0.0, idle_s=_IDLE_S, owner=owner)
         self._lock = threading.Lock()
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 10.0) -> Any:

@@ -33,7 +33,7 @@ from dlapp.net.http_framing import (
     parse_chunk_line,
     parse_head,
 )
-from dlapp.system.network.host_connection import connect_first, look_up
+from dlapp.system.network.host_connection import check_peer, connect_first, look_up
 from dlapp.system.waits import Wait
 from dlapp.value import Value
 
@@ -180,13 +180,21 @@ class HttpClient:
         idle_s: a connection that was not used for this long is not used again.
         what: the servers' kind, for users: a wait for one is shown as ``HDFS at node7:9864`` (`dlapp.system.waits`);
             empty: waits are not shown, because to wait there is nothing special.
+        owner: whose processes the servers must be, all on this machine; None: anybody's.
     """
 
     def __init__(
-        self, connect_s: float, silence_s: float, ca: str | None = None, *, idle_s: float = IDLE_S, what: str = ""
+        self,
+        connect_s: float,
+        silence_s: float,
+        ca: str | None = None,
+        *,
+        idle_s: float = IDLE_S,
+        what: str = "",
+        owner: int | None = None,
     ) -> None:
         self._connect_s, self._silence_s, self._ca, self._idle_s = connect_s, silence_s, ca, idle_s
-        self._what = what
+        self._what, self._owner = what, owner
         self._idle: dict[str, list[_Connection]] = {}
         self._busy: dict[_Connection, int] = {}  # with the thread that uses it
         self._known: set[str] = set()  # servers that have answered
@@ -347,6 +355,8 @@ class HttpClient:
             sock = self._connected_by_name(host, port, until)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._owner is not None:
+                    check_peer(sock, self._owner, time.monotonic() + _left(self._connect_s, until))
                 if scheme == "https":
                     sock = self._secured(sock, host)
             except BaseException:

@@ -18,7 +18,7 @@ from typing import Any
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.net.http_framing import FramingError, parse_head
 from dlapp.net.relay import tune
-from dlapp.system.network.host_connection import connect_first, look_up
+from dlapp.system.network.host_connection import check_peer, connect_first, look_up
 
 UPGRADE = "dlapp-stream"
 NOT_RUNNING, NOT_OPEN, BUSY = "not_running", "not_open", "busy"
@@ -41,7 +41,9 @@ class StreamRefused(DlappError):
         self.reason = reason
 
 
-def open_stream(url: str, token: str, path: str, body: Any, *, timeout_s: float) -> socket.socket:
+def open_stream(
+    url: str, token: str, path: str, body: Any, *, timeout_s: float, owner: int | None = None
+) -> socket.socket:
     """Ask an ApplicationMaster for a stream, and wait until its other end is there.
 
     Args:
@@ -50,6 +52,7 @@ def open_stream(url: str, token: str, path: str, body: Any, *, timeout_s: float)
         path: of the request.
         body: a JSON value.
         timeout_s: of all of it [s].
+        owner: on this machine, whose process alone gets the token; None: whoever is there.
 
     Returns:
         The connection, blocking; the caller closes it.
@@ -74,6 +77,8 @@ def open_stream(url: str, token: str, path: str, body: Any, *, timeout_s: float)
         raise Unreachable(f"ApplicationMaster at {url}: {error.strerror or error}") from error
     try:
         tune(sock)
+        if owner is not None:
+            check_peer(sock, owner, deadline)
         sock.sendall(head.encode("ascii") + data)
         answer = _receive_head(sock, deadline)
         if answer.startswith(_SWITCHED):

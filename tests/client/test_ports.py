@@ -269,6 +269,25 @@ def test_the_next_attempt_of_an_applicationmaster_is_found(cluster: Cluster, for
     assert asked(one) == b"stream:X"
 
 
+def test_an_address_that_an_applicationmaster_has_left_is_used_no_longer(
+    cluster: Cluster, forward: Forward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_id: ApplicationId) -> StreamOpener:
+        raise StreamRefused(f"{APP} has not started yet", NOT_RUNNING)
+
+    one = forward()
+    assert asked(one) == b"stream:X"
+    before = len(cluster.heads)
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "stream_opener", refuse)
+        assert one.look() == ""
+        with pytest.raises(ConnectionError):
+            asked(one)
+    assert len(cluster.heads) == before, "nobody is asked there"
+    assert one.look() == ""
+    assert asked(one) == b"stream:X"
+
+
 def test_an_application_that_waits_has_a_local_port_already(
     cluster: Cluster, forward: Forward, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -193,3 +194,36 @@ def test_a_request_that_asks_for_no_stream_says_so() -> None:
         with ControlConnection(f"http://{server.host}:{server.port}", "right") as connection:
             connection.call("POST", "/a", {})
     assert seen == [False]
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_a_token_is_sent_to_the_process_of_its_user_alone(*, is_accepted: bool) -> None:
+    own, other = os.getuid(), os.getuid() + 1
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url, got = f"http://127.0.0.1:{server.getsockname()[1]}", list[bytes]()
+
+        def take() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    got.append(connection.recv(1 << 16))
+
+        thread = threading.Thread(target=take, daemon=True)
+        if is_accepted:
+            thread.start()
+        # What nobody has accepted may yet be anybody's.
+        owner, timeout_s, why = (other, PATIENCE_S, "another user's") if is_accepted else (own, 0.05, "no answer in")
+        with pytest.raises(Unreachable, match=why):
+            open_stream(url, "secret", "/v1/streams", {}, timeout_s=timeout_s, owner=owner)
+        with ControlConnection(url, "secret", owner=owner) as connection, pytest.raises(Unreachable, match=why):
+            connection.call("POST", "/v1/kill", {}, timeout_s=timeout_s)
+        assert b"".join(got) == b""
+        if is_accepted:
+            with pytest.raises(Unreachable, match="without an answer"):
+                open_stream(url, "secret", "/v1/streams", {}, timeout_s=PATIENCE_S, owner=own)
+            assert b"secret" in got[-1]
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE_S)

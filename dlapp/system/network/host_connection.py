@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import select
 import socket
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
+
+_LOOK_AGAIN_MS = 2
 
 
 def look_up(host: str, port: int) -> list[tuple[int, Any]]:
@@ -51,3 +56,33 @@ def connect_first(addresses: Iterable[tuple[int, Any]], left_s: Callable[[], flo
         else:
             return sock
     raise failure or OSError("has no address")
+
+
+def check_peer(connection: socket.socket, uid: int, until: float) -> None:
+    """Wait until a process has accepted a connection within this machine, and refuse one of another user's.
+
+    Who listened before the connection may be another one than who has accepted it.
+
+    Args:
+        connection: nothing was sent on it yet.
+        uid: of the user whose process it must be.
+        until: when that must be known [s, monotonic].
+
+    Raises:
+        PermissionError: it is another user's.
+        OSError: it was closed, or nobody has accepted it in time.
+    """
+    from dlapp.system.network.tcp_table import uid_of_peer
+
+    closed = select.poll()
+    closed.register(connection, select.POLLIN)
+    while (found := uid_of_peer(connection)) is None:
+        if time.monotonic() >= until:
+            raise TimeoutError
+        if closed.poll(_LOOK_AGAIN_MS):
+            raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
+    if found != uid:
+        # A kernel may read "no user yet" and, accepted in between, an inode: the second answer is whole.
+        found = uid_of_peer(connection)
+    if found != uid:
+        raise PermissionError(errno.EPERM, "another user's process has its address")

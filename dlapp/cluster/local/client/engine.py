@@ -852,7 +852,7 @@ class LocalEngine(Closeable):
         if (granted := self._granted(application_id, VIEWERS)) is not None:
             if not granted.url:
                 raise StreamRefused(f"{application_id} has not started yet", NOT_RUNNING)
-            return ControlAccess(granted.url, granted.token, is_own=False)
+            return ControlAccess(granted.url, granted.token, is_own=False, owner=granted.owner.uid)
         if self._is_others or self._is_foreign(str(application_id)):
             raise Denied(
                 f"{application_id} belongs to {self.owner(str(application_id))}; only they reach into its containers"
@@ -862,7 +862,7 @@ class LocalEngine(Closeable):
             raise NotFound(_over(row))
         if (found := self._access(self._state.application(row.id))) is None:
             raise StreamRefused(f"{application_id} has not started yet", NOT_RUNNING)
-        return ControlAccess(*found)
+        return ControlAccess(*found, owner=self._uid)
 
     def _granted(self, application_id: ApplicationId, purpose: str) -> GrantedAccess | None:
         """Return the caller's access to another user's application; None: it is the caller's own, or the owner does not
@@ -999,7 +999,9 @@ class LocalEngine(Closeable):
         if not granted.url:
             owner = user_name(granted.owner.uid)
             raise Denied(f"{application_id} does not run now; until it does, only {owner} or root may end it")
-        with ControlConnection(granted.url, granted.token, max_answer_bytes=_MAX_STOP_ANSWER_BYTES) as connection:
+        with ControlConnection(
+            granted.url, granted.token, max_answer_bytes=_MAX_STOP_ANSWER_BYTES, owner=granted.owner.uid
+        ) as connection:
             told = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=SOFT_KILL_ASK_S)
         if what == "softkill":
             return from_json(StopAnswer, told).line(str(application_id))
@@ -1194,7 +1196,7 @@ class LocalEngine(Closeable):
 
         if (found := self._access(home)) is None:
             raise Unreachable("its ApplicationMaster is not running")
-        with ControlConnection(*found) as connection:
+        with ControlConnection(*found, owner=self._uid) as connection:
             answer = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=timeout_s)
         return answer if isinstance(answer, dict) else {}
 
