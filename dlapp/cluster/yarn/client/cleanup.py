@@ -74,6 +74,18 @@ class EndedApplication(NamedTuple):
     ago_s: float
 
 
+class OwnApplications(NamedTuple):
+    """A user's applications, as a cluster knows them.
+
+    Args:
+        ended: those that have ended, how, and how long ago.
+        submitted_ms: when the others were submitted [ms since 1970].
+    """
+
+    ended: Mapping[ApplicationId, EndedApplication]
+    submitted_ms: tuple[int, ...] = ()
+
+
 def settle(
     files: StagingFiles,
     places: StagingPaths,
@@ -199,10 +211,8 @@ def _settle_outputs(
     return said, done
 
 
-def ended_applications(
-    rest: YarnRest, files: StagingFiles, places: StagingPaths, user: str
-) -> dict[ApplicationId, EndedApplication]:
-    """Return a user's applications that have ended, by the ResourceManager's word or because it has forgotten them.
+def own_applications(rest: YarnRest, files: StagingFiles, places: StagingPaths, user: str) -> OwnApplications:
+    """Return a user's applications; ended are also those that the ResourceManager has forgotten.
 
     Args:
         rest: the ResourceManager.
@@ -220,7 +230,8 @@ def ended_applications(
     }
     known = {one.application_id for one in reports}
     starts = {one.cluster_timestamp_ms for one in known} | {started_ms}
-    return ended | forgotten(files, places, known, starts, clock.now_ms())
+    ended |= forgotten(files, places, known, starts, clock.now_ms())
+    return OwnApplications(ended, tuple(one.started_ms for one in reports if not one.state.ended))
 
 
 def settle_all(
@@ -294,7 +305,7 @@ def forgotten(
 def clean_up(
     files: StagingFiles,
     places: StagingPaths,
-    ended: Mapping[ApplicationId, EndedApplication],
+    applications: OwnApplications,
     archives: Retention,
     histories: Retention,
     now_ms: int,
@@ -305,21 +316,22 @@ def clean_up(
     Args:
         files: the default file system, as the user.
         places: the user's directories there.
-        ended: the user's applications that have ended, as this cluster knows them, how, and how long ago.
+        applications: the user's.
         archives, histories: their limits.
         now_ms: the time [ms since 1970].
         notices: see `settle`.
     """
-    count = settle_all(files, places, ended, notices)
+    count = settle_all(files, places, applications.ended, notices)
     cache = _entries(files, places.cache)
     names = archives_to_remove(cache, archives, now_ms, now_ms)
     if names:
         # What this cluster does not know of may run on another one that shares the file system.
-        over = {str(one) for one in ended}
+        over = {str(one) for one in applications.ended}
         staged = [one for one in files.names(places.all_staging) if one.startswith("application_") and one not in over]
         submitted = [_submitted_ms(files, f"{places.all_staging}/{name}", now_ms) for name in staged]
-        # Whatever was used since the oldest was submitted may be one of theirs; a use counts for a day.
-        since_ms = min([now_ms, *submitted]) - int(USED_EVERY_S * 1000)
+        # Whatever was used since the oldest was submitted may be one of theirs; a use counts for a day. Those that wait
+        # in a queue have no staging directory yet.
+        since_ms = min([now_ms, *submitted, *applications.submitted_ms]) - int(USED_EVERY_S * 1000)
         names = archives_to_remove(cache, archives, since_ms, now_ms)
     gone = [f"{places.cache}/{name}" for name in names]
     endings = (HISTORY_SUFFIX, USAGE_SUFFIX, TRIALS_SUFFIX)

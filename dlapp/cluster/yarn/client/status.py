@@ -22,7 +22,7 @@ from dlapp.cluster import LOG_NAMES
 from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.yarn.client import views as client_views
 from dlapp.cluster.yarn.client.am_client import AmClients
-from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, EndedApplication, ended_applications, settle, settle_all
+from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, EndedApplication, own_applications, settle, settle_all
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo
 from dlapp.cluster.yarn.client.session import ClusterSession
@@ -210,7 +210,7 @@ class ApplicationReader:
             self._has_notices = notices is not None and notices.is_there_any()
             if self._has_notices or files.names(places.all_staging):
                 with self._session.own_rest() as rest:
-                    ended = ended_applications(rest, files, places, self._session.user)
+                    ended = own_applications(rest, files, places, self._session.user).ended
                 # One that has just ended removes its directory itself.
                 over = {one: end for one, end in ended.items() if end.ago_s >= GONE_AFTER_S}
                 # Notifications first: an output may wait for its file system.

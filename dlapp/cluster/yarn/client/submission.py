@@ -19,7 +19,7 @@ from dlapp.access import TOOLS, derive_token
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, acls_of, environment_of, python_command
 from dlapp.cluster.yarn.client import preflight, views
-from dlapp.cluster.yarn.client.cleanup import clean_up, clean_up_cache, ended_applications, mark_use
+from dlapp.cluster.yarn.client.cleanup import clean_up, clean_up_cache, mark_use, own_applications
 from dlapp.cluster.yarn.client.interpreter import DIRECTORY as PYTHON_DIRECTORY
 from dlapp.cluster.yarn.client.interpreter import archive_resource, check_archive, interpreter
 from dlapp.cluster.yarn.client.local_files import tools_tokens
@@ -100,13 +100,13 @@ class ApplicationSubmitter:
             # A session of its own: this is another thread.
             with self._session.own_rest() as rest:
                 places = StagingPaths(files.home)
-                ended = ended_applications(rest, files, places, self._session.user)
-            for application_id in ended:
+                applications = own_applications(rest, files, places, self._session.user)
+            for application_id in applications.ended:
                 tools_tokens.forget(application_id, login_user=self._session.user)
             notices = self._session.notices(files)
             if notices is not None:
-                notices.deliver(ended)
-            clean_up(files, places, ended, archives, histories, clock.now_ms(), notices)
+                notices.deliver(applications.ended)
+            clean_up(files, places, applications, archives, histories, clock.now_ms(), notices)
         finally:
             files.close()
 

@@ -13,6 +13,7 @@ from dlapp.cluster.yarn.client.cleanup import (
     GONE_AFTER_S,
     NOTHING_KEPT,
     EndedApplication,
+    OwnApplications,
     clean_up,
     clean_up_cache,
     forgotten,
@@ -177,9 +178,9 @@ def left(files: Memory, place: str) -> list[str]:
     return files.names(place)
 
 
-def swept(files: Memory, *ended: ApplicationId) -> int:
-    over = dict.fromkeys(ended, EndedApplication(State.KILLED, 60.0))
-    return clean_up(files, PLACES, over, ARCHIVES, HISTORIES, NOW_MS)  # type: ignore[arg-type]
+def swept(files: Memory, *ended: ApplicationId, submitted_ms: tuple[int, ...] = ()) -> int:
+    own = OwnApplications(dict.fromkeys(ended, EndedApplication(State.KILLED, 60.0)), submitted_ms)
+    return clean_up(files, PLACES, own, ARCHIVES, HISTORIES, NOW_MS)  # type: ignore[arg-type]
 
 
 def settled(files: Memory, state: State = State.KILLED, ago_s: float = GONE_AFTER_S) -> str | None:
@@ -359,6 +360,13 @@ def test_nothing_that_an_unfinished_application_may_name_goes(files: Memory) -> 
     files.put(f"{PLACES.cache}/60.tar.gz", days_old=60)
     swept(files)
     assert "60.tar.gz" in left(files, PLACES.cache)
+
+
+def test_the_archive_of_an_application_that_waits_in_a_queue_stays(files: Memory) -> None:
+    for days in (40, 50.5, 60):
+        files.put(f"{PLACES.cache}/{days}.tar.gz", days_old=days)
+    swept(files, submitted_ms=(int(NOW_MS - 50 * DAY_MS), NOW_MS))
+    assert left(files, PLACES.cache) == ["40.tar.gz", "50.5.tar.gz"]
 
 
 def test_an_application_that_has_not_begun_keeps_archives_from_when_its_tokens_were_written(files: Memory) -> None:
