@@ -95,6 +95,7 @@ def test_a_home_directory_that_keeps_others_out_is_named() -> None:
     files.modes[PLACES.home] = 0o750
     (line,) = check_sharing(files, NAMED)
     assert line.startswith(f"application.view_acl: {PLACES.home} has mode 750: those whom it keeps out get no port")
+    assert line.endswith("dlapp-softkill, dlapp-kill and dlapp-release refuse them")
 
 
 @pytest.mark.parametrize(
