@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import select
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,21 +67,33 @@ STATES = ("waiting", "running", "done", "gone", "odd")
 
 
 @pytest.fixture
-def master() -> Iterator[str]:
-    """An ApplicationMaster that agrees to everything: its URL."""
-    calls: SimpleQueue[ControlRequest | None] = SimpleQueue()
-    control = ControlEndpoint("00", calls.put)
+def master(identities: Identities) -> Iterator[str]:
+    """An ApplicationMaster of the victim that agrees to everything: its URL."""
+    url, write_url = os.pipe()
+    is_over, end = os.pipe()
 
-    def answer() -> None:
-        while (call := calls.get()) is not None:
-            call.answer(to_json(StopAnswer(state="stopping")))
+    def serve() -> None:
+        os.close(end)
+        calls: SimpleQueue[ControlRequest] = SimpleQueue()
+        control = ControlEndpoint("00", calls.put)
 
-    thread = threading.Thread(target=answer, name="master")
-    with control.server:
-        thread.start()
-        yield control.url
-        calls.put(None)
-        thread.join()
+        def answer() -> None:
+            while True:
+                calls.get().answer(to_json(StopAnswer(state="stopping")))
+
+        threading.Thread(target=answer, name="answers", daemon=True).start()
+        with control.server:
+            os.write(write_url, control.url.encode())
+            os.read(is_over, 1)
+
+    thread = threading.Thread(target=identities.call, args=(VICTIM, serve), kwargs={"deadline_s": 300.0}, name="master")
+    thread.start()
+    assert select.select([url], [], [], 120.0)[0]
+    yield os.read(url, 100).decode()
+    os.close(end)
+    thread.join()
+    for fd in (url, write_url, is_over):
+        os.close(fd)
 
 
 def loaded_late(identities: Identities, env: dict[str, str], call: str) -> tuple[list[str], str]:

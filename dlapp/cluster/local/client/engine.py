@@ -152,6 +152,7 @@ class LocalEngine(Closeable):
         from dlapp.cluster.local.runner import history, main, orphans  # noqa: F401
         from dlapp.ids import ApplicationId
         from dlapp.net import control_client  # noqa: F401
+        from dlapp.system.network import tcp_table  # noqa: F401
         from dlapp.system.processes import as_user
 
         with contextlib.suppress(ConfigError):
