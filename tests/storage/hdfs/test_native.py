@@ -241,7 +241,7 @@ def test_the_addresses_of_namenodes_are_those_of_the_configuration() -> None:
 def unknown(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
     """Knowledge of this process of the ways to each HDFS: none, and it is forgotten after the test."""
     known: dict[Any, Any] = {}
-    monkeypatch.setattr(native, "_known", known)
+    monkeypatch.setattr(native, "_protocol_states", known)
     return known
 
 
