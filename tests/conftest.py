@@ -172,7 +172,7 @@ def _own_environment(
 
     What a test left running when it failed is ended, so that it makes no other test fail.
     """
-    home = tmp_path_factory.mktemp(f"{next(NUMBERS)}_home", numbered=False)
+    home, began_ms = tmp_path_factory.mktemp(f"{next(NUMBERS)}_home", numbered=False), time.time_ns() // 1_000_000
     if "hadoop" in request.fixturenames:
         (home / ".cache" / "dlapp").mkdir(parents=True)
         (home / ".cache" / "dlapp" / "travel").symlink_to(request.getfixturevalue("travel_cache"))
@@ -184,17 +184,37 @@ def _own_environment(
     monkeypatch.setenv("DLAPP_GPUID_LOCK_DIR", str(home / "gpus"))
     yield home
     if request.node.stash.get(HAS_FAILED, False):
-        _end_what_is_left(home, request.node.funcargs.get("dockerd"))
+        _end_what_is_left(home)
+        if (dockerd := request.node.funcargs.get("dockerd")) is not None:
+            _remove_containers(dockerd)
+        if (hadoop := request.node.funcargs.get("hadoop")) is not None:
+            _kill_applications(hadoop, began_ms)
 
 
-def _end_what_is_left(home: Path, dockerd: Dockerd | None) -> None:
+def _end_what_is_left(home: Path) -> None:
     deadline = time.monotonic() + 10
     while (left := _processes_under(os.fsencode(home))) and time.monotonic() < deadline:
         for pid, _ in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    if dockerd is not None and (containers := dockerd.docker("ps", "-aq", check=False).stdout.decode().split()):
+
+
+def _remove_containers(dockerd: Dockerd) -> None:
+    if containers := dockerd.docker("ps", "-aq", check=False).stdout.decode().split():
         dockerd.docker("rm", "-f", *containers, check=False)
+
+
+def _kill_applications(hadoop: Hadoop, since_ms: int) -> None:
+    from dlapp.cluster.yarn.client.rest import YarnRest
+    from dlapp.errors import DlappError
+    from dlapp.login import Login
+
+    # The test may have harmed the cluster itself.
+    with contextlib.suppress(DlappError), YarnRest([hadoop.rm_url], Login(getpass.getuser())) as rest:
+        for one in rest.reports(user=getpass.getuser()):
+            if not one.state.ended and one.started_ms >= since_ms:
+                print(f"{one.application_id} had not ended: {one.state.value}, {one.diagnostics}")
+                rest.kill(one.application_id, timeout_s=60)
 
 
 @pytest.fixture
