@@ -92,7 +92,9 @@ _OBSERVERS_HOLD_S = 60.0
 """How long NameNodes are not asked again whether they are observers, also those of which one was too slow."""
 _LEASE_S = 30.0
 """Half of the time after which another client may take over a file that is written."""
-_LONGEST_CLOSE_S = 60.0
+_LONGEST_CLOSE_S = 20.0
+"""How long the NameNode may take to hear of a file's blocks, usually some milliseconds. A DataNode that died after it
+had acknowledged a block never tells; the patience (`dlapp.storage.webhdfs`) leaves time to write the file anew."""
 _NO_SUCH_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
 
 

@@ -34,7 +34,7 @@ from dlapp.locations import AUTO, NATIVE, WEBHDFS, HdfsPlace
 from dlapp.login import Login
 from dlapp.serialization import to_json
 from dlapp.storage import native
-from dlapp.storage.fetch_plan import plan_entries
+from dlapp.storage.fetch_plan import T, plan_entries
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.native import NativeHdfs, rpc_addresses
 from dlapp.storage.webhdfs import INODES, WebHdfs
@@ -436,6 +436,30 @@ def test_a_call_whose_answer_is_lost_is_made_once(
     if remembers:  # nothing is begun anew: four files were made, and three were renamed
         assert web.made.count("create") == 4 + (method == "create")
         assert web.made.count("rename2") == 3 + (method == "rename2")
+
+
+class Unheard(NativeHdfs):
+    """The DataNode that took the first file died before it told the NameNode of it. Waits take no time."""
+
+    def __init__(self, place: HdfsPlace) -> None:
+        self.now_s, self.made = 0.0, 0
+        super().__init__(place, clock=lambda: self.now_s, sleep=self._pass)
+
+    def _pass(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def _rpc(self, path: str, call: Call, parse: Callable[[Fields], T], *, call_id: int | None = None) -> T:
+        self.made += call.method == "create"
+        if call.method == "complete" and self.made == 1:
+            return False  # type: ignore[return-value]
+        return super()._rpc(path, call, parse, call_id=call_id)
+
+
+def test_a_file_of_which_the_namenode_never_hears_is_written_anew(place: HdfsPlace, base: str) -> None:
+    web = Unheard(place)
+    files = HdfsFiles(place, web)
+    web.write(place.path(f"{base}/file"), b"content")
+    assert (web.made, files.read_bytes(f"{base}/file", 100)) == (2, b"content")
 
 
 def test_a_forked_process_is_another_client_for_the_retry_cache() -> None:
