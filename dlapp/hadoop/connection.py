@@ -94,7 +94,7 @@ class Connection(Closeable):
         self._security: Security | None = None
         self._sent = False
         self.state_id: int | None = None
-        """Of the last answer (`AnswerHeader`)."""
+        """State id of the last answer (`AnswerHeader`)."""
         try:
             self._socket = socket.create_connection(address, timeout=_left(deadline))
         except OSError as error:

@@ -48,7 +48,7 @@ class RpcServer:
         self.state_id = state_id
         self.connections, self.calls = 0, 0
         self.heard_state: int | None = None
-        """Of the last call; each handler may look at it."""
+        """State id of the last call; each handler may look at it."""
         self.traffic_bytes = 0
         """Frames of requests and answers, after the handshake of a connection."""
         self._listening = socket.create_server((host, 0), backlog=1024)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from typing import Any
 
 from dlapp.access import MODIFIERS
 from dlapp.cluster.yarn.client.am_client import ASK_S, AmClients
@@ -50,9 +51,7 @@ class ApplicationKiller:
             # Only its user's word reaches its ApplicationMaster; YARN may listen to others.
             raise Denied(f"{application_id} belongs to {report.user}; only they may soft-kill it: dlapp-kill asks YARN")
         try:
-            body = to_json(StopRequest(user=by))
-            told = self._masters.ask(report, "softkill", body, timeout_s=ASK_S, token=token)
-            answer = from_json(StopAnswer, told)
+            answer = from_json(StopAnswer, self._ask(report, "softkill", by, ASK_S, token))
         except Unreachable:
             if not own:
                 raise
@@ -74,8 +73,7 @@ class ApplicationKiller:
         if not own and token is None:
             raise Denied(f"{application_id} belongs to {report.user}; only they may release it")
         try:
-            body = to_json(StopRequest(user=by))
-            told = self._masters.ask(report, "release", body, timeout_s=ASK_S, token=token)
+            told = self._ask(report, "release", by, ASK_S, token)
             return from_json(StopAnswer, told).line(str(application_id))
         except Unreachable:
             if not own:
@@ -97,8 +95,7 @@ class ApplicationKiller:
         if report.tracking_url and (own or token is not None):
             # Whatever hinders this, YARN's kill follows.
             with contextlib.suppress(DlappError, OSError, ValueError):
-                body = to_json(StopRequest(user=by))
-                self._masters.ask(report, "kill", body, timeout_s=KILL_ASK_S, token=token)
+                self._ask(report, "kill", by, KILL_ASK_S, token)
                 self._wait_for_end(application_id, KILL_ASK_S)
         try:
             state = self._session.rest(report.user if own else None).kill(application_id, timeout_s=KILL_END_S)
@@ -158,6 +155,9 @@ class ApplicationKiller:
         with Wait(f"the end of {application_id}", timeout_s):
             while not self._session.rest().report(application_id).state.ended and time.monotonic() < deadline:
                 time.sleep(0.05)
+
+    def _ask(self, report: AppReport, what: str, by: str, timeout_s: float, token: str | None) -> Any:
+        return self._masters.ask(report, what, to_json(StopRequest(user=by)), timeout_s=timeout_s, token=token)
 
     def _permitted(self, application_id: ApplicationId, by: str) -> tuple[AppReport, str | None]:
         """Return the report on an application that the caller may end, and the token where its `modify_acl` names the

@@ -78,10 +78,8 @@ def sharing_tokens(
     Raises:
         DlappError: they cannot be written, or as the block.
     """
-    tokens, staging = (
-        shared_tokens(spec.view_acl, spec.modify_acl, control_secret),
-        StagingPaths(files.home).staging(application_id),
-    )
+    tokens = shared_tokens(spec.view_acl, spec.modify_acl, control_secret)
+    staging = StagingPaths(files.home).staging(application_id)
     try:
         if tokens:
             files.make(staging, OWN_MODE)
