@@ -31,6 +31,7 @@ class Lifeline:
         self._reader: int | None = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._writer: int | None = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.write(self._writer, b"go\n")
+        self._said = 0
 
     @property
     def taken(self) -> bool:
@@ -38,7 +39,8 @@ class Lifeline:
         if self._reader is not None:
             left = array.array("i", [0])
             fcntl.ioctl(self._reader, termios.FIONREAD, left)
-            if left[0]:
+            # What was said since may stay unread: a payload can have killed who reads it.
+            if left[0] > self._said:
                 return False
             os.close(self._reader)
             self._reader = None
@@ -61,7 +63,7 @@ class Lifeline:
         """Send the wrapper a word; nothing happens if it is gone."""
         if self._writer is not None:
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
-                os.write(self._writer, word.encode() + b"\n")
+                self._said += os.write(self._writer, word.encode() + b"\n")
 
     def close(self) -> None:
         """Let go: what holds the other end ends. May be repeated."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import threading
@@ -14,6 +13,7 @@ from dlapp.client import local_port
 from dlapp.client.local_port import LocalPort
 from dlapp.errors import UsageError
 from tests.applications import wait_for
+from tests.open_files import open_files
 
 PATIENCE_S = 120.0
 
@@ -93,7 +93,7 @@ def test_a_port_whose_other_address_is_taken_is_not_used() -> None:
 
 
 def test_what_is_closed_ends_its_connections_and_leaves_no_thread_and_no_socket() -> None:
-    before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    before, threads = open_files(), threading.active_count()
     with LocalPort(None, 0, echo, print) as port:
         client = socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S)
         client.sendall(b"x")
@@ -101,7 +101,7 @@ def test_what_is_closed_ends_its_connections_and_leaves_no_thread_and_no_socket(
     assert client.recv(1) == b""
     client.close()
     wait_for("the end of its threads", lambda: threading.active_count() == threads)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before
 
 
 def test_connections_are_bounded(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

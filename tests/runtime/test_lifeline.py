@@ -47,6 +47,18 @@ def test_what_the_task_says_arrives_and_its_end_is_the_end_of_file(tmp_path: Pat
     os.close(reader)
 
 
+def test_a_payload_that_has_begun_and_reads_no_other_word_has_begun(tmp_path: Path) -> None:
+    line = Lifeline(str(tmp_path / "life"))
+    reader = os.open(tmp_path / "life", os.O_RDONLY)
+    line.say("kill")
+    assert not line.taken
+    assert os.read(reader, 3) == b"go\n"
+    assert line.taken
+    os.close(reader)
+    assert line.payload_gone
+    line.close()
+
+
 def test_whoever_comes_after_the_task_is_gone_finds_no_word(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     line.close()

@@ -13,8 +13,10 @@ import pytest
 from dlapp.system.files import UntrustedFile
 from dlapp.system.network.port_range import PortRange, read_port_range
 from dlapp.system.network.ports import PortsTaken, ephemeral_overlap, lock_ports
+from tests.services.ports import free_range
 
-FEW = PortRange(21_500, 21_507)
+FIRST = free_range(8)
+FEW = PortRange(FIRST, FIRST + 7)
 
 
 def settings(place: Path, ephemeral: str, reserved: str = "") -> str:
@@ -27,14 +29,14 @@ def settings(place: Path, ephemeral: str, reserved: str = "") -> str:
 def test_no_port_is_given_twice_and_an_exhausted_range_is_named(tmp_path: Path) -> None:
     first = lock_ports(3, FEW, str(tmp_path / "locks"), begin=6)
     second = lock_ports(5, FEW, str(tmp_path / "locks"), begin=6)
-    assert first.ports == (21_506, 21_507, 21_500)
-    assert sorted((*first.ports, *second.ports)) == list(range(21_500, 21_508))
-    with pytest.raises(PortsTaken, match="of the ports 21500-21507 only 0 are free on this machine, and 2 are needed"):
+    assert first.ports == (FIRST + 6, FIRST + 7, FIRST)
+    assert sorted((*first.ports, *second.ports)) == list(range(FIRST, FIRST + 8))
+    with pytest.raises(PortsTaken, match=f"of the ports {FEW} only 0 are free on this machine, and 2 are needed"):
         lock_ports(2, FEW, str(tmp_path / "locks"), begin=0)
     first.close()
     first.close()
     again = lock_ports(2, FEW, str(tmp_path / "locks"), begin=6)
-    assert again.ports == (21_506, 21_507)
+    assert again.ports == (FIRST + 6, FIRST + 7)
     again.close()
     second.close()
 

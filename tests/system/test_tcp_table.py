@@ -92,6 +92,17 @@ def test_the_user_of_another_process_is_known() -> None:
         assert client.wait(120) == 0
 
 
+def test_a_user_whom_the_kernel_read_before_the_socket_was_accepted_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        ours, theirs = client.getsockname(), client.getpeername()
+        answers = [TcpSocket(theirs[0], theirs[1], ours[0], ours[1], False, uid, 8) for uid in (0, 1001, 1002)]
+        monkeypatch.setattr(tcp_table, "_ask_netlink", lambda *_: [answers.pop(0)])
+        assert uid_of_peer(client) == 1001
+        assert uid_of_peer(client) == 1002
+
+
 def test_a_listener_on_the_peers_port_is_not_the_peer() -> None:
     # Of a connection that is gone, the kernel would name a socket that listens on its port.
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:

@@ -82,7 +82,4 @@ def check_peer(connection: socket.socket, uid: int, until: float) -> None:
         if closed.poll(_LOOK_AGAIN_MS):
             raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
     if found != uid:
-        # A kernel may read "no user yet" and, accepted in between, an inode: the second answer is whole.
-        found = uid_of_peer(connection)
-    if found != uid:
         raise PermissionError(errno.EPERM, "another user's process has its address")

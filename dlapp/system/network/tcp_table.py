@@ -82,6 +82,13 @@ def uid_of_peer(connection: socket.socket) -> int | None:
 
 def peer_of(connection: socket.socket) -> TcpSocket | None:
     """Return the socket at the other end of a connection within this machine; None: no process has it, or not yet."""
+    found = _peer_of(connection)
+    # Of a socket that is not accepted the kernel says root, and it is asked for the user before the inode: accepted in
+    # between, a socket has root's number and an inode. The second answer is whole.
+    return _peer_of(connection) if found is not None and found.uid == 0 else found
+
+
+def _peer_of(connection: socket.socket) -> TcpSocket | None:
     ours, theirs = connection.getsockname(), connection.getpeername()
     wanted = (_plain(theirs[0]), theirs[1], _plain(ours[0]), ours[1])
     family = socket.AF_INET6 if ":" in wanted[0] else socket.AF_INET

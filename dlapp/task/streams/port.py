@@ -180,9 +180,6 @@ def _is_own(stream: Stream, local: socket.socket, port: int) -> bool:
         return False  # the connection is over
     try:
         peer = tcp_table.peer_of(local)
-        if peer is not None and peer.uid != os.getuid():
-            # A kernel may read "no user yet" and, accepted in between, an inode: the second answer is whole.
-            peer = tcp_table.peer_of(local)
         if peer is not None and peer.uid == os.getuid() and stream.for_viewer:
             return bool(_of_payload(stream, port, [peer]))
     except (OSError, StreamRefused):
