@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
+from dlapp.values.ids import ApplicationId
 from tests.services.hadoop import Hadoop, java, library
 
 # As many containers as are asked for run at once, on however small a machine.

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 from bench import Row
 from bench._scale_cluster import TOKEN, FakeCluster
-from dlapp.access import new_secret
 from dlapp.cluster.yarn.am_plan import AmPlan
 from dlapp.cluster.yarn.bundle import packed
 from dlapp.cluster.yarn.values import Cluster
 from dlapp.hadoop.tokens import Credentials
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.launch_spec import DockerSettings
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.spec import AppSpec, Gang, OutputSpec, Resources, RoleSpec, Secrets, Submission
 from dlapp.system.clock import now_ms
+from dlapp.values.access import new_secret
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.spec import AppSpec, Gang, OutputSpec, Resources, RoleSpec, Secrets, Submission
 from tests.services.hadoop import Hadoop
 
 if TYPE_CHECKING:

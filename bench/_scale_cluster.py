@@ -24,7 +24,7 @@ from dlapp.cluster.yarn.task_container import TASK_SECRET
 from dlapp.hadoop.framing import encode_varint
 from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
-from dlapp.ids import ApplicationId, ContainerId
+from dlapp.values.ids import ApplicationId, ContainerId
 from tests.hadoop.rpc_server import RpcServer
 
 TOKEN = Token(b"identifier", b"password", AM_RM_KIND)

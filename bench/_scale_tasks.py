@@ -30,13 +30,13 @@ from typing import Any  # noqa: E402
 
 from gevent.fileobject import FileObject  # noqa: E402
 
-from dlapp.launch_spec import LaunchSpec  # noqa: E402
-from dlapp.messages import Assignment, Fault, Orders, Phase, Stop, StoredOutput, TaskResult  # noqa: E402
-from dlapp.roster import Roster  # noqa: E402
-from dlapp.serialization import from_json  # noqa: E402
 from dlapp.task.link import am_link  # noqa: E402
 from dlapp.task.link.am_address import finder  # noqa: E402
 from dlapp.task.link.am_link import AmLink  # noqa: E402
+from dlapp.values.launch_spec import LaunchSpec  # noqa: E402
+from dlapp.values.messages import Assignment, Fault, Orders, Phase, Stop, StoredOutput, TaskResult  # noqa: E402
+from dlapp.values.roster import Roster  # noqa: E402
+from dlapp.values.serialization import from_json  # noqa: E402
 
 RESULT_S = 600.0
 FIRST_PORT = 20_000

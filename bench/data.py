@@ -39,7 +39,7 @@ from typing import NamedTuple
 from bench import Row, median_ratio
 from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
-from dlapp.serialization import to_json
+from dlapp.values.serialization import to_json
 from tests.services.hadoop import Hadoop, NoHadoop, java, library
 
 SCALE = 10 if os.environ.get("DLAPP_BENCH_DATA") == "small" else 1
@@ -49,7 +49,7 @@ MIB = 1 << 20
 _OURS = """
 import json, sys
 from dlapp.locations import HdfsPlace
-from dlapp.serialization import from_json
+from dlapp.values.serialization import from_json
 from dlapp.storage.open import open_location, plan_fetch
 do, settings, here, there = sys.argv[1:5]
 place = from_json(HdfsPlace, json.loads(settings))
@@ -73,7 +73,7 @@ else:
 _STAGE = """
 import json, sys, time
 from dlapp.locations import HdfsPlace
-from dlapp.serialization import from_json
+from dlapp.values.serialization import from_json
 from dlapp.storage.cache.store import InputCache
 from dlapp.storage.cache.entry import CachePlace
 from dlapp.storage.cache.fetch import fetch

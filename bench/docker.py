@@ -32,11 +32,11 @@ from bench import Row, alternately, median_ratio
 from bench._throwaway import DEADLINE_S, command, own_state
 from bench.am_memory import empty_python_kib, resident_kib
 from dlapp.gpuid.rules import LeaseRequest
-from dlapp.launch_spec import DockerSettings
 from dlapp.node_policy import node_policy
 from dlapp.runtime.docker import DockerRun
 from dlapp.runtime.payload import Payload, PayloadDevice
-from dlapp.spec import Resources
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.spec import Resources
 from tests.applications import processes
 from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon, why_not
 from tests.services.containers.gpu_programs import hooks

@@ -29,10 +29,10 @@ from pathlib import Path
 from bench import Row, alternately, median_ratio
 from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
-from dlapp.serialization import to_json
-from dlapp.spec import FeedFormat, FeedSpec, InputSpec
 from dlapp.task.feed.feeds import TaskFeed
 from dlapp.task.feed.process import FeedSettings
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import FeedFormat, FeedSpec, InputSpec
 from tests.services.hadoop import Hadoop, NoHadoop, java, library
 
 SCALE = 10 if os.environ.get("DLAPP_BENCH_DATA") == "small" else 1
@@ -41,7 +41,7 @@ RECORDS, RECORD_BYTES, SHARDS, ROUNDS = 10_000 // SCALE, 100 << 10, 10, 3
 _GET = """
 import json, sys
 from dlapp.locations import HdfsPlace
-from dlapp.serialization import from_json
+from dlapp.values.serialization import from_json
 from dlapp.storage.open import plan_fetch
 settings, here, there = sys.argv[1:4]
 plan_fetch([there], here, hdfs=from_json(HdfsPlace, json.loads(settings))).fetch()

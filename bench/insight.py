@@ -78,8 +78,8 @@ def _am_memory() -> Row:
 def _report() -> Row:
     from dlapp.pages.page import Extras, page
     from dlapp.pages.usage_curves import usage_curves
-    from dlapp.serialization import from_json
-    from dlapp.usage import UsageHistory
+    from dlapp.values.serialization import from_json
+    from dlapp.values.usage import UsageHistory
     from tests.pages.samples import START_MS, application, container
 
     data = _usage_file(CONTAINERS)
@@ -138,7 +138,7 @@ def _write_report() -> None:
     """Write the report of an application that has ended, and print how long that took [s]."""
     import dlapp.am.loop  # what an ApplicationMaster has loaded
     from dlapp.am.application_dir.local import LocalApplicationDir
-    from dlapp.serialization import to_json
+    from dlapp.values.serialization import to_json
     from tests.am.test_loop import SUBMISSION
     from tests.pages.samples import application, container
 
@@ -160,10 +160,10 @@ def _write_report() -> None:
 
 
 def _page() -> Row:
-    from dlapp.messages import Phase
     from dlapp.pages.page import Live, page
-    from dlapp.report import State
-    from dlapp.usage import DeviceUsage, Usage
+    from dlapp.values.messages import Phase
+    from dlapp.values.report import State
+    from dlapp.values.usage import DeviceUsage, Usage
     from tests.pages.samples import START_MS, application, container
     from tests.services.browser import Browser
     from tests.services.http_server import Answer, Request, http_server
@@ -225,9 +225,9 @@ def _own_process(what: str) -> str:
 def _take_reports(*, use: bool) -> None:
     """Take ten hours of reports of all containers, and print what memory this process has then."""
     import dlapp.am.loop  # what an ApplicationMaster has loaded
-    from dlapp.messages import Phase
-    from dlapp.spec import RoleSpec
-    from dlapp.usage import DeviceUsage, Receipt, Usage
+    from dlapp.values.messages import Phase
+    from dlapp.values.spec import RoleSpec
+    from dlapp.values.usage import DeviceUsage, Receipt, Usage
     from tests.am.driving import Driver
 
     assert dlapp.am.loop

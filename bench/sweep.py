@@ -143,8 +143,8 @@ def _take_trials() -> None:
     """Take the reports of 10,000 trials with a curve each; print the memory of this process [KiB], how long the results
     take to write [s], and their size [bytes]."""
     import dlapp.am.loop  # what an ApplicationMaster has loaded
-    from dlapp.messages import Fault, TaskResult
     from dlapp.sweep.spec import Distribution, DistributionKind, Goal, Sampler, SweepSpec
+    from dlapp.values.messages import Fault, TaskResult
     from tests.am.sweep_cluster import SweepCluster, stored
 
     assert dlapp.am.loop

@@ -32,7 +32,7 @@ from bench import Row, alternately, median_ratio
 from bench._on_yarn import Bed, Began, bed, cpu_s, private_mib, resident_mib
 from bench._skein import Missing, Skein
 from bench._throwaway import COMMANDS, command, whole_process_s
-from dlapp.ids import ApplicationId
+from dlapp.values.ids import ApplicationId
 from tests.services.hadoop import VERSION, java, library
 
 ROUNDS = int(os.environ.get("DLAPP_BENCH_ROUNDS", "5"))

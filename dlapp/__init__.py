@@ -8,14 +8,27 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing's own takes longer to load than all of this
 if TYPE_CHECKING:
-    from dlapp.access import AccessList
     from dlapp.client import Client
     from dlapp.client.application import Application, as_completed
     from dlapp.client.logs import LogPiece
     from dlapp.errors import DlappError
-    from dlapp.ids import ApplicationId
-    from dlapp.report import ApplicationView, Cause, FinalStatus, State
-    from dlapp.spec import (
+    from dlapp.sweep.results import SweepResults, TrialState, TrialView
+    from dlapp.sweep.spec import (
+        AshaSpec,
+        Distribution,
+        DistributionKind,
+        Goal,
+        GridParameter,
+        Sampler,
+        SweepCommit,
+        SweepSpec,
+        TrialTable,
+    )
+    from dlapp.value import replace
+    from dlapp.values.access import AccessList
+    from dlapp.values.ids import ApplicationId
+    from dlapp.values.report import ApplicationView, Cause, FinalStatus, State
+    from dlapp.values.spec import (
         AppSpec,
         Dependency,
         Framework,
@@ -30,20 +43,7 @@ if TYPE_CHECKING:
         RoleSpec,
         Until,
     )
-    from dlapp.start_conditions import After, RequiredEnd
-    from dlapp.sweep.results import SweepResults, TrialState, TrialView
-    from dlapp.sweep.spec import (
-        AshaSpec,
-        Distribution,
-        DistributionKind,
-        Goal,
-        GridParameter,
-        Sampler,
-        SweepCommit,
-        SweepSpec,
-        TrialTable,
-    )
-    from dlapp.value import replace
+    from dlapp.values.start_conditions import After, RequiredEnd
 
 __version__ = "0.1.0"
 __all__ = [
@@ -90,24 +90,24 @@ __all__ = [
 ]
 
 _HOME = {
-    "AccessList": "access",
-    "After": "start_conditions",
+    "AccessList": "values.access",
+    "After": "values.start_conditions",
     "Application": "client.application",
-    "ApplicationId": "ids",
-    "ApplicationView": "report",
+    "ApplicationId": "values.ids",
+    "ApplicationView": "values.report",
     "AshaSpec": "sweep.spec",
-    "Cause": "report",
+    "Cause": "values.report",
     "Client": "client",
     "Distribution": "sweep.spec",
     "DistributionKind": "sweep.spec",
     "DlappError": "errors",
-    "FinalStatus": "report",
+    "FinalStatus": "values.report",
     "Goal": "sweep.spec",
     "GridParameter": "sweep.spec",
     "LogPiece": "client.logs",
-    "RequiredEnd": "start_conditions",
+    "RequiredEnd": "values.start_conditions",
     "Sampler": "sweep.spec",
-    "State": "report",
+    "State": "values.report",
     "SweepCommit": "sweep.spec",
     "SweepResults": "sweep.results",
     "SweepSpec": "sweep.spec",
@@ -120,12 +120,12 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name from the module that has it; all that are not named above are of `dlapp.spec`."""
+    """Load a public name from the module that has it; all that are not named above are of `dlapp.values.spec`."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOME.get(name, 'spec')}"), name)
+    return getattr(import_module(f"{__name__}.{_HOME.get(name, 'values.spec')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ from dlapp.system.processes.late_site import add_late
 from dlapp.system.processes.loading import loading
 
 if TYPE_CHECKING:
-    from dlapp.launch_spec import LaunchSpec
+    from dlapp.values.launch_spec import LaunchSpec
 
 
 def main(argv: Sequence[str]) -> int:

@@ -15,8 +15,6 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
-from dlapp.idle_guard import IdleGuard, least_window_s, read_idle_guard
-from dlapp.notification import EVENTS, JSON, NO_TLS, SLACK, START_TLS, TLS
 from dlapp.system.text import (
     nearest,
     read_boolean,
@@ -30,6 +28,8 @@ from dlapp.system.text import (
 )
 from dlapp.system.yaml_keys import Key, yaml_values
 from dlapp.value import replace
+from dlapp.values.idle_guard import IdleGuard, least_window_s, read_idle_guard
+from dlapp.values.notification import EVENTS, JSON, NO_TLS, SLACK, START_TLS, TLS
 
 SYSTEM_FILE = "/etc/dlapp/config.yaml"
 USER_FILE = "~/.config/dlapp/config.yaml"

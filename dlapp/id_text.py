@@ -1,4 +1,5 @@
-"""The text form of an application's id, for who needs no class of it: `dlapp.ids` takes long to load for a command.
+"""The text form of an application's id, for who needs no class of it: `dlapp.values.ids` takes long to load for a
+command.
 
 Source: Hadoop's ApplicationId, method toString.
 """
@@ -16,7 +17,7 @@ _ENDING = re.compile(r"(?:([a-z]+)_)?[0-9_]*[0-9]", re.ASCII)
 
 
 def is_application_id(text: str) -> bool:
-    """Return whether a text is an application's id, as `dlapp.ids.ApplicationId` writes it."""
+    """Return whether a text is an application's id, as `dlapp.values.ids.ApplicationId` writes it."""
     return _APPLICATION.fullmatch(text) is not None
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
-from dlapp.image_name import DOCKER_HUB, ImageName
 from dlapp.system.files import is_inside
 from dlapp.system.network.port_range import PortRange, read_port_range
 from dlapp.system.text import (
@@ -28,6 +27,7 @@ from dlapp.system.text import (
     shown,
 )
 from dlapp.system.yaml_keys import Key, YamlValue, yaml_values
+from dlapp.values.image_name import DOCKER_HUB, ImageName
 
 FILE = "/etc/dlapp/node.yaml"
 MOUNTS, COMMANDS, SHARED = "docker.mounts", "notify_commands", "shared_paths"

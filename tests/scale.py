@@ -26,10 +26,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from dlapp.access import derive_token
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Phase, Report
-from dlapp.serialization import to_json
+from dlapp.values.access import derive_token
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Phase, Report
+from dlapp.values.serialization import to_json
 from tests.services.processes.control_process import SECRET
 
 TASKS = 10_000

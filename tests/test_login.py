@@ -10,7 +10,7 @@ import pytest
 
 from dlapp.errors import ConfigError
 from dlapp.login import Login, own_login
-from dlapp.serialization import from_json, to_json
+from dlapp.values.serialization import from_json, to_json
 
 
 def test_it_is_the_named_hadoop_user_else_the_operating_systems() -> None:

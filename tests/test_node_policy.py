@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import ConfigError
-from dlapp.image_name import parse_image_name
 from dlapp.node_policy import ANY_REGISTRY, GPU_MODES, KEYS, Mount, RegistryPolicy, mount_problem, node_policy
+from dlapp.values.image_name import parse_image_name
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -12,9 +12,9 @@ from dlapp.am.decisions import shutdown
 from dlapp.am.decisions.verdict import LOST, PREEMPTED, container_name, diagnosis_of_end, diagnosis_of_status, listed
 from dlapp.am.model.instance import Container, Instance, StopReason
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Diagnosis, Fault
-from dlapp.report import Cause, ContainerDiagnosis
 from dlapp.value import replace
+from dlapp.values.messages import Diagnosis, Fault
+from dlapp.values.report import Cause, ContainerDiagnosis
 
 _OF_NODES = {StopReason.SILENT: "task_silent", StopReason.LATE: "task_late"}
 """Why a container was stopped that did not do as its node should -> name of the rule."""

@@ -14,9 +14,9 @@ import os
 from urllib.parse import urlsplit
 
 from dlapp.id_text import is_application_id
-from dlapp.ids import ApplicationId
 from dlapp.system import files, log
 from dlapp.system.processes.proc import start_time
+from dlapp.values.ids import ApplicationId
 
 _MODE = 0o640
 _MOST_NAMES = 10_000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dlapp.am.server import ControlRequest
     from dlapp.cluster import AmEngine
     from dlapp.pages.log_page import PageQuery
-    from dlapp.report import ContainerView
+    from dlapp.values.report import ContainerView
 
 _AT_ONCE, _KEPT, _EVERY_S = 4, 16, 1.0
 

@@ -24,7 +24,6 @@ from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlapp.access import StreamRequest, derive_token
 from dlapp.am.application_dir.interface import ApplicationDir, Superseded
 from dlapp.am.decisions.master import Master
 from dlapp.am.decisions.usage import usage_history
@@ -38,16 +37,17 @@ from dlapp.am.view import container_of, for_strangers
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.image_name import RegistryCredentials
-from dlapp.messages import Hello, Orders, Report, StopRequest, StreamAnswer
-from dlapp.report import ApplicationView
-from dlapp.serialization import to_json
-from dlapp.spec import Secrets, Submission
 from dlapp.storage.commit import part_location
 from dlapp.system import clock, log, waits
-from dlapp.usage import MAX_USAGE_BYTES, report_period_s
 from dlapp.value import replace
+from dlapp.values.access import StreamRequest, derive_token
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.image_name import RegistryCredentials
+from dlapp.values.messages import Hello, Orders, Report, StopRequest, StreamAnswer
+from dlapp.values.report import ApplicationView
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import Secrets, Submission
+from dlapp.values.usage import MAX_USAGE_BYTES, report_period_s
 
 if TYPE_CHECKING:
     from dlapp.am.device_counts import DeviceCountReader
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from dlapp.am.other_applications import EndWatcher
     from dlapp.am.streams import StreamBroker
     from dlapp.am.trial_commits import TrialCommits
-    from dlapp.launch_spec import LedgerSettings
     from dlapp.notifications.sender import Sender
+    from dlapp.values.launch_spec import LedgerSettings
 
 QUIET_HEARTBEAT_S = 1.0
 """Between two heartbeats while nothing is wanted; the engine wakes us when there is something to learn."""

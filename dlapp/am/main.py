@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.am.loop import Item, Loop
 from dlapp.errors import Unreachable, UsageError
-from dlapp.ids import ApplicationId
 from dlapp.system import log
 from dlapp.system.processes.loading import loading
+from dlapp.values.ids import ApplicationId
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.am_engine import LocalAmEngine
@@ -104,7 +104,7 @@ def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[Item]) -> 
 def _application_dir(directory: str, engine: LocalAmEngine, *, is_aftermath: bool) -> LocalApplicationDir:
     if engine.hdfs is None:
         return LocalApplicationDir(directory)
-    from dlapp.spec import DEFAULT_OUTPUT_PATIENCE_S
+    from dlapp.values.spec import DEFAULT_OUTPUT_PATIENCE_S
 
     patience_s = AFTERMATH_PATIENCE_S if is_aftermath else DEFAULT_OUTPUT_PATIENCE_S
     return LocalApplicationDir(directory, engine.hdfs, patience_s)

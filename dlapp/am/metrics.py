@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dlapp.report import ApplicationView, ContainerView
+from dlapp.values.report import ApplicationView, ContainerView
 
 _MIB = 1 << 20
 MAX_NAMES = 50

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from dlapp.access import MODIFIERS, TOOLS, VIEWERS, StreamRequest, metrics_path, page_path, token_is_right
 from dlapp.errors import SpecError, UsageError
-from dlapp.ids import ContainerId
-from dlapp.messages import Hello, Report, StopRequest, StreamAnswer
 from dlapp.net.control import Admission, ControlServer, Refusal, Request
-from dlapp.serialization import from_json
 from dlapp.value import Record
+from dlapp.values.access import MODIFIERS, TOOLS, VIEWERS, StreamRequest, metrics_path, page_path, token_is_right
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Hello, Report, StopRequest, StreamAnswer
+from dlapp.values.serialization import from_json
 
 MAX_MESSAGE_BYTES = 64 << 10
 MAX_REPORT_BYTES = 1 << 20

@@ -16,11 +16,7 @@ from dlapp.am.application_dir.interface import ApplicationDir
 from dlapp.am.decisions import verdict
 from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settlement, SettleOutputs, in_order
 from dlapp.errors import DlappError, Unreachable
-from dlapp.ids import ApplicationId
 from dlapp.locations import shown
-from dlapp.messages import StoredOutput
-from dlapp.report import CommitClaim, OutputClaim, OutputView
-from dlapp.spec import OnFailure, OutputSpec, Submission
 from dlapp.storage import commit
 from dlapp.storage.api import DiskFull, Moved
 from dlapp.storage.open import open_output
@@ -29,6 +25,10 @@ from dlapp.storage.tree import remove_tree
 from dlapp.system import log
 from dlapp.system.waits import FILE_SYSTEM, Wait
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import StoredOutput
+from dlapp.values.report import CommitClaim, OutputClaim, OutputView
+from dlapp.values.spec import OnFailure, OutputSpec, Submission
 
 T = TypeVar("T")
 AGAIN_S = 1.0

@@ -14,15 +14,15 @@ import socket
 import threading
 from typing import NamedTuple
 
-from dlapp.access import StreamRequest
 from dlapp.am.model.events import OpenStream, RefuseStream
 from dlapp.am.server import ControlRequest
-from dlapp.ids import ContainerId
-from dlapp.messages import StreamAnswer, StreamOrder
 from dlapp.net.relay import PAIR
 from dlapp.net.streams import BUSY, NOT_RUNNING
 from dlapp.system import log
 from dlapp.system.processes.helper import HelperProcess
+from dlapp.values.access import StreamRequest
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import StreamAnswer, StreamOrder
 
 MAX_PENDING, MAX_OPEN = 32, 128
 """Streams that wait for their task, and that are open. An open one takes up to 0.5 MiB of the relay's memory."""

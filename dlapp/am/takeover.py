@@ -9,13 +9,13 @@ from __future__ import annotations
 from dlapp.am.application_dir.interface import ApplicationDir, FormerSweep
 from dlapp.am.model.events import FormerTrial, TrialsTakenOver
 from dlapp.errors import NotFound
-from dlapp.ids import ApplicationId, trial_part
 from dlapp.locations import HdfsPlace
-from dlapp.messages import StoredOutput
-from dlapp.spec import OutputSpec
 from dlapp.storage.commit import part_location, trial_target
 from dlapp.storage.open import open_output
 from dlapp.sweep.results import TrialState, TrialView, read_results
+from dlapp.values.ids import ApplicationId, trial_part
+from dlapp.values.messages import StoredOutput
+from dlapp.values.spec import OutputSpec
 
 MOST_SWEEPS = 100
 """So many are looked at, one after the other."""

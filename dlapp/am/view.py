@@ -22,8 +22,10 @@ from dlapp.am.model.gate import MAX_RESTARTS, Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.frameworks import bracketed
-from dlapp.messages import Phase
-from dlapp.report import (
+from dlapp.system.waits import SHOWN_AFTER_S
+from dlapp.value import replace
+from dlapp.values.messages import Phase
+from dlapp.values.report import (
     TENSORBOARD,
     ApplicationView,
     ContainerView,
@@ -33,12 +35,10 @@ from dlapp.report import (
     RestartView,
     State,
 )
-from dlapp.roster import Member
-from dlapp.spec import Until
-from dlapp.start_conditions import release_text
-from dlapp.system.waits import SHOWN_AFTER_S
-from dlapp.value import replace
-from dlapp.waiting import DEPENDENCY, GANG_PARTIAL, HELD, SERVICE_AWAY, STARTING, ContainerAsk, Waiting, first_of
+from dlapp.values.roster import Member
+from dlapp.values.spec import Until
+from dlapp.values.start_conditions import release_text
+from dlapp.values.waiting import DEPENDENCY, GANG_PARTIAL, HELD, SERVICE_AWAY, STARTING, ContainerAsk, Waiting, first_of
 
 _UNTIL = {Until.STARTED: "", Until.READY: " (ready)", Until.DONE: " (done)"}
 MOST_LINKS = 50

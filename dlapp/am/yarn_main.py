@@ -14,11 +14,11 @@ from dlapp.cluster.yarn.am.engine import YarnAmEngine
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan
 from dlapp.errors import DlappError
 from dlapp.hadoop.tokens import read_container_credentials
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.net.control import most_connections
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.system import log
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId, ContainerId
 
 if TYPE_CHECKING:
     from dlapp.am.other_applications import EndWatcher
@@ -97,8 +97,8 @@ def _sender(plan: AmPlan, application_id: ApplicationId) -> Sender | None:
         return None
     from dlapp.cluster.yarn.outbox import StagedOutbox
     from dlapp.node_policy import node_policy
-    from dlapp.notification import COMMAND
     from dlapp.notifications.sender import Sender
+    from dlapp.values.notification import COMMAND
 
     channels = set(settings.channels)
     if settings.command:

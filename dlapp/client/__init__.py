@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     from dlapp.client.sweep import Sweep
     from dlapp.cluster import Engine, LogFiles
     from dlapp.config import Config
-    from dlapp.ids import ApplicationId, ContainerId
     from dlapp.launcher.application import Snapshot, Source
     from dlapp.launcher.origin import Origin
     from dlapp.launcher.overrides import Overrides
     from dlapp.locations import HdfsPlace
     from dlapp.node_policy import RegistryPolicy
-    from dlapp.report import ApplicationView
-    from dlapp.spec import AppSpec, Submission
-    from dlapp.usage import UsageHistory
+    from dlapp.values.ids import ApplicationId, ContainerId
+    from dlapp.values.report import ApplicationView
+    from dlapp.values.spec import AppSpec, Submission
+    from dlapp.values.usage import UsageHistory
 
     AnyApplication = Application | ApplicationId | str
     """An application, its id, or text that `Client.resolve` takes: ``last``, an id, the ending of one."""
@@ -142,7 +142,7 @@ class Client(Closeable):
             NotFound: none does.
             Denied: it is not ``user``'s.
         """
-        from dlapp.ids import ApplicationId
+        from dlapp.values.ids import ApplicationId
 
         return ApplicationId.from_text(self.resolve_text(text, user=user))
 
@@ -214,8 +214,8 @@ class Client(Closeable):
             finished: how many that have ended, the latest of them; None: all. Of the containers of these there is
                 only the one that speaks for the exit code.
         """
-        from dlapp.report import ApplicationView
-        from dlapp.serialization import from_json
+        from dlapp.values.report import ApplicationView
+        from dlapp.values.serialization import from_json
 
         found = self.list_json(user=user, everybody=everybody, finished=finished)
         return [from_json(ApplicationView, one) for one in found]
@@ -229,8 +229,8 @@ class Client(Closeable):
     def why(self, application_id: AnyApplication) -> ApplicationView:
         """Return what is known of it now; of one that waits, ``waiting`` has also the smallest change with which it
         would start now, and an estimate of its start. Raises NotFound."""
-        from dlapp.report import ApplicationView
-        from dlapp.serialization import from_json
+        from dlapp.values.report import ApplicationView
+        from dlapp.values.serialization import from_json
 
         return from_json(ApplicationView, self.why_json(str(self._id(application_id))))
 
@@ -270,8 +270,8 @@ class Client(Closeable):
             DlappError: it cannot be read.
         """
         from dlapp.errors import SpecError
-        from dlapp.serialization import from_json
-        from dlapp.usage import UsageHistory
+        from dlapp.values.serialization import from_json
+        from dlapp.values.usage import UsageHistory
 
         found = self._id(application_id)
         data = self._on(found).usage_json(found)
@@ -482,7 +482,7 @@ class Client(Closeable):
         Raises:
             NotFound: it was never started.
         """
-        from dlapp.ids import ContainerId, trial_part
+        from dlapp.values.ids import ContainerId, trial_part
 
         results = self.sweep(application_id).results()
         found = next((one for one in results.trials if one.number == number), None)
@@ -648,7 +648,7 @@ class Client(Closeable):
         """
         from dlapp.launcher.application import UnresolvedSpec
         from dlapp.launcher.overrides import NO_OVERRIDES
-        from dlapp.spec import AppSpec
+        from dlapp.values.spec import AppSpec
 
         if env or args is not None:
             from dlapp.client.keywords import check_words
@@ -912,7 +912,7 @@ class Client(Closeable):
     # ---- within ----
 
     def _id(self, application: AnyApplication) -> ApplicationId:
-        from dlapp.ids import ApplicationId
+        from dlapp.values.ids import ApplicationId
 
         if isinstance(application, str):
             return self.resolve(application)
@@ -1012,7 +1012,7 @@ def _checkpoints_of(engine: Engine, application_id: str, resumed: str) -> str:
         application_id: of the one that goes on. What was submitted of it cannot be read on a cluster before it starts.
         resumed: the application from which it was resumed.
     """
-    from dlapp.ids import ApplicationId
+    from dlapp.values.ids import ApplicationId
 
     for one in (application_id, resumed):
         with contextlib.suppress(NotFound, Denied, UsageError):

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError, NotFound, TimedOut, UsageError
-from dlapp.ids import ApplicationId
 from dlapp.locations import FILE, local_path
+from dlapp.values.ids import ApplicationId
 
 if TYPE_CHECKING:
     from dlapp.client import Client
-    from dlapp.report import ApplicationView
-    from dlapp.usage import UsageHistory
+    from dlapp.values.report import ApplicationView
+    from dlapp.values.usage import UsageHistory
 
 LOOK_EVERY_S = 0.1
 

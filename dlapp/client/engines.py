@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from dlapp.cluster import Engine
     from dlapp.cluster.yarn.client.engine import YarnEngine
     from dlapp.config import Config
-    from dlapp.launch_spec import LedgerSettings
     from dlapp.locations import HdfsPlace
     from dlapp.login import Login
+    from dlapp.values.launch_spec import LedgerSettings
 
 LOCAL, YARN = "local", "yarn"
 PATIENCE_S = 20.0

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from dlapp.errors import DlappError, UsageError
 from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
-from dlapp.serialization import to_json
 from dlapp.system.files import write_all
 from dlapp.system.terminal import raw_terminal
+from dlapp.values.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ def exec_command(client: Client, application: AnyApplication, container: str, re
     connection = client.stream_opener(application)(index, KIND, to_json(request))
     if (end := ExecClient(connection, request).run()) is not None:
         return end
-    from dlapp.messages import Phase
+    from dlapp.values.messages import Phase
 
     deadline = time.monotonic() + _KNOWN_S
     while time.monotonic() < deadline:

@@ -28,10 +28,10 @@ from dlapp.gpuid.liveness.result import UNKNOWN
 from dlapp.gpuid.record_json import quarantine_to_json
 from dlapp.gpuid.rules import HostRecord, LedgerError
 from dlapp.gpuid.selection import choose
-from dlapp.launch_spec import ZOOKEEPER
 from dlapp.system import clock
 from dlapp.system.text import counted
 from dlapp.value import Closeable
+from dlapp.values.launch_spec import ZOOKEEPER
 
 if TYPE_CHECKING:
     from dlapp.config import Config

@@ -13,7 +13,8 @@ from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
 from dlapp.launcher.keys import SECTIONS
 from dlapp.launcher.overrides import Overrides
-from dlapp.spec import (
+from dlapp.system.text import nearest, read_duration_s
+from dlapp.values.spec import (
     DEFAULT_KILL_GRACE_S,
     DEFAULT_OUTPUT_PATIENCE_S,
     DEFAULT_SERVICE_PATIENCE_S,
@@ -27,8 +28,7 @@ from dlapp.spec import (
     Resources,
     RoleSpec,
 )
-from dlapp.start_conditions import read_after
-from dlapp.system.text import nearest, read_duration_s
+from dlapp.values.start_conditions import read_after
 
 Path = str | os.PathLike[str]
 

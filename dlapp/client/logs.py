@@ -15,13 +15,13 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from dlapp.client.log_order import TimedData, in_time_order
 from dlapp.cluster import LogFiles
 from dlapp.errors import DlappError, NotFound, Unreachable, UsageError
-from dlapp.ids import ContainerId
 from dlapp.login import Login, own_login
-from dlapp.spec import DEFAULT_ROLE
 from dlapp.system import files, log_times
 from dlapp.system.log_files import PIECE_BYTES, offset_of_last_lines, open_log
 from dlapp.system.log_times import LogTimes
 from dlapp.value import replace
+from dlapp.values.ids import ContainerId
+from dlapp.values.spec import DEFAULT_ROLE
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.logs.pages import GrowingPage
@@ -156,7 +156,7 @@ def of_trial(log: LogFiles, name: str) -> LogFiles:
 
     Args:
         log: of the container.
-        name: of the try of the trial (`dlapp.ids.trial_part`).
+        name: of the try of the trial (`dlapp.values.ids.trial_part`).
     """
     files = {}
     for stream in STREAMS:

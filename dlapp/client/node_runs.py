@@ -21,8 +21,8 @@ from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.client import Client
-    from dlapp.ids import ApplicationId
-    from dlapp.spec import Submission
+    from dlapp.values.ids import ApplicationId
+    from dlapp.values.spec import Submission
 
 AT_ONCE = 16
 """Applications that run at the same time: each has an ApplicationMaster besides its container."""
@@ -150,8 +150,8 @@ class _Submitter:
         self._submission: Submission | None = None
 
     def submit(self, node: str) -> ApplicationId:
-        from dlapp.access import new_secret
-        from dlapp.spec import Placement, Secrets
+        from dlapp.values.access import new_secret
+        from dlapp.values.spec import Placement, Secrets
 
         if self._submission is None:
             self._submission = self._made_ready(node)
@@ -163,7 +163,7 @@ class _Submitter:
         from dlapp.launcher.application import os_user
         from dlapp.launcher.pack import pack
         from dlapp.launcher.scan import scan_workspace
-        from dlapp.spec import AppSpec, Placement, Resources, RoleSpec, Submission
+        from dlapp.values.spec import AppSpec, Placement, Resources, RoleSpec, Submission
 
         engine = self._client.engine
         with tempfile.TemporaryDirectory(prefix=f"{self._work.appname}-") as workspace:

@@ -9,7 +9,7 @@ from dlapp.storage.cache.payload import PayloadCaches as PayloadCaches
 
 if TYPE_CHECKING:
     from dlapp.config import Config
-    from dlapp.launch_spec import CacheSettings
+    from dlapp.values.launch_spec import CacheSettings
 
 
 def payload_cache_settings(config: Config, state_path: str) -> CacheSettings:
@@ -20,7 +20,7 @@ def payload_cache_settings(config: Config, state_path: str) -> CacheSettings:
         state_path: where this machine's state is (`dlapp.client.Client.state_path`).
     """
     from dlapp.cluster.local.state import StateDir
-    from dlapp.launch_spec import CacheSettings
+    from dlapp.values.launch_spec import CacheSettings
 
     storage = config.storage
     return CacheSettings(

@@ -2,8 +2,9 @@
 
 Each connection to the local port becomes a connection to the port of the container: directly, where the container's
 host can be reached at it, else by a stream through the ApplicationMaster. Which addresses of the host are the payload's
-is the task's word (`dlapp.messages.PortPlace`), for other users have ports on that host, too. It is asked for again
-when a direct connection is there, before a byte passes: what ended a moment ago may have left its port to another user.
+is the task's word (`dlapp.values.messages.PortPlace`), for other users have ports on that host, too. It is asked for
+again when a direct connection is there, before a byte passes: what ended a moment ago may have left its port to another
+user.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from typing import TYPE_CHECKING
 
 from dlapp.client.local_port import LocalPort
 from dlapp.errors import DlappError, NotFound, TimedOut, Unreachable
-from dlapp.messages import PortPlace
 from dlapp.net.relay import copy_both, reset
 from dlapp.net.streams import NOT_OPEN, NOT_RUNNING, StreamRefused
-from dlapp.serialization import from_json
 from dlapp.system.machine import boot_id
 from dlapp.value import Closeable
+from dlapp.values.messages import PortPlace
+from dlapp.values.serialization import from_json
 
 if TYPE_CHECKING:
     from dlapp.client import Client
     from dlapp.client.streams import StreamOpener
-    from dlapp.ids import ApplicationId
-    from dlapp.report import ApplicationView, ContainerView
+    from dlapp.values.ids import ApplicationId
+    from dlapp.values.report import ApplicationView, ContainerView
 
 KIND = "port"
 LOOK_EVERY_S, LARGE_EVERY_S, LARGE = 1.0, 10.0, 100

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dlapp.cluster.engine import Engine
-from dlapp.serialization import to_json
-from dlapp.waiting import DEPENDENCY, HELD
+from dlapp.values.serialization import to_json
+from dlapp.values.waiting import DEPENDENCY, HELD
 
 _WITHOUT_PLACE = (DEPENDENCY, HELD)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dlapp.pages.report import TAIL_LINES, Sources, report
-from dlapp.report import ApplicationView
+from dlapp.values.report import ApplicationView
 
 if TYPE_CHECKING:
     from dlapp.client import Client

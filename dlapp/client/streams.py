@@ -7,10 +7,10 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from dlapp.access import StreamRequest
 from dlapp.errors import UsageError
 from dlapp.net.streams import open_stream
-from dlapp.serialization import to_json
+from dlapp.values.access import StreamRequest
+from dlapp.values.serialization import to_json
 
 OPEN_S = 30.0
 """How long a stream may take to be open: the ApplicationMaster waits 20 s for the task."""
@@ -23,7 +23,7 @@ class StreamOpener:
         url: control address of its ApplicationMaster; a later attempt has another one.
         token: for it.
         is_own: the application is the caller's own; else what its containers say is another user's word.
-        owner: as of `dlapp.access.ControlAccess`.
+        owner: as of `dlapp.values.access.ControlAccess`.
     """
 
     def __init__(self, url: str, token: str, is_own: bool = True, owner: int | None = None) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from dlapp.client import ENDED
 from dlapp.errors import DlappError, UsageError
-from dlapp.ids import ApplicationId
 from dlapp.sweep.results import SweepResults, TrialState, TrialView, read_results
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
 
 if TYPE_CHECKING:
     from dlapp.cluster import Engine

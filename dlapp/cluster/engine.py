@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.image_name import RegistryCredentials
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus
-from dlapp.spec import AppSpec, Placement, Resources, Secrets, Submission
 from dlapp.value import Value, field
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.image_name import RegistryCredentials
+from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus
+from dlapp.values.spec import AppSpec, Placement, Resources, Secrets, Submission
 
 if TYPE_CHECKING:
-    from dlapp.access import ControlAccess
     from dlapp.cluster.reasons.facts import WaitFacts
     from dlapp.locations import HdfsPlace
-    from dlapp.waiting import Estimate, Waiting
+    from dlapp.values.access import ControlAccess
+    from dlapp.values.waiting import Estimate, Waiting
 
 # ---- the client's side ----
 
@@ -203,8 +203,8 @@ class Engine(Protocol):
         """Return the submission. Raises NotFound."""
 
     def usage_json(self, application_id: ApplicationId) -> Any:
-        """Return the use of the containers over time, as it was written last (`dlapp.usage.UsageHistory`); None: there
-        is none. Raises NotFound.
+        """Return the use of the containers over time, as it was written last (`dlapp.values.usage.UsageHistory`); None:
+        there is none. Raises NotFound.
         """
 
     def trials_text(self, application_id: ApplicationId) -> str:
@@ -392,7 +392,7 @@ class TaskLaunch(Value, kw_only=True):
 
     Args:
         control_url: the AM's control address, ``http://host:port``.
-        token: the task's own (`dlapp.access.derive_token`).
+        token: the task's own (`dlapp.values.access.derive_token`).
         env, environment: what its payload gets of the user's secrets.
         registry_credentials: the submitter's, for the image of the container; None: there are none.
     """

@@ -8,9 +8,9 @@ from enum import Enum
 from typing import Any
 
 from dlapp.errors import ConfigError
-from dlapp.messages import Fault
 from dlapp.system.yaml_keys import plain_yaml
 from dlapp.value import Value
+from dlapp.values.messages import Fault
 
 OPERATORS_FILE = "/etc/dlapp/diagnosis.yaml"
 """Rules of the operator of a node, which come before those of dlapp. It belongs to root, like ``node.yaml``."""

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dlapp.diagnosis.rules import Act, Rule, Where
-from dlapp.messages import Diagnosis, Evidence
 from dlapp.value import replace
+from dlapp.values.messages import Diagnosis, Evidence
 
 TAIL_BYTES = 256 << 10
 """Of each log that are looked at."""

@@ -14,8 +14,8 @@ from dlapp.errors import DlappError
 
 if TYPE_CHECKING:
     from dlapp.config import Config
-    from dlapp.launch_spec import LedgerSettings
     from dlapp.locations import HdfsPlace
+    from dlapp.values.launch_spec import LedgerSettings
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
 CLOCKS_APART_S = 30.0

@@ -23,8 +23,8 @@ from dlapp.task.environment import NODE_MANAGERS, node_name
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.engine import YarnEngine
     from dlapp.config import Config
-    from dlapp.launch_spec import LaunchSpec, LedgerSettings
     from dlapp.locations import HdfsPlace
+    from dlapp.values.launch_spec import LaunchSpec, LedgerSettings
 
 SECRET = "dlapp.doctor"
 TIMEOUT_S = 120.0
@@ -48,7 +48,7 @@ def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
         DlappError: no container could be had, or what ran in it did not come to its end.
     """
     from dlapp.gpuid.factory import configured
-    from dlapp.serialization import to_json
+    from dlapp.values.serialization import to_json
 
     told = {
         "texts": _texts(config),
@@ -113,7 +113,7 @@ def findings_of_task(texts: Mapping[str, str], launch: LaunchSpec) -> list[Findi
         texts: the submitter's configuration, as far as it is not the default.
         launch: the task's launch specification.
     """
-    from dlapp.launch_spec import ZOOKEEPER
+    from dlapp.values.launch_spec import ZOOKEEPER
 
     ledger = launch.ledger if launch.ledger is not None and launch.ledger.kind == ZOOKEEPER else None
     began = passed("node", f"{node_name()}: a container was granted, and the ApplicationMaster reached")
@@ -122,9 +122,9 @@ def findings_of_task(texts: Mapping[str, str], launch: LaunchSpec) -> list[Findi
 
 def checks(told: Mapping[str, Any]) -> list[Check]:
     """Return the checks of a node."""
-    from dlapp.launch_spec import LedgerSettings
     from dlapp.locations import HdfsPlace
-    from dlapp.serialization import from_json
+    from dlapp.values.launch_spec import LedgerSettings
+    from dlapp.values.serialization import from_json
 
     ledger = None if told["ledger"] is None else from_json(LedgerSettings, told["ledger"])
     return _checks(told["texts"], from_json(HdfsPlace, told["hdfs"]), ledger)

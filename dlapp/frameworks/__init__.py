@@ -19,8 +19,8 @@ import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
-from dlapp.roster import Member, Roster
-from dlapp.spec import (
+from dlapp.values.roster import Member, Roster
+from dlapp.values.spec import (
     AppSpec,
     Framework,
     Gang,

@@ -20,8 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from dlapp.roster import Member, Roster
-from dlapp.spec import MAX_PORTS, Resources, RoleSpec
+from dlapp.values.roster import Member, Roster
+from dlapp.values.spec import MAX_PORTS, Resources, RoleSpec
 
 SERVICES = ()
 _PORTS_OF_MPIRUN = 2

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from dlapp.roster import Member, Roster
-from dlapp.spec import Resources, RoleSpec
+from dlapp.values.roster import Member, Roster
+from dlapp.values.spec import Resources, RoleSpec
 
 SERVICES = ()
 

@@ -13,8 +13,8 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from dlapp.frameworks import endpoint
-from dlapp.roster import Member, Roster
-from dlapp.spec import Resources, RoleSpec
+from dlapp.values.roster import Member, Roster
+from dlapp.values.spec import Resources, RoleSpec
 
 CLUSTER = ("chief", "worker", "ps")
 EVALUATOR = "evaluator"

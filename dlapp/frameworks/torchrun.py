@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from dlapp.frameworks import bracketed, pytorch
-from dlapp.roster import Member, Roster
-from dlapp.spec import Resources, RoleSpec
+from dlapp.values.roster import Member, Roster
+from dlapp.values.spec import Resources, RoleSpec
 
 SERVICES = pytorch.SERVICES
 COMMAND = ("python3", "-m", "torch.distributed.run")

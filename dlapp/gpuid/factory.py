@@ -10,11 +10,11 @@ from dlapp.config import NO_CREDENTIALS, read_secret
 from dlapp.errors import ConfigError
 from dlapp.gpuid.ledger import ClusterLedger, Inspect, Ledger, uninspected
 from dlapp.gpuid.rules import LedgerError
-from dlapp.launch_spec import MACHINE, NODE_MANAGER, ZOOKEEPER, LedgerSettings
 from dlapp.login import own_login
 from dlapp.system import machine
 from dlapp.system.processes.proc import command_line
 from dlapp.value import replace
+from dlapp.values.launch_spec import MACHINE, NODE_MANAGER, ZOOKEEPER, LedgerSettings
 
 if TYPE_CHECKING:
     from dlapp.config import Config

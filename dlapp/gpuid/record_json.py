@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import FORMAT, DeviceRecord, ForcedRelease, HostRecord, LeaseRecord, LedgerError, Quarantine
-from dlapp.serialization import to_json
 from dlapp.value import Value, fields
+from dlapp.values.serialization import to_json
 
 V = TypeVar("V", bound=Value)
 MOST_BYTES = 512 << 10

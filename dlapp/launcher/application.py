@@ -16,16 +16,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlapp import frameworks
-from dlapp.access import AccessList, problems_with_access
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
-from dlapp.idle_guard import IdleGuard
 from dlapp.launcher.keys import CACHE, ENV, LINK, MOST_ARGUMENT_BYTES, OF_ROLES, check_variable, read_link
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.properties import MOST_BYTES, Faults, Line, Properties, Setting, read_properties
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
-from dlapp.spec import (
+from dlapp.storage.glob import split_pattern
+from dlapp.sweep.spec import Sampler, SweepCommit, SweepSpec
+from dlapp.system.files import is_inside
+from dlapp.system.owners import user_name
+from dlapp.system.text import shown
+from dlapp.value import Value, field, replace
+from dlapp.values.access import AccessList, problems_with_access
+from dlapp.values.idle_guard import IdleGuard
+from dlapp.values.spec import (
     DEFAULT_CHECKPOINT_EVERY_S,
     DEFAULT_CHECKPOINTS,
     DEFAULT_FAILURE_SETTLE_S,
@@ -64,12 +70,6 @@ from dlapp.spec import (
     problems_with_links,
     problems_with_sweep,
 )
-from dlapp.storage.glob import split_pattern
-from dlapp.sweep.spec import Sampler, SweepCommit, SweepSpec
-from dlapp.system.files import is_inside
-from dlapp.system.owners import user_name
-from dlapp.system.text import shown
-from dlapp.value import Value, field, replace
 
 WARNING = "warning: "
 SMALL_MIB = 64

@@ -13,17 +13,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.image_name import parse_image_name
 from dlapp.launcher.application import ResolvedApplication, of_line
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
-from dlapp.spec import DEFAULT_ROLE, InputSpec, OutputSpec, needing_host_network
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted
 from dlapp.storage.open import open_location, open_output
 from dlapp.storage.tree import TreeNode
 from dlapp.system.files import is_inside
+from dlapp.values.image_name import parse_image_name
+from dlapp.values.spec import DEFAULT_ROLE, InputSpec, OutputSpec, needing_host_network
 
 if TYPE_CHECKING:
     from dlapp.node_policy import RegistryPolicy

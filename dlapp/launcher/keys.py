@@ -9,35 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dlapp.access import read_access_list
 from dlapp.config import read_events
 from dlapp.errors import SpecError
-from dlapp.idle_guard import read_idle_guard
-from dlapp.image_name import parse_image_name
 from dlapp.launcher.shell_words import split_words
-from dlapp.spec import (
-    MAX_CHECKPOINTS,
-    MAX_EPOCHS,
-    MAX_PORTS,
-    MAX_PREVIOUS,
-    MAX_RETRIES,
-    MIN_CHECKPOINT_EVERY_S,
-    MIN_FEED_BUFFER_BYTES,
-    MIN_SYNC_S,
-    READY_BY_HTTP,
-    READY_BY_PORT,
-    READY_BY_REPORT,
-    URL_PATH,
-    Dependency,
-    FeedFormat,
-    Kind,
-    QuickLink,
-    Until,
-    check_cache_path,
-    check_env_name,
-    check_role_name,
-)
-from dlapp.start_conditions import read_after
 from dlapp.sweep.spec import (
     MAX_SEED,
     MAX_TRIAL_RETRIES,
@@ -64,6 +38,32 @@ from dlapp.system.text import (
     read_size_bytes,
     shown,
 )
+from dlapp.values.access import read_access_list
+from dlapp.values.idle_guard import read_idle_guard
+from dlapp.values.image_name import parse_image_name
+from dlapp.values.spec import (
+    MAX_CHECKPOINTS,
+    MAX_EPOCHS,
+    MAX_PORTS,
+    MAX_PREVIOUS,
+    MAX_RETRIES,
+    MIN_CHECKPOINT_EVERY_S,
+    MIN_FEED_BUFFER_BYTES,
+    MIN_SYNC_S,
+    READY_BY_HTTP,
+    READY_BY_PORT,
+    READY_BY_REPORT,
+    URL_PATH,
+    Dependency,
+    FeedFormat,
+    Kind,
+    QuickLink,
+    Until,
+    check_cache_path,
+    check_env_name,
+    check_role_name,
+)
+from dlapp.values.start_conditions import read_after
 
 NOT_BUILT = "is not built yet"
 ENV = "env."

@@ -13,11 +13,11 @@ from dlapp.errors import NotFound, UsageError
 from dlapp.launcher.application import RecordedFile, ResolvedApplication, Source, UnresolvedSpec
 from dlapp.launcher.overrides import Overrides
 from dlapp.locations import HdfsPlace, shown
-from dlapp.spec import AppSpec, CheckpointSpec, Submission, gangs_of
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.place import open_place
 from dlapp.sweep.spec import SweepSpec
 from dlapp.value import replace
+from dlapp.values.spec import AppSpec, CheckpointSpec, Submission, gangs_of
 
 
 class Origin(NamedTuple):

@@ -25,10 +25,10 @@ from dlapp.launcher.submit import (
     check_world,
     with_whole_ids,
 )
-from dlapp.serialization import to_json
-from dlapp.spec import AppSpec
 from dlapp.storage.inputs import plan_input
 from dlapp.storage.open import SourceFiles
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import AppSpec
 
 SHOWN_ENTRIES = 10
 

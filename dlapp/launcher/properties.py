@@ -40,10 +40,10 @@ from dlapp.launcher.keys import (
     without_quotes,
 )
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides, quoted_words
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import Kind, check_cache_name, check_env_name, check_parameter_name, check_role_name
 from dlapp.system.text import shown
 from dlapp.value import Value, field, replace
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import Kind, check_cache_name, check_env_name, check_parameter_name, check_role_name
 
 MOST_BYTES = 1 << 20
 MOST_RECORDED_BYTES = 64 << 10

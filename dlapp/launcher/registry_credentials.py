@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied
-from dlapp.image_name import DOCKER_HUB, RegistryCredentials, parse_image_name
 from dlapp.system.owners import refuse_place_of_others
 from dlapp.system.waits import Wait
+from dlapp.values.image_name import DOCKER_HUB, RegistryCredentials, parse_image_name
 
 if TYPE_CHECKING:
     from dlapp.node_policy import RegistryPolicy

@@ -11,13 +11,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dlapp import __version__
-from dlapp.access import new_secret
 from dlapp.cluster import Engine
 from dlapp.config import Config
 from dlapp.errors import AskTooLarge, DlappError, NotFound, SpecError, UsageError
 from dlapp.id_text import is_application_id
-from dlapp.ids import ApplicationId
-from dlapp.image_name import RegistryCredentials
 from dlapp.launcher.application import (
     RecordedFile,
     ResolvedApplication,
@@ -34,10 +31,13 @@ from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import EMPTY, Scan, scan_workspace, too_large
 from dlapp.locations import shown
 from dlapp.notifications.settings import settings_of
-from dlapp.serialization import to_json
-from dlapp.spec import AppSpec, Secrets, Submission
 from dlapp.system import clock
 from dlapp.value import replace
+from dlapp.values.access import new_secret
+from dlapp.values.ids import ApplicationId
+from dlapp.values.image_name import RegistryCredentials
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import AppSpec, Secrets, Submission
 
 if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin
@@ -175,7 +175,7 @@ def print_spec(
     """Return what a properties file says, ``properties``, and what it stands for here, ``spec``; both in their JSON
     form.
 
-    Values of ``env.NAME`` are masked; `Properties.from_json` and `dlapp.serialization.from_json` read the two.
+    Values of ``env.NAME`` are masked; `Properties.from_json` and `dlapp.values.serialization.from_json` read the two.
 
     Args:
         source: the file.

@@ -20,8 +20,8 @@ _IDLE_S = 300.0
 class ControlConnection(Closeable):
     """One connection to an ApplicationMaster; opened at the first call, kept for the next.
 
-    Every call may be repeated (that is part of the messages: `dlapp.messages`), so one that meets a connection which
-    the server has closed meanwhile is sent again, once, over a new one.
+    Every call may be repeated (that is part of the messages: `dlapp.values.messages`), so one that meets a connection
+    which the server has closed meanwhile is sent again, once, over a new one.
 
     Args:
         url: ``http://host:port``.

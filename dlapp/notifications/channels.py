@@ -11,10 +11,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dlapp.errors import DlappError
-from dlapp.ids import ApplicationId
-from dlapp.notification import COMMAND, MAIL, NO_TLS, SLACK, TLS, WEBHOOK, Mail, Notification, NotificationSettings
-from dlapp.notification import Webhook as WebhookSettings
-from dlapp.serialization import to_json
+from dlapp.values.ids import ApplicationId
+from dlapp.values.notification import (
+    COMMAND,
+    MAIL,
+    NO_TLS,
+    SLACK,
+    TLS,
+    WEBHOOK,
+    Mail,
+    Notification,
+    NotificationSettings,
+)
+from dlapp.values.notification import Webhook as WebhookSettings
+from dlapp.values.serialization import to_json
 
 TIMEOUT_S = 10.0
 COMMAND_S = 30

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dlapp.ids import ApplicationId
-from dlapp.notification import Notification, event_of_end, id_of
-from dlapp.report import ContainerDiagnosis
-from dlapp.spec import Submission
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
+from dlapp.values.notification import Notification, event_of_end, id_of
+from dlapp.values.report import ContainerDiagnosis
+from dlapp.values.spec import Submission
 
 
 def notification_of(
@@ -16,7 +16,7 @@ def notification_of(
 
     Args:
         submission, application_id: of the application.
-        event: one of `dlapp.notification.EVENTS`.
+        event: one of `dlapp.values.notification.EVENTS`.
         key: tells events of the same kind apart.
         text: for people.
         at_ms: when it happened [ms since 1970].
@@ -50,7 +50,7 @@ def notification_of_end(
 
     Args:
         submission, application_id: of the application.
-        final_status, cause: values of `dlapp.report`; an empty cause is not known.
+        final_status, cause: values of `dlapp.values.report`; an empty cause is not known.
         diagnostics: why, for the user.
         finished_ms: when it ended [ms since 1970].
         diagnosis: of the container that failed first. What a program printed is not sent.

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from dlapp.errors import SpecError
-from dlapp.notification import DONE, EVENTS, FAILED, KILLED, Notification
-from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.value import Value, replace
+from dlapp.values.notification import DONE, EVENTS, FAILED, KILLED, Notification
+from dlapp.values.serialization import from_json, parse_json, to_json
 
 MAX_BYTES = 4 << 20
 """Of a file [bytes]; `MAX_EVENTS` of `MAX_TEXT` characters, which JSON may escape by 6 bytes each, have less."""

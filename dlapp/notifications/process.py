@@ -13,15 +13,15 @@ import signal
 from collections.abc import Sequence
 
 from dlapp.errors import DlappError
-from dlapp.ids import ApplicationId
-from dlapp.notification import QUEUE, WAITING, Notification, NotificationSettings
 from dlapp.notifications.events import notification_of, notification_of_end
 from dlapp.notifications.local_outbox import SETTINGS, LocalOutbox
 from dlapp.notifications.sender import Sender
-from dlapp.report import ApplicationView
-from dlapp.serialization import from_json
-from dlapp.spec import Submission
 from dlapp.system import clock, files, log
+from dlapp.values.ids import ApplicationId
+from dlapp.values.notification import QUEUE, WAITING, Notification, NotificationSettings
+from dlapp.values.report import ApplicationView
+from dlapp.values.serialization import from_json
+from dlapp.values.spec import Submission
 
 DEADLINE_S = 600
 _MAX_BYTES = 64 << 20

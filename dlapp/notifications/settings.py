@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dlapp.config import Config, read_secret
 from dlapp.errors import ConfigError
-from dlapp.notification import NO_TLS, Mail, NotificationSettings, Webhook
+from dlapp.values.notification import NO_TLS, Mail, NotificationSettings, Webhook
 
 _MAX_BYTES = 16 << 10
 

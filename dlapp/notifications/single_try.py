@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from dlapp.errors import DlappError, Unreachable
-from dlapp.notification import Notification, NotificationSettings
 from dlapp.notifications.channels import NotDelivered, deliver
 from dlapp.notifications.outbox import Outbox, OutboxFile, from_bytes, to_bytes
 from dlapp.system import log
 from dlapp.system.clock import now_ms
+from dlapp.values.notification import Notification, NotificationSettings
 
 Deliver = Callable[[NotificationSettings, str, Notification], None]
 _Settled = tuple[int, str, str]

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from html import escape
 
-from dlapp.messages import Phase
 from dlapp.pages.sections import section
 from dlapp.pages.text import duration, memory
 from dlapp.pages.timeline import container_name
-from dlapp.report import ApplicationView, ContainerView, TryView
-from dlapp.usage import Usage
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, ContainerView, TryView
+from dlapp.values.usage import Usage
 
 MOST_SHOWN = 1000
 """Of more containers those that failed come first: a browser, and who reads, would be busy with the rest."""

@@ -6,9 +6,9 @@ import re
 import shlex
 
 from dlapp.pages.text import memory
-from dlapp.report import ApplicationView
-from dlapp.spec import AppSpec, RoleSpec, Submission
 from dlapp.system.text import counted
+from dlapp.values.report import ApplicationView
+from dlapp.values.spec import AppSpec, RoleSpec, Submission
 
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
 

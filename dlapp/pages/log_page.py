@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dlapp.pages.page import STILL, document, refresh_line
 from dlapp.pages.report import plain_text
 from dlapp.pages.timeline import container_name
-from dlapp.report import ContainerView
+from dlapp.values.report import ContainerView
 
 LOG_BYTES = 64 << 10
 """As much of a log is shown."""

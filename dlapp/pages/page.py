@@ -12,8 +12,8 @@ from dlapp.pages.curves import Curve, figures
 from dlapp.pages.style import STYLE
 from dlapp.pages.text import local_time, rows
 from dlapp.pages.timeline import timeline
-from dlapp.report import ApplicationView
 from dlapp.system.text import counted
+from dlapp.values.report import ApplicationView
 
 if TYPE_CHECKING:
     from dlapp.sweep.results import SweepResults

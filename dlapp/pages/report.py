@@ -11,9 +11,9 @@ from dlapp.errors import Denied, DlappError, Unreachable
 from dlapp.pages.facts import asks, facts, without_passwords
 from dlapp.pages.page import Extras, LogEnd, page
 from dlapp.pages.usage_curves import time_axis, usage_curves
-from dlapp.report import ApplicationView, ContainerView
-from dlapp.spec import Submission
-from dlapp.usage import UsageHistory
+from dlapp.values.report import ApplicationView, ContainerView
+from dlapp.values.spec import Submission
+from dlapp.values.usage import UsageHistory
 
 if TYPE_CHECKING:
     from dlapp.sweep.results import SweepResults

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from dlapp.messages import Phase
 from dlapp.pages.axes import number
 from dlapp.pages.text import Fact, bar, duration, facts, local_time, memory, rows, size
-from dlapp.report import ApplicationView, Cause
 from dlapp.system.text import counted
-from dlapp.usage import Receipt
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, Cause
+from dlapp.values.usage import Receipt
 
 
 def section(title: str, body: str, remark: str = "") -> str:

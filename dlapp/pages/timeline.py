@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
-from dlapp.messages import Phase
 from dlapp.pages.axes import time_axis_html, time_marks
 from dlapp.pages.text import duration, local_time
-from dlapp.report import ApplicationView, ContainerView, TryView
-from dlapp.spec import DEFAULT_ROLE
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, ContainerView, TryView
+from dlapp.values.spec import DEFAULT_ROLE
 
 _WIDTH = 10_000
 """Units of the picture from its left to its right, which a browser stretches to its place."""

@@ -1,4 +1,4 @@
-"""Curves of the use of containers over time (`dlapp.usage.UsageHistory`): of all together, and of each one."""
+"""Curves of the use of containers over time (`dlapp.values.usage.UsageHistory`): of all together, and of each one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dlapp.pages.curves import Curve, CurvePoint
-from dlapp.report import ApplicationView
-from dlapp.usage import ContainerSeries
+from dlapp.values.report import ApplicationView
+from dlapp.values.usage import ContainerSeries
 
 _POINTS, _LEAST_POINTS, _ALL_POINTS = 120, 12, 24_000
 """Of a curve, at most and at least, and of all curves of containers: so a page on 200 containers stays below 2 MB."""

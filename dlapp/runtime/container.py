@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dlapp import node_policy
-from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd, DockerSilent
 from dlapp.node_policy import DockerPolicy
 from dlapp.runtime.gpu.modes import GpuPart
 from dlapp.runtime.payload import PayloadError
-from dlapp.spec import Resources
 from dlapp.system.processes.proc import read_proc, status_words
 from dlapp.value import Value, field
+from dlapp.values.messages import Fault
+from dlapp.values.spec import Resources
 
 UNLIMITED = -1
 ALWAYS_THERE = ("host", "none")

@@ -6,8 +6,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from dlapp.launch_spec import DockerSettings
-from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd, DockerNotLocal, DockerRefused, DockerSilent
 from dlapp.node_policy import DockerPolicy
 from dlapp.runtime import accounts
@@ -16,6 +14,8 @@ from dlapp.runtime.container import Bind
 from dlapp.runtime.gpu.facts import facts_of
 from dlapp.runtime.gpu.modes import NVIDIA_DOCKER, Choice, Facts, choose_mode, missing_gpu_settings
 from dlapp.runtime.payload import PayloadDevice, PayloadError, ServiceAway
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.messages import Fault
 
 WORKSPACE = "/workspace"
 HOME = "/dlapp/home"

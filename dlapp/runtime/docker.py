@@ -36,10 +36,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dlapp.image_name import RegistryCredentials
-from dlapp.launch_spec import DockerSettings
 from dlapp.locations import shown
-from dlapp.messages import Fault
 from dlapp.net.dockerd import DockerRefused, DockerSilent
 from dlapp.node_policy import DockerPolicy, shared_path_problem
 from dlapp.runtime import accounts
@@ -72,6 +69,9 @@ from dlapp.runtime.shim import ShimWatch
 from dlapp.system.files import closing_fd, open_own_directory, write_all
 from dlapp.system.processes.proc import descendants, start_time
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, CgroupCounters, ResourceCounters
+from dlapp.values.image_name import RegistryCredentials
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.messages import Fault
 
 _WRAPPER = "/dlapp/wrapper.sh"
 _LOG = "/dlapp/log"

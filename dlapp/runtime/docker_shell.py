@@ -24,9 +24,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dlapp.image_name import RegistryCredentials
-from dlapp.launch_spec import DockerSettings
-from dlapp.messages import Fault
 from dlapp.net.dockerd import DockerRefused, DockerSilent
 from dlapp.node_policy import DockerPolicy
 from dlapp.runtime import accounts
@@ -50,9 +47,12 @@ from dlapp.runtime.images import ImageStore, LocalImage, Progress
 from dlapp.runtime.labels import LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import PayloadDevice, PayloadError
-from dlapp.spec import Resources
 from dlapp.system.files import write_all
 from dlapp.system.terminal import raw_terminal
+from dlapp.values.image_name import RegistryCredentials
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.messages import Fault
+from dlapp.values.spec import Resources
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell.sh")
 DESK = "/dlapp/shell"

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
-from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
 from dlapp.runtime.payload import SIGNALS, Payload, PayloadError, PayloadExit, exited_with, how_to_start
 from dlapp.system.processes.proc import all_processes
+from dlapp.values.messages import Fault
 
 SETTLED_S = 10.0
 """How long dockerd may take to learn of an end that we know of; usually milliseconds."""

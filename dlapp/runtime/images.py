@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dlapp.image_name import ImageName, RegistryCredentials, parse_image_name
-from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd, DockerRefused
 from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy
 from dlapp.runtime.payload import PayloadError, ServiceAway
@@ -27,6 +25,8 @@ from dlapp.system import locks
 from dlapp.system.files import UntrustedFile, closing_fd, open_file
 from dlapp.system.shared_directory import create_shared_file, open_shared_directory
 from dlapp.system.waits import Wait
+from dlapp.values.image_name import ImageName, RegistryCredentials, parse_image_name
+from dlapp.values.messages import Fault
 
 Progress = Callable[[int, int], None]
 _STALL_S = 600.0

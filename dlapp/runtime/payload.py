@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from dlapp.errors import DlappError
-from dlapp.messages import Fault
-from dlapp.spec import Resources
 from dlapp.system.processes.resource_counters import ResourceCounters
 from dlapp.value import Value
+from dlapp.values.messages import Fault
+from dlapp.values.spec import Resources
 
 BY_SHELL = "shell"
 AS_PROGRAM = "program"

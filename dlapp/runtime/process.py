@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dlapp.messages import Fault
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, PayloadPlace, ended_with
@@ -21,6 +20,7 @@ from dlapp.system.processes.oom_kills import OomKills
 from dlapp.system.processes.proc import descendants, start_time
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters, read_tree
 from dlapp.system.short_tmpdir import ShortTmpdir, is_too_long
+from dlapp.values.messages import Fault
 
 SHELL = "/bin/sh"
 _PATIENCE_S = 2.0

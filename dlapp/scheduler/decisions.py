@@ -7,7 +7,7 @@ from functools import partial
 from dlapp.scheduler.backfill import StartReservation, by_area, fits_beside, reserve
 from dlapp.scheduler.order import in_order, own_order
 from dlapp.scheduler.values import Decision, Policy, QueueState, RunningJob, Schedule, WaitingJob
-from dlapp.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, USER_LIMIT
+from dlapp.values.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, USER_LIMIT
 
 _NO_RUNNER = "passed over: its user has no runner (that user's next dlapp command starts one)"
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from dlapp.scheduler.amounts import Amounts
-from dlapp.waiting import NODES_FULL
+from dlapp.values.waiting import NODES_FULL
 
 DAY_S = 86400.0
 
@@ -109,7 +109,7 @@ class Decision(NamedTuple):
 
     Args:
         starts: it is to be started now.
-        code, message: else why not, as of `dlapp.waiting.Waiting`; ``message`` is empty if others come before it
+        code, message: else why not, as of `dlapp.values.waiting.Waiting`; ``message`` is empty if others come before it
             (``ahead``), and for the job that has the reservation: what it lacks is shown with those who have it.
         ahead: how many of those that do not start come before it; None: it is not in the order.
         expected_s: of the job that has the reservation, when it can start at the latest; None: not known.

@@ -10,16 +10,16 @@ import os
 from collections.abc import Sequence
 
 from dlapp.errors import NotFound, Unreachable
-from dlapp.ids import ApplicationId
 from dlapp.locations import FileInfo, HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.report import CommitClaim, OutputView
-from dlapp.spec import OutputSpec
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.tree import explaining
 from dlapp.storage.webhdfs import PATIENCE_S, WebHdfs
 from dlapp.system.clock import now_ms
 from dlapp.system.files import closing_fd
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import CommitClaim, OutputView
+from dlapp.values.spec import OutputSpec
 
 REPLICATION_WHERE_UNKNOWN = 10
 """The most replicas of an archive where the number of DataNodes is not known: the default of MapReduce

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import HdfsPlace, shown
-from dlapp.spec import FeedSpec, InputSpec
 from dlapp.storage.api import Moved, Progress
 from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.open import SourceFiles, plan_fetch
 from dlapp.storage.tree import TreeNode, explaining, make_directories, remove_tree
 from dlapp.system.text import human_size
+from dlapp.values.spec import FeedSpec, InputSpec
 
 CarryOut = Callable[[FetchPlan], Moved]
 """Carries a plan out, by way of a cache or not."""

@@ -17,11 +17,11 @@ import stat
 from collections.abc import Callable, Collection
 
 from dlapp.errors import DlappError, Unreachable
-from dlapp.ids import ApplicationId
 from dlapp.locations import shown
 from dlapp.storage.api import DiskFull, OutputFileSystem
 from dlapp.storage.tree import OpenTree, nodes_to_store
 from dlapp.system.files import UntrustedFile, closing_fd, is_plain_path
+from dlapp.values.ids import ApplicationId
 
 MOST_FILES = 100_000
 _SUFFIX = ".live"

@@ -11,10 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from dlapp.errors import DlappError, Unreachable
-from dlapp.ids import ApplicationId, is_trial_part
 from dlapp.locations import local_path, shown
-from dlapp.report import CommitClaim, OutputClaim, OutputView
-from dlapp.spec import OnFailure, OutputSpec
 from dlapp.storage import commit
 from dlapp.storage.api import DiskFull, OutputFileSystem
 from dlapp.storage.commit.marker import OutputCommit, Parts
@@ -23,6 +20,9 @@ from dlapp.storage.live import remove_live
 from dlapp.storage.open import open_output
 from dlapp.system.disk_space import FULL, mount_point, room_at
 from dlapp.system.files import UntrustedFile
+from dlapp.values.ids import ApplicationId, is_trial_part
+from dlapp.values.report import CommitClaim, OutputClaim, OutputView
+from dlapp.values.spec import OnFailure, OutputSpec
 
 T = TypeVar("T")
 Waits = tuple[type[Unreachable | DiskFull], ...]

@@ -6,7 +6,7 @@ import os
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from dlapp.messages import Assignment
+from dlapp.values.messages import Assignment
 
 NODE_MANAGERS = "NM_HOST"
 """A variable that a NodeManager sets for each container, like USER, whatever a client asks for. Source: Hadoop 2.6 to

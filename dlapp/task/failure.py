@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 
 from dlapp.errors import ConfigError
-from dlapp.messages import Fault, TaskResult
 from dlapp.value import replace
+from dlapp.values.messages import Fault, TaskResult
 
 
 def with_cause(result: TaskResult, home: str, warn: Callable[[str], None]) -> TaskResult:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from dlapp.messages import Stop
+from dlapp.values.messages import Stop
 
 _SEVERITY = {Stop.NO: 0, Stop.SOFT: 1, Stop.NOW: 2}
 
@@ -44,7 +44,7 @@ class InterruptHandler:
         self.wanted = Stop.NO
         self.why = ""
         self.reason = ""
-        """One word for programs; see `dlapp.messages.Orders`."""
+        """One word for programs; see `dlapp.values.messages.Orders`."""
         self.grace_s: float | None = None
         self.from_outside = False
         """Somebody else than the ApplicationMaster stopped this task, by SIGTERM."""
@@ -59,7 +59,7 @@ class InterruptHandler:
         """Write an order down. A weaker one than is known already changes nothing.
 
         Args:
-            wanted, why, grace_s, reason: as of `dlapp.messages.Orders`; ``grace_s`` None: the application's.
+            wanted, why, grace_s, reason: as of `dlapp.values.messages.Orders`; ``grace_s`` None: the application's.
         """
         with self._lock:
             if _SEVERITY[wanted] <= _SEVERITY[self.wanted]:

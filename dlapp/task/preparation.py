@@ -7,7 +7,6 @@ import time
 from functools import partial
 
 from dlapp.locations import HDFS, HdfsPlace, file_system
-from dlapp.messages import Phase
 from dlapp.storage.api import DiskFull
 from dlapp.storage.tree import remove_tree
 from dlapp.system.clock import backoff_s
@@ -19,6 +18,7 @@ from dlapp.task.data.unpack import unpack
 from dlapp.task.data.workspace_changes import WorkspaceChanges
 from dlapp.task.state import SERVICE_AGAIN_S, TaskState
 from dlapp.task.step_errors import REACH_S, StepFailed, is_full_disk
+from dlapp.values.messages import Phase
 
 _DOCKER_ANSWER_S = 60.0
 

@@ -14,16 +14,16 @@ import os
 from urllib.parse import urlsplit
 
 from dlapp.errors import DlappError
-from dlapp.launch_spec import LaunchSpec
-from dlapp.messages import Assignment
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import NodePolicy
-from dlapp.roster import Roster
-from dlapp.serialization import to_json
-from dlapp.spec import Framework, PayloadProgram
 from dlapp.system.files import closing_fd, open_own_directory, write_all
 from dlapp.system.network.addresses import address_of_interface, address_towards, interface_of
 from dlapp.system.network.ports import LockedPorts, lock_ports
+from dlapp.values.launch_spec import LaunchSpec
+from dlapp.values.messages import Assignment
+from dlapp.values.roster import Roster
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import Framework, PayloadProgram
 
 ROSTER_FILE, HOSTS_FILE = "roster.json", "hosts"
 

@@ -13,8 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.errors import Unreachable
-from dlapp.launch_spec import RESERVED_FROM, LaunchSpec
-from dlapp.messages import Assignment, Fault, Phase
 from dlapp.node_policy import NodePolicy
 from dlapp.runtime.payload import PayloadPlace, Reachable, ServiceAway
 from dlapp.runtime.process import Guardian
@@ -25,9 +23,10 @@ from dlapp.task.environment import NODE_MANAGERS
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.logs import TaskLog
 from dlapp.task.step_errors import step
+from dlapp.values.launch_spec import RESERVED_FROM, LaunchSpec
+from dlapp.values.messages import Assignment, Fault, Phase
 
 if TYPE_CHECKING:
-    from dlapp.spec import InputSpec
     from dlapp.storage.cache.payload import PayloadCaches
     from dlapp.storage.inputs import PlannedInput
     from dlapp.task.data.checkpoints import TaskCheckpoints
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from dlapp.task.rendezvous import Rendezvous
     from dlapp.task.streams.task_streams import TaskStreams
     from dlapp.task.usage import UsageMeter
+    from dlapp.values.spec import InputSpec
 
 SERVICE_AGAIN_S = 1.0, 5.0
 """Between two tries of a service that the payload needs to start: doubled from the first to the second."""

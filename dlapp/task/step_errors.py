@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
-from dlapp.messages import Fault, Stop
 from dlapp.runtime.payload import PayloadError
 from dlapp.storage.api import DiskFull
 from dlapp.system.disk_space import FULL
 from dlapp.task.interrupt import InterruptHandler, Stopped, UninterruptedSteps
+from dlapp.values.messages import Fault, Stop
 
 REACH_S = 2.0
 """How long ZooKeeper or a NameNode may take to answer before it counts as away."""

@@ -30,12 +30,9 @@ from functools import partial
 from typing import Any
 
 from dlapp.errors import DlappError, UsageError
-from dlapp.launch_spec import FILE_NAME, LaunchSpec
-from dlapp.messages import Fault, Phase, Stop, TaskResult
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import node_policy
 from dlapp.runtime.process import CompanionGuardian, Guardian
-from dlapp.serialization import from_json
 from dlapp.storage.tree import remove_tree
 from dlapp.system import log_times
 from dlapp.system.short_tmpdir import remove_stale_links
@@ -52,6 +49,9 @@ from dlapp.task.step_errors import StepFailed
 from dlapp.task.streams.task_streams import TaskStreams
 from dlapp.task.usage import UsageMeter
 from dlapp.value import replace
+from dlapp.values.launch_spec import FILE_NAME, LaunchSpec
+from dlapp.values.messages import Fault, Phase, Stop, TaskResult
+from dlapp.values.serialization import from_json
 
 RESULT_DEADLINE_S = 60.0
 """How long the result is tried to be brought to an ApplicationMaster that does not answer, or to the next one."""

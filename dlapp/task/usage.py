@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlapp.messages import Phase
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
-from dlapp.usage import ByteCounts, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
+from dlapp.values.messages import Phase
+from dlapp.values.usage import ByteCounts, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device

@@ -281,8 +281,8 @@ def print_json(value: Any) -> None:
 
 def whole(view: Any) -> Any:
     """A view in its JSON form with every field, those that have their defaults too."""
-    from dlapp.report import ApplicationView
-    from dlapp.serialization import from_json, to_json
+    from dlapp.values.report import ApplicationView
+    from dlapp.values.serialization import from_json, to_json
 
     return to_json(from_json(ApplicationView, view))
 

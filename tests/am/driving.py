@@ -11,10 +11,10 @@ from dlapp.am.model.state import ApplicationState, Timing
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
 from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
-from dlapp.report import ApplicationView
-from dlapp.spec import AppSpec, OutputSpec, RoleSpec, Submission
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
+from dlapp.values.report import ApplicationView
+from dlapp.values.spec import AppSpec, OutputSpec, RoleSpec, Submission
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
 START_MS = 1_700_000_000_000

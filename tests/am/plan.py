@@ -6,9 +6,10 @@ import random
 from dataclasses import dataclass, field
 
 from dlapp.am.model.state import Timing
-from dlapp.ids import ApplicationId
-from dlapp.messages import Fault, Phase
-from dlapp.spec import (
+from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import Fault, Phase
+from dlapp.values.spec import (
     AppSpec,
     CheckpointSpec,
     ContainerFailure,
@@ -20,7 +21,6 @@ from dlapp.spec import (
     Submission,
     Until,
 )
-from dlapp.value import replace
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
 EPOCH_MS = 1_700_000_000_000

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlapp.messages import are_of_a_later_start
-from dlapp.spec import EVERY_INDEX
+from dlapp.values.messages import are_of_a_later_start
+from dlapp.values.spec import EVERY_INDEX
 
 if TYPE_CHECKING:
     from tests.am.plan import Plan

@@ -23,10 +23,21 @@ from dlapp.am.model.state import ApplicationState
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
 from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
-from dlapp.ids import ContainerId
-from dlapp.messages import PREEMPTED, Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
-from dlapp.report import Cause, FinalStatus, OutputView
-from dlapp.spec import ContainerFailure, Gang, Resources, RoleFailure, Until
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import (
+    PREEMPTED,
+    Assignment,
+    Fault,
+    Hello,
+    Orders,
+    Phase,
+    Report,
+    Stop,
+    StoredOutput,
+    TaskResult,
+)
+from dlapp.values.report import Cause, FinalStatus, OutputView
+from dlapp.values.spec import ContainerFailure, Gang, Resources, RoleFailure, Until
 from tests.am.plan import APPLICATION, EPOCH_MS, PHASES, PREEMPTION_WAIT_S, TIMING, Plan, Violation
 from tests.am.simulated_checkpoints import BoxCheckpoints, SimulatedCheckpoints
 

@@ -17,8 +17,10 @@ from dlapp.am.decisions.master import Master
 from dlapp.am.model import events, journal
 from dlapp.am.model.state import ApplicationState, Timing
 from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
-from dlapp.ids import ContainerId, trial_part
-from dlapp.messages import (
+from dlapp.sweep.spec import SweepSpec
+from dlapp.value import replace
+from dlapp.values.ids import ContainerId, trial_part
+from dlapp.values.messages import (
     Assignment,
     Fault,
     Hello,
@@ -30,9 +32,7 @@ from dlapp.messages import (
     TaskResult,
     TrialReport,
 )
-from dlapp.spec import RoleSpec
-from dlapp.sweep.spec import SweepSpec
-from dlapp.value import replace
+from dlapp.values.spec import RoleSpec
 from tests.am.driving import APPLICATION, START_MS, submission
 
 Key = tuple[int, int]

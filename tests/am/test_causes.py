@@ -6,9 +6,9 @@ import pytest
 
 from dlapp.am.decisions.shutdown import diagnosis_of_limit
 from dlapp.am.model.events import ApplicationEnd
-from dlapp.messages import Diagnosis, Fault, PayloadStatus, Phase, Stop
-from dlapp.report import Cause, ContainerDiagnosis, FinalStatus
-from dlapp.spec import Gang, RoleSpec
+from dlapp.values.messages import Diagnosis, Fault, PayloadStatus, Phase, Stop
+from dlapp.values.report import Cause, ContainerDiagnosis, FinalStatus
+from dlapp.values.spec import Gang, RoleSpec
 from tests.am.driving import Driver, result
 
 ERROR = Diagnosis(rule="python_exception", cause="ValueError", fault=Fault.USER)

@@ -13,8 +13,8 @@ from dlapp.am.model.events import DeviceCountsRead
 from dlapp.cluster import ContainerRequest
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
-from dlapp.launch_spec import MACHINE, NODE_MANAGER, LedgerSettings
-from dlapp.spec import Resources
+from dlapp.values.launch_spec import MACHINE, NODE_MANAGER, LedgerSettings
+from dlapp.values.spec import Resources
 from tests.services.zookeeper import ZooKeeper, ledger_settings
 
 DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(4))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dlapp.am.model.demand import AvoidedNodes, Role, UsableDevices, asks
 from dlapp.am.model.gate import Gate
-from dlapp.spec import Placement, Resources, RoleSpec
+from dlapp.values.spec import Placement, Resources, RoleSpec
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4))))

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import pytest
 
 from dlapp.am.model.events import Notify
-from dlapp.idle_guard import IdleAction, IdleGuard
-from dlapp.messages import Fault, Phase, Stop
-from dlapp.report import Cause
-from dlapp.spec import Gang, Resources, RoleSpec
-from dlapp.usage import DeviceUsage, Usage
+from dlapp.values.idle_guard import IdleAction, IdleGuard
+from dlapp.values.messages import Fault, Phase, Stop
+from dlapp.values.report import Cause
+from dlapp.values.spec import Gang, Resources, RoleSpec
+from dlapp.values.usage import DeviceUsage, Usage
 from tests.am.driving import Driver, result
 
 GPU = Resources(memory_mib=1, gcores=1)

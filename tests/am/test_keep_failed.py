@@ -10,9 +10,9 @@ from dlapp.am.model import events
 from dlapp.am.model.events import Settlement
 from dlapp.am.model.instance import Stage
 from dlapp.am.model.state import Timing
-from dlapp.messages import Fault, Phase, Stop, TaskResult
-from dlapp.report import Cause, FinalStatus
-from dlapp.spec import ContainerFailure, Gang, RoleFailure, RoleSpec
+from dlapp.values.messages import Fault, Phase, Stop, TaskResult
+from dlapp.values.report import Cause, FinalStatus
+from dlapp.values.spec import ContainerFailure, Gang, RoleFailure, RoleSpec
 from tests.am.driving import Driver, result
 
 FAILURE = TaskResult(fault=Fault.USER, exit_code=3)

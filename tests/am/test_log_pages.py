@@ -12,8 +12,8 @@ from dlapp.am.log_pages import LogPages
 from dlapp.am.server import ControlRequest
 from dlapp.cluster import AmEngine
 from dlapp.errors import Unreachable
-from dlapp.ids import ContainerId
 from dlapp.pages.log_page import PageQuery
+from dlapp.values.ids import ContainerId
 from tests.pages.samples import container
 
 

@@ -11,7 +11,6 @@ from queue import SimpleQueue
 
 import pytest
 
-from dlapp.access import TOOLS, derive_token
 from dlapp.am import loop as loop_module
 from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.application_dir.local import LocalApplicationDir, LocalJournalWriter
@@ -19,16 +18,17 @@ from dlapp.am.loop import WAKE, Item, Loop
 from dlapp.am.server import ControlRequest, RequestKind
 from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Assignment, Fault, Hello, Orders, Phase, Report, TaskResult
 from dlapp.net.control_client import ControlConnection
-from dlapp.report import ApplicationView, Cause, FinalStatus
-from dlapp.roster import Roster
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import AppSpec, Gang, Resources, RoleSpec, Secrets, Submission
 from dlapp.system import waits
 from dlapp.system.waits import Wait
 from dlapp.value import replace
+from dlapp.values.access import TOOLS, derive_token
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Assignment, Fault, Hello, Orders, Phase, Report, TaskResult
+from dlapp.values.report import ApplicationView, Cause, FinalStatus
+from dlapp.values.roster import Roster
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import AppSpec, Gang, Resources, RoleSpec, Secrets, Submission
 from tests.services.polling import wait_until
 
 APP = ApplicationId(1_700_000_000_000, 1)

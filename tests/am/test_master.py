@@ -16,9 +16,10 @@ from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import Timing
 from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
-from dlapp.messages import Fault, PayloadStatus, Phase, Stop, StoredOutput, TaskResult
-from dlapp.report import Cause, FinalStatus, State
-from dlapp.spec import (
+from dlapp.value import replace
+from dlapp.values.messages import Fault, PayloadStatus, Phase, Stop, StoredOutput, TaskResult
+from dlapp.values.report import Cause, FinalStatus, State
+from dlapp.values.spec import (
     ContainerFailure,
     Dependency,
     Gang,
@@ -29,8 +30,7 @@ from dlapp.spec import (
     RoleSpec,
     Until,
 )
-from dlapp.usage import DeviceUsage, Usage
-from dlapp.value import replace
+from dlapp.values.usage import DeviceUsage, Usage
 from tests.am.driving import START_MS, Driver, result
 
 GANG = RoleSpec(instances=3)

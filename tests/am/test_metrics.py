@@ -9,10 +9,10 @@ from pathlib import Path
 
 from dlapp.am.discovery import MetricsTarget
 from dlapp.am.metrics import metrics_text
-from dlapp.messages import Phase
-from dlapp.report import ApplicationView, ContainerView
-from dlapp.usage import DeviceUsage, Usage
 from dlapp.value import replace
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, ContainerView
+from dlapp.values.usage import DeviceUsage, Usage
 from tests.am.driving import APPLICATION, Driver
 
 

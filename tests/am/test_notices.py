@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dlapp.am.model.events import Notify
-from dlapp.messages import Fault, PayloadStatus, Phase
-from dlapp.spec import Gang, RoleSpec
+from dlapp.values.messages import Fault, PayloadStatus, Phase
+from dlapp.values.spec import Gang, RoleSpec
 from tests.am.driving import APPLICATION, START_MS, Driver, result
 
 

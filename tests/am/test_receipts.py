@@ -12,11 +12,12 @@ from dlapp.am.decisions.usage.receipts import suggestion_of
 from dlapp.am.model import events, journal
 from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.am.model.usage_series import UsageSeries
-from dlapp.messages import Fault, PayloadStatus, Phase
-from dlapp.report import ApplicationView
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import RoleSpec
-from dlapp.usage import (
+from dlapp.value import replace
+from dlapp.values.messages import Fault, PayloadStatus, Phase
+from dlapp.values.report import ApplicationView
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import RoleSpec
+from dlapp.values.usage import (
     ByteCounts,
     DeviceUsage,
     GpuHours,
@@ -27,7 +28,6 @@ from dlapp.usage import (
     report_period_s,
     total_receipt,
 )
-from dlapp.value import replace
 from tests.am.driving import Driver, result
 
 GIB = 1024

@@ -11,10 +11,10 @@ from dlapp.am.model import events
 from dlapp.am.model.instance import Stage
 from dlapp.am.view import for_strangers
 from dlapp.errors import SpecError
-from dlapp.messages import BoardStatus, Fault, PayloadStatus, Phase, Stop
-from dlapp.report import Cause, FinalStatus, LinkView, State
-from dlapp.spec import READY_BY_PORT, Gang, InputSpec, Kind, QuickLink, RoleSpec
 from dlapp.value import replace
+from dlapp.values.messages import BoardStatus, Fault, PayloadStatus, Phase, Stop
+from dlapp.values.report import Cause, FinalStatus, LinkView, State
+from dlapp.values.spec import READY_BY_PORT, Gang, InputSpec, Kind, QuickLink, RoleSpec
 from tests.am.driving import Driver, result
 
 SERVER = RoleSpec(name="server", command=("serve",), service=True, keep_running=True, ports=1, ready=READY_BY_PORT)

@@ -19,16 +19,16 @@ from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settleme
 from dlapp.am.model.journal import line
 from dlapp.am.settlement import OutputSettlement
 from dlapp.errors import Unreachable
-from dlapp.ids import ApplicationId, ContainerId, trial_part
-from dlapp.messages import Fault, StoredOutput, TaskResult
-from dlapp.report import Cause, CommitClaim, FinalStatus, OutputClaim
-from dlapp.serialization import to_json
-from dlapp.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from dlapp.storage import commit as commit_module
 from dlapp.storage.commit import part_location
 from dlapp.sweep.results import read_results
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepCommit, SweepSpec
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId, ContainerId, trial_part
+from dlapp.values.messages import Fault, StoredOutput, TaskResult
+from dlapp.values.report import Cause, CommitClaim, FinalStatus, OutputClaim
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from tests.services.disks import fill, small_disk
 
 APP = ApplicationId(1700000000000, 1)

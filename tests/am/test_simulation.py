@@ -23,10 +23,10 @@ from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, StopReason
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import Grant
-from dlapp.messages import Fault, TaskResult
-from dlapp.report import Cause, FinalStatus
-from dlapp.spec import ContainerFailure, Gang, RoleFailure, RoleSpec
 from dlapp.value import replace
+from dlapp.values.messages import Fault, TaskResult
+from dlapp.values.report import Cause, FinalStatus
+from dlapp.values.spec import ContainerFailure, Gang, RoleFailure, RoleSpec
 from tests.am.plan import Plan, Violation
 from tests.am.simulation import World
 from tests.tiers import FULL

@@ -9,9 +9,9 @@ import pytest
 from dlapp.am.model import events, journal
 from dlapp.am.model.journal import RecoveredState
 from dlapp.am.model.start_gate import StartGate
-from dlapp.report import Cause, FinalStatus
-from dlapp.spec import RoleSpec
-from dlapp.start_conditions import FAILED, SUCCEEDED, After, RequiredEnd
+from dlapp.values.report import Cause, FinalStatus
+from dlapp.values.spec import RoleSpec
+from dlapp.values.start_conditions import FAILED, SUCCEEDED, After, RequiredEnd
 from tests.am.driving import APPLICATION, START_MS, Driver
 
 ONE, TWO = "application_1700000000000_0001", "application_1700000000000_0002"

@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from dlapp.access import MODIFIERS, TOOLS, VIEWERS, StreamRequest, derive_token
 from dlapp.am import streams
 from dlapp.am.model import events
 from dlapp.am.server import ControlRequest
 from dlapp.am.streams import StreamBroker
 from dlapp.errors import Denied, NotFound
-from dlapp.messages import Hello, Phase, StreamAnswer, StreamOrder
 from dlapp.net.control import MAX_STRANGERS_OF_AN_ADDRESS
 from dlapp.net.control_client import ControlConnection
 from dlapp.net.streams import StreamRefused, open_stream
-from dlapp.serialization import to_json
-from dlapp.spec import RoleSpec
+from dlapp.values.access import MODIFIERS, TOOLS, VIEWERS, StreamRequest, derive_token
+from dlapp.values.messages import Hello, Phase, StreamAnswer, StreamOrder
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import RoleSpec
 from tests.am.driving import Driver
 from tests.am.test_loop import SECRET, Task, World, world
 from tests.applications import wait_for

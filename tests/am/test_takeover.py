@@ -11,11 +11,11 @@ import pytest
 from dlapp.am.application_dir.interface import FormerSweep
 from dlapp.am.takeover import trials_to_take
 from dlapp.errors import NotFound
-from dlapp.ids import ApplicationId
-from dlapp.report import OutputView
-from dlapp.spec import OutputSpec
 from dlapp.storage.commit.written import mark_written
 from dlapp.sweep.results import TrialState, TrialView, trial_line
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import OutputView
+from dlapp.values.spec import OutputSpec
 
 APP = ApplicationId(1_700_000_000_000, 9)
 HEAD = '{"trials":6,"metric":"loss","goal":"min","parameters":["X"]}'

@@ -14,8 +14,8 @@ from dlapp.am.settlement import OutputSettlement
 from dlapp.am.trial_commits import TrialCommits
 from dlapp.cluster import Heartbeat
 from dlapp.errors import DlappError, Unreachable
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.system import waits
+from dlapp.values.ids import ApplicationId, ContainerId
 
 CONTAINER = ContainerId(ApplicationId(1700000000000, 1), 1, 2)
 WAIT_S = 120.0

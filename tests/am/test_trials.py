@@ -11,11 +11,11 @@ from dlapp.am.model import events
 from dlapp.am.model.journal import RecoveredState, RecoveredTrial
 from dlapp.am.model.state import ApplicationState, Timing
 from dlapp.am.model.trials import SweepState, TrialRecord, end_fields
-from dlapp.ids import ContainerId
-from dlapp.messages import Fault, TaskResult
-from dlapp.report import FinalStatus
 from dlapp.sweep.results import TrialState, TrialView, read_results
 from dlapp.sweep.spec import AshaSpec, Distribution, DistributionKind, Goal, Sampler, SweepCommit, SweepSpec
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Fault, TaskResult
+from dlapp.values.report import FinalStatus
 from tests.am.driving import APPLICATION
 from tests.am.sweep_cluster import SweepCluster, stored, well
 

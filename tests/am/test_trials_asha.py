@@ -8,14 +8,14 @@ import random
 import pytest
 
 from dlapp.am.model import journal
-from dlapp.messages import Fault, TaskResult
-from dlapp.report import FinalStatus
-from dlapp.serialization import from_json
 from dlapp.sweep.asha import AshaState, RungDecision
 from dlapp.sweep.results import TrialState, read_results
 from dlapp.sweep.spec import AshaSpec, Distribution, DistributionKind, Goal, Sampler, SweepSpec
 from dlapp.sweep.trial import trial_of
 from dlapp.value import fields
+from dlapp.values.messages import Fault, TaskResult
+from dlapp.values.report import FinalStatus
+from dlapp.values.serialization import from_json
 from tests.am.sweep_cluster import SweepCluster, well
 from tests.am.test_trials import trials_of
 

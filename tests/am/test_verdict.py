@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from dlapp.am.decisions import verdict
 from dlapp.am.decisions.verdict import NODE_RETRIES, Verdict
 from dlapp.cluster import ContainerEnd
-from dlapp.ids import ContainerId
-from dlapp.messages import Diagnosis, Fault, Phase, Stop, TaskResult
-from dlapp.spec import Gang, RoleSpec
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Diagnosis, Fault, Phase, Stop, TaskResult
+from dlapp.values.spec import Gang, RoleSpec
 from tests.am.driving import APPLICATION, Driver, result
 
 CONTAINER = ContainerId(APPLICATION, 1, 2)

@@ -9,12 +9,12 @@ import pytest
 from dlapp.am.model import events, journal
 from dlapp.am.view import for_strangers, phase_of
 from dlapp.cluster import Heartbeat
-from dlapp.messages import Diagnosis, Evidence, Fault, PayloadStatus, Phase
-from dlapp.report import ApplicationView, FinalStatus, State
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import Gang, Resources, RoleSpec
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.value import replace
+from dlapp.values.messages import Diagnosis, Evidence, Fault, PayloadStatus, Phase
+from dlapp.values.report import ApplicationView, FinalStatus, State
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import Gang, Resources, RoleSpec
 from tests.am.driving import START_MS, Driver, result
 
 

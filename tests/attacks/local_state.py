@@ -14,8 +14,8 @@ from dlapp.cluster.local.client import other_users  # noqa: F401
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.config import load_config
-from dlapp.serialization import to_json
 from dlapp.system import locks
+from dlapp.values.serialization import to_json
 from tests.services.processes.small_app import spec_of
 
 CONTAINER = "container_{}_01_000002"

@@ -11,24 +11,24 @@ from typing import Any, cast
 
 import pytest
 
-from dlapp.access import StreamRequest
 from dlapp.client import Client
 from dlapp.client.board import event_files
 from dlapp.client.board.event_files import BoardFiles
 from dlapp.client.board.server import TensorBoardProcess
 from dlapp.errors import Denied, DlappError, NotFound
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import file_location
-from dlapp.messages import Phase
 from dlapp.net.streams import StreamRefused
-from dlapp.report import ApplicationView, ContainerView, OutputView, State
 from dlapp.runtime.payload import PayloadPlace
-from dlapp.spec import AppSpec, CheckpointSpec, OutputSpec, Submission
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.place import open_place
 from dlapp.task.streams.event_files import serve
 from dlapp.task.streams.stream import Stream
 from dlapp.value import replace
+from dlapp.values.access import StreamRequest
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, ContainerView, OutputView, State
+from dlapp.values.spec import AppSpec, CheckpointSpec, OutputSpec, Submission
 
 APP = ApplicationId(1_700_000_000_000, 42)
 EVENTS = "events.out.tfevents.1"

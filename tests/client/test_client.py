@@ -12,11 +12,11 @@ from dlapp.cluster import LogFiles
 from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound, TimedOut, UsageError
 from dlapp.id_text import looks_like_id
-from dlapp.ids import ApplicationId
-from dlapp.report import ApplicationView, Cause, FinalStatus, State
-from dlapp.serialization import to_json
 from dlapp.tools.applications.kill_target import targets
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import ApplicationView, Cause, FinalStatus, State
+from dlapp.values.serialization import to_json
 
 
 def view(number: int, state: State = State.FINISHED, **more: Any) -> ApplicationView:

@@ -13,8 +13,8 @@ from dlapp.client import logs
 from dlapp.client.log_order import in_time_order
 from dlapp.client.logs import LineMerger, read_logs, time_text
 from dlapp.cluster import LOG_NAMES, LogFiles
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.system.log_times import LogTimes
+from dlapp.values.ids import ApplicationId, ContainerId
 
 APP = ApplicationId(1700000000000, 1)
 

@@ -23,7 +23,7 @@ from dlapp.client.logs import (
 )
 from dlapp.cluster import LogFiles
 from dlapp.errors import DlappError, UsageError
-from dlapp.ids import ApplicationId, ContainerId
+from dlapp.values.ids import ApplicationId, ContainerId
 
 APP = ApplicationId(1700000000000, 1)
 

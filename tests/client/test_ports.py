@@ -16,13 +16,13 @@ from dlapp.client import Client
 from dlapp.client.ports import PortForward, addresses_of
 from dlapp.client.streams import StreamOpener, read_role_index
 from dlapp.errors import NotFound, TimedOut, Unreachable, UsageError
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Phase, PortPlace
 from dlapp.net.streams import NOT_OPEN, NOT_RUNNING, StreamRefused
-from dlapp.report import ApplicationView, ContainerView, FinalStatus, State
-from dlapp.serialization import to_json
 from dlapp.system.machine import boot_id
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Phase, PortPlace
+from dlapp.values.report import ApplicationView, ContainerView, FinalStatus, State
+from dlapp.values.serialization import to_json
 from tests.applications import wait_for
 
 PATIENCE_S = 120.0

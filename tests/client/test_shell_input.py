@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dlapp.client.shell import input as shell_input
 from dlapp.client.shell.input import STAGING, as_pattern, remember, remembered
 from dlapp.errors import DlappError, NotFound
-from dlapp.spec import AppSpec, InputSpec
+from dlapp.values.spec import AppSpec, InputSpec
 
 
 def inputs(*sources: Path | str, into: str = "data") -> tuple[InputSpec, ...]:

@@ -9,10 +9,10 @@ import pytest
 from dlapp.client.sweep import Sweep
 from dlapp.cluster import Engine
 from dlapp.errors import DlappError, UsageError
-from dlapp.ids import ApplicationId
-from dlapp.spec import AppSpec, Submission
 from dlapp.sweep.results import SweepResults, TrialState, TrialView, head_line, trial_line
 from dlapp.sweep.spec import Goal, GridParameter, Sampler, SweepSpec
+from dlapp.values.ids import ApplicationId
+from dlapp.values.spec import AppSpec, Submission
 
 APP = ApplicationId(1700000000000, 7)
 SPEC = SweepSpec(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.messages import Diagnosis, Evidence, Fault, TaskResult
 from dlapp.task.failure import with_cause
+from dlapp.values.messages import Diagnosis, Evidence, Fault, TaskResult
 from tests.diagnosis.failures import MADE, MADE_WITH_TORCH, ON_SERVERS, RECORDED, Failure
 from tests.services.debian import PYTHON
 from tests.services.install import required

@@ -9,7 +9,7 @@ import pytest
 
 from dlapp.diagnosis.rules import load_rules
 from dlapp.diagnosis.search import MOST_LINE, LogTail, diagnose, read_tail
-from dlapp.messages import Diagnosis, Evidence, Fault
+from dlapp.values.messages import Diagnosis, Evidence, Fault
 
 RULES = load_rules("/nonexistent")
 FRAME = '  File "train.py", line 3, in <module>\n    raise MemoryError or FileNotFoundError: x\n'

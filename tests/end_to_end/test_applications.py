@@ -49,8 +49,8 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
+from dlapp.values.ids import ApplicationId
 from tests.applications import BIN, Done, ended, launch, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 

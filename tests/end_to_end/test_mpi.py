@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.access import TOOLS, derive_token, new_secret
 from dlapp.errors import Denied
-from dlapp.ids import ContainerId
-from dlapp.messages import MpiLaunch, Phase, Report
 from dlapp.net.control_client import ControlConnection
-from dlapp.serialization import to_json
+from dlapp.values.access import TOOLS, derive_token, new_secret
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import MpiLaunch, Phase, Report
+from dlapp.values.serialization import to_json
 from tests.applications import ended, launch, run, status, wait_for
 from tests.end_to_end.test_applications import END_S, id_of, printed
 from tests.end_to_end.test_frameworks import alone, losses, waited, workspace

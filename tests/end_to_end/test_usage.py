@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.client import Client
-from dlapp.usage import UsageHistory
+from dlapp.values.usage import UsageHistory
 from tests.applications import ended, launch, properties, run, wait_for
 from tests.engines import Engine
 from tests.services.containers.dockerd import IMAGE, Dockerd

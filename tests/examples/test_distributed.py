@@ -9,7 +9,7 @@ import pytest
 from dlapp.cluster import EngineInfo
 from dlapp.config import load_config
 from dlapp.launcher.application import read_application
-from dlapp.spec import AppSpec, Framework
+from dlapp.values.spec import AppSpec, Framework
 
 FILES = Path(__file__).parents[2] / "examples" / "distributed"
 

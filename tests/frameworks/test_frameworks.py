@@ -8,8 +8,18 @@ from collections.abc import Mapping
 import pytest
 
 from dlapp import frameworks
-from dlapp.roster import Member, Roster
-from dlapp.spec import AppSpec, Dependency, Framework, Gang, PayloadProgram, Resources, RoleFailure, RoleSpec, Until
+from dlapp.values.roster import Member, Roster
+from dlapp.values.spec import (
+    AppSpec,
+    Dependency,
+    Framework,
+    Gang,
+    PayloadProgram,
+    Resources,
+    RoleFailure,
+    RoleSpec,
+    Until,
+)
 
 CPU = Resources(vcores=8)
 

@@ -6,9 +6,9 @@ import pytest
 
 from dlapp import frameworks
 from dlapp.frameworks import mpi
-from dlapp.roster import Member, Roster
-from dlapp.spec import MAX_PORTS, AppSpec, Framework, Gang, Resources, RoleSpec
 from dlapp.value import replace
+from dlapp.values.roster import Member, Roster
+from dlapp.values.spec import MAX_PORTS, AppSpec, Framework, Gang, Resources, RoleSpec
 
 NODES = ("worker", 0, "node1"), ("worker", 1, "node1"), ("board", 0, "node2")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import DeviceRecord, HostRecord, LeaseRecord, Quarantine
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Fault, Hello, Phase, Report, StoredOutput, TaskResult
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
-from dlapp.serialization import to_json
-from dlapp.spec import AppSpec, RoleSpec, Secrets, Submission
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Fault, Hello, Phase, Report, StoredOutput, TaskResult
+from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import AppSpec, RoleSpec, Secrets, Submission
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
 CONTAINER = ContainerId(APPLICATION, 1, 2)

@@ -26,12 +26,12 @@ from dlapp.hadoop.proto.rpc_pb2 import RpcResponseHeaderProto, RpcSaslProto
 from dlapp.hadoop.sasl import DigestMd5, Security
 from dlapp.hadoop.tokens import Credentials, Token
 from dlapp.hadoop.web import Web
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse
 from dlapp.net.http_framing import Headers
 from dlapp.storage.webhdfs import WebHdfs
+from dlapp.values.ids import ApplicationId, ContainerId
 from tests.fuzz.parsing import fuzz, fuzz_json, limits
 from tests.fuzz.samples import APPLICATION, CONTAINER
 from tests.fuzz.server import answering

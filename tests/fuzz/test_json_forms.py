@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from dlapp.access import StreamRequest
 from dlapp.am.model import journal
 from dlapp.gpuid import record_json
-from dlapp.messages import Hello, PortPlace, Report, StopRequest, StreamAnswer
-from dlapp.report import ApplicationView
-from dlapp.serialization import from_json
-from dlapp.spec import Secrets, Submission
 from dlapp.system.files import json_object, read_json_object
+from dlapp.values.access import StreamRequest
+from dlapp.values.messages import Hello, PortPlace, Report, StopRequest, StreamAnswer
+from dlapp.values.report import ApplicationView
+from dlapp.values.serialization import from_json
+from dlapp.values.spec import Secrets, Submission
 from tests.fuzz import samples
 from tests.fuzz.parsing import fuzz, fuzz_json
 

@@ -21,9 +21,9 @@ from dlapp.gpuid.stores.device_files import Directory
 from dlapp.gpuid.stores.queue_tickets import TICKET, waiting
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.serialization import to_json
 from dlapp.storage.commit.marker import parse_marker
 from dlapp.tools.display.terminal import TerminalStream, terminal_line
+from dlapp.values.serialization import to_json
 from tests.fuzz import samples
 from tests.fuzz.parsing import fuzz, fuzz_json
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from dlapp.access import TOOLS, derive_token
 from dlapp.am.server import ControlEndpoint, ControlRequest
 from dlapp.net.control_client import ControlConnection
 from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
 from dlapp.net.http import HttpClient, IncompleteResponse
 from dlapp.net.http_framing import FramingError, check_trailer, parse_chunk_line, parse_head
-from dlapp.serialization import to_json
+from dlapp.values.access import TOOLS, derive_token
+from dlapp.values.serialization import to_json
 from tests.fuzz.mutation import mutated_json
 from tests.fuzz.parsing import fuzz, fuzz_json
 from tests.fuzz.samples import CONTAINER, HELLO, REPORT, SECRET

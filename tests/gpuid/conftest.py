@@ -14,8 +14,8 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
-from dlapp.launch_spec import LedgerSettings
 from dlapp.value import replace
+from dlapp.values.launch_spec import LedgerSettings
 from tests.services.processes.ledger_process import fake_devices
 from tests.services.zookeeper import ZooKeeper, ledger_settings, zookeeper_for_tests
 

@@ -11,7 +11,7 @@ import pytest
 from dlapp.config import load_config
 from dlapp.errors import ConfigError
 from dlapp.gpuid.factory import configured, full_name_of, host_of_task
-from dlapp.launch_spec import LedgerSettings
+from dlapp.values.launch_spec import LedgerSettings
 from tests.services.tls import CERTIFICATE, KEY
 
 

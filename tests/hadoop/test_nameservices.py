@@ -8,7 +8,7 @@ from dlapp.errors import ConfigError, UsageError
 from dlapp.hadoop.configuration import HadoopConfiguration
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.serialization import from_json, to_json
+from dlapp.values.serialization import from_json, to_json
 
 SERVICES = {
     "fs.defaultFS": "hdfs://east",

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config, load_config
 from dlapp.errors import FileRefused, UsageError
-from dlapp.idle_guard import IdleAction, IdleGuard
 from dlapp.launcher.application import (
     ResolvedApplication,
     UnresolvedSpec,
@@ -24,7 +23,10 @@ from dlapp.launcher.application import (
 )
 from dlapp.locations import HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
-from dlapp.spec import (
+from dlapp.storage.open import open_location
+from dlapp.value import replace
+from dlapp.values.idle_guard import IdleAction, IdleGuard
+from dlapp.values.spec import (
     AppSpec,
     ContainerFailure,
     Dependency,
@@ -41,8 +43,6 @@ from dlapp.spec import (
     RoleSpec,
     Until,
 )
-from dlapp.storage.open import open_location
-from dlapp.value import replace
 
 NO_HDFS = (
     "no cluster is configured: set yarn.conf_dir, or HADOOP_CONF_DIR, to the directory with its core-site.xml "

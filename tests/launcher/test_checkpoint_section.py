@@ -8,7 +8,7 @@ import pytest
 
 from dlapp.config import Config
 from dlapp.errors import SpecError
-from dlapp.spec import AppSpec, CheckpointSpec, RoleSpec
+from dlapp.values.spec import AppSpec, CheckpointSpec, RoleSpec
 from tests.launcher.test_application import LEAST, ON_HDFS, read, refused
 
 OUTPUT = "[to_hdfs]\noutput_path=out\nhdfs={}\n"

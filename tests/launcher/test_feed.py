@@ -8,8 +8,8 @@ import pytest
 
 from dlapp.config import Config
 from dlapp.errors import SpecError
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import FeedFormat, FeedSpec, InputSpec
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import FeedFormat, FeedSpec, InputSpec
 from tests.launcher.test_application import LEAST, read, refused
 
 FEED = LEAST + "[from_hdfs]\nhdfs=data/*\ninput_path=fed\nmode=feed\n"

@@ -12,10 +12,10 @@ from dlapp.launcher.application import RecordedFile, UnresolvedSpec
 from dlapp.launcher.origin import Origin
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.properties import MOST_RECORDED_BYTES, parse_properties
-from dlapp.spec import AppSpec, CheckpointSpec, Gang, RoleSpec, Submission
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.place import open_place
 from dlapp.value import replace
+from dlapp.values.spec import AppSpec, CheckpointSpec, Gang, RoleSpec, Submission
 
 ID = "application_1700000000000_0007"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.config import Config
-from dlapp.spec import NO_BOARD, Kind, QuickLink, Resources, Until
+from dlapp.values.spec import NO_BOARD, Kind, QuickLink, Resources, Until
 from tests.launcher.test_application import LEAST, read, refused
 
 COMMAND = "command=serve --port {port}\n"

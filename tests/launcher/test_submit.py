@@ -17,16 +17,16 @@ import pytest
 from dlapp.cluster import EngineInfo
 from dlapp.config import load_config
 from dlapp.errors import AskTooLarge, DlappError, FileRefused, NotFound, SpecError, Unreachable, UsageError
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.launcher.application import os_user
 from dlapp.launcher.properties import Properties
 from dlapp.launcher.submit import launch, print_spec
 from dlapp.locations import local_path
 from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy
-from dlapp.serialization import from_json
-from dlapp.spec import AppSpec, Secrets, Submission
-from dlapp.start_conditions import After, RequiredEnd
 from dlapp.storage.commit import commit, part_location
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.serialization import from_json
+from dlapp.values.spec import AppSpec, Secrets, Submission
+from dlapp.values.start_conditions import After, RequiredEnd
 
 ID = "application_1474893803111_0042"
 ORIGINAL = """\

@@ -9,7 +9,6 @@ import pytest
 
 from dlapp.config import Config, load_config
 from dlapp.errors import FileRefused, SpecError
-from dlapp.spec import AppSpec, CheckpointSpec, Framework, RoleSpec
 from dlapp.sweep.spec import (
     AshaSpec,
     Distribution,
@@ -23,6 +22,7 @@ from dlapp.sweep.spec import (
 )
 from dlapp.sweep.text_forms import read_values
 from dlapp.value import replace
+from dlapp.values.spec import AppSpec, CheckpointSpec, Framework, RoleSpec
 from tests.launcher.test_application import LEAST, ON_HDFS, read, refused
 
 GRID = "[sweep]\ngrid.lr=0.1, 0.01\n"

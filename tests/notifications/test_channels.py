@@ -13,7 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.notification import (
+from dlapp.notifications import channels
+from dlapp.notifications.channels import NotDelivered, deliver
+from dlapp.notifications.outbox import Outbox, from_bytes, to_bytes
+from dlapp.notifications.sender import Sender
+from dlapp.system import clock
+from dlapp.value import replace
+from dlapp.values.notification import (
     COMMAND,
     FAILED,
     JSON,
@@ -26,13 +32,7 @@ from dlapp.notification import (
     Notification,
     Webhook,
 )
-from dlapp.notification import NotificationSettings as Settings
-from dlapp.notifications import channels
-from dlapp.notifications.channels import NotDelivered, deliver
-from dlapp.notifications.outbox import Outbox, from_bytes, to_bytes
-from dlapp.notifications.sender import Sender
-from dlapp.system import clock
-from dlapp.value import replace
+from dlapp.values.notification import NotificationSettings as Settings
 from tests.applications import wait_for
 from tests.notifications.test_outbox import APPLICATION, event
 from tests.services.http_server import Answer, Request, http_server

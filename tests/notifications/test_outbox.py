@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dlapp.config import load_config
 from dlapp.errors import ConfigError
-from dlapp.ids import ApplicationId
-from dlapp.notification import DONE, EVENTS, HANG, RUNNING, Notification, id_of
 from dlapp.notifications.outbox import MAX_AGE_MS, MAX_EVENTS, Outbox, from_bytes, is_expired, to_bytes
 from dlapp.notifications.settings import settings_of
+from dlapp.values.ids import ApplicationId
+from dlapp.values.notification import DONE, EVENTS, HANG, RUNNING, Notification, id_of
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
 

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Diagnosis, Evidence, Fault, Phase
-from dlapp.report import ApplicationView, Cause, ContainerDiagnosis, ContainerView, FinalStatus, OutputView, State
-from dlapp.usage import GpuHours, MemoryReceipt, Receipt
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Diagnosis, Evidence, Fault, Phase
+from dlapp.values.report import (
+    ApplicationView,
+    Cause,
+    ContainerDiagnosis,
+    ContainerView,
+    FinalStatus,
+    OutputView,
+    State,
+)
+from dlapp.values.usage import GpuHours, MemoryReceipt, Receipt
 
 if TYPE_CHECKING:
     from dlapp.pages.page import Extras

@@ -12,13 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from dlapp.ids import ContainerId
-from dlapp.messages import Diagnosis, Fault, Phase
 from dlapp.pages.page import Extras, Live, LogEnd, page
 from dlapp.pages.usage_curves import time_axis, usage_curves
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, LinkView, OutputView, State, TryView
-from dlapp.usage import ByteCounts, ContainerSeries, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
 from dlapp.value import replace
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Diagnosis, Fault, Phase
+from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, LinkView, OutputView, State, TryView
+from dlapp.values.usage import ByteCounts, ContainerSeries, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
 from tests.pages.samples import APP
 from tests.services.browser import Browser
 

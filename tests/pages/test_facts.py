@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlapp.pages.facts import asks, facts
-from dlapp.spec import AppSpec, InputSpec, Resources, RoleSpec, Submission
+from dlapp.values.spec import AppSpec, InputSpec, Resources, RoleSpec, Submission
 from tests.pages.samples import application
 
 

@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dlapp.messages import Phase
 from dlapp.pages.containers import MOST_SHOWN, shown_containers
 from dlapp.pages.curves import Curve, CurvePoint, figures
 from dlapp.pages.page import Extras, Live, LogEnd, page
@@ -15,10 +14,11 @@ from dlapp.pages.style import STYLE
 from dlapp.pages.text import duration
 from dlapp.pages.timeline import Bar, bars_of, timeline
 from dlapp.pages.usage_curves import usage_curves
-from dlapp.report import Cause, IdleGpus, LinkView, OutputView, RestartView, State, TryView
-from dlapp.usage import ContainerSeries, Receipt
 from dlapp.value import replace
-from dlapp.waiting import Waiting
+from dlapp.values.messages import Phase
+from dlapp.values.report import Cause, IdleGpus, LinkView, OutputView, RestartView, State, TryView
+from dlapp.values.usage import ContainerSeries, Receipt
+from dlapp.values.waiting import Waiting
 from tests.pages.samples import APP, SECONDS, START_MS, application, container, everything
 
 NOW_MS = START_MS + 200_000

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.messages import Phase
 from dlapp.pages.log_page import PageQuery, log_page
 from dlapp.pages.page import Extras, Live, page
-from dlapp.report import LinkView, State
 from dlapp.value import replace
+from dlapp.values.messages import Phase
+from dlapp.values.report import LinkView, State
 from tests.pages.rendering import check_page
 from tests.pages.samples import APP, START_MS, application, container, everything
 from tests.services.browser import Browser, browser

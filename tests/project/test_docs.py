@@ -14,7 +14,7 @@ from dlapp.config import load_config
 from dlapp.launcher.application import read_application
 from dlapp.launcher.keys import SECTIONS, names_of
 from dlapp.launcher.properties import Faults, Properties, read_properties
-from dlapp.spec import AppSpec
+from dlapp.values.spec import AppSpec
 from tests.project.source import ROOT, tree_of
 
 pytestmark = pytest.mark.xdist_group("project")  # one worker reads the whole code, and not each of them

@@ -14,12 +14,12 @@ from bench import Row
 from bench import __main__ as bench
 from bench.__main__ import kept, table
 from dlapp.config import KEYS, variable_of
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.launcher.keys import SECTIONS
 from dlapp.launcher.submit import ENVIRONMENT
-from dlapp.messages import Assignment
-from dlapp.spec import InputSpec, OutputSpec, Resources
 from dlapp.task.environment import payload_environment
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Assignment
+from dlapp.values.spec import InputSpec, OutputSpec, Resources
 from tests.services import install
 
 ROOT = Path(__file__).parents[2]

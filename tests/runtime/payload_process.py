@@ -21,12 +21,12 @@ def main(argv: list[str]) -> None:
     from dlapp.runtime.guardian import fork_guardian
 
     forked = fork_guardian()
-    from dlapp.launch_spec import DockerSettings
     from dlapp.node_policy import NodePolicy, node_policy
     from dlapp.runtime.docker import DockerRun
     from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, Running
     from dlapp.runtime.process import Guardian, PlainRun
-    from dlapp.spec import Resources
+    from dlapp.values.launch_spec import DockerSettings
+    from dlapp.values.spec import Resources
 
     data = json.loads(Path(argv[0]).read_text())
     runtime = {name.removeprefix("docker_"): data.pop(name) for name in list(data) if name.startswith("docker_")}

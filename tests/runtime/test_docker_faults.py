@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from dlapp.launch_spec import DockerSettings
-from dlapp.messages import Fault
 from dlapp.node_policy import node_policy
 from dlapp.runtime.docker import DockerRun
 from dlapp.runtime.payload import Payload, PayloadError, PayloadExit
-from dlapp.spec import Resources
 from dlapp.task.logs import TaskLog
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.messages import Fault
+from dlapp.values.spec import Resources
 from tests.runtime.driver import Driven, somebody_holds, wait_until
 from tests.services import polling
 from tests.services.containers.dockerd import IMAGE, Dockerd, busybox_root, own_daemon

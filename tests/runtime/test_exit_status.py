@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dlapp.launch_spec import DockerSettings
-from dlapp.messages import Fault
 from dlapp.node_policy import DockerPolicy, node_policy
 from dlapp.runtime.docker import DockerRun
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, PayloadExit
-from dlapp.spec import Resources
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.messages import Fault
+from dlapp.values.spec import Resources
 
 EXITED = {"Status": "exited", "Running": False}
 RUNNING = {"Status": "running", "Running": True}

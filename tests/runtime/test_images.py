@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.image_name import RegistryCredentials
-from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd as Client
 from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy
 from dlapp.runtime.images import ImageStore, LocalImage, pull_error
 from dlapp.runtime.payload import PayloadError
+from dlapp.values.image_name import RegistryCredentials
+from dlapp.values.messages import Fault
 from tests.services.containers.dockerd import IMAGE, Dockerd, busybox_root
 from tests.services.containers.registry import Registry
 

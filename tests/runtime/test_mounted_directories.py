@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dlapp.launch_spec import DockerSettings
-from dlapp.messages import Fault
 from dlapp.node_policy import node_policy
 from dlapp.runtime.docker import DockerRun
 from dlapp.runtime.images import ImageStore, LocalImage
 from dlapp.runtime.payload import Payload, PayloadError
-from dlapp.spec import Resources
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.messages import Fault
+from dlapp.values.spec import Resources
 
 
 class Daemon:

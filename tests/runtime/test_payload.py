@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.messages import Fault
 from dlapp.runtime.payload import AS_PROGRAM, BY_SHELL, PayloadError, PayloadExit, ended_with, how_to_start
+from dlapp.values.messages import Fault
 
 
 @pytest.mark.parametrize(

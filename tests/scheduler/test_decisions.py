@@ -15,7 +15,7 @@ from dlapp.scheduler.backfill import reserve
 from dlapp.scheduler.decisions import decide
 from dlapp.scheduler.usage import HOUR_S, Use, decayed_hours, hours_by_user
 from dlapp.scheduler.values import DAY_S, Decision, Policy, QueueState, RunningJob, Schedule, WaitingJob
-from dlapp.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, USER_LIMIT
+from dlapp.values.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, USER_LIMIT
 from tests.scheduler.simulation import Machine, Task, task
 
 ANN, TONY, EVE = 1001, 1002, 1003

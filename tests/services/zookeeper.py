@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.launch_spec import ZOOKEEPER, LedgerSettings
+from dlapp.values.launch_spec import ZOOKEEPER, LedgerSettings
 from tests.services import keeper, needs
 from tests.services.install import ZOOKEEPER_JAR
 from tests.services.ports import held

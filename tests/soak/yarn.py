@@ -29,10 +29,10 @@ from dlapp.config import load_config
 from dlapp.gpuid.factory import configured, open_cluster_ledger
 from dlapp.gpuid.rules import HostRecord
 from dlapp.hadoop.configuration import read_configuration
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.report import Cause
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import Cause
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.zookeeper import ZooKeeper

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from dlapp.errors import DlappError
 from dlapp.hadoop.configuration import HadoopConfiguration
-from dlapp.ids import ContainerId
 from dlapp.locations import AUTO, HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, HttpResponse
@@ -23,6 +22,7 @@ from dlapp.storage import commit
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.storage.webhdfs import FileStatus, WebHdfs
+from dlapp.values.ids import ContainerId
 from tests.services.hadoop import QUICK_TO_NOTICE, ROUTER_ARTIFACTS, Hadoop, java, library
 from tests.storage.commit.test_hdfs import APP, beside, old_target, settled
 

@@ -26,7 +26,6 @@ from dlapp.hadoop.configuration import read_configuration
 from dlapp.hadoop.hdfs.client_protocol import Call
 from dlapp.hadoop.hdfs.connections import Address
 from dlapp.hadoop.wire import Fields
-from dlapp.ids import ContainerId
 from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, HttpResponse, IncompleteResponse
@@ -35,6 +34,7 @@ from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.storage.native import NativeHdfs
 from dlapp.storage.webhdfs import WebHdfs
+from dlapp.values.ids import ContainerId
 from tests.services.hadoop import JAVA_OPTIONS, NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop, java, library
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
 from tests.storage.federation import (

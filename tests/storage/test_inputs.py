@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from dlapp.errors import DlappError, NotFound
 from dlapp.locations import file_location
-from dlapp.spec import InputSpec
 from dlapp.storage.api import Progress
 from dlapp.storage.fetch_plan import FetchPlan, all_at_once
 from dlapp.storage.inputs import plan_input
 from dlapp.storage.shards import shard
 from dlapp.storage.tree import Pace
+from dlapp.values.spec import InputSpec
 
 
 def section(*sources: str, unpack: bool = False, as_list: bool = False, shard: bool = False) -> InputSpec:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
@@ -16,6 +15,7 @@ from dlapp.storage.live import LiveCopies, live_name, remove_live
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.webhdfs import INODES, FileStatus, WebHdfs
 from dlapp.system.files import UntrustedFile
+from dlapp.values.ids import ApplicationId
 
 APPLICATION = ApplicationId(1700000000000, 1)
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.serialization import from_json, to_json
 from dlapp.sweep.asha import AshaState, RungDecision
 from dlapp.sweep.spec import AshaSpec, Goal
+from dlapp.values.serialization import from_json, to_json
 
 RECORDED = json.loads((Path(__file__).parent / "ray_asha.json").read_text(encoding="utf-8"))
 """Decisions of Ray's ASHAScheduler, written by record_ray_asha.py."""

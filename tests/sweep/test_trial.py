@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.serialization import from_json, to_json
 from dlapp.sweep.spec import (
     Distribution,
     DistributionKind,
@@ -21,6 +20,7 @@ from dlapp.sweep.spec import (
 )
 from dlapp.sweep.trial import TrialSpec, first_difference, trial_of
 from dlapp.value import replace
+from dlapp.values.serialization import from_json, to_json
 
 KINDS = DistributionKind
 

@@ -7,13 +7,13 @@ import socket
 import pytest
 
 from dlapp.errors import NotFound
-from dlapp.roster import is_address
 from dlapp.system.network.addresses import (
     address_of_interface,
     address_towards,
     interface_of,
     is_loopback,
 )
+from dlapp.values.roster import is_address
 
 
 def test_the_address_is_that_of_the_way_to_the_other_and_never_a_name() -> None:

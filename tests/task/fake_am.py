@@ -18,19 +18,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dlapp.access import derive_token, new_secret, token_is_right
 from dlapp.errors import DlappError
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.launch_spec import FILE_NAME, MACHINE, DockerSettings, LaunchSpec, LedgerSettings
-from dlapp.messages import Assignment, Orders, Phase, Report, Stop, StreamAnswer, StreamOrder, TaskResult
 from dlapp.net.control import Admission, ControlServer, Request
 from dlapp.net.relay import copy_both
 from dlapp.net.streams import open_stream
-from dlapp.roster import Roster
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import InputSpec, OutputSpec, Resources
 from dlapp.system.processes.proc import start_time
 from dlapp.value import replace
+from dlapp.values.access import derive_token, new_secret, token_is_right
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.launch_spec import FILE_NAME, MACHINE, DockerSettings, LaunchSpec, LedgerSettings
+from dlapp.values.messages import Assignment, Orders, Phase, Report, Stop, StreamAnswer, StreamOrder, TaskResult
+from dlapp.values.roster import Roster
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import InputSpec, OutputSpec, Resources
 from tests.services.users import interpreter_for_everybody
 
 APPLICATION = ApplicationId(1700000000000, 1)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dlapp.launch_spec import DockerSettings
-from dlapp.messages import Diagnosis, Phase, TaskResult
-from dlapp.spec import Resources
 from dlapp.system.processes.oom_kills import kill_count
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.messages import Diagnosis, Phase, TaskResult
+from dlapp.values.spec import Resources
 from tests.services.containers.dockerd import IMAGE, Dockerd, busybox_root
 from tests.services.containers.registry import Registry
 from tests.services.disks import small_disk

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Assignment
-from dlapp.spec import InputSpec, OutputSpec, Resources
 from dlapp.task.environment import DEFAULT_PATH, node_name, payload_environment
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Assignment
+from dlapp.values.spec import InputSpec, OutputSpec, Resources
 
 APPLICATION = ApplicationId(1700000000000, 42)
 

@@ -9,8 +9,8 @@ import pytest
 
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.messages import Fault
-from dlapp.spec import Resources
+from dlapp.values.messages import Fault
+from dlapp.values.spec import Resources
 from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
 from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
 

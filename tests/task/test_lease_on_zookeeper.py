@@ -11,9 +11,9 @@ import pytest
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import LeaseRequest, NotEnough
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
-from dlapp.launch_spec import ZOOKEEPER, LedgerSettings
-from dlapp.messages import Fault, Phase
-from dlapp.spec import Resources
+from dlapp.values.launch_spec import ZOOKEEPER, LedgerSettings
+from dlapp.values.messages import Fault, Phase
+from dlapp.values.spec import Resources
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.zookeeper import ZooKeeper, ledger_settings, zookeeper_for_tests
 from tests.task.fake_am import FakeAm, workspace_archive

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from dlapp.launch_spec import DockerSettings
-from dlapp.messages import Fault, LaunchState, MpiLaunch, MpiWork, Stop
-from dlapp.roster import Member, Roster
-from dlapp.spec import Framework
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.mpi.files import MpiFiles
 from dlapp.task.mpi.launches import MAX_REQUEST_BYTES, MemberLaunches
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.messages import Fault, LaunchState, MpiLaunch, MpiWork, Stop
+from dlapp.values.roster import Member, Roster
+from dlapp.values.spec import Framework
 from tests.task.fake_am import FakeAm, workspace_archive
 
 ASK = 'sh "$DLAPP_DIR/mpi/agent.sh" dlapp-container-1'

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.launch_spec import DockerSettings, LaunchSpec
-from dlapp.messages import Fault, Stop
 from dlapp.node_policy import NodePolicy, node_policy
-from dlapp.roster import Member, Roster
-from dlapp.spec import Framework
 from dlapp.system import locks
 from dlapp.system.network.port_range import PortRange
 from dlapp.system.network.ports import lock_ports
 from dlapp.task.rendezvous import Rendezvous
+from dlapp.values.launch_spec import DockerSettings, LaunchSpec
+from dlapp.values.messages import Fault, Stop
+from dlapp.values.roster import Member, Roster
+from dlapp.values.spec import Framework
 from tests.runtime.driver import wait_until
 from tests.services.containers.dockerd import IMAGE, Dockerd
 from tests.task.fake_am import FakeAm, workspace_archive

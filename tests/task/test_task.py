@@ -20,15 +20,15 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.rules import LeaseRequest, NotEnough
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.launch_spec import CacheSettings, DockerSettings
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.messages import Fault, Orders, Phase, Stop, TaskResult
-from dlapp.spec import InputSpec, OnFailure, OutputSpec, PayloadCache, Resources
 from dlapp.system import lock_files
 from dlapp.system.owners import user_name
 from dlapp.task.payload.factory import runs_as_submitter
 from dlapp.value import replace
+from dlapp.values.launch_spec import CacheSettings, DockerSettings
+from dlapp.values.messages import Fault, Orders, Phase, Stop, TaskResult
+from dlapp.values.spec import InputSpec, OnFailure, OutputSpec, PayloadCache, Resources
 from tests.runtime.driver import USER, command_line, pids, wait_until
 from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd
 from tests.services.containers.nvml_stub import StubDevice, with_devices

@@ -10,11 +10,11 @@ from typing import cast
 import pytest
 
 from dlapp.runtime.payload import Payload, PayloadExit, Running
-from dlapp.spec import Resources
 from dlapp.system.network.ports import LockedPorts
 from dlapp.task.payload import tensorboard
 from dlapp.task.payload.tensorboard import TensorBoard
 from dlapp.tensorboard import ARGUMENTS_VARIABLE
+from dlapp.values.spec import Resources
 from tests.applications import wait_for
 
 

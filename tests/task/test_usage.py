@@ -12,12 +12,12 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health.readings import DeviceSample
 from dlapp.gpuid.health.watch import DeviceUse
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.messages import Phase
-from dlapp.spec import Resources
 from dlapp.system.processes.resource_counters import ResourceCounters
 from dlapp.task.usage import SAMPLE_EVERY_S, UsageMeter
-from dlapp.usage import DeviceUsage, GpuHours, Receipt
 from dlapp.value import replace
+from dlapp.values.messages import Phase
+from dlapp.values.spec import Resources
+from dlapp.values.usage import DeviceUsage, GpuHours, Receipt
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.users import interpreter_for_everybody
 from tests.task.fake_am import FakeAm, ledger_of, workspace_archive

@@ -14,8 +14,8 @@ from dlapp.client.completion import matching
 from dlapp.cluster.local.client.ownership import database_of
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.config import load_config
-from dlapp.ids import ApplicationId
 from dlapp.tools.main import COMMANDS
+from dlapp.values.ids import ApplicationId
 from tests.applications import BIN, ended, launch, properties
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()

@@ -11,10 +11,10 @@ import pytest
 
 from dlapp import errors
 from dlapp.cluster import LogFiles
-from dlapp.report import ApplicationView, ContainerView, OutputView, TryView
 from dlapp.tools.common import EXIT_BROKEN_PIPE
 from dlapp.tools.main import COMMANDS
 from dlapp.value import Value, fields
+from dlapp.values.report import ApplicationView, ContainerView, OutputView, TryView
 
 ENTRIES = {entry.name: entry for entry in COMMANDS.values()}
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dlapp.client.logs import HELD_LINE_BYTES, LogPiece
 from dlapp.cluster import LogFiles
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.tools.display.progress_lines import SHOWN_EVERY_S, ProgressLines
+from dlapp.values.ids import ApplicationId, ContainerId
 
 
 class Reader:

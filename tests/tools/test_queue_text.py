@@ -10,7 +10,7 @@ from dlapp.client.queue import queue_of
 from dlapp.cluster.engine import QueueFacts, UserShare
 from dlapp.tools.display.queue import fitted_queue_lines, queue_lines, share_lines, start_text
 from dlapp.tools.display.view import width
-from dlapp.waiting import Estimate
+from dlapp.values.waiting import Estimate
 
 NOW_MS = 1_700_000_000_000
 

@@ -12,10 +12,6 @@ from hypothesis import strategies as st
 
 from dlapp.am.decisions.verdict import Verdict, container_name, failure, of_end, of_result
 from dlapp.cluster import ContainerEnd
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Fault, Phase, TaskResult
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, IdleGpus, OutputView, RestartView, State
-from dlapp.serialization import to_json
 from dlapp.tools.applications.list import STATES
 from dlapp.tools.display.progress import PlainLines, picture_lines
 from dlapp.tools.display.receipt import cost_text, receipt_lines, usage_text
@@ -32,8 +28,21 @@ from dlapp.tools.display.view import (
     state_word,
     width,
 )
-from dlapp.usage import ByteCounts, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Fault, Phase, TaskResult
+from dlapp.values.report import (
+    ApplicationView,
+    Cause,
+    ContainerView,
+    FinalStatus,
+    IdleGpus,
+    OutputView,
+    RestartView,
+    State,
+)
+from dlapp.values.serialization import to_json
+from dlapp.values.usage import ByteCounts, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
 
 APP = ApplicationId(1474893803111, 42)
 START_MS = 1474899851575

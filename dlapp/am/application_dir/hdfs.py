@@ -46,16 +46,16 @@ from dlapp.cluster.yarn.staging import (
     history_json,
 )
 from dlapp.errors import DlappError, NotFound, SpecError, Unreachable
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
-from dlapp.messages import address_name
-from dlapp.report import ApplicationView, CommitClaim, OutputView
-from dlapp.serialization import from_json, parse_json, to_json
-from dlapp.spec import DEFAULT_OUTPUT_PATIENCE_S, Submission
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import log
 from dlapp.system.waits import Wait
-from dlapp.usage import MAX_USAGE_BYTES
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import address_name
+from dlapp.values.report import ApplicationView, CommitClaim, OutputView
+from dlapp.values.serialization import from_json, parse_json, to_json
+from dlapp.values.spec import DEFAULT_OUTPUT_PATIENCE_S, Submission
+from dlapp.values.usage import MAX_USAGE_BYTES
 
 if TYPE_CHECKING:
     from dlapp.am.application_dir.interface import Notice
@@ -81,7 +81,7 @@ LOOK_EVERY_S = 5.0
 """For the marks of who cannot reach the control address, and for another attempt; each look is 2 ms of the NameNode."""
 PATIENCE_S, AGAIN_S = 300.0, 1.0
 """So long, and so often, what an attempt begins and ends with is tried again while the file system does not answer;
-the outputs have `dlapp.spec.DEFAULT_OUTPUT_PATIENCE_S`, or less if the application says so."""
+the outputs have `dlapp.values.spec.DEFAULT_OUTPUT_PATIENCE_S`, or less if the application says so."""
 
 
 class HdfsApplicationDir:

@@ -10,9 +10,9 @@ from dlapp.errors import DlappError
 if TYPE_CHECKING:
     from dlapp.am.model.events import Kill, Published, Release, SoftKill
     from dlapp.cluster import Heartbeat
-    from dlapp.ids import ApplicationId, ContainerId
     from dlapp.locations import HdfsPlace
-    from dlapp.report import ApplicationView, CommitClaim, OutputView
+    from dlapp.values.ids import ApplicationId, ContainerId
+    from dlapp.values.report import ApplicationView, CommitClaim, OutputView
 
     Notice = Published | Kill | SoftKill | Release | Heartbeat
     """News from the directory: tasks of an earlier attempt can find this one; a request to end the application, or

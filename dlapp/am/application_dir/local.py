@@ -27,17 +27,17 @@ from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES, FormerSweep
 from dlapp.am.model.events import Kill, Published
 from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.errors import DlappError, NotFound, UsageError
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
-from dlapp.report import ApplicationView, CommitClaim, ContainerView
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import Secrets, Submission
 from dlapp.storage.tree import explaining, remove_tree
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock, files, log
 from dlapp.system.files import UntrustedFile
 from dlapp.system.short_tmpdir import remove_stale_links
-from dlapp.usage import UsageHistory
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.report import ApplicationView, CommitClaim, ContainerView
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import Secrets, Submission
+from dlapp.values.usage import UsageHistory
 
 if TYPE_CHECKING:
     from dlapp.am.application_dir.interface import Notice

@@ -8,10 +8,10 @@ from dlapp.am.model.events import Abandon, StartTask
 from dlapp.am.model.instance import Stage
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import Grant, Heartbeat, Registered
-from dlapp.ids import ContainerId
-from dlapp.messages import Stop
-from dlapp.spec import Resources, RoleSpec
 from dlapp.value import replace
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Stop
+from dlapp.values.spec import Resources, RoleSpec
 
 
 def take_registered(state: ApplicationState, registered: Registered) -> None:

@@ -24,10 +24,11 @@ from dlapp.am.model.events import Assign, Refuse, SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.roster import roster_for
 from dlapp.am.model.state import ApplicationState, Due
-from dlapp.ids import ContainerId
-from dlapp.messages import Assignment, MpiWork, Orders, Stop
-from dlapp.serialization import to_json
-from dlapp.spec import (
+from dlapp.value import replace
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Assignment, MpiWork, Orders, Stop
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import (
     READY_BY_HTTP,
     READY_BY_REPORT,
     CheckpointSpec,
@@ -35,8 +36,7 @@ from dlapp.spec import (
     Until,
     deciding_roles,
 )
-from dlapp.usage import report_period_s
-from dlapp.value import replace
+from dlapp.values.usage import report_period_s
 
 INDEX = "{index}"
 """In an argument or a word of a command: CONTAINER_INDEX of the container that gets it."""

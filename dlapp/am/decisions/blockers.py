@@ -10,7 +10,7 @@ from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.instance import Container
 from dlapp.am.model.state import ApplicationState
 from dlapp.cluster import Grant
-from dlapp.ids import ContainerId
+from dlapp.values.ids import ContainerId
 
 
 def add(state: ApplicationState, container: Container) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlapp.am.model.events import StopContainer
 from dlapp.am.model.instance import Container, StopReason
 from dlapp.am.model.state import ApplicationState, Due
-from dlapp.messages import Stop
+from dlapp.values.messages import Stop
 
 
 def stop(state: ApplicationState, container: Container, why: StopReason, *, at_once: bool = False) -> None:

@@ -12,7 +12,7 @@ from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.demand import Role
 from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import ApplicationState
-from dlapp.spec import ContainerFailure, Until
+from dlapp.values.spec import ContainerFailure, Until
 
 
 def check(state: ApplicationState) -> None:

@@ -13,9 +13,9 @@ from dlapp.am.model.events import CheckStart, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import ContainerEnd
-from dlapp.messages import Fault, Phase, Stop, TaskResult
-from dlapp.spec import ContainerFailure, RoleFailure
 from dlapp.value import replace
+from dlapp.values.messages import Fault, Phase, Stop, TaskResult
+from dlapp.values.spec import ContainerFailure, RoleFailure
 
 
 def take_end(state: ApplicationState, end: ContainerEnd) -> None:

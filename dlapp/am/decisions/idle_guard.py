@@ -1,4 +1,4 @@
-"""GPUs that an application holds and does not use (`dlapp.idle_guard`).
+"""GPUs that an application holds and does not use (`dlapp.values.idle_guard`).
 
 Each container with GPUs is judged by what its task measures while its payload runs: all of its GPUs were below the
 guard's utilisation in every report for so long as the window. What is not known counts as busy, also that of a task
@@ -16,11 +16,11 @@ from dlapp.am.decisions import shutdown
 from dlapp.am.decisions.gangs import hangs
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
-from dlapp.idle_guard import IdleAction, IdleGuard, least_window_s
-from dlapp.messages import Phase
-from dlapp.notification import IDLE
-from dlapp.report import Cause
-from dlapp.usage import Usage
+from dlapp.values.idle_guard import IdleAction, IdleGuard, least_window_s
+from dlapp.values.messages import Phase
+from dlapp.values.notification import IDLE
+from dlapp.values.report import Cause
+from dlapp.values.usage import Usage
 
 _EVERY_MS = 1000
 

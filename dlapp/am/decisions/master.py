@@ -53,8 +53,8 @@ from dlapp.am.model.events import (
 from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.cluster import ContainerRequest, Heartbeat, Registered
-from dlapp.ids import ContainerId
-from dlapp.messages import Hello, Orders, Phase, Report
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Hello, Orders, Phase, Report
 
 
 class Master:

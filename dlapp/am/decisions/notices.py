@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dlapp.am.model.instance import Stage
 from dlapp.am.model.state import ApplicationState
-from dlapp.notification import QUEUE, RESTARTED, RUNNING, WAITING
+from dlapp.values.notification import QUEUE, RESTARTED, RUNNING, WAITING
 
 
 def check(state: ApplicationState) -> None:

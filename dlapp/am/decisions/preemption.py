@@ -15,9 +15,9 @@ from dlapp.am.decisions.gangs import gang
 from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import ApplicationState
-from dlapp.ids import ContainerId
-from dlapp.messages import PREEMPTED, Fault, Stop
-from dlapp.spec import RoleFailure
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import PREEMPTED, Fault, Stop
+from dlapp.values.spec import RoleFailure
 
 VERDICT = Verdict(Fault.NODE, StopReason.PREEMPTED.value, free=True)
 """On the end of a payload after the notice, unless it ended well."""

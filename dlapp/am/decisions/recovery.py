@@ -18,7 +18,7 @@ from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.journal import RecoveredContainer, RecoveredState
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd, Grant
-from dlapp.messages import Fault, Phase
+from dlapp.values.messages import Fault, Phase
 
 
 def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, ...]) -> None:

@@ -14,8 +14,8 @@ from dlapp.am.model.instance import Container, Instance, StopReason
 from dlapp.am.model.journal import RecoveredWait
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster.engine import NODE_MANAGER
-from dlapp.messages import Fault
 from dlapp.value import replace
+from dlapp.values.messages import Fault
 
 HELD_MS = 600_000
 """How long a container on a cluster waits for a service before it is given back."""

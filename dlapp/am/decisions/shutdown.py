@@ -27,10 +27,10 @@ from dlapp.am.model.events import (
 )
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
-from dlapp.ids import ContainerId
-from dlapp.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutput
-from dlapp.report import Cause, FinalStatus
 from dlapp.value import replace
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutput
+from dlapp.values.report import Cause, FinalStatus
 
 if TYPE_CHECKING:
     from dlapp.am.model.trials import SweepState

@@ -11,8 +11,8 @@ from dlapp.am.model.events import AnswerStop, OthersEnded, Release
 from dlapp.am.model.instance import Stage
 from dlapp.am.model.journal import RecoveredState
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import StopAnswer
-from dlapp.start_conditions import held_text, judge, waiting_text
+from dlapp.values.messages import StopAnswer
+from dlapp.values.start_conditions import held_text, judge, waiting_text
 
 
 def recover(state: ApplicationState, former: RecoveredState) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlapp.am.model.events import OpenStream, RefuseStream
 from dlapp.am.model.instance import Instance, Stage
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Phase, Stop
+from dlapp.values.messages import Phase, Stop
 
 
 def take_open(state: ApplicationState, event: OpenStream) -> None:

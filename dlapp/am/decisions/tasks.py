@@ -1,6 +1,6 @@
 """Tasks speak: a hello, which asks for work or says what runs already, and reports.
 
-`dlapp.messages` has the words. A task is answered with orders; one that runs what it should not is told to end.
+`dlapp.values.messages` has the words. A task is answered with orders; one that runs what it should not is told to end.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.roster import take_place
 from dlapp.am.model.state import ApplicationState
 from dlapp.cluster import Grant
-from dlapp.ids import ContainerId
-from dlapp.messages import Hello, Orders, Phase, Report, Stop
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Hello, Orders, Phase, Report, Stop
 
 RAN = (Phase.RUNNING, Phase.STORING)
 

@@ -19,8 +19,8 @@ is a decision of the scheduler or of an operator, and says nothing against the p
 from __future__ import annotations
 
 from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd
-from dlapp.messages import Diagnosis, Fault, TaskResult
 from dlapp.value import Value
+from dlapp.values.messages import Diagnosis, Fault, TaskResult
 
 NODE_RETRIES = 3
 """How often one index is tried again after faults that are not its program's."""

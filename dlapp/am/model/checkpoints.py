@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dlapp.messages import checkpoints_after
+from dlapp.values.messages import checkpoints_after
 
 
 class GangCheckpoints:

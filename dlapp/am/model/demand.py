@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container
 from dlapp.cluster import ContainerRequest
-from dlapp.ids import ContainerId
-from dlapp.spec import Placement, RoleSpec
+from dlapp.values.ids import ContainerId
+from dlapp.values.spec import Placement, RoleSpec
 
 
 class Role:

@@ -29,10 +29,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import Grant, Heartbeat, Registered
-from dlapp.ids import ContainerId
-from dlapp.messages import Assignment, Hello, Orders, Report, StopAnswer, StoredOutput, StreamOrder
-from dlapp.report import Cause, FinalStatus, OutputView
 from dlapp.value import Value
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Assignment, Hello, Orders, Report, StopAnswer, StoredOutput, StreamOrder
+from dlapp.values.report import Cause, FinalStatus, OutputView
 
 if TYPE_CHECKING:
     from dlapp.sweep.results import TrialView
@@ -78,7 +78,7 @@ class OthersEnded(Value):
     """Ends of other applications were looked for.
 
     Args:
-        ends: application -> how it ended (`dlapp.start_conditions`), for those that have.
+        ends: application -> how it ended (`dlapp.values.start_conditions`), for those that have.
         unread: why the ends of the others cannot be read now; empty: they were.
     """
 
@@ -270,7 +270,8 @@ class Part(Value):
     """Complete output of one container; of each CONTAINER_INDEX at most one part counts.
 
     Args:
-        trial: it is the output of one try of a trial (`dlapp.ids.trial_part`), and ``index`` is the trial's number.
+        trial: it is the output of one try of a trial (`dlapp.values.ids.trial_part`), and ``index`` is the trial's
+            number.
         sources: for each of ``outputs``, where it is to be copied from; empty: it is in its place.
     """
 
@@ -342,7 +343,7 @@ class Notify(Value):
     """Tell the user of an event, if that was not done before.
 
     Args:
-        event: one of `dlapp.notification.EVENTS`.
+        event: one of `dlapp.values.notification.EVENTS`.
         key: tells events of the same kind apart; the same in every attempt that finds the same event.
         text: for people.
     """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from dlapp.am.model.checkpoints import GangCheckpoints
-    from dlapp.report import RestartView
+    from dlapp.values.report import RestartView
 
 MAX_RESTARTS = 5
 """Of a gang, the latest: their causes are kept."""

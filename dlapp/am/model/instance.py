@@ -12,11 +12,11 @@ from enum import Enum
 
 from dlapp.am.model.usage_series import UsageSeries
 from dlapp.cluster import ContainerEnd, Grant
-from dlapp.ids import ContainerId
-from dlapp.messages import BoardStatus, Orders, PayloadStatus, Phase, StoredOutput, TaskResult
-from dlapp.report import ContainerView
-from dlapp.spec import RoleSpec
-from dlapp.usage import Receipt, Usage
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import BoardStatus, Orders, PayloadStatus, Phase, StoredOutput, TaskResult
+from dlapp.values.report import ContainerView
+from dlapp.values.spec import RoleSpec
+from dlapp.values.usage import Receipt, Usage
 
 
 class Stage(Enum):
@@ -142,7 +142,7 @@ class Container:
         preempted: the engine has said that it will take the container away.
         presumed_end: its node is lost; this is its end as soon as its task has said its result or fallen silent.
         generation: of its gang: that of the last report, and before the first one that of its work.
-        restored: number of the checkpoint that it has restored for its generation (`dlapp.messages.Report`).
+        restored: number of the checkpoint that it has restored for its generation (`dlapp.values.messages.Report`).
         ran: its payload of this generation has begun.
         payload_ended_ms: when its task first said that its payload of this generation had ended [ms since 1970]; None:
             it has not, or that was not said.
@@ -150,8 +150,8 @@ class Container:
             awake].
         idle_since_ms: since when its payload has used neither CPU nor GPU [ms of time awake]; None: it does, or that is
             not known.
-        gpus_idle_ms: the first and the last report of those since which its GPUs are idle (`dlapp.idle_guard`) [ms of
-            time awake]; None: they are not, or that is not known.
+        gpus_idle_ms: the first and the last report of those since which its GPUs are idle (`dlapp.values.idle_guard`)
+            [ms of time awake]; None: they are not, or that is not known.
         board: the TensorBoard beside its payload; None: there is none.
         kept_until_ms: its payload has failed, and it is kept until then [ms since 1970]; None: it is not kept.
         keep_ends_ms: the same in time awake [ms].

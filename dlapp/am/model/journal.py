@@ -52,13 +52,13 @@ from dlapp.am.model.events import ApplicationEnd, Settlement
 from dlapp.am.model.journal_compaction import check_number, containers_of
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.errors import UsageError
-from dlapp.ids import ContainerId
-from dlapp.messages import Fault, TaskResult
-from dlapp.report import Cause, FinalStatus, OutputView, RestartView
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import Resources
-from dlapp.start_conditions import After, read_after
-from dlapp.usage import Receipt
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Fault, TaskResult
+from dlapp.values.report import Cause, FinalStatus, OutputView, RestartView
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import Resources
+from dlapp.values.start_conditions import After, read_after
+from dlapp.values.usage import Receipt
 
 VERSION = 1
 _LOST = -100

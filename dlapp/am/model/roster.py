@@ -1,4 +1,4 @@
-"""Roster of an application: where its containers are (`dlapp.roster`), and which one their tasks have to know.
+"""Roster of an application: where its containers are (`dlapp.values.roster`), and which one their tasks have to know.
 
 Its members come from what tasks report, so a next attempt learns it like the phases: when it has heard all of them.
 A member that is lost keeps its place until another container has taken it.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlapp.roster import Member, Roster, is_address
+from dlapp.values.roster import Member, Roster, is_address
 
 if TYPE_CHECKING:
     from dlapp.am.model.gate import Gate
     from dlapp.am.model.instance import Container, Instance
     from dlapp.am.model.state import ApplicationState
-    from dlapp.messages import Report
+    from dlapp.values.messages import Report
 
 _PORTS = range(1, 65_536)
 

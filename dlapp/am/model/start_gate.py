@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlapp.start_conditions import After
+from dlapp.values.start_conditions import After
 
 
 class StartGate:

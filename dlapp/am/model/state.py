@@ -31,12 +31,12 @@ from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.roster import RosterState
 from dlapp.am.model.start_gate import StartGate
 from dlapp.cluster import ContainerEnd, Grant
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import LaunchState, MpiLaunch
-from dlapp.report import OutputView
-from dlapp.spec import Submission
-from dlapp.usage import Receipt
 from dlapp.value import Value, replace
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import LaunchState, MpiLaunch
+from dlapp.values.report import OutputView
+from dlapp.values.spec import Submission
+from dlapp.values.usage import Receipt
 
 if TYPE_CHECKING:
     from dlapp.am.model.trials import SweepState
@@ -278,7 +278,7 @@ class ApplicationState:
             self.recall(former)
 
     def checkpoint_starts(self, count: int) -> int:
-        """Return the number of a start, for the numbers of its checkpoints (`dlapp.messages.checkpoints_after`).
+        """Return the number of a start, for the numbers of its checkpoints (`dlapp.values.messages.checkpoints_after`).
 
         Two applications that go on from the same checkpoint have numbers apart from each other.
 
@@ -328,7 +328,7 @@ class ApplicationState:
         return actions
 
     def notify(self, event: str, key: str, text: str) -> None:
-        """Tell the user of an event (`dlapp.notification.EVENTS`).
+        """Tell the user of an event (`dlapp.values.notification.EVENTS`).
 
         Args:
             event: what it is.

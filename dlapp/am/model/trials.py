@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.am.model.events import Part
 from dlapp.am.model.journal import RecoveredTrial
-from dlapp.ids import ContainerId, trial_part
-from dlapp.messages import StoredOutput, TrialOrder, TrialWork
 from dlapp.sweep.asha import AshaState
 from dlapp.sweep.results import (
     TrialState,
@@ -26,6 +24,8 @@ from dlapp.sweep.results import (
 )
 from dlapp.sweep.spec import Sampler, SweepSpec
 from dlapp.sweep.trial import trial_of
+from dlapp.values.ids import ContainerId, trial_part
+from dlapp.values.messages import StoredOutput, TrialOrder, TrialWork
 
 if TYPE_CHECKING:
     from dlapp.sweep.optuna_study import OptunaStudy
@@ -45,7 +45,7 @@ class TrialRecord:
         holder, index: the container of its last try, and that one's CONTAINER_INDEX; None: it had none.
         parameters: that Optuna chose; None: it has not been asked, or is not asked in this sweep.
         points: step and value of its metric, until ``line`` has them.
-        reports, problem: as of `dlapp.messages.TrialReport`.
+        reports, problem: as of `dlapp.values.messages.TrialReport`.
         ran_s: how long the program of its last try ran.
         asked: the last step of which early stopping was asked.
         stop: why it is being stopped early, or was; empty: it is not.

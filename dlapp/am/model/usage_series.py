@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
-from dlapp.usage import USAGE_COLUMNS_WITH_RANGE as SPREAD
+from dlapp.values.usage import USAGE_COLUMNS_WITH_RANGE as SPREAD
 
 NAN = math.nan
 MOST_COLUMNS = 64
@@ -98,7 +98,7 @@ class UsageSeries:
             self._halve()
 
     def as_json(self) -> dict[str, Any]:
-        """Return its JSON form (`dlapp.usage.ContainerSeries`)."""
+        """Return its JSON form (`dlapp.values.usage.ContainerSeries`)."""
         columns = {}
         for name, column in self._columns.items():
             columns[name] = {"mean": _numbers(column.mean)}

@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.locations import FILE, file_location, local_path
-from dlapp.messages import Phase
 from dlapp.net.streams import StreamRefused
-from dlapp.serialization import parse_json
 from dlapp.system.files import is_inside, is_plain_path
 from dlapp.system.text import human_size
 from dlapp.tensorboard import EVENTS, MOST_FILES, MOST_LINE_BYTES
+from dlapp.values.messages import Phase
+from dlapp.values.serialization import parse_json
 
 if TYPE_CHECKING:
     from dlapp.client import Client
-    from dlapp.ids import ApplicationId
     from dlapp.locations import HdfsPlace
-    from dlapp.report import ApplicationView
-    from dlapp.spec import AppSpec, Submission
     from dlapp.storage.checkpoints.manifest import ManifestEntry
     from dlapp.storage.tree import TreeNode
+    from dlapp.values.ids import ApplicationId
+    from dlapp.values.report import ApplicationView
+    from dlapp.values.spec import AppSpec, Submission
 
 RUNS = "runs"
 MOST_BYTES = 8 << 30

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlapp.client.notebook.files import BroughtBack, FileFacts, bring_back, list_workspace, remove_leftovers
 from dlapp.launcher.application import read_application
 from dlapp.runtime.payload import NOTEBOOK_PROGRAM
-from dlapp.spec import AppSpec, OutputSpec, RoleSpec
 from dlapp.value import replace
+from dlapp.values.spec import AppSpec, OutputSpec, RoleSpec
 
 if TYPE_CHECKING:
     from dlapp.client import Client
     from dlapp.client.application import Application
     from dlapp.cluster.engine import EngineInfo
-    from dlapp.report import ApplicationView
+    from dlapp.values.report import ApplicationView
 
 ROLE = "notebook"
 SAVED = ".dlapp-notebook"

@@ -22,12 +22,12 @@ from functools import partial
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import HdfsPlace, shown
-from dlapp.spec import AppSpec, InputSpec
 from dlapp.storage.api import Moved
 from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.inputs import PlannedInput, plan_input
 from dlapp.storage.tree import copy_nodes, explained, nodes_to_fetch, remove_tree
 from dlapp.system import files
+from dlapp.values.spec import AppSpec, InputSpec
 
 STAGING = ".dlapp-shell-input-"
 _MAX_RECORD_BYTES = 64 << 20

@@ -16,16 +16,16 @@ from dlapp.client.exec import exec_command, exec_request
 from dlapp.client.shell.session import signals_close
 from dlapp.errors import DlappError, TimedOut, UsageError
 from dlapp.launcher.application import read_application
-from dlapp.messages import Phase
 from dlapp.net.streams import NOT_RUNNING, StreamRefused
-from dlapp.spec import AppSpec, ContainerFailure, Framework, Gang, Kind, RoleSpec
 from dlapp.value import replace
+from dlapp.values.messages import Phase
+from dlapp.values.spec import AppSpec, ContainerFailure, Framework, Gang, Kind, RoleSpec
 
 if TYPE_CHECKING:
     from dlapp.client import Client
     from dlapp.client.application import Application
     from dlapp.net.exec_frames import ExecEnd, ExecRequest
-    from dlapp.report import ApplicationView
+    from dlapp.values.report import ApplicationView
 
 Note = Callable[[str], None]
 

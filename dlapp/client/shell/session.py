@@ -24,12 +24,12 @@ from dlapp.client.shell.server import BIN, DIRECTORY_VARIABLE, RC, SEEN, START_V
 from dlapp.client.shell.start import write_start
 from dlapp.cluster.local.state import is_locked, open_lock, open_state
 from dlapp.errors import NotFound, UsageError
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.launcher.application import read_application
 from dlapp.locations import HdfsPlace
-from dlapp.spec import AppSpec
 from dlapp.system import locks
 from dlapp.system.processes.spawn import PROGRAM
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.spec import AppSpec
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -117,11 +117,11 @@ def open_shell(
         command = [*PROGRAM, "tool", "run"]
         desk_env = {**os.environ, START_VARIABLE: write_start(directory, application.snapshot, client.config)}
         if image:
-            from dlapp.launch_spec import DockerSettings
             from dlapp.launcher.registry_credentials import collect_credentials
             from dlapp.node_policy import node_policy
             from dlapp.runtime.docker_shell import DockerShell
             from dlapp.runtime.payload import PayloadDevice
+            from dlapp.values.launch_spec import DockerSettings
 
             inside = environment(spec, directory, devices, user_env, cache_paths, in_docker=True)
             docker, policy = client.config.runtime.docker, node_policy().docker
@@ -211,8 +211,8 @@ def _hdfs_of(client: Client, spec: AppSpec) -> HdfsPlace | None:
 def _by_way_of_the_cache(client: Client, note: Note) -> Inputs:
     """The cache that the caller's runs on this machine have, too."""
     from dlapp.client.input_cache import cache_directory
-    from dlapp.launch_spec import CacheSettings
     from dlapp.task.data.inputs import Inputs
+    from dlapp.values.launch_spec import CacheSettings
 
     storage = client.config.storage
     directory = cache_directory(client.config, client.state_path)
@@ -263,8 +263,8 @@ def environment(
         cache_paths: of this machine, by the names of the application's caches.
         in_docker: it runs in a container, which gets no variable of the caller's environment.
     """
-    from dlapp.messages import Assignment
     from dlapp.task.environment import payload_environment
+    from dlapp.values.messages import Assignment
 
     role = spec.roles[0]
     program = spec.program_of(role)

@@ -35,17 +35,17 @@ from dlapp.cluster.local.runner.election import ensure_runner
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import StateDir, file_url, is_locked, read_json, write_whole
 from dlapp.errors import DlappError, SpecError
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.launch_spec import FILE_NAME, MACHINE, CacheSettings, DockerSettings, LaunchSpec, LedgerSettings
 from dlapp.locations import HdfsPlace
-from dlapp.report import Cause, FinalStatus
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import AppSpec, Resources, Submission
 from dlapp.system import clock, locks, log
 from dlapp.system.log_files import last_lines
 from dlapp.system.machine import boot_id
 from dlapp.system.processes.proc import open_process, start_time
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.launch_spec import FILE_NAME, MACHINE, CacheSettings, DockerSettings, LaunchSpec, LedgerSettings
+from dlapp.values.report import Cause, FinalStatus
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import AppSpec, Resources, Submission
 
 AM_FILE = "am.json"
 """The file in an application's directory that says where its ApplicationMaster is."""
@@ -143,7 +143,7 @@ class LocalAmEngine:
         self._broken: BaseException | None = None
 
     def _reserved(self) -> tuple[int, int, int]:
-        from dlapp.serialization import from_json
+        from dlapp.values.serialization import from_json
 
         found = read_json(os.path.join(self._home, "submission.json"))
         spec = from_json(Submission, found).spec

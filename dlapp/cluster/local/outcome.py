@@ -1,7 +1,8 @@
 """Outcome of an application: ``outcome.json``, written once by the first process, and what a death means without it.
 
-An outcome is a JSON object: ``state``, ``final_status``, ``cause`` (the values of `dlapp.report`), ``diagnostics``,
-``finished_ms``. It is kept as such here: the runner does without the classes, whose import takes longer than a start.
+An outcome is a JSON object: ``state``, ``final_status``, ``cause`` (the values of `dlapp.values.report`),
+``diagnostics``, ``finished_ms``. It is kept as such here: the runner does without the classes, whose import takes
+longer than a start.
 """
 
 from __future__ import annotations

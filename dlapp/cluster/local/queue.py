@@ -83,7 +83,7 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 # reason: what it waits for, as its runner knows; empty: others come first.
 # after: of what it waits for, as in its file, that which is not known yet. hold: it is not released yet.
 # runs_at_most_s: after how many seconds it is ended at the latest (max_runtime and kill_grace).
-# tags: a line each. waiting: JSON of `dlapp.waiting.Waiting`, of which `reason` is the message.
+# tags: a line each. waiting: JSON of `dlapp.values.waiting.Waiting`, of which `reason` is the message.
 # outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists.
 
 

@@ -9,7 +9,7 @@ from dlapp.cluster.local.schedule import amounts_of
 from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, NodeFacts, WaitFacts
 from dlapp.scheduler.amounts import Amounts
-from dlapp.waiting import Ahead, ContainerAsk
+from dlapp.values.waiting import Ahead, ContainerAsk
 
 THIS_MACHINE = "this machine"
 

@@ -33,7 +33,7 @@ class Obstacle(NamedTuple):
 
     Args:
         text: for users.
-        code: of `dlapp.waiting`, if the facts about the machine show none.
+        code: of `dlapp.values.waiting`, if the facts about the machine show none.
         is_known: the facts need not be looked at.
     """
 

@@ -1,6 +1,7 @@
 """Views of applications, made of a row, an outcome and the view that the ApplicationMaster wrote.
 
-A view is handled in its JSON form (`dlapp.report.ApplicationView`), so that who needs only that pays for no classes.
+A view is handled in its JSON form (`dlapp.values.report.ApplicationView`), so that who needs only that pays for no
+classes.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ SHOWN_AHEAD = 20
 
 
 def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) -> dict[str, Any]:
-    """Return why an application waits, in the JSON form of `dlapp.waiting.Waiting`.
+    """Return why an application waits, in the JSON form of `dlapp.values.waiting.Waiting`.
 
     The first one's runner wrote down why; another user's runner is not believed what is not of that form.
 
@@ -81,7 +82,7 @@ def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) ->
         own: another user did not write the row.
     """
     if row.state == HELD:
-        from dlapp.start_conditions import held_text, release_text
+        from dlapp.values.start_conditions import held_text, release_text
 
         text, change = held_text(row.id), release_text(row.id)
         return {"code": "held", "message": text, "since_ms": row.submitted_ms, "change": change}
@@ -89,8 +90,8 @@ def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) ->
         return {"code": "dependency", "message": pending_text(row), "since_ms": row.submitted_ms}
     found = _json_of(row.waiting)
     if found and not own:
-        from dlapp.serialization import from_json, to_json
-        from dlapp.waiting import Waiting
+        from dlapp.values.serialization import from_json, to_json
+        from dlapp.values.waiting import Waiting
 
         try:
             found = to_json(from_json(Waiting, found))
@@ -109,7 +110,7 @@ def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) ->
 
 def pending_text(row: ApplicationRow) -> str:
     """Return the ends that an application waits for, for users."""
-    from dlapp.start_conditions import read_after, waiting_text
+    from dlapp.values.start_conditions import read_after, waiting_text
 
     try:
         return waiting_text(read_after(row.after))
@@ -118,7 +119,7 @@ def pending_text(row: ApplicationRow) -> str:
 
 
 def amounts_json(amounts: Amounts) -> dict[str, int]:
-    """Return amounts in the form of `dlapp.waiting.Ahead`."""
+    """Return amounts in the form of `dlapp.values.waiting.Ahead`."""
     found = {"memory": amounts.memory_mib, "vcores": amounts.vcores, "gcores": amounts.gcores}
     return {name: amount for name, amount in found.items() if amount}
 
@@ -300,7 +301,7 @@ MAX_MS = 253_402_300_799_000
 
 def _checked_outcome(outcome: Outcome) -> Outcome:
     """Return an outcome that another user wrote if it is valid, else one that says that it is not."""
-    from dlapp.report import Cause, FinalStatus, State
+    from dlapp.values.report import Cause, FinalStatus, State
 
     known = {"state": State, "final_status": FinalStatus, "cause": Cause}
     fine = (
@@ -330,8 +331,8 @@ def checked_view(seen: object) -> View:
     Raises:
         DlappError: it is not a view, or has a time that is none, or a name of an output or a role that leads elsewhere.
     """
-    from dlapp.report import ApplicationView
-    from dlapp.serialization import from_json, to_json
+    from dlapp.values.report import ApplicationView
+    from dlapp.values.serialization import from_json, to_json
 
     try:
         view: View = to_json(from_json(ApplicationView, seen))

@@ -23,9 +23,9 @@ from dlapp.cluster.reasons.facts import (
     each,
 )
 from dlapp.cluster.reasons.tiers import can_start, fitting_nodes
-from dlapp.spec import DEFAULT_ROLE
 from dlapp.value import replace
-from dlapp.waiting import ContainerAsk
+from dlapp.values.spec import DEFAULT_ROLE
+from dlapp.values.waiting import ContainerAsk
 
 _FIELDS = {GCORES: "gcores", MEMORY: "memory_mib", VCORES: "vcores"}
 _STEP_MIB = 256

@@ -17,7 +17,7 @@ from bisect import bisect_right, insort
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dlapp.waiting import LEAST_SAMPLES, Estimate
+from dlapp.values.waiting import LEAST_SAMPLES, Estimate
 
 COVERAGE = 0.8
 MOST_JOBS = 400

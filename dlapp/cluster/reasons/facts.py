@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dlapp.spec import AppSpec
 from dlapp.value import Value, field
-from dlapp.waiting import Ahead, ContainerAsk, Waiting
+from dlapp.values.spec import AppSpec
+from dlapp.values.waiting import Ahead, ContainerAsk, Waiting
 
 MEMORY, VCORES, GCORES = "memory", "vcores", "gcores"
 NAMES = MEMORY, VCORES, GCORES

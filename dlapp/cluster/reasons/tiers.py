@@ -1,8 +1,8 @@
 """Choice of the reason for a wait.
 
 Each tier is a function that looks at the facts for one code, and returns the reason if it holds. `choose` returns the
-first in the order of `dlapp.waiting.CODES`. So an application that waits for two things is shown with the same one at
-each look, and what an operator's limit forbids is never shown as a lack of room.
+first in the order of `dlapp.values.waiting.CODES`. So an application that waits for two things is shown with the same
+one at each look, and what an operator's limit forbids is never shown as a lack of room.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dlapp.cluster.reasons.facts import (
     total,
 )
 from dlapp.value import replace
-from dlapp.waiting import (
+from dlapp.values.waiting import (
     AM_LIMIT,
     DEPENDENCY,
     EXCLUDED_NODES,

@@ -16,11 +16,11 @@ from dlapp.cluster.yarn.staging import ADDRESSES, StagingPaths
 from dlapp.cluster.yarn.values import MODIFY_APP, VIEW_APP, Cluster, LocalResource, Program
 from dlapp.hadoop.errors import HadoopError
 from dlapp.hadoop.tokens import Credentials
-from dlapp.launch_spec import CacheSettings, DockerSettings, LaunchSpec, LedgerSettings
 from dlapp.locations import HdfsPlace
-from dlapp.serialization import from_json, parse_json, to_json
-from dlapp.spec import AppSpec, Secrets, Submission
 from dlapp.value import Value, field
+from dlapp.values.launch_spec import CacheSettings, DockerSettings, LaunchSpec, LedgerSettings
+from dlapp.values.serialization import from_json, parse_json, to_json
+from dlapp.values.spec import AppSpec, Secrets, Submission
 
 if TYPE_CHECKING:
     from dlapp.cluster.engine import Grant, TaskLaunch

@@ -20,7 +20,7 @@ from dlapp.cluster.yarn.values import (
 )
 from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import Token
-from dlapp.ids import ApplicationId, ContainerId
+from dlapp.values.ids import ApplicationId, ContainerId
 
 REPLACED = ("{{", "}}", "<CPS>", "<ADD_OPENS>", "\0")
 """What a NodeManager makes something else of wherever it stands in a command or a variable."""

@@ -17,8 +17,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from dlapp.errors import AskTooLarge, ConfigError
-from dlapp.spec import Resources
 from dlapp.system.text import counted
+from dlapp.values.spec import Resources
 
 # A client names a dialect and writes none of its messages: it is spared the 40 ms that protobuf takes to load.
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dlapp.cluster.yarn.staging import OWN_FILE_MODE, OWN_MODE, StagingFiles, StagingPaths
 from dlapp.errors import NotFound
-from dlapp.ids import ApplicationId
 from dlapp.notifications.outbox import MAX_BYTES
+from dlapp.values.ids import ApplicationId
 
 
 class StagedOutbox:

@@ -14,8 +14,8 @@ from dlapp.errors import TimedOut
 from dlapp.hadoop.errors import HadoopError
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, read_container_credentials
 from dlapp.locations import HdfsPlace
-from dlapp.report import FinalStatus
-from dlapp.serialization import from_json, to_json
+from dlapp.values.report import FinalStatus
+from dlapp.values.serialization import from_json, to_json
 
 KIND = "DLAPP-PROBE"
 """Its type in YARN's lists; dlapp-list does not show it."""

@@ -18,16 +18,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from dlapp.ids import ApplicationId
 from dlapp.locations import FileInfo
-from dlapp.report import CommitClaim, OutputView
-from dlapp.spec import OutputSpec
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import CommitClaim, OutputView
+from dlapp.values.spec import OutputSpec
 
 DIRECTORY = ".dlapp"
 CACHE_MODE, OWN_MODE, OWN_FILE_MODE = 0o711, 0o700, 0o600
 VIEW, SUBMISSION, AM = "view.json", "submission.json", "am.json"
 ADDRESSES = "addresses"
-"""Directory of an application with the address of each attempt, as a name (`dlapp.messages.address_name`)."""
+"""Directory of an application with the address of each attempt, as a name (`dlapp.values.messages.address_name`)."""
 KILL, SOFT_KILL, RELEASE = "kill.json", "softkill.json", "release.json"
 COMMIT = "commit.json"
 USAGE = "usage.json"

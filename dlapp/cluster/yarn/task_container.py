@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dlapp.cluster import LOG_NAMES
 from dlapp.hadoop.errors import HadoopError
 from dlapp.hadoop.tokens import read_container_credentials
-from dlapp.launch_spec import FILE_NAME, LaunchSpec
-from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.value import replace
+from dlapp.values.launch_spec import FILE_NAME, LaunchSpec
+from dlapp.values.serialization import from_json, parse_json, to_json
 
 TASK_SECRET = "dlapp.task"
 """Alias of the secret in a task's credentials that holds what it is told."""

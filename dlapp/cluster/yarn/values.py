@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.errors import ConfigError
-from dlapp.ids import ContainerId
 from dlapp.login import Login
-from dlapp.spec import Resources
 from dlapp.value import Value, field
+from dlapp.values.ids import ContainerId
+from dlapp.values.spec import Resources
 
 if TYPE_CHECKING:
     from dlapp.cluster.engine import Grant, TaskLaunch

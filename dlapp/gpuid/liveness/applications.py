@@ -57,7 +57,7 @@ class ApplicationWitness:
             ended_s: how long ago [s].
             until: when to stop asking [s, monotonic].
         """
-        from dlapp.ids import ApplicationId
+        from dlapp.values.ids import ApplicationId
 
         at_s, said = self._said.get((application, ended_s), (-math.inf, Liveness(UNKNOWN)))
         if (now_s := time.monotonic()) - at_s < _KEPT_S:

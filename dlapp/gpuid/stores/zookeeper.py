@@ -50,11 +50,11 @@ from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.machine_reader import RECLAIM_S
 from dlapp.gpuid.stores.short_hosts import ShortHosts, is_short
-from dlapp.launch_spec import LedgerSettings
 from dlapp.system import clock
 from dlapp.system.clock import backoff_s
 from dlapp.system.machine import machine_id
 from dlapp.value import Closeable, replace
+from dlapp.values.launch_spec import LedgerSettings
 
 LEAST_WAIT_S = 5.0
 """What an answer of the ensemble may take even where no wait for devices was asked for."""

@@ -26,9 +26,9 @@ from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
 from dlapp.runtime.exec.session import ExecSession, tell_end
 from dlapp.runtime.guardian import kill_descendants, pass_on_only, reset_signals
-from dlapp.serialization import from_json
 from dlapp.system.processes import kernel
 from dlapp.system.processes.proc import descendants
+from dlapp.values.serialization import from_json
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _PATIENCE_S = 1.0

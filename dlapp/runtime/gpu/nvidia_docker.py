@@ -12,9 +12,9 @@ import os
 import subprocess
 from collections.abc import Callable
 
-from dlapp.messages import Fault
 from dlapp.runtime.container import ContainerSpec
 from dlapp.runtime.payload import PayloadError
+from dlapp.values.messages import Fault
 
 _TIMEOUT_S = 120.0
 

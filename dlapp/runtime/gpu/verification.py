@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from dlapp.messages import Fault
 from dlapp.runtime.gpu.facts import device_numbers
 from dlapp.runtime.payload import PayloadDevice, PayloadError
+from dlapp.values.messages import Fault
 
 TIMEOUT_S = 60.0
 """What a container may take to say which GPUs it sees: nvidia-smi takes seconds where no persistence daemon runs."""

@@ -11,10 +11,10 @@ from enum import Enum
 from typing import Any
 
 from dlapp.errors import DlappError
-from dlapp.serialization import parse_json
 from dlapp.storage.tree import TreeNode
 from dlapp.system.files import NAME_MAX
 from dlapp.value import Value
+from dlapp.values.serialization import parse_json
 
 MAX_ENTRIES = 100_000
 """Files, directories and links of one checkpoint."""

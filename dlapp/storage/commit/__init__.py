@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 
 from dlapp.errors import Denied, DlappError
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.storage.api import OutputFileSystem
 from dlapp.storage.commit.marker import CommitBusy as CommitBusy
@@ -19,10 +18,12 @@ from dlapp.storage.commit.marker import OutputCommit, Parts, Step, ignore_step, 
 from dlapp.storage.commit.written import CommitTimes
 from dlapp.storage.open import open_output
 from dlapp.system.files import UntrustedFile
+from dlapp.values.ids import ApplicationId, ContainerId
 
 
 def part_location(target: str, app_id: ApplicationId, part: ContainerId | str) -> str:
-    """Return where a container's task stores its part of the output, or that of a trial (`dlapp.ids.trial_part`)."""
+    """Return where a container's task stores its part of the output, or that of a trial
+    (`dlapp.values.ids.trial_part`)."""
     return f"{parts_location(target, app_id)}/{part}"
 
 

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.id_text import is_application_id
-from dlapp.ids import ApplicationId, ContainerId, is_trial_part
 from dlapp.locations import shown
 from dlapp.storage.commit.written import CommitTimes
 from dlapp.system.files import UntrustedFile, is_plain_name, json_object
 from dlapp.value import Value
+from dlapp.values.ids import ApplicationId, ContainerId, is_trial_part
 
 Parts = Sequence[tuple[str, str]]
 """For each part its name in the target and its location. One part named "" is the whole target; it may be a file."""
@@ -196,7 +196,8 @@ def previous_names(names: Iterable[str], name: str, app: str) -> list[str]:
 
 
 def is_part(text: str, app: str) -> bool:
-    """Return whether a text names a part: the id of a container of an application, or a `dlapp.ids.trial_part`."""
+    """Return whether a text names a part: the id of a container of an application, or a
+    `dlapp.values.ids.trial_part`."""
     if is_trial_part(text):
         return True
     try:

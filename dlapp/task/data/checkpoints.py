@@ -28,8 +28,6 @@ from typing import Protocol
 
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.locations import HdfsPlace
-from dlapp.messages import Phase, are_of_a_later_start, checkpoints_after
-from dlapp.spec import CheckpointSpec
 from dlapp.storage.api import DiskFull
 from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints, DirectoryState
 from dlapp.storage.checkpoints.manifest import NotWhole
@@ -39,6 +37,8 @@ from dlapp.system.clock import backoff_s
 from dlapp.system.processes.open_files import any_open_for_writing
 from dlapp.system.waits import FILE_SYSTEM, Wait
 from dlapp.task.data.outputs import inside_workspace
+from dlapp.values.messages import Phase, are_of_a_later_start, checkpoints_after
+from dlapp.values.spec import CheckpointSpec
 
 QUIET_S = 10.0
 """A directory in which nothing changed for so long is taken for whole."""

@@ -17,9 +17,9 @@ from dlapp.storage.api import Moved, Progress
 from dlapp.system.text import human_size
 
 if TYPE_CHECKING:
-    from dlapp.launch_spec import CacheSettings
     from dlapp.storage.cache.store import CacheHold, InputCache
     from dlapp.storage.fetch_plan import FetchPlan
+    from dlapp.values.launch_spec import CacheSettings
 
 SETTLE_AFTER_S = 60.0
 """By then the kernel has written by itself what was fetched (vm.dirty_expire_centisecs: 30 s), so that a sync is quick

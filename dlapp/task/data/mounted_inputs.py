@@ -11,9 +11,9 @@ import os
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.locations import local_path, shown
 from dlapp.node_policy import NodePolicy, shared_path_problem
-from dlapp.spec import InputSpec
 from dlapp.storage.open import open_location
 from dlapp.storage.tree import explaining, make_directories
+from dlapp.values.spec import InputSpec
 
 
 def find_mounted(section: InputSpec, policy: NodePolicy) -> str | None:

@@ -9,11 +9,8 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from dlapp.errors import DlappError, Unreachable, UsageError
-from dlapp.launch_spec import LaunchSpec
 from dlapp.locations import shown
-from dlapp.messages import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.runtime.payload import ServiceAway
-from dlapp.spec import OnFailure, OutputSpec
 from dlapp.storage.api import DiskFull, Moved
 from dlapp.storage.open import open_output
 from dlapp.system.clock import backoff_s
@@ -24,6 +21,9 @@ from dlapp.task.interrupt import Stopped
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.step_errors import StepFailed
 from dlapp.value import replace
+from dlapp.values.launch_spec import LaunchSpec
+from dlapp.values.messages import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
+from dlapp.values.spec import OnFailure, OutputSpec
 
 _STORE_AGAIN_S = 1.0, 30.0
 """Between two tries to store what cannot be stored just now: doubled from the first to the second."""

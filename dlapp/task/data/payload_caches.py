@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 
 from dlapp.errors import Denied
-from dlapp.launch_spec import CacheSettings
 from dlapp.node_policy import FILE, NodePolicy
-from dlapp.spec import PayloadCache
 from dlapp.storage.cache.entry import CachePlace
 from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.storage.tree import make_own_directory
+from dlapp.values.launch_spec import CacheSettings
+from dlapp.values.spec import PayloadCache
 
 
 def open_caches(

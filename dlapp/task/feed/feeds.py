@@ -17,11 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dlapp.errors import DlappError
-from dlapp.launch_spec import LaunchSpec
 from dlapp.locations import shown
-from dlapp.messages import Assignment, Fault
-from dlapp.serialization import to_json
-from dlapp.spec import FeedFormat, InputSpec
 from dlapp.storage.tree import make_directories, remove_tree
 from dlapp.system.files import closing_fd, open_own_directory, write_all
 from dlapp.system.processes.spawn import spawn
@@ -30,6 +26,10 @@ from dlapp.task.environment import add_places
 from dlapp.task.feed.fifos import fifo_name
 from dlapp.task.feed.process import FeedSettings
 from dlapp.task.step_errors import StepFailed
+from dlapp.values.launch_spec import LaunchSpec
+from dlapp.values.messages import Assignment, Fault
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import FeedFormat, InputSpec
 
 VARIABLE = "DLAPP_FEED"
 _WAITING_CONNECTIONS = 64

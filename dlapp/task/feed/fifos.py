@@ -22,11 +22,11 @@ from collections.abc import Callable
 
 from dlapp.errors import DlappError
 from dlapp.locations import shown
-from dlapp.spec import FeedFormat
 from dlapp.system.files import closing_fd, write_all
 from dlapp.task.feed.buffer import ReaderQueue
 from dlapp.task.feed.order import EpochEnd, FeedPosition, Segment
 from dlapp.task.feed.sockets import FeedContent
+from dlapp.values.spec import FeedFormat
 
 _BLOCK = 512
 """Of a tar archive [bytes]. Source: POSIX.1-2017, pax, "ustar Interchange Format"."""

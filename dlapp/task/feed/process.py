@@ -21,8 +21,6 @@ from collections.abc import Sequence
 
 from dlapp.errors import DlappError
 from dlapp.locations import HdfsPlace, file_system, shown
-from dlapp.serialization import from_json
-from dlapp.spec import InputSpec
 from dlapp.storage.inputs import check_feed
 from dlapp.storage.open import SourceFiles
 from dlapp.system import log
@@ -33,6 +31,8 @@ from dlapp.task.feed.sockets import FeedContent, SocketReaders
 from dlapp.task.interrupt import UninterruptedSteps
 from dlapp.task.step_errors import StepFailed, step
 from dlapp.value import Value
+from dlapp.values.serialization import from_json
+from dlapp.values.spec import InputSpec
 
 CONTROL_FD, LISTENER_FD, SETTINGS_FD, FIFOS_FD = 3, 4, 5, 6
 STATE_EVERY_S = 1.0

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.feed import MESSAGE_BYTES, MOST_FDS
-from dlapp.spec import FeedSpec
 from dlapp.task.feed.buffer import FeedBuffer, ReaderQueue
 from dlapp.task.feed.order import EpochEnd, FeedOrder, FeedPosition, ReaderPart, Segment
+from dlapp.values.spec import FeedSpec
 
 MOST_READERS = 256
 _HELLO_BYTES, _HELLO_S = 64 << 10, 30.0

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dlapp.errors import DlappError, NotFound
-from dlapp.launch_spec import LaunchSpec
-from dlapp.messages import latest_address
 from dlapp.system import files
 from dlapp.system.clock import backoff_s, random_s
 from dlapp.system.processes.proc import start_time
+from dlapp.values.launch_spec import LaunchSpec
+from dlapp.values.messages import latest_address
 
 OFTEN_FOR_S = 30.0
 """An ApplicationMaster that is back so long after it was missed first is found at one of the frequent looks."""

@@ -21,23 +21,23 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied, DlappError, NotFound, SpecError, Unreachable
-from dlapp.ids import ContainerId
-from dlapp.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
 from dlapp.net.control_client import ControlConnection
-from dlapp.roster import Roster
-from dlapp.serialization import from_json, to_json
 from dlapp.system import waits
 from dlapp.system.clock import backoff_s, date_and_time
 from dlapp.task.environment import node_name
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.link.am_address import Find, longest_pause_s
-from dlapp.usage import USAGE_EVERY_S
 from dlapp.value import replace
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
+from dlapp.values.roster import Roster
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.usage import USAGE_EVERY_S
 
 if TYPE_CHECKING:
-    from dlapp.messages import LaunchState, MpiLaunch, StreamOrder
     from dlapp.task.link.application_end import ApplicationEndWatch
     from dlapp.task.usage import Measured
+    from dlapp.values.messages import LaunchState, MpiLaunch, StreamOrder
 
 HELLO_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0

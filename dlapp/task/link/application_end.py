@@ -21,9 +21,9 @@ from typing import NamedTuple, Protocol
 
 from dlapp.errors import DlappError
 from dlapp.hadoop.application_state import FINAL, NOT_KNOWN, read_application_state
-from dlapp.launch_spec import LaunchSpec
 from dlapp.system.clock import random_s
 from dlapp.task.link.am_address import Find, FindOnHdfs
+from dlapp.values.launch_spec import LaunchSpec
 
 APART_S = 30.0
 """Between the two looks that find no staging directory."""

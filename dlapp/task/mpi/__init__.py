@@ -1,7 +1,7 @@
 """Task's part of framework=mpi: what mpirun starts in other containers (`dlapp.frameworks.mpi`).
 
     head's payload     mpirun -> agent.sh --files in DLAPP_DIR/mpi--> head's task
-                                                                          |  reports (`dlapp.messages.MpiLaunch`)
+                                                                          |  reports (`dlapp.values.messages.MpiLaunch`)
                                                                   ApplicationMaster
                                                                           |  orders
     member's payload   orted <- member.sh <-FIFO in DLAPP_DIR/mpi-- member's task

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 from dlapp.errors import DlappError
 from dlapp.frameworks import mpi
-from dlapp.messages import LaunchState, MpiLaunch
-from dlapp.serialization import to_json
 from dlapp.system.files import closing_fd, open_file, read_file
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.mpi.files import MpiFiles
+from dlapp.values.messages import LaunchState, MpiLaunch
+from dlapp.values.serialization import to_json
 
 MAX_REQUEST_BYTES = 32 << 10
 _MAX_LAUNCH_BYTES = 2 * MAX_REQUEST_BYTES

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 
 from dlapp.errors import DlappError
 from dlapp.frameworks import mpi
-from dlapp.launch_spec import LaunchSpec
-from dlapp.messages import Assignment, MpiWork
-from dlapp.roster import Roster
 from dlapp.task.environment import DEFAULT_PATH
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.mpi.files import DIRECTORY, MpiFiles, script
 from dlapp.task.mpi.launches import HeadLaunches, MemberLaunches
+from dlapp.values.launch_spec import LaunchSpec
+from dlapp.values.messages import Assignment, MpiWork
+from dlapp.values.roster import Roster
 
 _MPIRUN = ("mpirun", "mpiexec", "orterun")
 _SEPARATORS = " \t\n:"

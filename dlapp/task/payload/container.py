@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.messages import PREEMPTED, BoardStatus, Fault, PayloadStatus, Phase, Stop, TaskResult
 from dlapp.runtime.payload import Running
 from dlapp.system import log_times
 from dlapp.system.log_times import LogTimesWriter
@@ -19,9 +18,10 @@ from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
 from dlapp.task.protocol.report_file import ReportFile
 from dlapp.task.state import TaskState
 from dlapp.value import replace
+from dlapp.values.messages import PREEMPTED, BoardStatus, Fault, PayloadStatus, Phase, Stop, TaskResult
 
 if TYPE_CHECKING:
-    from dlapp.roster import Roster
+    from dlapp.values.roster import Roster
 
 
 def take_place(task: TaskState) -> None:

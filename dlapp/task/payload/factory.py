@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from dlapp.runtime.payload import Payload, PayloadDevice, Running
 from dlapp.runtime.process import PlainRun
-from dlapp.spec import PayloadProgram
 from dlapp.system.owners import user_name
 from dlapp.task.environment import payload_environment
 from dlapp.task.state import TaskState
 from dlapp.value import replace
+from dlapp.values.spec import PayloadProgram
 
 if TYPE_CHECKING:
     from dlapp.runtime.docker import DockerRun

@@ -10,12 +10,12 @@ import select
 import time
 from typing import TYPE_CHECKING
 
-from dlapp.messages import Phase, Stop, TaskResult
 from dlapp.runtime.process import Guardian, KeptRun, start_guardian
 from dlapp.system.clock import date_and_time
 from dlapp.task.payload.factory import docker_payload, make_docker_run, plain_payload
 from dlapp.task.state import TaskState
 from dlapp.value import replace
+from dlapp.values.messages import Phase, Stop, TaskResult
 
 if TYPE_CHECKING:
     from dlapp.runtime.docker import DockerRun

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
-from dlapp.messages import Fault, PayloadStatus, TaskResult
 from dlapp.runtime.payload import PayloadError, PayloadExit, Running
 from dlapp.system.log_times import LogTimesWriter
 from dlapp.task.logs import LogCap
@@ -23,6 +22,7 @@ from dlapp.task.protocol.payload_files import PayloadFiles
 from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
 from dlapp.task.protocol.report_file import MetricWatch, ReportFile
 from dlapp.task.step_errors import StepFailed
+from dlapp.values.messages import Fault, PayloadStatus, TaskResult
 
 _TAKEN_EVERY_S = 0.005
 _FIRST_LOOK_S = 0.02

@@ -19,11 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from dlapp.errors import DlappError
-from dlapp.launch_spec import RESERVED_FROM
-from dlapp.messages import MOST_PROBLEM, BoardStatus
 from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, Running
 from dlapp.runtime.process import PlainRun
-from dlapp.spec import Resources
 from dlapp.storage.tree import remove_tree
 from dlapp.system.clock import backoff_s
 from dlapp.system.network.ports import LockedPorts
@@ -33,6 +30,9 @@ from dlapp.task.rendezvous import lock_node_ports, node_address
 from dlapp.task.state import TaskState
 from dlapp.tensorboard import ARGUMENTS_VARIABLE, COMMAND, NOT_INSTALLED, arguments, new_prefix
 from dlapp.value import replace
+from dlapp.values.launch_spec import RESERVED_FROM
+from dlapp.values.messages import MOST_PROBLEM, BoardStatus
+from dlapp.values.spec import Resources
 
 DIRECTORY = "board"
 """Name of its directory in that of the container."""

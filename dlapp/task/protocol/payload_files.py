@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from dlapp.messages import PayloadStatus
 from dlapp.system.files import closing_fd, open_own_directory, write_all
 from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
 from dlapp.task.protocol.report_file import MetricWatch, ReportFile
 from dlapp.value import replace
+from dlapp.values.messages import PayloadStatus
 
 _STOP = "stop"
 _CONTAINERS_PER_S = 1000

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 from dlapp.errors import SpecError
-from dlapp.messages import PayloadStatus
 from dlapp.value import replace
+from dlapp.values.messages import PayloadStatus
 
 NAME = "report"
 MAX_LINE_BYTES = 4096

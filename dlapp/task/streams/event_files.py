@@ -16,11 +16,11 @@ import stat
 
 from dlapp.errors import SpecError
 from dlapp.net.streams import StreamRefused
-from dlapp.serialization import parse_json
-from dlapp.spec import check_inside_workspace
 from dlapp.system.files import closing_fd
 from dlapp.task.streams.stream import Stream
 from dlapp.tensorboard import EVENTS, MOST_FILES, MOST_LINE_BYTES
+from dlapp.values.serialization import parse_json
+from dlapp.values.spec import check_inside_workspace
 
 _MOST_ENTRIES = 200_000
 """Of the directory that are looked at."""

@@ -12,8 +12,8 @@ from dlapp.net.dockerd import Dockerd, DockerError, DockerRefused
 from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
 from dlapp.net.streams import NOT_RUNNING, StreamRefused
 from dlapp.runtime.payload import PayloadPlace
-from dlapp.serialization import from_json, to_json
 from dlapp.task.streams.stream import Stream
+from dlapp.values.serialization import from_json, to_json
 
 _DOCKER_S = 30.0
 

@@ -23,11 +23,9 @@ import threading
 from collections.abc import Sequence
 
 from dlapp.errors import DlappError
-from dlapp.messages import PortPlace
 from dlapp.net.relay import copy_both
 from dlapp.net.streams import NOT_OPEN, StreamRefused
 from dlapp.runtime.payload import PayloadPlace
-from dlapp.serialization import to_json
 from dlapp.system.files import closing_fd
 from dlapp.system.machine import boot_id
 from dlapp.system.network import tcp_table
@@ -38,6 +36,8 @@ from dlapp.system.processes import kernel
 from dlapp.system.processes.open_files import socket_inodes
 from dlapp.system.processes.proc import descendants, start_time
 from dlapp.task.streams.stream import Stream
+from dlapp.values.messages import PortPlace
+from dlapp.values.serialization import to_json
 
 CONNECT_S = 5.0
 _ANY = "0.0.0.0", "::"

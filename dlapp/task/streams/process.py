@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from dlapp.errors import DlappError
-from dlapp.ids import ContainerId
-from dlapp.messages import StreamOrder
 from dlapp.net.streams import NOT_RUNNING, StreamRefused
 from dlapp.runtime.payload import PayloadPlace
-from dlapp.serialization import from_json
 from dlapp.system.processes.helper import MAX_MESSAGE_BYTES, own_channel
 from dlapp.task.streams.handlers import handler_of
 from dlapp.task.streams.stream import Stream
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import StreamOrder
+from dlapp.values.serialization import from_json
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,11 +8,11 @@ import socket
 from typing import Any
 
 from dlapp.errors import DlappError
-from dlapp.ids import ContainerId
-from dlapp.messages import StreamAnswer, StreamOrder
 from dlapp.net.streams import StreamRefused, open_stream
 from dlapp.runtime.payload import PayloadPlace
-from dlapp.serialization import to_json
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import StreamAnswer, StreamOrder
+from dlapp.values.serialization import to_json
 
 ACCEPT_S = 15.0
 """How long the ApplicationMaster may take to answer; it waits for a task somewhat longer."""

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dlapp.ids import ContainerId
-from dlapp.messages import StreamOrder
 from dlapp.runtime.payload import PayloadPlace
-from dlapp.serialization import to_json
 from dlapp.task.environment import node_name
 from dlapp.value import Closeable
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import StreamOrder
+from dlapp.values.serialization import to_json
 
 EXEC = "exec"
 """The kind of streams that are commands."""

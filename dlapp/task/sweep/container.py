@@ -6,8 +6,6 @@ import os
 from contextlib import nullcontext
 from functools import partial
 
-from dlapp.ids import trial_part
-from dlapp.messages import Phase, TaskResult, TrialOrder, TrialWork
 from dlapp.runtime.payload import Running
 from dlapp.runtime.process import PlainRun
 from dlapp.sweep.trial import TrialSpec
@@ -18,6 +16,8 @@ from dlapp.task.sweep.trial import TrialSetup
 from dlapp.task.sweep.worker import TrialWorker, WorkerEnd
 from dlapp.task.sweep.workspace import WorkspaceTemplate, shared_paths
 from dlapp.value import replace
+from dlapp.values.ids import trial_part
+from dlapp.values.messages import Phase, TaskResult, TrialOrder, TrialWork
 
 
 def run_trials(task: TaskState, work: TrialWork) -> TaskResult:

@@ -17,9 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from dlapp.ids import trial_part
-from dlapp.launch_spec import LaunchSpec
-from dlapp.messages import Assignment, Fault, PayloadStatus, Phase, TaskResult, TrialOrder, TrialReport, TrialWork
 from dlapp.runtime.payload import Running
 from dlapp.storage.tree import remove_tree
 from dlapp.system.clock import backoff_s
@@ -35,6 +32,18 @@ from dlapp.task.step_errors import StepFailed, is_full_disk, step
 from dlapp.task.sweep.curve import MetricCurve
 from dlapp.task.sweep.workspace import WorkspaceTemplate
 from dlapp.value import replace
+from dlapp.values.ids import trial_part
+from dlapp.values.launch_spec import LaunchSpec
+from dlapp.values.messages import (
+    Assignment,
+    Fault,
+    PayloadStatus,
+    Phase,
+    TaskResult,
+    TrialOrder,
+    TrialReport,
+    TrialWork,
+)
 
 UNINTERRUPTED = partial(step, UninterruptedSteps())
 TIME_OVER = "trial_time"

@@ -1,6 +1,6 @@
 """The trials of one container: they are started as orders say, and reported until orders leave them out.
 
-What runs is a matter of orders alone (`dlapp.messages.Orders.trials`), so a trial runs once, however often its
+What runs is a matter of orders alone (`dlapp.values.messages.Orders.trials`), so a trial runs once, however often its
 ApplicationMaster is replaced:
 
 - A trial is started when orders name it with a try that this task has not had.
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from functools import reduce
 from typing import NamedTuple
 
-from dlapp.messages import Fault, Phase, Stop, TaskResult
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.sweep.trial import STOPPED, TrialRun, TrialSetup
+from dlapp.values.messages import Fault, Phase, Stop, TaskResult
 
 _LOOK_S = 1.0
 """Between two looks at what tells nobody: the container's directory, the guardians."""

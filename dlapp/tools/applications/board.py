@@ -13,7 +13,7 @@ from dlapp.tools.common import command, complete_id, json_option, note, print_js
 
 if TYPE_CHECKING:
     from dlapp.client import Client
-    from dlapp.ids import ApplicationId
+    from dlapp.values.ids import ApplicationId
 
 REFRESH_S = 10.0
 """Between two looks at applications that may write more."""

@@ -10,7 +10,7 @@ from dlapp.tools.common import explain, note, print_json, say
 
 if TYPE_CHECKING:
     from dlapp.client import Client
-    from dlapp.ids import ApplicationId
+    from dlapp.values.ids import ApplicationId
 
 
 def targets(client: Client, words: Sequence[str], name: str) -> tuple[list[ApplicationId], str | None]:

@@ -24,9 +24,9 @@ from dlapp.tools.common import (
 if TYPE_CHECKING:
     from dlapp.client import Client
     from dlapp.client.application import Application
-    from dlapp.ids import ApplicationId
     from dlapp.launcher.application import Snapshot
     from dlapp.launcher.overrides import Overrides
+    from dlapp.values.ids import ApplicationId
 
     Submit = Callable[..., Application]
 
@@ -207,11 +207,11 @@ def _submit(submit: Submit, overrides: Overrides, as_json: bool) -> ApplicationI
 def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
 
     from dlapp.client import exit_code
-    from dlapp.serialization import to_json
     from dlapp.system import clock
     from dlapp.tools.display.progress import waiting_display
     from dlapp.tools.display.status import answer_lines, read_error_tail
     from dlapp.tools.display.view import derived
+    from dlapp.values.serialization import to_json
 
     try:
         with waiting_display() as on_change:

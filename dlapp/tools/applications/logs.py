@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from dlapp.client import Client
     from dlapp.client.logs import LogPiece
-    from dlapp.ids import ApplicationId, ContainerId
-    from dlapp.report import ApplicationView
+    from dlapp.values.ids import ApplicationId, ContainerId
+    from dlapp.values.report import ApplicationView
 
 
 @command("dlapp-logs", example="dlapp-logs -f application_1700000000000_0042")
@@ -121,9 +121,9 @@ def main(
         _write_one(_timed_lines(pieces) if timestamps else pieces, both=len(streams) > 1, raw=raw)
     if not follow:
         return 0
-    from dlapp.serialization import to_json
     from dlapp.system import clock
     from dlapp.tools.display.status import end_line
+    from dlapp.values.serialization import to_json
 
     end = client.status(application_id)
     # Where stderr is a file with the bytes of one container's stderr, nothing else comes into it.
@@ -143,7 +143,7 @@ def _streams(only_stdout: bool, only_stderr: bool, own: bool) -> tuple[str, ...]
 
 
 def _container(text: str, client: Client, application_id: ApplicationId) -> int | ContainerId:
-    from dlapp.ids import ContainerId
+    from dlapp.values.ids import ContainerId
 
     if text.isascii() and text.isdecimal() and len(text) < 10:
         return int(text)
@@ -160,8 +160,8 @@ class _WaitingNotes:
         self._said = ""
 
     def look(self, view: ApplicationView) -> None:
-        from dlapp.serialization import to_json
         from dlapp.tools.display.view import phase_text
+        from dlapp.values.serialization import to_json
 
         if view.containers or view.state.ended:
             return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dlapp.client import Client
     from dlapp.client.notebook.session import Notebook, ReadyNotebook
-    from dlapp.report import ApplicationView
+    from dlapp.values.report import ApplicationView
 
 LEAST_IDLE_S = 60
 _SHOWN_FILES = 10
@@ -105,8 +105,8 @@ def _idle_s(text: str) -> int:
 
 def _wait_until_ready(client: Client, notebook: Notebook) -> ReadyNotebook | None:
     from dlapp.client.notebook.session import wait_until_ready
-    from dlapp.serialization import to_json
     from dlapp.tools.display.progress import waiting_display
+    from dlapp.values.serialization import to_json
 
     with waiting_display() as on_change:
         return wait_until_ready(client, notebook, lambda view: on_change(to_json(view)))
@@ -175,11 +175,11 @@ def _is_to_end() -> bool:
 def _show_end(client: Client, notebook: Notebook, *, as_json: bool = False) -> int:
     """Wait for the end, bring the files back and print where they are. Return the exit code."""
     from dlapp.client import exit_code
-    from dlapp.report import Cause
-    from dlapp.serialization import to_json
     from dlapp.system import clock
     from dlapp.tools.display.progress import waiting_display
     from dlapp.tools.display.status import answer_lines, read_error_tail
+    from dlapp.values.report import Cause
+    from dlapp.values.serialization import to_json
 
     with waiting_display() as on_change:
         end = client.wait(notebook.application, lambda view: on_change(to_json(view)))

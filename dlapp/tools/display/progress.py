@@ -21,7 +21,7 @@ PHASES = (
     *("starting", "pulling", "unpacking", "fetching", "leasing"),
     *("waiting", "running", "storing", "releasing", "ended"),
 )
-"""`dlapp.messages.Phase`, in its order."""
+"""`dlapp.values.messages.Phase`, in its order."""
 NAME_WIDTH = 10
 BAR_WIDTH = 30
 SLOW_BYTES = 32 << 20

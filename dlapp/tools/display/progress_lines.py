@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from dlapp.client.logs import LineMerger, LogPiece
-from dlapp.ids import ContainerId
+from dlapp.values.ids import ContainerId
 
 SHOWN_EVERY_S = 5.0
 """How often an incomplete line that is overwritten again and again is shown."""

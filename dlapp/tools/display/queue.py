@@ -9,7 +9,7 @@ from dlapp.client.queue import code_of
 from dlapp.tools.common import one_line
 from dlapp.tools.display.columns import COLUMNS, Column
 from dlapp.tools.display.view import NOTHING, View, age_text, fitted_table, short_ids, table
-from dlapp.waiting import DEPENDENCY, HELD
+from dlapp.values.waiting import DEPENDENCY, HELD
 
 _HEAD = ("#", "ID", "USER", "NAME", "STATE", "GPUS", "TIME", "START", "QUEUE", "PRIORITY", "WHY")
 _DROPPED = ("QUEUE", "PRIORITY", "NAME", "TIME", "USER")

@@ -1,4 +1,4 @@
-"""Receipts and the use of containers as text. They are taken in their JSON forms (`dlapp.usage`)."""
+"""Receipts and the use of containers as text. They are taken in their JSON forms (`dlapp.values.usage`)."""
 
 from __future__ import annotations
 

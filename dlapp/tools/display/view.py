@@ -1,7 +1,7 @@
 """Views as text, and lists of them: pure, so that every line can be tested to the character.
 
-A view is taken in its JSON form (`dlapp.report.ApplicationView` through `dlapp.serialization.to_json`): to define
-classes would take a command longer than all that it does with them.
+A view is taken in its JSON form (`dlapp.values.report.ApplicationView` through `dlapp.values.serialization.to_json`):
+to define classes would take a command longer than all that it does with them.
 """
 
 from __future__ import annotations

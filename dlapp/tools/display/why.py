@@ -7,7 +7,7 @@ from typing import Any
 
 from dlapp.tools.display.status import headline
 from dlapp.tools.display.view import NOTHING, View, elapsed, ended, local_time, table
-from dlapp.waiting import LEAST_SAMPLES
+from dlapp.values.waiting import LEAST_SAMPLES
 
 _UNITS = (("memory", "MEMORY"), ("vcores", "VCORES"), ("gcores", "GPUS"))
 

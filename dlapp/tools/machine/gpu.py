@@ -126,7 +126,7 @@ def main(
 
 def _ended_ms(config: Config, application: str) -> int | None:
     from dlapp.client import Client
-    from dlapp.ids import ApplicationId
+    from dlapp.values.ids import ApplicationId
 
     with Client(config) as client:
         return client.status(ApplicationId.from_text(application)).finished_ms

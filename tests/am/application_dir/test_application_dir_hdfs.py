@@ -18,12 +18,12 @@ from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
 from dlapp.cluster.yarn.staging import AM, KILL, RELEASE, SOFT_KILL, TRIALS, VIEW, StagingPaths
 from dlapp.cluster.yarn.staging import SUBMISSION as SUBMISSION_FILE
 from dlapp.errors import DlappError, NotFound, Unreachable
-from dlapp.ids import ApplicationId
 from dlapp.locations import FileInfo
-from dlapp.messages import latest_address
-from dlapp.report import Cause, CommitClaim, FinalStatus, OutputView, State
-from dlapp.spec import AppSpec, OutputSpec, Submission
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import latest_address
+from dlapp.values.report import Cause, CommitClaim, FinalStatus, OutputView, State
+from dlapp.values.spec import AppSpec, OutputSpec, Submission
 from tests.am.driving import Driver
 from tests.services.polling import wait_until
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.am.model import events, journal
-from dlapp.messages import Fault, Phase
-from dlapp.report import Cause
-from dlapp.spec import RoleSpec
+from dlapp.values.messages import Fault, Phase
+from dlapp.values.report import Cause
+from dlapp.values.spec import RoleSpec
 from tests.am.driving import START_MS, Driver, result
 from tests.am.simulation import add_completion
 

@@ -20,9 +20,9 @@ from dlapp.am.model import events, journal, journal_compaction
 from dlapp.am.model.instance import MOST_EARLIER
 from dlapp.am.model.journal import RecoveredState, records, replay
 from dlapp.am.model.journal_compaction import JournalCompaction
-from dlapp.ids import ContainerId
-from dlapp.messages import Fault, Phase
-from dlapp.spec import RoleSpec
+from dlapp.values.ids import ContainerId
+from dlapp.values.messages import Fault, Phase
+from dlapp.values.spec import RoleSpec
 from tests.am.application_dir.test_hdfs_journal import HOME, Changes, Home, Killed
 from tests.am.driving import Driver, result
 from tests.am.plan import APPLICATION

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from dlapp.am.application_dir.local import LocalApplicationDir
-from dlapp.ids import ContainerId
+from dlapp.values.ids import ContainerId
 
 
 def test_what_a_killed_task_left_is_removed_and_its_logs_stay(tmp_path: Path) -> None:

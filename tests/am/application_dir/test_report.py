@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dlapp.am.application_dir.local import LocalApplicationDir
-from dlapp.report import ContainerView
-from dlapp.serialization import to_json
+from dlapp.values.report import ContainerView
+from dlapp.values.serialization import to_json
 from tests.am.test_loop import SUBMISSION
 from tests.pages.samples import START_MS, application, container
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from dlapp.am.model.events import SettleOutputs, Tick
 from dlapp.am.model.state import Timing
-from dlapp.messages import Fault, Phase, Stop
-from dlapp.spec import Gang, RoleSpec
+from dlapp.values.messages import Fault, Phase, Stop
+from dlapp.values.spec import Gang, RoleSpec
 from tests.am.driving import Driver, result
 
 STEP_S, LONGEST_STEP_S = 1, 10

@@ -7,10 +7,10 @@ import pytest
 from dlapp.am.model import journal
 from dlapp.am.model.checkpoints import GangCheckpoints
 from dlapp.am.model.state import ApplicationState
-from dlapp.ids import ApplicationId
-from dlapp.messages import Orders, Phase, are_of_a_later_start, checkpoints_after
-from dlapp.spec import AppSpec, CheckpointSpec, Gang, RoleSpec
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import Orders, Phase, are_of_a_later_start, checkpoints_after
+from dlapp.values.spec import AppSpec, CheckpointSpec, Gang, RoleSpec
 from tests.am.driving import Driver, submission
 
 RUN = checkpoints_after(0, 2)

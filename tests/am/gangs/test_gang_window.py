@@ -10,8 +10,8 @@ import pytest
 from dlapp.am.decisions.gangs import gang_window
 from dlapp.am.model.events import SettleOutputs
 from dlapp.am.model.state import Timing
-from dlapp.messages import Fault, Phase, Stop
-from dlapp.spec import Gang, Resources, RoleSpec
+from dlapp.values.messages import Fault, Phase, Stop
+from dlapp.values.spec import Gang, Resources, RoleSpec
 from tests.am.driving import Driver, result
 from tests.tiers import FULL
 

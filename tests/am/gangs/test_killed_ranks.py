@@ -12,9 +12,9 @@ import pytest
 from dlapp.am.decisions.verdict import NODE_RETRIES
 from dlapp.am.model.events import SettleOutputs
 from dlapp.am.model.instance import Stage
-from dlapp.messages import Fault, Phase, Stop
-from dlapp.report import FinalStatus
-from dlapp.spec import Gang, RoleFailure, RoleSpec
+from dlapp.values.messages import Fault, Phase, Stop
+from dlapp.values.report import FinalStatus
+from dlapp.values.spec import Gang, RoleFailure, RoleSpec
 from tests.am.driving import Driver, result
 
 VICTIM = 1

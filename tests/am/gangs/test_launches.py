@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlapp.messages import Fault, LaunchState, MpiLaunch, Phase, Stop
-from dlapp.spec import AppSpec, Framework, Gang, RoleSpec
+from dlapp.values.messages import Fault, LaunchState, MpiLaunch, Phase, Stop
+from dlapp.values.spec import AppSpec, Framework, Gang, RoleSpec
 from tests.am.driving import Driver, result
 
 WORKERS = RoleSpec(instances=3, ports=1, retries=1)

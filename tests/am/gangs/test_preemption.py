@@ -6,9 +6,9 @@ import pytest
 
 from dlapp.am.model.events import SoftKill
 from dlapp.cluster import Heartbeat
-from dlapp.messages import Fault, Phase, Stop
-from dlapp.report import Cause, FinalStatus
-from dlapp.spec import Gang, RoleFailure, RoleSpec
+from dlapp.values.messages import Fault, Phase, Stop
+from dlapp.values.report import Cause, FinalStatus
+from dlapp.values.spec import Gang, RoleFailure, RoleSpec
 from tests.am.driving import Driver, result
 
 

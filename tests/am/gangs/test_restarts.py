@@ -7,10 +7,10 @@ import pytest
 from dlapp.am.model import journal
 from dlapp.am.model.gate import MAX_RESTARTS
 from dlapp.am.view import for_strangers
-from dlapp.messages import Fault, Phase, TaskResult
-from dlapp.report import ApplicationView
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import Gang, RoleSpec
+from dlapp.values.messages import Fault, Phase, TaskResult
+from dlapp.values.report import ApplicationView
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import Gang, RoleSpec
 from tests.am.driving import Driver, result
 from tests.am.gangs.test_preemption import notice
 

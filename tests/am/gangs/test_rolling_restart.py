@@ -11,9 +11,9 @@ import random
 import pytest
 
 from dlapp.am.model.state import Timing
-from dlapp.messages import Phase
-from dlapp.report import FinalStatus
-from dlapp.spec import RoleSpec
+from dlapp.values.messages import Phase
+from dlapp.values.report import FinalStatus
+from dlapp.values.spec import RoleSpec
 from tests.am.driving import Driver
 
 COUNT = 1000

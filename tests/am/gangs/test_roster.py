@@ -9,9 +9,9 @@ import pytest
 from dlapp.am.model.events import SendOrders
 from dlapp.am.model.journal import replay
 from dlapp.am.model.roster import roster_of
-from dlapp.messages import Fault, Phase
-from dlapp.roster import Roster
-from dlapp.spec import Gang, RoleFailure, RoleSpec
+from dlapp.values.messages import Fault, Phase
+from dlapp.values.roster import Roster
+from dlapp.values.spec import Gang, RoleFailure, RoleSpec
 from tests.am.driving import Driver, result
 
 PAIR = RoleSpec(name="pair", instances=2, ports=1)

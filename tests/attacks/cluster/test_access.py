@@ -14,10 +14,10 @@ from dlapp.client.ports import PortForward
 from dlapp.cluster.yarn.client.rest import YarnRest
 from dlapp.errors import Denied
 from dlapp.hadoop.configuration import read_configuration
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.report import Cause, FinalStatus
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import Cause, FinalStatus
 from tests.attacks.cluster.test_secrets import OWNER, client_of
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import Hadoop

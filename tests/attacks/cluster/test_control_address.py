@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.access import derive_token
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Phase, Report
 from dlapp.net.control_client import ControlConnection
-from dlapp.serialization import to_json
+from dlapp.values.access import derive_token
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Phase, Report
+from dlapp.values.serialization import to_json
 from tests.services.processes.control_process import SECRET
 from tests.tiers import FULL
 

@@ -14,7 +14,7 @@ import pytest
 
 from dlapp.client.shell import session as shell  # noqa: F401
 from dlapp.errors import DlappError
-from dlapp.ids import ApplicationId
+from dlapp.values.ids import ApplicationId
 from tests.attacks.cluster.test_own_state import of
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import MEMBER, ROOT, VICTIM, Identities, User

@@ -23,8 +23,8 @@ from dlapp.hadoop.errors import HadoopError, NotHadoop
 from dlapp.hadoop.framing import MAX_HANDSHAKE_FRAME, FrameReader, split_frame
 from dlapp.hadoop.sasl import DigestMd5
 from dlapp.hadoop.tokens import Credentials, Token
-from dlapp.ids import ApplicationId
-from dlapp.report import State
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import State
 
 MOST_BYTES = 64 << 20
 LAUGHS = b"<!DOCTYPE c [<!ENTITY a 'ha'>" + b"".join(
@@ -221,7 +221,7 @@ def test_a_date_that_is_none_is_no_date(date: str) -> None:
 
 
 def test_an_answer_nested_too_deeply_is_no_answer() -> None:
-    from dlapp.serialization import parse_json
+    from dlapp.values.serialization import parse_json
 
     for data in (b"[" * 1_000_000, b'{"a":' * 1_000_000):
         bounded(lambda data=data: parse_json(data), ValueError)  # type: ignore[misc]

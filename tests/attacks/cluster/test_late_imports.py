@@ -15,8 +15,8 @@ import pytest
 
 import dlapp
 from dlapp.am.server import ControlEndpoint, ControlRequest
-from dlapp.messages import StopAnswer
-from dlapp.serialization import to_json
+from dlapp.values.messages import StopAnswer
+from dlapp.values.serialization import to_json
 from tests.attacks.identities import ROOT, VICTIM, Identities
 from tests.attacks.local_state import engine_in, make_application
 
@@ -48,7 +48,7 @@ except DlappError as error:
 """
 """Calls a method in an interpreter that has loaded no more than that, and writes down what the child still loads."""
 
-TEXT, ID = "'{}'", "__import__('dlapp.ids').ids.ApplicationId.from_text('{}')"
+TEXT, ID = "'{}'", "__import__('dlapp.values.ids').values.ids.ApplicationId.from_text('{}')"
 CALLS = {
     "ids": ("everybody=True",),
     "gave": (TEXT,),

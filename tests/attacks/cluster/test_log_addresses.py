@@ -12,11 +12,11 @@ from dlapp.client.logs import Logs, read_logs
 from dlapp.cluster.yarn.client.rest import AppReport
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.errors import NotFound
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
-from dlapp.report import ApplicationView, ContainerView, FinalStatus, State
-from dlapp.serialization import to_json
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.report import ApplicationView, ContainerView, FinalStatus, State
+from dlapp.values.serialization import to_json
 from tests.services.http_server import Answer, Request, http_server
 
 APP = ApplicationId(1700000000000, 7)

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from dlapp.notification import (
+from dlapp.notifications.channels import NotDelivered, deliver
+from dlapp.system.clock import now_ms
+from dlapp.values.notification import (
     MAIL,
     NO_TLS,
     RUNNING,
@@ -20,8 +22,6 @@ from dlapp.notification import (
     NotificationSettings,
     Webhook,
 )
-from dlapp.notifications.channels import NotDelivered, deliver
-from dlapp.system.clock import now_ms
 from tests.attacks.cluster.test_outboxes import APPLICATION
 
 MOST_SENT = 256 << 20

@@ -10,18 +10,6 @@ from typing import Any
 import pytest
 
 from dlapp.errors import DlappError, Unreachable
-from dlapp.ids import ApplicationId
-from dlapp.notification import (
-    COMMAND,
-    EVENTS,
-    MAIL,
-    RUNNING,
-    WEBHOOK,
-    Mail,
-    Notification,
-    NotificationSettings,
-    id_of,
-)
 from dlapp.notifications.channels import deliver
 from dlapp.notifications.outbox import (
     MAX_AGE_MS,
@@ -38,6 +26,18 @@ from dlapp.notifications.sender import READ_TRIES, Sender
 from dlapp.system.clock import now_ms
 from dlapp.system.files import UntrustedFile
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
+from dlapp.values.notification import (
+    COMMAND,
+    EVENTS,
+    MAIL,
+    RUNNING,
+    WEBHOOK,
+    Mail,
+    Notification,
+    NotificationSettings,
+    id_of,
+)
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
 

@@ -29,9 +29,9 @@ from dlapp.cluster.local.runner import main as runner
 from dlapp.cluster.local.state import machine_name, open_lock, take_lock
 from dlapp.config import Config, load_config
 from dlapp.errors import DlappError
-from dlapp.ids import ApplicationId
 from dlapp.net import control  # noqa: F401
 from dlapp.system import locks
+from dlapp.values.ids import ApplicationId
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import MEMBER, VICTIM, Identities, User
 from tests.attacks.local_state import engine_in, make_application

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from dlapp.access import TOOLS, derive_token
 from dlapp.client import Client
 from dlapp.cluster.yarn.am_plan import AmPlan
 from dlapp.cluster.yarn.client.am_client import AmClients
@@ -31,15 +30,16 @@ from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.hadoop.tokens import Credentials
-from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.messages import Phase
 from dlapp.net.control import Admission, ControlServer, Request
 from dlapp.net.control_client import ControlConnection
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, State
-from dlapp.serialization import to_json
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.values.access import TOOLS, derive_token
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, State
+from dlapp.values.serialization import to_json
 from tests.applications import processes_of
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import Hadoop

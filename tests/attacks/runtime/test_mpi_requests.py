@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dlapp.am.server import MAX_REPORT_BYTES
-from dlapp.messages import LaunchState, MpiLaunch
-from dlapp.serialization import to_json
 from dlapp.task.mpi import launches as launches_module
 from dlapp.task.mpi.files import DIRECTORY, MpiFiles
 from dlapp.task.mpi.launches import HeadLaunches
+from dlapp.values.messages import LaunchState, MpiLaunch
+from dlapp.values.serialization import to_json
 
 
 class Link:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import ConfigError
-from dlapp.messages import Fault
 from dlapp.node_policy import Mount, mount_problem, node_policy
 from dlapp.runtime.container import operators_binds
+from dlapp.values.messages import Fault
 from tests.attacks.identities import User
 from tests.services.users import ONLY_ROOT
 from tests.task.fake_am import FakeAm, workspace_archive

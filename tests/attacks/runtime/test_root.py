@@ -18,9 +18,9 @@ import pytest
 
 from dlapp.cluster.yarn.client.local_files import last_application, tools_tokens
 from dlapp.errors import Denied, TimedOut
-from dlapp.ids import ApplicationId
 from dlapp.launcher.registry_credentials import collect_credentials
 from dlapp.system.processes import as_user
+from dlapp.values.ids import ApplicationId
 from tests.attacks.identities import ATTACKER, MEMBER, ROOT, VICTIM, Identities, User
 from tests.attacks.local_state import engine_in, forge, make_application, plant
 from tests.attacks.snapshots import unchanged

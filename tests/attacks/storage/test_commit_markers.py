@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.storage import commit, local, tree
 from dlapp.storage.commit.marker import ForeignMarker, parse_marker
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import make_own_directory
 from dlapp.system.files import UntrustedFile
+from dlapp.values.ids import ApplicationId, ContainerId
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import ATTACKER, VICTIM, Identities, User
 from tests.attacks.snapshots import changes, snapshot, unchanged

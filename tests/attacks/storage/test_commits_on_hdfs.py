@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from dlapp.errors import DlappError, NotFound
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.commit import commit, finish_interrupted, output_commit, part_location
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.system.files import UntrustedFile
+from dlapp.values.ids import ApplicationId, ContainerId
 from tests.services.hadoop import Hadoop
 
 APP = ApplicationId(1700000000000, 42)

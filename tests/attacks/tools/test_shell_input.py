@@ -15,7 +15,7 @@ import pytest
 
 from dlapp.client.shell.input import fetch_into_workspace
 from dlapp.errors import DlappError
-from dlapp.spec import InputSpec
+from dlapp.values.spec import InputSpec
 from tests.attacks.identities import Identities, User, deadline
 from tests.attacks.snapshots import unchanged
 from tests.attacks.storage.test_output_trees import EVENTS, SWEPT, Switch, exchange, inside

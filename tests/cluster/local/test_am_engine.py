@@ -21,12 +21,12 @@ from dlapp.cluster.local.attempts import DEVICES_RETURNED, alive_lock
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.state import is_locked
 from dlapp.config import load_config
-from dlapp.ids import ContainerId
-from dlapp.launch_spec import FILE_NAME, MACHINE, CacheSettings, LaunchSpec
-from dlapp.report import Cause, FinalStatus
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import Resources, Submission
 from dlapp.system import locks
+from dlapp.values.ids import ContainerId
+from dlapp.values.launch_spec import FILE_NAME, MACHINE, CacheSettings, LaunchSpec
+from dlapp.values.report import Cause, FinalStatus
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import Resources, Submission
 from tests.services.polling import wait_until
 from tests.services.processes.small_app import SMALL_AM, spec_of
 

@@ -24,13 +24,13 @@ from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked
 from dlapp.errors import AskTooLarge, Denied, NotFound, Unreachable
-from dlapp.ids import ApplicationId
-from dlapp.messages import StopAnswer
-from dlapp.report import ApplicationView, FinalStatus, State
-from dlapp.serialization import from_json
 from dlapp.system import log
 from dlapp.system.owners import user_name, user_text
 from dlapp.system.processes.proc import open_process
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import StopAnswer
+from dlapp.values.report import ApplicationView, FinalStatus, State
+from dlapp.values.serialization import from_json
 from tests.applications import open_files
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.polling import wait_until
@@ -380,8 +380,8 @@ def test_an_ask_that_no_longer_fits_ends_and_the_rest_goes_on(
 
 
 def test_keys_that_only_place_work_on_a_cluster_pass_with_a_line(engine: LocalEngine) -> None:
-    from dlapp.spec import Placement
     from dlapp.value import replace
+    from dlapp.values.spec import Placement
 
     spec = replace(spec_of(), queue="research", placement=Placement(nodes=("node7",)))
     assert engine.check(spec) == [

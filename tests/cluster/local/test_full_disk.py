@@ -18,8 +18,8 @@ from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked, open_state
 from dlapp.errors import Unreachable
-from dlapp.report import State
 from dlapp.system import log
+from dlapp.values.report import State
 from tests.services import disks
 from tests.services.polling import wait_until
 from tests.services.processes.small_app import engine_at, submit

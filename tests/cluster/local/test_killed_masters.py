@@ -23,10 +23,10 @@ from dlapp.client import Client
 from dlapp.cluster.local.attempts import is_alive
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config
-from dlapp.ids import ApplicationId
-from dlapp.messages import Phase
-from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.system.processes.proc import start_time
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, Cause, FinalStatus, State
 from tests.applications import processes, wait_for
 from tests.services.processes import am_at_points
 from tests.tiers import FULL

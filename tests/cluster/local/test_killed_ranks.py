@@ -18,9 +18,9 @@ from dlapp.client import Client
 from dlapp.client.application import Application
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config
-from dlapp.messages import Phase
-from dlapp.report import ApplicationView, Cause
-from dlapp.spec import RoleFailure
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, Cause
+from dlapp.values.spec import RoleFailure
 from tests.am.gangs.test_killed_ranks import AFTER_GATE, expected
 from tests.applications import processes, wait_for
 from tests.services.containers.nvml_stub import StubDevice, with_devices

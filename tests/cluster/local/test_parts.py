@@ -173,7 +173,7 @@ def test_a_files_url_leads_back_to_the_file(name: bytes) -> None:
     [
         (
             "dlapp.cluster.local.runner.main",
-            {"dataclasses", "dlapp.report", "subprocess", "typing_extensions", "ctypes"},
+            {"dataclasses", "dlapp.values.report", "subprocess", "typing_extensions", "ctypes"},
         ),
         ("dlapp.cluster.local.runner.process", {"sqlite3", "dlapp.cluster.local.runner.main"}),
         ("dlapp.cluster.local.am_engine", {"sqlite3", "subprocess", "logging", "urllib", "pynvml"}),

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from dlapp.access import VIEWERS, AccessList, SharedToken
 from dlapp.cluster.local.client.shared_tokens import check_access, find_access, grant_reading
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import SpecError
-from dlapp.spec import AppSpec
 from dlapp.system.owners import user_name
+from dlapp.values.access import VIEWERS, AccessList, SharedToken
+from dlapp.values.spec import AppSpec
 
 APP, TOKEN = "application_1700000000000_0001", "ab" * 32
 OWN_NAME = user_name(os.getuid())

@@ -17,10 +17,10 @@ from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner.election import runner_lives
 from dlapp.errors import SpecError, UsageError
-from dlapp.ids import ApplicationId
-from dlapp.report import FinalStatus, State
-from dlapp.start_conditions import After, RequiredEnd
 from dlapp.system.processes.proc import start_time
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import FinalStatus, State
+from dlapp.values.start_conditions import After, RequiredEnd
 from tests.applications import wait_for
 from tests.services.processes.small_app import engine_at, spec_of, submit
 

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from dlapp.cluster.reasons.estimate import COVERAGE, Job, estimate
-from dlapp.waiting import LEAST_SAMPLES
+from dlapp.values.waiting import LEAST_SAMPLES
 
 GPUS = 16
 

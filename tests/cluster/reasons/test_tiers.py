@@ -12,7 +12,7 @@ from dlapp.cluster.reasons.change import smallest_change
 from dlapp.cluster.reasons.facts import LimitFacts, NodeFacts, WaitFacts
 from dlapp.cluster.reasons.tiers import can_start, choose
 from dlapp.value import replace
-from dlapp.waiting import CODES, Ahead, ContainerAsk, Waiting, first_of
+from dlapp.values.waiting import CODES, Ahead, ContainerAsk, Waiting, first_of
 
 GIB = 1024
 

@@ -17,8 +17,8 @@ from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.values import Launch
 from dlapp.hadoop.connection import Connection
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
+from dlapp.values.ids import ApplicationId, ContainerId
 from tests.services.hadoop import Hadoop
 from tests.services.polling import wait_until
 

@@ -10,7 +10,7 @@ from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.values import Cluster, address
 from dlapp.errors import ConfigError
 from dlapp.login import Login
-from dlapp.serialization import from_json, to_json
+from dlapp.values.serialization import from_json, to_json
 
 
 def test_it_survives_its_way_as_json() -> None:

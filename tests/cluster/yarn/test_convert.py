@@ -22,8 +22,8 @@ from dlapp.cluster.yarn.convert import (
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import ContainerStage, Launch, ResourceRequest
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.spec import Resources
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.spec import Resources
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20).filter(
     lambda word: "{{" not in word and "}}" not in word and "<" not in word

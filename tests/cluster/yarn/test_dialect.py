@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dlapp.cluster.yarn.dialect import Dialect, choose_dialect
 from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
 from dlapp.errors import AskTooLarge, ConfigError
-from dlapp.spec import Resources
+from dlapp.values.spec import Resources
 
 FOUR = Resources(memory_mib=1024, vcores=2, gcores=4)
 THREE = Resources(memory_mib=1024, vcores=2, gcores=3)

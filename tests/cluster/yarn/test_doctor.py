@@ -19,10 +19,10 @@ from dlapp.doctor.run import diagnosis
 from dlapp.doctor.yarn import _history, _resource_manager
 from dlapp.errors import Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration
-from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
 from dlapp.tools.machine.doctor import node_table
+from dlapp.values.ids import ApplicationId
 from tests.services.hadoop import NODES, VERSION, Hadoop
 from tests.services.http_server import Answer, http_server
 

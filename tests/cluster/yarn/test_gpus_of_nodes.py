@@ -21,7 +21,7 @@ import pytest
 from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.errors import AskTooLarge
-from dlapp.report import Cause
+from dlapp.values.report import Cause
 from tests.applications import properties, run
 from tests.cluster.yarn.on_yarn import until
 from tests.services.containers.nvml_stub import StubDevice, with_devices

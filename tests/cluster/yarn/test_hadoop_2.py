@@ -40,10 +40,10 @@ from dlapp.gpuid.stores.node_manager import assigned
 from dlapp.hadoop.application_state import NOT_KNOWN, read_application_state
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
-from dlapp.report import FinalStatus, State
-from dlapp.spec import Resources
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.report import FinalStatus, State
+from dlapp.values.spec import Resources
 from tests.hadoop.rpc_server import RpcServer
 from tests.services.http_server import Answer, Request, http_server
 

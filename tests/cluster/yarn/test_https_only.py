@@ -14,7 +14,7 @@ import pytest
 from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.errors import DlappError
-from dlapp.report import Cause
+from dlapp.values.report import Cause
 from tests.applications import properties
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import NODES, Hadoop, NoHadoop, free_ports

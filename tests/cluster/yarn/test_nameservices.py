@@ -15,8 +15,8 @@ from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.report import Cause
 from dlapp.storage.hdfs import HdfsFiles
+from dlapp.values.report import Cause
 from tests.services.hadoop import Hadoop, NoHadoop, _write_xml, read_configuration
 
 

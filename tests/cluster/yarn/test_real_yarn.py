@@ -35,11 +35,11 @@ from dlapp.hadoop.errors import (
     WrongRequest,
 )
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
-from dlapp.report import FinalStatus, State
-from dlapp.spec import Resources
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.report import FinalStatus, State
+from dlapp.values.spec import Resources
 from tests.cluster.yarn.on_yarn import Attempt, submission, until
 from tests.services.hadoop import NODES, VERSION, Hadoop
 from tests.services.proxy import Plan, Proxy

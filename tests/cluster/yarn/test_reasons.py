@@ -16,10 +16,10 @@ import pytest
 from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.errors import AskTooLarge
-from dlapp.ids import ApplicationId
-from dlapp.messages import Phase
-from dlapp.report import ApplicationView, State
-from dlapp.waiting import Waiting
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, State
+from dlapp.values.waiting import Waiting
 from tests.applications import properties
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import NODES, Hadoop, NoHadoop

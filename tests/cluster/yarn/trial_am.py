@@ -20,9 +20,9 @@ from dlapp.cluster.yarn.am.resource_manager import ResourceManager  # noqa: E402
 from dlapp.cluster.yarn.dialect import Dialect  # noqa: E402
 from dlapp.cluster.yarn.values import ContainerStatus, Granted, Launch, ResourceRequest  # noqa: E402
 from dlapp.hadoop.tokens import AM_RM_KIND, read_container_credentials  # noqa: E402
-from dlapp.ids import ContainerId  # noqa: E402
-from dlapp.report import FinalStatus  # noqa: E402
-from dlapp.spec import Resources  # noqa: E402
+from dlapp.values.ids import ContainerId  # noqa: E402
+from dlapp.values.report import FinalStatus  # noqa: E402
+from dlapp.values.spec import Resources  # noqa: E402
 
 imported = time.monotonic()
 credentials = read_container_credentials()

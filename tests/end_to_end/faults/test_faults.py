@@ -24,9 +24,9 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.access import TOOLS, derive_token
 from dlapp.errors import Denied
 from dlapp.net.control_client import ControlConnection
+from dlapp.values.access import TOOLS, derive_token
 from tests.applications import (
     BIN,
     Process,

@@ -164,7 +164,8 @@ WHO = {
     "payload": ("payload",),
 }
 CALLS = {"making": b"POST /containers/create", "started": b"/start"}
-"""Phases in which dockerd got a call, and its answer does not come back; the others are `dlapp.messages.Phase`'s."""
+"""Phases in which dockerd got a call, and its answer does not come back; the others are
+`dlapp.values.messages.Phase`'s."""
 PHASES = (
     *("starting", "unpacking", "fetching", "leasing", "making", "waiting", "started"),
     *("running", "storing", "releasing"),

@@ -16,7 +16,7 @@ from tests.services.containers.nvml_stub import StubDevice, with_devices
 SHOW = """
 import json
 from dlapp.gpuid.health.nvml import NvmlError, discover
-from dlapp.serialization import to_json
+from dlapp.values.serialization import to_json
 try:
     print(json.dumps([to_json(device) for device in discover()]))
 except NvmlError as error:

@@ -19,7 +19,7 @@ PYTHON = """
 import json, os, sys, time
 from dlapp.gpuid.health import inspection, nvml
 from dlapp.gpuid.liveness import gpu_processes
-from dlapp.serialization import to_json
+from dlapp.values.serialization import to_json
 for line in sys.stdin:
     try:
         answer = eval(line)

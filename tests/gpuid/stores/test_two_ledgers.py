@@ -14,7 +14,7 @@ import pytest
 from dlapp.gpuid.liveness.probes import this_task
 from dlapp.gpuid.rules import LeaseRequest, NotEnough
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.launch_spec import LedgerSettings
+from dlapp.values.launch_spec import LedgerSettings
 from tests.services.processes.ledger_process import fake_devices
 
 OURS, THEIRS = "application_1700000000000_0001", "application_1700000000000_0002"

@@ -29,9 +29,9 @@ from dlapp.gpuid.stores import ensemble as ensemble_module
 from dlapp.gpuid.stores import zookeeper as store
 from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, Unsure
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
-from dlapp.launch_spec import LedgerSettings
 from dlapp.net.dockerd import ContainerSummary
 from dlapp.value import replace
+from dlapp.values.launch_spec import LedgerSettings
 from tests.services.polling import wait_until
 from tests.services.proxy import Plan, Proxy
 from tests.services.tls import CERTIFICATE, KEY

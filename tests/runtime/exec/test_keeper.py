@@ -17,8 +17,8 @@ from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
 from dlapp.runtime.exec.keeper import hand_over
 from dlapp.runtime.process import Guardian, start_guardian
-from dlapp.serialization import to_json
 from dlapp.system.processes.proc import command_line
+from dlapp.values.serialization import to_json
 from tests.applications import wait_for
 
 

@@ -143,8 +143,8 @@ def _arrange_task(plan: dict[str, Any], home: str) -> None:
         plan: what `install` wrote.
         home: directory of the container, below that of its application.
     """
-    from dlapp.messages import Phase, Stop
     from dlapp.task.link.am_link import AmLink
+    from dlapp.values.messages import Phase, Stop
 
     dead = Path(home).parents[1] / "killed-at-its-point"
     real_begin, real_say = AmLink.begin, AmLink.say

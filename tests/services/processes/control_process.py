@@ -11,8 +11,8 @@ import threading
 from queue import SimpleQueue
 
 from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
-from dlapp.messages import Orders
-from dlapp.serialization import to_json
+from dlapp.values.messages import Orders
+from dlapp.values.serialization import to_json
 
 SECRET = "5e" * 32
 

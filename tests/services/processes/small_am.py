@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
         raise SystemExit("no ApplicationMaster today")
 
     from dlapp.cluster.local.am_engine import LocalAmEngine
-    from dlapp.report import Cause, FinalStatus
+    from dlapp.values.report import Cause, FinalStatus
 
     alive = int(argv[argv.index("--alive-fd") + 1])
     fds = [int(fd) for fd in holds.split(",") if fd]

@@ -16,12 +16,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from dlapp.access import new_secret
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config
 from dlapp.errors import DlappError
-from dlapp.ids import ApplicationId
-from dlapp.spec import AppSpec, Placement, Resources, RoleSpec, Secrets, Submission
+from dlapp.values.access import new_secret
+from dlapp.values.ids import ApplicationId
+from dlapp.values.spec import AppSpec, Placement, Resources, RoleSpec, Secrets, Submission
 
 SMALL_AM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "small_am.py")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dlapp.launch_spec import CacheSettings, DockerSettings
 from dlapp.locations import HdfsPlace
-from dlapp.messages import Fault, Stop
-from dlapp.spec import InputSpec, OutputSpec
 from dlapp.storage.cache.entry import CachePlace
 from dlapp.storage.cache.store import InputCache
 from dlapp.storage.hdfs import HdfsFiles
+from dlapp.values.launch_spec import CacheSettings, DockerSettings
+from dlapp.values.messages import Fault, Stop
+from dlapp.values.spec import InputSpec, OutputSpec
 from tests.services.containers.dockerd import IMAGE, Dockerd
 from tests.task.fake_am import FakeAm, workspace_archive
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from dlapp.errors import DlappError, NotFound, UsageError
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.storage.commit import (
     CommitBusy,
     CommitRefused,
@@ -30,6 +29,7 @@ from dlapp.storage.commit import (
 from dlapp.storage.commit import local as commit_module
 from dlapp.storage.commit.written import ATTRIBUTE, mark_written
 from dlapp.storage.open import open_output
+from dlapp.values.ids import ApplicationId, ContainerId
 
 APP = ApplicationId(1700000000000, 42)
 OTHER = ApplicationId(1700000000000, 43)

@@ -11,11 +11,8 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError, NotFound, Unreachable
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.report import Cause, CommitClaim, FinalStatus, OutputClaim, OutputView
-from dlapp.spec import OutputSpec
 from dlapp.storage import commit
 from dlapp.storage.commit import CommitRefused, ForeignMarker, finish_interrupted, output_commit, part_location
 from dlapp.storage.commit.written import ATTRIBUTE, attribute_value
@@ -24,6 +21,9 @@ from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.storage.settlement import ApplicationOutputs
 from dlapp.storage.webhdfs import FileStatus
 from dlapp.system.files import UntrustedFile
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.report import Cause, CommitClaim, FinalStatus, OutputClaim, OutputView
+from dlapp.values.spec import OutputSpec
 from tests.services.hadoop import IS_HADOOP_2
 from tests.storage.mortal import Killed, mortal
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dlapp.ids import ApplicationId
-from dlapp.report import Cause, CommitClaim, FinalStatus, OutputClaim
-from dlapp.spec import OutputSpec
 from dlapp.storage import commit
 from dlapp.storage.commit import part_location
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.settlement import ApplicationOutputs
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import Cause, CommitClaim, FinalStatus, OutputClaim
+from dlapp.values.spec import OutputSpec
 from tests.storage.mortal import Killed
 
 APP = ApplicationId(1700000000000, 7)

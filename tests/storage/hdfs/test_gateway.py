@@ -11,7 +11,6 @@ from urllib.parse import parse_qs, unquote
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.ids import ContainerId
 from dlapp.locations import AUTO, HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse, RequestBody, ResponseSink
@@ -20,6 +19,7 @@ from dlapp.storage import commit
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.native import NativeHdfs
 from dlapp.storage.webhdfs import HdfsRefused
+from dlapp.values.ids import ContainerId
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
 
 TARGET = "hdfs://nn/out/run"

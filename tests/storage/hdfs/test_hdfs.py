@@ -16,7 +16,6 @@ from hypothesis import strategies
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.errors import Unreachable as AnyUnreachable
-from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.api import DiskFull
@@ -24,6 +23,7 @@ from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.live import LiveCopies, live_name, remove_live
 from dlapp.storage.open import SourceFiles, open_location
 from dlapp.storage.webhdfs import WebHdfs
+from dlapp.values.ids import ApplicationId
 from tests.services.hadoop import IS_HADOOP_2, Hadoop
 from tests.services.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries, fetch_sources

@@ -15,14 +15,14 @@ import pytest
 
 from dlapp.cluster.yarn.client.preflight import check_home
 from dlapp.errors import UsageError
-from dlapp.ids import ContainerId
 from dlapp.locations import HdfsPlace
-from dlapp.serialization import from_json, to_json
 from dlapp.storage import commit
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.storage.open import open_output, plan_fetch
 from dlapp.storage.webhdfs import INODES
+from dlapp.values.ids import ContainerId
+from dlapp.values.serialization import from_json, to_json
 from tests.applications import properties, run
 from tests.services.hadoop import NoHadoop, _write_xml
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, settled, tree

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from dlapp.locations import HdfsPlace
-from dlapp.messages import address_name
 from dlapp.storage import hdfs_staging
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.storage.webhdfs import HdfsRefused, WebHdfs
 from dlapp.task.link.am_address import FindOnHdfs
+from dlapp.values.messages import address_name
 
 
 def datanodes_of(web: WebHdfs, path: str) -> int:

@@ -32,13 +32,13 @@ from dlapp.hadoop.hdfs.packets import BlockRefusal
 from dlapp.hadoop.wire import Fields
 from dlapp.locations import AUTO, NATIVE, WEBHDFS, HdfsPlace
 from dlapp.login import Login
-from dlapp.serialization import to_json
 from dlapp.storage import native
 from dlapp.storage.fetch_plan import T, plan_entries
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.native import NativeHdfs, rpc_addresses
 from dlapp.storage.webhdfs import INODES, WebHdfs
 from dlapp.system import waits
+from dlapp.values.serialization import to_json
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, JAVA_OPTIONS, Hadoop, java, library
 from tests.services.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries
@@ -197,7 +197,7 @@ _ON_A_NODE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from dlapp.locations import HdfsPlace
-from dlapp.serialization import from_json
+from dlapp.values.serialization import from_json
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.webhdfs import WebHdfs
 WebHdfs.fetch = WebHdfs.write = None
@@ -500,7 +500,7 @@ _DIES = """
 import json, os, signal, sys
 from dlapp.hadoop.hdfs.datanode import DataNodeConnection
 from dlapp.locations import HdfsPlace
-from dlapp.serialization import from_json
+from dlapp.values.serialization import from_json
 from dlapp.storage.hdfs import HdfsFiles
 real = DataNodeConnection._send_packet
 def send(connection, header, *rest):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from dlapp.errors import Unreachable
-from dlapp.messages import Phase
-from dlapp.spec import CheckpointSpec
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.task.data import checkpoints as module
 from dlapp.task.data.checkpoints import TaskCheckpoints
+from dlapp.values.messages import Phase
+from dlapp.values.spec import CheckpointSpec
 from tests.applications import wait_for
 
 

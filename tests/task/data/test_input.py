@@ -6,8 +6,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from dlapp.messages import Fault, Phase, TaskResult
-from dlapp.spec import InputSpec, Resources
+from dlapp.values.messages import Fault, Phase, TaskResult
+from dlapp.values.spec import InputSpec, Resources
 from tests.task.fake_am import FakeAm, workspace_archive
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.launch_spec import CacheSettings
 from dlapp.node_policy import node_policy
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.cache.entry import CachePlace
@@ -17,6 +16,7 @@ from dlapp.storage.fetch_plan import FetchPlan, FetchTarget
 from dlapp.storage.local import LocalFiles
 from dlapp.task.data import inputs as inputs_module
 from dlapp.task.data.inputs import Inputs
+from dlapp.values.launch_spec import CacheSettings
 from tests.runtime.driver import wait_until
 
 

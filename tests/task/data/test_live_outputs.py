@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dlapp.messages import Fault
-from dlapp.spec import InputSpec, OutputSpec
+from dlapp.values.messages import Fault
+from dlapp.values.spec import InputSpec, OutputSpec
 from tests.applications import wait_for
 from tests.task.fake_am import APPLICATION, FakeAm, workspace_archive
 

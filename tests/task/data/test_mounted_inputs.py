@@ -8,8 +8,8 @@ import pytest
 
 from dlapp.errors import DlappError, NotFound, SpecError, UsageError
 from dlapp.node_policy import NodePolicy, node_policy
-from dlapp.spec import InputSpec
 from dlapp.task.data.mounted_inputs import find_mounted, place_mounted
+from dlapp.values.spec import InputSpec
 
 
 def mounted(path: Path, *, optional: bool = False) -> InputSpec:

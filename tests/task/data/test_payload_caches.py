@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from dlapp.errors import Denied
-from dlapp.launch_spec import CacheSettings
 from dlapp.node_policy import FILE, Mount, NodePolicy, node_policy
-from dlapp.spec import PayloadCache
 from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.task.data.payload_caches import open_caches
+from dlapp.values.launch_spec import CacheSettings
+from dlapp.values.spec import PayloadCache
 
 MODELS = (PayloadCache("models", "/models"),)
 

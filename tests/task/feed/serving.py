@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 
 from dlapp.feed import Feed, _Item, _SourceFile
-from dlapp.spec import FeedFormat, FeedSpec
 from dlapp.storage.tree import TreeNode
 from dlapp.task.feed.buffer import FeedBuffer
 from dlapp.task.feed.order import FeedOrder, ReaderPart, Segment
 from dlapp.task.feed.sockets import FeedContent, SocketReaders
+from dlapp.values.spec import FeedFormat, FeedSpec
 
 WHOLE = ReaderPart(0, 1)
 

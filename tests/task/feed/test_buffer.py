@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 
 from dlapp.errors import DlappError, Unreachable
-from dlapp.spec import FeedFormat, FeedSpec, InputSpec
 from dlapp.storage.tree import TreeNode
 from dlapp.task.feed.buffer import MEMORY_BYTES, MOST_ITEMS, FeedBuffer
 from dlapp.task.feed.feeds import TaskFeeds
 from dlapp.task.feed.order import EpochEnd, FeedOrder, FeedPosition, ReaderPart, Segment
 from dlapp.task.feed.process import FeedSettings
+from dlapp.values.spec import FeedFormat, FeedSpec, InputSpec
 from tests.applications import wait_for
 from tests.task.feed.serving import ServedFeed
 

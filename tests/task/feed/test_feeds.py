@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dlapp.messages import Fault, Phase, TaskResult
-from dlapp.spec import FeedFormat, FeedSpec, InputSpec
 from dlapp.system.processes.proc import descendants
+from dlapp.values.messages import Fault, Phase, TaskResult
+from dlapp.values.spec import FeedFormat, FeedSpec, InputSpec
 from tests.applications import wait_for
 from tests.task.fake_am import FakeAm, workspace_archive
 

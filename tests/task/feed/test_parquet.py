@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dlapp.feed import FeedError
-from dlapp.spec import FeedFormat, FeedSpec
 from dlapp.task.feed.order import ReaderPart
+from dlapp.values.spec import FeedFormat, FeedSpec
 from tests.task.feed.serving import ServedFeed
 
 pyarrow: Any = pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-frameworks has it")

@@ -13,8 +13,8 @@ import pytest
 from dlapp import context, feed
 from dlapp.errors import DlappError
 from dlapp.feed import FeedError
-from dlapp.spec import FeedFormat, FeedSpec
 from dlapp.task.feed.order import FeedPosition, ReaderPart
+from dlapp.values.spec import FeedFormat, FeedSpec
 from tests.task.feed.serving import ServedFeed, files_of, record_of, tar_of
 
 KINDS = (FeedFormat.FILES, FeedFormat.LINES, FeedFormat.TAR, FeedFormat.TFRECORD)

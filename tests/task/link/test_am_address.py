@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from dlapp.am.model.state import Timing
 from dlapp.errors import Unreachable
-from dlapp.messages import address_name, latest_address
 from dlapp.task.link.am_address import SELDOM_PAUSES_S, FindOnHdfs, longest_pause_s
+from dlapp.values.messages import address_name, latest_address
 
 PLACE = "hdfs://nn/user/tony/.dlapp/staging/application_1_0001/addresses"
 STEP_S = 1.0

@@ -6,15 +6,15 @@ import socket
 
 import pytest
 
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Orders, Phase
 from dlapp.net.control import Admission, ControlServer, Request
-from dlapp.serialization import to_json
 from dlapp.system import waits
 from dlapp.system.waits import Wait
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.link import am_link
 from dlapp.task.link.am_link import AmLink
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Orders, Phase
+from dlapp.values.serialization import to_json
 from tests.services.polling import wait_until
 
 CONTAINER = ContainerId(ApplicationId(1_700_000_000_000, 1), 1, 2)

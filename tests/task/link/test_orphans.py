@@ -14,9 +14,9 @@ import pytest
 
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.messages import Fault, Phase
-from dlapp.spec import OutputSpec
 from dlapp.storage.webhdfs import _NAMENODE
+from dlapp.values.messages import Fault, Phase
+from dlapp.values.spec import OutputSpec
 from tests.runtime.driver import USER
 from tests.services.http_server import Answer, Request, as_json, http_server
 from tests.task.fake_am import APPLICATION, FakeAm, workspace_archive

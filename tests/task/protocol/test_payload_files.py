@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dlapp.launch_spec import DockerSettings
-from dlapp.messages import Fault, PayloadStatus, Phase, Stop
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.messages import Fault, PayloadStatus, Phase, Stop
 from tests.services.containers.dockerd import IMAGE, Dockerd
 from tests.task.fake_am import FakeAm, workspace_archive
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.messages import MAX_METRICS, PayloadStatus
 from dlapp.task.protocol.report_file import LINES_PER_S, MAX_LINE_BYTES, ReportFile
 from dlapp.task.sweep.curve import MetricCurve
+from dlapp.values.messages import MAX_METRICS, PayloadStatus
 
 
 class Followed:

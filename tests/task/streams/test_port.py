@@ -16,10 +16,8 @@ from typing import Any, cast
 
 import pytest
 
-from dlapp.messages import PortPlace
 from dlapp.net.streams import NOT_OPEN, StreamRefused
 from dlapp.runtime.payload import PayloadPlace
-from dlapp.serialization import from_json
 from dlapp.system.machine import boot_id
 from dlapp.system.network import tcp_table
 from dlapp.system.network.tcp_table import TcpSocket
@@ -28,6 +26,8 @@ from dlapp.system.processes.proc import start_time
 from dlapp.task.streams import port
 from dlapp.task.streams.stream import Stream
 from dlapp.value import replace
+from dlapp.values.messages import PortPlace
+from dlapp.values.serialization import from_json
 
 PATIENCE_S = 120.0
 PLAIN = PayloadPlace(directory="/nowhere")

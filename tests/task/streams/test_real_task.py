@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.messages import Phase
 from dlapp.system.processes.proc import descendants, start_time
+from dlapp.values.messages import Phase
 from tests.applications import wait_for
 from tests.runtime.driver import place
 from tests.task.fake_am import FakeAm, workspace_archive

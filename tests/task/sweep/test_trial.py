@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.messages import Fault, TaskResult, TrialOrder, TrialWork
+from dlapp.values.messages import Fault, TaskResult, TrialOrder, TrialWork
 from tests.services.disks import fill, small_disk
 from tests.task.fake_am import FakeAm, workspace_archive
 

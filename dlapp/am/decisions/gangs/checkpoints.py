@@ -8,9 +8,9 @@ from typing import Any
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Report, Stop
-from dlapp.serialization import to_json
-from dlapp.spec import RoleFailure
+from dlapp.values.messages import Report, Stop
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import RoleFailure
 
 
 def take_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:

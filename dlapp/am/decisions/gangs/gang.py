@@ -16,10 +16,10 @@ from dlapp.am.model.gate import MAX_RESTARTS, GangFailure, Gate
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.roster import has_place
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Fault, Phase, Stop
-from dlapp.report import RestartView
-from dlapp.spec import RoleFailure
 from dlapp.value import replace
+from dlapp.values.messages import Fault, Phase, Stop
+from dlapp.values.report import RestartView
+from dlapp.values.spec import RoleFailure
 
 RECALLED = Verdict(Fault.STOPPED, StopReason.RECALLED.value, free=True)
 """On the end of a payload whose gang was restarted before it."""

@@ -18,7 +18,7 @@ from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Fault, Phase
+from dlapp.values.messages import Fault, Phase
 
 RELEASED = Verdict(Fault.STOPPED, StopReason.WINDOW.value, free=True)
 """On the end of a container that its gang gave back."""

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.instance import Container, Stage
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import PayloadStatus, Phase, Stop
-from dlapp.notification import HANG
-from dlapp.usage import Usage
+from dlapp.values.messages import PayloadStatus, Phase, Stop
+from dlapp.values.notification import HANG
+from dlapp.values.usage import Usage
 
 _EVERY_MS = 1000
 _MOST_CORES, _MOST_UTILISATION = 0.05, 0.01

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dlapp.am.model.instance import Container, Instance
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import LaunchState, MpiLaunch, Report, Stop
+from dlapp.values.messages import LaunchState, MpiLaunch, Report, Stop
 
 NOT_THERE = 255
 """Exit status of a launch in a container that cannot run it, as ssh has it."""

@@ -13,7 +13,7 @@ from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Stage
 from dlapp.am.model.roster import has_place, publish, roster_for
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Stop
+from dlapp.values.messages import Stop
 
 BETWEEN_CHANGES_MS = 1000
 

@@ -14,10 +14,10 @@ from dlapp.am.model.instance import Container, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.trials import SweepState, TrialRecord, end_fields, part_of
 from dlapp.errors import DlappError
-from dlapp.messages import Fault, Phase, Stop
 from dlapp.sweep.results import TrialState, thinned
 from dlapp.sweep.spec import SweepCommit
 from dlapp.value import replace
+from dlapp.values.messages import Fault, Phase, Stop
 
 LOSSES = 8
 """How often a trial is tried again because its container was lost while it ran; it may be the reason."""

@@ -11,9 +11,9 @@ from dlapp.am.model.journal import RecoveredState
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.trials import take_end_fields
 from dlapp.errors import SpecError
-from dlapp.serialization import from_json
 from dlapp.sweep.asha import RungDecision
 from dlapp.sweep.results import TrialState
+from dlapp.values.serialization import from_json
 
 
 def recover(state: ApplicationState, former: RecoveredState) -> None:

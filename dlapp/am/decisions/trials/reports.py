@@ -11,9 +11,9 @@ from dlapp.am.decisions.trials import dispatch
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.trials import TrialRecord
-from dlapp.messages import Fault, Report, TaskResult, TrialReport
-from dlapp.serialization import to_json
 from dlapp.sweep.results import TrialState, metric_missing
+from dlapp.values.messages import Fault, Report, TaskResult, TrialReport
+from dlapp.values.serialization import to_json
 
 MAX_REPORTED_POINTS = 256
 """Of one report of a trial; a task sends half as many."""

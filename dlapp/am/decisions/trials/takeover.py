@@ -9,7 +9,7 @@ from dlapp.am.model.events import TrialsTakenOver
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.trials import end_fields
 from dlapp.errors import UsageError
-from dlapp.ids import ContainerId
+from dlapp.values.ids import ContainerId
 
 
 def take(state: ApplicationState, event: TrialsTakenOver) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from dlapp.am.model.instance import Instance
 from dlapp.am.model.state import ApplicationState
-from dlapp.usage import Receipt, total_receipt
 from dlapp.value import replace
+from dlapp.values.usage import Receipt, total_receipt
 
 _LEAST_S = 60.0
 """A payload that ran for less says nothing on the next one."""

@@ -10,9 +10,9 @@ from dlapp.am.model.instance import Container, Instance
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.usage_series import UsageSeries
 from dlapp.errors import UsageError
-from dlapp.messages import Report
-from dlapp.serialization import from_json
-from dlapp.usage import Usage, UsageHistory, report_period_s
+from dlapp.values.messages import Report
+from dlapp.values.serialization import from_json
+from dlapp.values.usage import Usage, UsageHistory, report_period_s
 
 _BUCKETS = 24_000
 """Of all containers together: with one GPU each that is some 2 MB."""
@@ -55,7 +55,7 @@ def recall(state: ApplicationState, written: Mapping[str, Any]) -> None:
 
 
 def as_json(state: ApplicationState) -> dict[str, Any]:
-    """Return the use of all containers over time (`dlapp.usage.UsageHistory`)."""
+    """Return the use of all containers over time (`dlapp.values.usage.UsageHistory`)."""
     found = []
     for instance in state.instances:
         for one in (*instance.earlier, instance.last):

@@ -68,18 +68,18 @@ from dlapp.system.waits import Wait
 from dlapp.value import Closeable
 
 if TYPE_CHECKING:
-    from dlapp.access import ControlAccess, SharedToken
     from dlapp.cluster import EngineInfo, LogFiles
     from dlapp.cluster.engine import PlanFacts, QueueFacts
     from dlapp.cluster.local.client.shared_tokens import GrantedAccess
     from dlapp.cluster.local.client.waits import MachineWaits
     from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.config import Config
-    from dlapp.ids import ApplicationId
     from dlapp.locations import HdfsPlace
-    from dlapp.report import ApplicationView
     from dlapp.scheduler.values import Policy
-    from dlapp.spec import AppSpec, Secrets, Submission
+    from dlapp.values.access import ControlAccess, SharedToken
+    from dlapp.values.ids import ApplicationId
+    from dlapp.values.report import ApplicationView
+    from dlapp.values.spec import AppSpec, Secrets, Submission
 
 KILL_ASK_S = 2.0
 """How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
@@ -146,14 +146,14 @@ class LocalEngine(Closeable):
         # Loaded before: the user may not be able to read them, and must not choose them.
         import hashlib  # noqa: F401
 
-        from dlapp import launch_spec, messages, serialization  # noqa: F401
         from dlapp.cluster.local import queue_order  # noqa: F401
         from dlapp.cluster.local.queue_state import read_policy
         from dlapp.cluster.local.runner import history, main, orphans  # noqa: F401
-        from dlapp.ids import ApplicationId
         from dlapp.net import control_client  # noqa: F401
         from dlapp.system.network import tcp_table  # noqa: F401
         from dlapp.system.processes import as_user
+        from dlapp.values import launch_spec, messages, serialization  # noqa: F401
+        from dlapp.values.ids import ApplicationId
 
         with contextlib.suppress(ConfigError):
             read_policy()  # it loads more where the operator has a file
@@ -268,7 +268,7 @@ class LocalEngine(Closeable):
     def _check_after(self, spec: AppSpec) -> None:
         """Refuse to wait for what is not there, is another user's, or did not end as it should. Raises SpecError."""
         from dlapp.cluster.local.runner.dependencies import ends_of
-        from dlapp.start_conditions import judge
+        from dlapp.values.start_conditions import judge
 
         for one in spec.after:
             if self._queue().row(one.application_id) is None:
@@ -364,9 +364,9 @@ class LocalEngine(Closeable):
             NotFound: its workspace's archive is not there any more.
             Unreachable: the state cannot be written.
         """
-        from dlapp.access import shared_tokens
-        from dlapp.ids import ApplicationId
-        from dlapp.serialization import to_json
+        from dlapp.values.access import shared_tokens
+        from dlapp.values.ids import ApplicationId
+        from dlapp.values.serialization import to_json
 
         self._refuse_if_others()
         spec = submission.spec
@@ -447,7 +447,7 @@ class LocalEngine(Closeable):
         # The mask is the submitter's, for the files of a payload; our own have modes that do not depend on it.
         engine = {"settings": self._settings.to_json(), "shared": self._state.shared, "umask": _umask()}
         if hdfs is not None:
-            from dlapp.serialization import to_json
+            from dlapp.values.serialization import to_json
 
             engine["hdfs"] = to_json(hdfs)
         os.mkdir(os.path.join(staging, "containers"))
@@ -558,8 +558,8 @@ class LocalEngine(Closeable):
 
     def view(self, application_id: ApplicationId) -> ApplicationView:
         """Return the current view of an application. Raises NotFound."""
-        from dlapp.report import ApplicationView
-        from dlapp.serialization import from_json
+        from dlapp.values.report import ApplicationView
+        from dlapp.values.serialization import from_json
 
         return from_json(ApplicationView, self.view_json(str(application_id)))
 
@@ -586,8 +586,8 @@ class LocalEngine(Closeable):
         row = self._row(application_id)
         if row.state != WAITING:
             return view
-        from dlapp.serialization import from_json
-        from dlapp.spec import Submission
+        from dlapp.values.serialization import from_json
+        from dlapp.values.spec import Submission
 
         spec = from_json(Submission, self._submission_json(application_id)).spec
         order = self._waiting()
@@ -667,8 +667,8 @@ class LocalEngine(Closeable):
             limit: how many of those that have ended, the latest; None: all. Their containers are left out, but for
                 the one that speaks for the exit code.
         """
-        from dlapp.report import ApplicationView
-        from dlapp.serialization import from_json
+        from dlapp.values.report import ApplicationView
+        from dlapp.values.serialization import from_json
 
         return [from_json(ApplicationView, one) for one in self.views_json(everybody=everybody, user=user, limit=limit)]
 
@@ -718,8 +718,8 @@ class LocalEngine(Closeable):
 
     def submission(self, application_id: ApplicationId) -> Submission:
         """Return the submission. Raises NotFound."""
-        from dlapp.serialization import from_json
-        from dlapp.spec import Submission
+        from dlapp.values.serialization import from_json
+        from dlapp.values.spec import Submission
 
         return from_json(Submission, self._submission_json(str(application_id)))
 
@@ -818,7 +818,7 @@ class LocalEngine(Closeable):
     def _page_path(home: str) -> str:
         """Return the path of the page, for users who may read the application's secrets; empty for others and after its
         end."""
-        from dlapp.access import page_path
+        from dlapp.values.access import page_path
 
         with contextlib.suppress(PermissionError):
             if (secrets := read_json(os.path.join(home, "secrets.json"))) is not None:
@@ -847,8 +847,8 @@ class LocalEngine(Closeable):
 
     def control_access(self, application_id: ApplicationId) -> ControlAccess:
         """Return control address of an application and a token; see `Engine.control_access`."""
-        from dlapp.access import VIEWERS, ControlAccess
         from dlapp.net.streams import NOT_RUNNING, StreamRefused
+        from dlapp.values.access import VIEWERS, ControlAccess
 
         if (granted := self._granted(application_id, VIEWERS)) is not None:
             if not granted.url:
@@ -871,7 +871,7 @@ class LocalEngine(Closeable):
 
         Args:
             application_id: of the application.
-            purpose: of the token (`dlapp.access.SharedToken`).
+            purpose: of the token (`dlapp.values.access.SharedToken`).
         """
         if self._uid == 0 or not self._is_foreign(str(application_id)):
             return None
@@ -882,7 +882,7 @@ class LocalEngine(Closeable):
 
     def _access(self, home: str) -> tuple[str, str] | None:
         """Return control address and token for tools; None: there is no ApplicationMaster."""
-        from dlapp.access import TOOLS, derive_token
+        from dlapp.values.access import TOOLS, derive_token
 
         url, secrets = self._control_url(home), read_json(os.path.join(home, "secrets.json"))
         if url is None or secrets is None:
@@ -903,8 +903,8 @@ class LocalEngine(Closeable):
         if (owner := self._other_owner(application_id)) is not None:
             timeout_s = SOFT_KILL_ASK_S + LOOK_AS_USER_S
             return str(self._as(owner, "soft_kill", str(application_id), by, timeout_s=timeout_s))
-        from dlapp.messages import StopAnswer
-        from dlapp.serialization import from_json
+        from dlapp.values.messages import StopAnswer
+        from dlapp.values.serialization import from_json
 
         row = self._row(str(application_id))
         if said := self._end_unstarted(row, by):
@@ -989,13 +989,13 @@ class LocalEngine(Closeable):
             Unreachable: its ApplicationMaster does not answer.
             TimedOut: it has not ended.
         """
-        from dlapp.access import MODIFIERS
-        from dlapp.messages import StopAnswer
+        from dlapp.values.access import MODIFIERS
+        from dlapp.values.messages import StopAnswer
 
         if (granted := self._granted(application_id, MODIFIERS)) is None:
             return None
         from dlapp.net.control_client import ControlConnection
-        from dlapp.serialization import from_json
+        from dlapp.values.serialization import from_json
 
         if not granted.url:
             owner = user_name(granted.owner.uid)

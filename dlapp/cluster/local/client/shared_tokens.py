@@ -13,11 +13,11 @@ import os
 import re
 from typing import NamedTuple
 
-from dlapp.access import MAX_TOKEN_BYTES, VIEWERS, AccessList, SharedToken, is_token, token_file
 from dlapp.cluster.local.state import StateDir, read_json, read_text
 from dlapp.errors import DlappError, SpecError
-from dlapp.spec import AppSpec
 from dlapp.system.access_lists import allow_reading
+from dlapp.values.access import MAX_TOKEN_BYTES, VIEWERS, AccessList, SharedToken, is_token, token_file
+from dlapp.values.spec import AppSpec
 
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:([0-9]{1,5})")
 

@@ -21,12 +21,12 @@ from dlapp.cluster.reasons.facts import WaitFacts, asks_of
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes
 from dlapp.errors import DlappError
 from dlapp.scheduler.amounts import Amounts
-from dlapp.serialization import to_json
-from dlapp.spec import AppSpec
-from dlapp.start_conditions import plan_texts
 from dlapp.system import clock
 from dlapp.value import replace
-from dlapp.waiting import STARTING, Ahead, Estimate
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import AppSpec
+from dlapp.values.start_conditions import plan_texts
+from dlapp.values.waiting import STARTING, Ahead, Estimate
 
 
 class MachineWaits:
@@ -43,7 +43,8 @@ class MachineWaits:
         self._state, self._queue, self._capacity, self._lock_dir = state, queue, capacity, lock_dir
 
     def in_full(self, spec: AppSpec, before: Sequence[QueuedApplication], row: ApplicationRow) -> dict[str, Any]:
-        """Return the change and the estimate of a waiting application, as fields of `dlapp.waiting.Waiting` in JSON.
+        """Return the change and the estimate of a waiting application, as fields of `dlapp.values.waiting.Waiting` in
+        JSON.
 
         Args:
             spec: of the application.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from dlapp.cluster.local.queue import DEPENDENT, DONE, HELD, WAITING, ApplicationRow, Queue
-from dlapp.start_conditions import UNKNOWN, After, how_ended, judge, read_after
+from dlapp.values.start_conditions import UNKNOWN, After, how_ended, judge, read_after
 
 
 def ends_of(queue: Queue, conditions: Iterable[After]) -> dict[str, str]:

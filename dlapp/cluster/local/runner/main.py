@@ -70,7 +70,7 @@ from dlapp.system.files import check_own_directory
 from dlapp.system.machine import boot_id
 from dlapp.system.processes.proc import open_process, start_time
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
-from dlapp.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, Waiting
+from dlapp.values.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, Waiting
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.runner.orphans import OrphanReaper
@@ -900,7 +900,7 @@ class Runner:
 def _reason_json(reason: Waiting) -> str:
     import json
 
-    from dlapp.serialization import to_json
+    from dlapp.values.serialization import to_json
 
     return json.dumps(to_json(reason), separators=(",", ":"))
 
@@ -912,8 +912,8 @@ def _name(home: str, pid: int) -> None:
 
 def remove_secrets(home: str) -> None:
     """Remove what an application was told in confidence; once it has ended nobody needs it."""
-    from dlapp.access import MODIFIERS, VIEWERS, token_file
-    from dlapp.launch_spec import FILE_NAME
+    from dlapp.values.access import MODIFIERS, VIEWERS, token_file
+    from dlapp.values.launch_spec import FILE_NAME
 
     names = "secrets.json", token_file(VIEWERS), token_file(MODIFIERS)
     paths = [os.path.join(home, name) for name in names]

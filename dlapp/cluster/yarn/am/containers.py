@@ -22,8 +22,8 @@ from dlapp.cluster.engine import NODE_MANAGER, ContainerEnd, Grant, Heartbeat
 from dlapp.cluster.yarn.am.exit_status import ABORTED, end_of, is_of_lost_node, was_taken_away
 from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId
 from dlapp.hadoop.errors import ConnectionLost, NotHadoop, RemoteError, TokenRefused, TryAgain
-from dlapp.ids import ContainerId
 from dlapp.value import Record, replace
+from dlapp.values.ids import ContainerId
 
 TAKEN_AWAY_S = 5.0
 """From the ResourceManager's word that it takes a container away to the end of its processes: a heartbeat of the node

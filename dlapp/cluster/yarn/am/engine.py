@@ -50,10 +50,10 @@ from dlapp.cluster.yarn.values import (
 from dlapp.errors import DlappError, Unreachable
 from dlapp.hadoop.errors import AttemptOver, ConnectionLost, HadoopError, NotRegistered, TokenRefused, WrongRequest
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.report import Cause, FinalStatus
 from dlapp.system import log
 from dlapp.system.waits import Wait
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.report import Cause, FinalStatus
 
 BUSY_S, QUIET_S = 0.1, 1.0
 """Between two heartbeats to the ResourceManager while something is wanted or ending, and else. Each costs 0.5 ms."""

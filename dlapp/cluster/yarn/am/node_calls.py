@@ -20,9 +20,9 @@ from dlapp.cluster.yarn.values import ContainerStage, Granted, Launch, NodeId
 from dlapp.errors import DlappError
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TryAgain
 from dlapp.hadoop.tokens import Token
-from dlapp.ids import ContainerId
 from dlapp.system.clock import backoff_s
 from dlapp.system.waits import Wait
+from dlapp.values.ids import ContainerId
 
 MOST_THREADS, MOST_SLOW_THREADS = 32, 2
 """For all nodes, and for those that did not answer."""

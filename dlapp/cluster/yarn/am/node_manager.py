@@ -23,7 +23,7 @@ from dlapp.hadoop.errors import HadoopError, RemoteError, remote_error
 from dlapp.hadoop.failover import RpcClient
 from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import Token
-from dlapp.ids import ContainerId
+from dlapp.values.ids import ContainerId
 
 PROTOCOL = "org.apache.hadoop.yarn.api.ContainerManagementProtocolPB"
 _M = TypeVar("_M", bound=Message)

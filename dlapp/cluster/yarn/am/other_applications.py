@@ -12,10 +12,10 @@ from typing import Any
 from dlapp.cluster.yarn.staging import MAX_HISTORY_BYTES, StagingFiles, StagingPaths
 from dlapp.errors import NotFound, Unreachable
 from dlapp.hadoop.web import Web
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.serialization import parse_json
-from dlapp.start_conditions import KILLED, UNKNOWN, how_ended
+from dlapp.values.ids import ApplicationId
+from dlapp.values.serialization import parse_json
+from dlapp.values.start_conditions import KILLED, UNKNOWN, how_ended
 
 _TIMEOUT_S = 10.0
 _UNREAD = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression,resourceInfo"
@@ -37,7 +37,7 @@ class EndReader:
         self._urls, self._login, self._files, self._own = urls, login, files, own
 
     def read(self, application_id: str) -> str | None:
-        """Return how an application ended, as `dlapp.start_conditions` has it; None: it has not.
+        """Return how an application ended, as `dlapp.values.start_conditions` has it; None: it has not.
 
         Raises:
             Unreachable: no ResourceManager answers, or not in a form that is known.

@@ -31,9 +31,9 @@ from dlapp.cluster.yarn.values import Allocation, Granted, NodeId, NodeReport, R
 from dlapp.hadoop.errors import AttemptOver, NotRegistered, RemoteError, TokenRefused, WrongRequest
 from dlapp.hadoop.failover import RpcClient
 from dlapp.hadoop.tokens import Token
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
-from dlapp.report import FinalStatus
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.report import FinalStatus
 
 PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB"
 CLIENT_PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"

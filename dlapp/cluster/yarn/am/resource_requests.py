@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from dlapp.cluster.engine import ContainerRequest
 from dlapp.cluster.yarn.values import ANY, NodeReport, ResourceRequest
-from dlapp.spec import Resources
 from dlapp.value import replace
+from dlapp.values.spec import Resources
 
 MOST_HOSTS = 64
 AVOIDED_SHARE = 3

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dlapp.access import ControlAccess
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import AppReport
 from dlapp.errors import Denied, Unreachable
-from dlapp.ids import ApplicationId
+from dlapp.values.access import ControlAccess
+from dlapp.values.ids import ApplicationId
 
 if TYPE_CHECKING:
     from dlapp.net.control_client import ControlConnection

@@ -37,14 +37,14 @@ from dlapp.cluster.yarn.staging import (
     history_json,
 )
 from dlapp.errors import DlappError, NotFound, SpecError, Unreachable, UsageError
-from dlapp.ids import ApplicationId
-from dlapp.report import CommitClaim, OutputView, State
-from dlapp.serialization import from_json, parse_json, to_json
-from dlapp.spec import OutputSpec
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock
 from dlapp.system.retention import KeptItem, Retention, files_in
-from dlapp.usage import MAX_USAGE_BYTES
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import CommitClaim, OutputView, State
+from dlapp.values.serialization import from_json, parse_json, to_json
+from dlapp.values.spec import OutputSpec
+from dlapp.values.usage import MAX_USAGE_BYTES
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.notices import EndNotices

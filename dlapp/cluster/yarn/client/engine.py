@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlapp.access import VIEWERS, ControlAccess
 from dlapp.cluster import NOT_ENDED
 from dlapp.cluster.engine import EngineInfo, PlanFacts, QueueFacts
 from dlapp.cluster.yarn import bundle
@@ -31,19 +30,20 @@ from dlapp.cluster.yarn.staging import TRIALS, USAGE, StagingPaths
 from dlapp.config import Config
 from dlapp.errors import AskTooLarge, ConfigError, NotFound, SpecError, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.report import State
-from dlapp.serialization import parse_json, to_json
-from dlapp.spec import AppSpec
-from dlapp.start_conditions import KILLED, how_ended, judge
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock
-from dlapp.usage import MAX_USAGE_BYTES
 from dlapp.value import Closeable
+from dlapp.values.access import VIEWERS, ControlAccess
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import State
+from dlapp.values.serialization import parse_json, to_json
+from dlapp.values.spec import AppSpec
+from dlapp.values.start_conditions import KILLED, how_ended, judge
+from dlapp.values.usage import MAX_USAGE_BYTES
 
 if TYPE_CHECKING:
-    from dlapp.launch_spec import LedgerSettings
+    from dlapp.values.launch_spec import LedgerSettings
 
 
 class YarnEngine(Closeable):

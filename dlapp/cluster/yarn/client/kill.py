@@ -7,7 +7,6 @@ import json
 import time
 from typing import Any
 
-from dlapp.access import MODIFIERS
 from dlapp.cluster.yarn.client.am_client import ASK_S, AmClients
 from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, EndedApplication, settle
 from dlapp.cluster.yarn.client.local_files import tools_tokens
@@ -18,12 +17,13 @@ from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.staging import KILL, OWN_MODE, RELEASE, SOFT_KILL, StagingPaths
 from dlapp.errors import Denied, DlappError, Unreachable
 from dlapp.hadoop.errors import NotAllowed
-from dlapp.ids import ApplicationId
-from dlapp.messages import StopAnswer, StopRequest
-from dlapp.report import FinalStatus, State
-from dlapp.serialization import from_json, to_json
 from dlapp.system import clock
 from dlapp.system.waits import Wait
+from dlapp.values.access import MODIFIERS
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import StopAnswer, StopRequest
+from dlapp.values.report import FinalStatus, State
+from dlapp.values.serialization import from_json, to_json
 
 KILL_ASK_S = 2.0
 """How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""

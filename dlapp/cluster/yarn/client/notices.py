@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from dlapp.cluster.yarn.outbox import StagedOutbox
 from dlapp.cluster.yarn.staging import StagingFiles, StagingPaths
 from dlapp.errors import ConfigError, UsageError
-from dlapp.ids import ApplicationId
-from dlapp.notification import EVENTS
 from dlapp.notifications.events import notification_of_end
 from dlapp.notifications.outbox import MAX_AGE_MS, from_bytes, to_bytes
 from dlapp.notifications.settings import settings_of
 from dlapp.notifications.single_try import deliver_left
-from dlapp.report import ApplicationView, FinalStatus, State
-from dlapp.serialization import from_json
-from dlapp.spec import Submission
 from dlapp.system.clock import now_ms
+from dlapp.values.ids import ApplicationId
+from dlapp.values.notification import EVENTS
+from dlapp.values.report import ApplicationView, FinalStatus, State
+from dlapp.values.serialization import from_json
+from dlapp.values.spec import Submission
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.cleanup import EndedApplication

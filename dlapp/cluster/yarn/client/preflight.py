@@ -12,10 +12,10 @@ from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo
 from dlapp.cluster.yarn.dialect import FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE, SETTING, Dialect
 from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
-from dlapp.ids import ApplicationId
 from dlapp.locations import remote_scheme
-from dlapp.spec import InputSpec, Placement, Resources
 from dlapp.system.text import counted, nearest, shown
+from dlapp.values.ids import ApplicationId
+from dlapp.values.spec import InputSpec, Placement, Resources
 
 _MAXIMUM = {
     "memory-mb": "yarn.scheduler.maximum-allocation-mb",

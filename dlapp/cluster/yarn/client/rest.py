@@ -19,14 +19,14 @@ from dlapp.cluster.yarn.values import Launch, LocalResource
 from dlapp.errors import TimedOut, Unreachable
 from dlapp.hadoop.errors import ApplicationNotFound, HadoopError, NotAllowed, NotHadoop, RemoteError
 from dlapp.hadoop.web import AnswerTooLarge, NoAddress, Web, WrongScheme
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse
-from dlapp.report import FinalStatus, State
-from dlapp.serialization import parse_json
 from dlapp.system.clock import backoff_s
 from dlapp.system.waits import Wait
 from dlapp.value import Closeable, Value, field
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import FinalStatus, State
+from dlapp.values.serialization import parse_json
 
 SETTING = "yarn.resourcemanager.webapp.address"
 KIND = "DLAPP"

@@ -16,15 +16,15 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlapp.access import MAX_TOKEN_BYTES, AccessList, is_token, shared_tokens, token_file
 from dlapp.cluster.yarn.staging import CACHE_MODE, OWN_FILE_MODE, OWN_MODE, StagingFiles, StagingPaths
 from dlapp.errors import Denied, DlappError, SpecError, Unreachable
+from dlapp.values.access import MAX_TOKEN_BYTES, AccessList, is_token, shared_tokens, token_file
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.rest import AppReport
     from dlapp.cluster.yarn.client.session import ClusterSession
-    from dlapp.ids import ApplicationId
-    from dlapp.spec import AppSpec
+    from dlapp.values.ids import ApplicationId
+    from dlapp.values.spec import AppSpec
 
 _PASSABLE = ("user::rwx", "group::--x", "other::--x")
 

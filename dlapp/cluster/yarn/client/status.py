@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from dlapp.access import VIEWERS
 from dlapp.cluster import LOG_NAMES
 from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.yarn.client import views as client_views
@@ -43,12 +42,13 @@ from dlapp.cluster.yarn.staging import (
 )
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
-from dlapp.ids import ApplicationId
-from dlapp.report import ApplicationView, ContainerView, OutputView, State
-from dlapp.serialization import from_json, parse_json
-from dlapp.spec import Submission
 from dlapp.system import clock, log
 from dlapp.value import replace
+from dlapp.values.access import VIEWERS
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import ApplicationView, ContainerView, OutputView, State
+from dlapp.values.serialization import from_json, parse_json
+from dlapp.values.spec import Submission
 
 KEPT_READ = 200
 """Of so many applications that have ended and that the ResourceManager has forgotten, the latest, a list reads the

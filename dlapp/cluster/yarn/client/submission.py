@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dlapp.access import TOOLS, derive_token
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, acls_of, environment_of, python_command
 from dlapp.cluster.yarn.client import preflight, views
@@ -33,17 +32,18 @@ from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
 from dlapp.errors import ConfigError, Denied, DlappError, NotFound, TimedOut, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound, NotAllowed, RemoteError
-from dlapp.ids import ApplicationId
-from dlapp.launch_spec import NODE_MANAGER, CacheSettings, DockerSettings, LedgerSettings
 from dlapp.locations import FileInfo
-from dlapp.report import FinalStatus, State
-from dlapp.serialization import to_json
-from dlapp.spec import Secrets, Submission
 from dlapp.system import clock
 from dlapp.system.clock import backoff_s
 from dlapp.system.retention import Retention
 from dlapp.system.waits import Wait
 from dlapp.value import replace
+from dlapp.values.access import TOOLS, derive_token
+from dlapp.values.ids import ApplicationId
+from dlapp.values.launch_spec import NODE_MANAGER, CacheSettings, DockerSettings, LedgerSettings
+from dlapp.values.report import FinalStatus, State
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import Secrets, Submission
 
 IN_DOUBT_S = 60.0
 """So long a submission is repeated of which YARN does not say that it has it; another one takes over in 10 to 30 s."""

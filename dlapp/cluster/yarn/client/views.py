@@ -12,12 +12,12 @@ from dlapp.cluster.yarn.client.rest import KIND, AppReport, read_final_status, r
 from dlapp.errors import NotFound, Unreachable
 from dlapp.hadoop.web import NoAddress, Web
 from dlapp.id_text import is_application_id
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
-from dlapp.spec import OnFailure, Submission
 from dlapp.system.clock import date_and_time
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
+from dlapp.values.spec import OnFailure, Submission
 
 _TIMEOUT_S = 20.0
 _FORGOTTEN_TIMEOUT_S = 3.0

@@ -22,13 +22,13 @@ from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import first_line, waiting_line
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.errors import AskTooLarge, DlappError
-from dlapp.ids import ApplicationId
-from dlapp.report import ApplicationView, State
-from dlapp.spec import AppSpec
-from dlapp.start_conditions import plan_texts
 from dlapp.system.text import shown
 from dlapp.value import replace
-from dlapp.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, ContainerAsk, Estimate, Waiting
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import ApplicationView, State
+from dlapp.values.spec import AppSpec
+from dlapp.values.start_conditions import plan_texts
+from dlapp.values.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, ContainerAsk, Estimate, Waiting
 
 HISTORY_MS = 14 * 86_400_000
 """Applications that ended longer ago say nothing on how long one waits today."""

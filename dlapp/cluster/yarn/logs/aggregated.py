@@ -17,8 +17,8 @@ from dlapp.cluster.yarn.logs import tfile
 from dlapp.cluster.yarn.staging import StagingFiles
 from dlapp.errors import Denied, DlappError
 from dlapp.hadoop.configuration import HadoopConfiguration
-from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace
+from dlapp.values.ids import ApplicationId
 
 _ROOT = ("yarn.nodemanager.remote-app-log-dir", "/tmp/logs")
 _SUFFIX = ("yarn.nodemanager.remote-app-log-dir-suffix", "logs")

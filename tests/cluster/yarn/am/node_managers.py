@@ -11,8 +11,8 @@ from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import Granted, Launch, NodeId
 from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import Token
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.spec import Resources
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.spec import Resources
 
 TOKEN = Token(b"identifier", b"password", "NMToken")
 APPLICATION = ApplicationId(1_700_000_000_000, 42)

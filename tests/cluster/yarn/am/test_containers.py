@@ -8,9 +8,9 @@ from dlapp.cluster.yarn.am.containers import LOOK_EVERY_S, TAKEN_AWAY_S, UNKNOWN
 from dlapp.cluster.yarn.am.node_manager import NodeManager
 from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError, remote_error
-from dlapp.ids import ContainerId
-from dlapp.spec import Resources
 from dlapp.value import replace
+from dlapp.values.ids import ContainerId
+from dlapp.values.spec import Resources
 
 NODE = NodeId("node1", 8041)
 OURS = ContainerId.from_text("container_1700000000000_0042_02_000002")

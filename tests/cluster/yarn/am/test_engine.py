@@ -20,10 +20,10 @@ from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.task_container import TASK_SECRET
 from dlapp.cluster.yarn.values import Cluster, Program
 from dlapp.hadoop.tokens import Credentials, Token
-from dlapp.ids import ContainerId
 from dlapp.login import Login
-from dlapp.report import Cause, FinalStatus, State
-from dlapp.spec import Placement, Resources
+from dlapp.values.ids import ContainerId
+from dlapp.values.report import Cause, FinalStatus, State
+from dlapp.values.spec import Placement, Resources
 from tests.cluster.yarn.on_yarn import Attempt, kill_attempt, token_of_attempt, until, until_heard_of
 from tests.services.hadoop import NODES
 from tests.services.proxy import Plan, Proxy

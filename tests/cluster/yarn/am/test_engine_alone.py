@@ -23,11 +23,11 @@ from dlapp.cluster.yarn.values import Cluster, NodeReport, Program
 from dlapp.hadoop.errors import ConnectionLost, HadoopError
 from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
-from dlapp.ids import ContainerId
 from dlapp.login import Login
-from dlapp.report import Cause, FinalStatus
-from dlapp.spec import Resources, RoleSpec
 from dlapp.system import clock
+from dlapp.values.ids import ContainerId
+from dlapp.values.report import Cause, FinalStatus
+from dlapp.values.spec import Resources, RoleSpec
 from tests.am.driving import APPLICATION, submission
 from tests.cluster.yarn.on_yarn import until
 from tests.hadoop.rpc_server import Refuse, RpcServer

@@ -8,7 +8,7 @@ import pytest
 
 from dlapp.cluster.yarn.am.exit_status import end_of, was_taken_away
 from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus
-from dlapp.ids import ContainerId
+from dlapp.values.ids import ContainerId
 
 MEMORY = (
     "[2026-11-21 03:50:20.605]Container [pid=7001,containerID=container_x] is running 368889856B beyond the 'PHYSICAL' "

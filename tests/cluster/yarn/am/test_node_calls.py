@@ -13,8 +13,8 @@ from dlapp.cluster.yarn.am.node_calls import FailedOrder, LookOrder, NodeCalls, 
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import ContainerStage, NodeId
 from dlapp.hadoop.errors import ConnectionLost, TryAgain
-from dlapp.ids import ContainerId
 from dlapp.system import waits
+from dlapp.values.ids import ContainerId
 from tests.cluster.yarn.am.node_managers import TOKEN, SilentNode, id_of, start_of, take_all
 from tests.cluster.yarn.on_yarn import until
 from tests.hadoop.rpc_server import Refuse, RpcServer

@@ -13,9 +13,9 @@ from dlapp.am.model.events import OthersEnded
 from dlapp.am.other_applications import EndWatcher
 from dlapp.cluster.yarn.am.other_applications import EndReader, read_end
 from dlapp.errors import DlappError, NotFound, Unreachable
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.start_conditions import FAILED, KILLED, SUCCEEDED, UNKNOWN
+from dlapp.values.ids import ApplicationId
+from dlapp.values.start_conditions import FAILED, KILLED, SUCCEEDED, UNKNOWN
 from tests.applications import wait_for
 from tests.services.http_server import Answer, Request, as_json, http_server
 

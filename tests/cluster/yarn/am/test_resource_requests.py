@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dlapp.cluster.engine import ContainerRequest
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
 from dlapp.cluster.yarn.values import ANY, NodeId, NodeReport, ResourceRequest
-from dlapp.spec import Placement, Resources
 from dlapp.value import replace
+from dlapp.values.spec import Placement, Resources
 
 SMALL = Resources(memory_mib=256, vcores=1, gcores=1)
 NONE: Counter[int] = Counter()

@@ -20,11 +20,11 @@ from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.hadoop import web
 from dlapp.hadoop.web import AnswerTooLarge
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
-from dlapp.report import State
-from dlapp.spec import AppSpec, Placement, RoleSpec
 from dlapp.system import clock
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.report import State
+from dlapp.values.spec import AppSpec, Placement, RoleSpec
 from tests.services.http_server import as_json, http_server
 
 APP = ApplicationId(1700000000000, 7)

@@ -22,16 +22,16 @@ from dlapp.cluster.yarn.client.cleanup import (
 )
 from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
-from dlapp.ids import ApplicationId
-from dlapp.report import CommitClaim, OutputView, State
-from dlapp.serialization import to_json
-from dlapp.spec import OutputSpec
 from dlapp.storage.commit import CommitRefused
 from dlapp.storage.settlement import ApplicationOutputs
 from dlapp.sweep.results import TrialState, TrialView, head_line, read_results, trial_line
 from dlapp.sweep.spec import GridParameter, Sampler, SweepSpec
 from dlapp.system import clock
 from dlapp.system.retention import Retention
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import CommitClaim, OutputView, State
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import OutputSpec
 
 DAY_MS = 86_400_000
 NOW_MS = 1_000 * DAY_MS

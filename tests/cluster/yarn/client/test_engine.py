@@ -25,11 +25,11 @@ from dlapp.config import load_config
 from dlapp.errors import AskTooLarge, FileRefused, NotFound, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.hadoop.errors import ApplicationNotFound
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.messages import Phase
-from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, Cause, FinalStatus, State
 from tests.cluster.yarn.on_yarn import set_safe_mode, until, until_heard_of
 from tests.services.hadoop import Hadoop
 

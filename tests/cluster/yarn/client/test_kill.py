@@ -16,10 +16,10 @@ from dlapp.cluster.yarn.client.cleanup import COMMITTED, GONE_AFTER_S
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.errors import Denied, TimedOut, Unreachable
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import ApplicationView, FinalStatus, State
 from tests.cluster.yarn.client.test_cleanup import APP, CLAIM, PLACES, A, B, Memory, stage
 
 RUNNING = AppReport(

@@ -18,13 +18,13 @@ from dlapp.cluster.yarn.client.rest import KIND, AppReport
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.staging import RECEIPT_BYTES, history_json, receipt_of_history
 from dlapp.errors import Unreachable
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.report import ApplicationView, FinalStatus, State
-from dlapp.serialization import to_json
-from dlapp.spec import AppSpec, RoleSpec, Submission
 from dlapp.system import clock
-from dlapp.usage import Receipt
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import ApplicationView, FinalStatus, State
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import AppSpec, RoleSpec, Submission
+from dlapp.values.usage import Receipt
 from tests.cluster.yarn.client.test_cleanup import NOW_MS, PLACES, Memory
 
 

@@ -15,13 +15,13 @@ from dlapp.cluster.yarn.client.notices import AM_STAYS_S, EndNotices
 from dlapp.cluster.yarn.staging import StagingFiles, StagingPaths
 from dlapp.config import load_config
 from dlapp.errors import NotFound
-from dlapp.notification import MAIL, WEBHOOK, Notification, NotificationSettings, Webhook
 from dlapp.notifications.outbox import MAX_AGE_MS, Outbox, from_bytes, to_bytes
 from dlapp.notifications.single_try import deliver_left
-from dlapp.report import State
-from dlapp.serialization import to_json
-from dlapp.spec import RoleSpec
 from dlapp.system.clock import now_ms
+from dlapp.values.notification import MAIL, WEBHOOK, Notification, NotificationSettings, Webhook
+from dlapp.values.report import State
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import RoleSpec
 from tests.am.driving import APPLICATION, submission
 from tests.applications import wait_for
 from tests.notifications.test_channels import MemoryFile, mail_to, settings

@@ -35,13 +35,13 @@ from dlapp.errors import ConfigError, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, parse_properties, read_configuration
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.hadoop.hdfs.checksums import CARRIED
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
-from dlapp.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.value import replace
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
+from dlapp.values.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from tests.cluster.yarn.client.test_cleanup import Memory
 from tests.services.http_server import as_json, http_server
 

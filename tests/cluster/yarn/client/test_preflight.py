@@ -16,7 +16,7 @@ from dlapp.cluster.yarn.client.preflight import (
 from dlapp.cluster.yarn.client.rest import NodeInfo
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.errors import SpecError
-from dlapp.spec import InputSpec, Placement, Resources
+from dlapp.values.spec import InputSpec, Placement, Resources
 
 
 def node(name: str, gcores: int) -> NodeInfo:

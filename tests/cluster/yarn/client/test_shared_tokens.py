@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from dlapp.access import MODIFIERS, VIEWERS, AccessList, derive_token
 from dlapp.cluster.yarn.client.shared_tokens import check_sharing, find_token, sharing_tokens
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.errors import Denied, DlappError, SpecError, Unreachable, UsageError
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.report import ApplicationView, State
-from dlapp.serialization import to_json
-from dlapp.spec import AppSpec
 from dlapp.value import replace
+from dlapp.values.access import MODIFIERS, VIEWERS, AccessList, derive_token
+from dlapp.values.report import ApplicationView, State
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import AppSpec
 from tests.cluster.yarn.client.test_cleanup import APP, PLACES, Memory
 
 SECRET = "ab" * 32

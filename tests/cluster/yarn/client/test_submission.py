@@ -18,11 +18,11 @@ from dlapp.config import load_config
 from dlapp.errors import Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.hadoop.tokens import Credentials
-from dlapp.ids import ApplicationId
-from dlapp.launch_spec import DockerSettings
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.spec import AppSpec, InputSpec, RoleSpec, Secrets, Submission
+from dlapp.values.ids import ApplicationId
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.spec import AppSpec, InputSpec, RoleSpec, Secrets, Submission
 from tests.services.http_server import Answer, Request, as_json, http_server
 
 APP = ApplicationId(1700000000000, 7)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlapp.access import ControlAccess
 from dlapp.cluster.yarn.client import status
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.local_files import tools_tokens
@@ -17,14 +16,15 @@ from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.views import merged
 from dlapp.cluster.yarn.staging import SUBMISSION, VIEW, StagingPaths, history_json
 from dlapp.errors import Denied, Unreachable
-from dlapp.ids import ApplicationId
 from dlapp.locations import FileInfo
 from dlapp.net.streams import StreamRefused
-from dlapp.report import ApplicationView, FinalStatus, State
-from dlapp.serialization import to_json
-from dlapp.spec import AppSpec, Submission
 from dlapp.tools.display.status import status_lines
 from dlapp.value import replace
+from dlapp.values.access import ControlAccess
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import ApplicationView, FinalStatus, State
+from dlapp.values.serialization import to_json
+from dlapp.values.spec import AppSpec, Submission
 from tests.am.application_dir.test_application_dir_hdfs import FilesInMemory
 
 APP = ApplicationId(1700000000000, 7)

@@ -13,11 +13,11 @@ from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo
 from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits, limits_of
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.errors import AskTooLarge, Unreachable
-from dlapp.ids import ApplicationId
-from dlapp.report import ApplicationView, FinalStatus, State
-from dlapp.spec import AppSpec, Gang, Resources, RoleSpec
 from dlapp.value import replace
-from dlapp.waiting import CODES, ContainerAsk
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import ApplicationView, FinalStatus, State
+from dlapp.values.spec import AppSpec, Gang, Resources, RoleSpec
+from dlapp.values.waiting import CODES, ContainerAsk
 
 APP = ApplicationId(1700000000000, 7)
 WHOLE = {"memory": 8192, "vcores": 16, "gcores": 8}

@@ -15,11 +15,11 @@ import pytest
 from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.hadoop.configuration import read_configuration
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.messages import Phase
-from dlapp.report import Cause, State
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import Phase
+from dlapp.values.report import Cause, State
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import Hadoop
 from tests.services.keeper import end_all_in

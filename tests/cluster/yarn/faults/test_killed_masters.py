@@ -24,11 +24,11 @@ from dlapp.config import load_config
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, NotEnough
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.hadoop.configuration import read_configuration
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.messages import Phase
-from dlapp.report import ApplicationView, Cause, State
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, Cause, State
 from tests.cluster.yarn.on_yarn import set_safe_mode, until, until_heard_of
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop

@@ -13,8 +13,8 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.config import load_config
-from dlapp.ids import ApplicationId
-from dlapp.report import Cause
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import Cause
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.keeper import end_all_in

@@ -17,9 +17,9 @@ from dlapp.client import Client
 from dlapp.cluster.yarn.client import rest
 from dlapp.config import load_config
 from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, FileRefused, NotFound, Unreachable, UsageError
-from dlapp.ids import ApplicationId
 from dlapp.launcher.application import read_application
-from dlapp.report import Cause
+from dlapp.values.ids import ApplicationId
+from dlapp.values.report import Cause
 from tests.cluster.yarn.on_yarn import set_safe_mode, until
 from tests.services.hadoop import VERSION, Hadoop, NoHadoop, _write_xml, free_ports, read_configuration
 from tests.services.tls import tls_in_front

@@ -20,12 +20,12 @@ from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.config import load_config
 from dlapp.errors import DlappError
 from dlapp.hadoop.configuration import read_configuration
-from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.messages import Phase
-from dlapp.report import Cause, State
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.system import clock
+from dlapp.values.ids import ApplicationId
+from dlapp.values.messages import Phase
+from dlapp.values.report import Cause, State
 from tests.applications import Done, properties, run
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import RECOVERY, Hadoop, NoHadoop

@@ -14,11 +14,11 @@ from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
-from dlapp.ids import ApplicationId
-from dlapp.launch_spec import LedgerSettings
-from dlapp.messages import Phase
-from dlapp.report import ApplicationView, Cause
-from dlapp.waiting import USER_LIMIT, Waiting
+from dlapp.values.ids import ApplicationId
+from dlapp.values.launch_spec import LedgerSettings
+from dlapp.values.messages import Phase
+from dlapp.values.report import ApplicationView, Cause
+from dlapp.values.waiting import USER_LIMIT, Waiting
 from tests.applications import properties
 from tests.cluster.yarn.on_yarn import until
 from tests.services.containers.nvml_stub import StubDevice, with_devices

@@ -11,8 +11,8 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.config import load_config
-from dlapp.messages import Phase
-from dlapp.report import Cause, State
+from dlapp.values.messages import Phase
+from dlapp.values.report import Cause, State
 from tests.applications import properties
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import Hadoop

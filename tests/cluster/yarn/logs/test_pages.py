@@ -13,8 +13,8 @@ from dlapp.cluster import LogFiles
 from dlapp.cluster.yarn.logs.pages import GrowingPage
 from dlapp.errors import NotFound, Unreachable
 from dlapp.hadoop.web import Web
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
+from dlapp.values.ids import ApplicationId, ContainerId
 from tests.services.http_server import Answer, Request, http_server
 
 

@@ -18,10 +18,10 @@ import time
 
 from dlapp.cluster.yarn.client.local_files.last_application import local_state
 from dlapp.id_text import APPLICATION_ID
-from dlapp.ids import ApplicationId
 from dlapp.system import files
 from dlapp.system.owners import refuse_place_of_others
 from dlapp.value import Value, field
+from dlapp.values.ids import ApplicationId
 
 MAX_AGE_S = 90 * 86_400.0
 """A file whose application nobody looked at after its end goes then."""

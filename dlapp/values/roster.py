@@ -6,8 +6,8 @@ import contextlib
 import socket
 
 from dlapp.errors import SpecError
-from dlapp.spec import check_role_name
 from dlapp.value import Value
+from dlapp.values.spec import check_role_name
 
 
 class Member(Value, kw_only=True):

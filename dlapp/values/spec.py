@@ -1,7 +1,7 @@
 """Specification of an application: the values that a properties file becomes, and what is submitted of them.
 
-All are frozen, checked when they are made, and have a JSON form (`dlapp.serialization`). A fault is a `SpecError` that
-names the field as the user wrote it: ``resources.memory``, ``to_hdfs.output_path``.
+All are frozen, checked when they are made, and have a JSON form (`dlapp.values.serialization`). A fault is a
+`SpecError` that names the field as the user wrote it: ``resources.memory``, ``to_hdfs.output_path``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from dlapp.access import AccessList, problems_with_access
 from dlapp.errors import SpecError
-from dlapp.idle_guard import IdleGuard
-from dlapp.image_name import RegistryCredentials
 from dlapp.locations import FILE
-from dlapp.notification import NotificationSettings
-from dlapp.start_conditions import After, check_after
 from dlapp.value import Value, field, replace
+from dlapp.values.access import AccessList, problems_with_access
+from dlapp.values.idle_guard import IdleGuard
+from dlapp.values.image_name import RegistryCredentials
+from dlapp.values.notification import NotificationSettings
+from dlapp.values.start_conditions import After, check_after
 
 if TYPE_CHECKING:
     from dlapp.sweep.spec import SweepSpec
@@ -554,7 +554,8 @@ class AppSpec(Value, kw_only=True):
             application; a lost node may be the reason, which is known later.
         keep_failed_s: how long the container of a program that has failed for good is kept for those who want to look
             into it; 0: not at all.
-        notify: the events that its user is told of (`dlapp.notification.EVENTS`); None: as the configuration says.
+        notify: the events that its user is told of (`dlapp.values.notification.EVENTS`); None: as the configuration
+            says.
         after: applications that it waits for before it starts.
         hold: it does not start before somebody releases it.
         requeue: on one machine, it begins again if the machine was restarted while it ran.
@@ -734,7 +735,7 @@ class AppSpec(Value, kw_only=True):
 
     @staticmethod
     def late_types() -> dict[str, type]:
-        """Return the classes of fields whose modules few processes need, for `dlapp.serialization`."""
+        """Return the classes of fields whose modules few processes need, for `dlapp.values.serialization`."""
         from dlapp.sweep.spec import SweepSpec
 
         return {"SweepSpec": SweepSpec}
@@ -867,7 +868,7 @@ class AppSpec(Value, kw_only=True):
 
     @property
     def has_roster(self) -> bool:
-        """True if its containers are told where the others are (`dlapp.roster`)."""
+        """True if its containers are told where the others are (`dlapp.values.roster`)."""
         return bool(self.gangs()) or any(role.ports for role in self.roles)
 
     @property
@@ -934,7 +935,7 @@ class Secrets(Value, kw_only=True):
     """Secrets of an application, which travel apart from the spec, readable by the owner only.
 
     Args:
-        control_secret: 64 hex digits; tokens are derived from it (`dlapp.messages`).
+        control_secret: 64 hex digits; tokens are derived from it (`dlapp.values.messages`).
         env: variables of the user's file, for the payload only.
         role_env: role -> variables that only its payloads get, or with another value.
         environment: what a plain process takes over from the submitter's shell (PATH, HOME, LANG and the like).

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from dlapp.errors import SpecError
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.value import Value, fields
+from dlapp.values.ids import ApplicationId, ContainerId
 
 T = TypeVar("T")
 _IDS = (ApplicationId, ContainerId)

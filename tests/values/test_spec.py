@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.errors import SpecError
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import (
+from dlapp.value import replace
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import (
     RESERVED_ENV,
     RESERVED_ENV_PREFIXES,
     AppSpec,
@@ -32,7 +33,6 @@ from dlapp.spec import (
     gangs_of,
     problems_between,
 )
-from dlapp.value import replace
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 word = st.from_regex(r"[a-z][a-z0-9]{0,6}", fullmatch=True)

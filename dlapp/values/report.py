@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Diagnosis, Phase
-from dlapp.usage import Receipt, Usage
 from dlapp.value import Value, field, fields, replace
-from dlapp.waiting import ContainerAsk, Waiting
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.messages import Diagnosis, Phase
+from dlapp.values.usage import Receipt, Usage
+from dlapp.values.waiting import ContainerAsk, Waiting
 
 
 class State(Enum):
@@ -92,7 +92,7 @@ class ContainerView(Value, kw_only=True):
         index: CONTAINER_INDEX.
         attempt: how many times this index was started, this one included.
         progress: share of the phase, 0 to 1, or None; while its payload runs, what the payload reports.
-        metrics, step, ready: what the payload reported last (`dlapp.messages.PayloadStatus`).
+        metrics, step, ready: what the payload reported last (`dlapp.values.messages.PayloadStatus`).
         image: in Docker the digest of its image at the registry, or its id where it comes from none.
         generation: how often its gang had been restarted when its payload started, or is going to start.
         exit_code: the payload's; None while it runs, or where a signal ended it.
@@ -158,7 +158,7 @@ class ContainerDiagnosis(Value, kw_only=True):
 
 
 class IdleGpus(Value, kw_only=True):
-    """GPUs that an application with an `dlapp.idle_guard` holds and does not use.
+    """GPUs that an application with an `dlapp.values.idle_guard` holds and does not use.
 
     Args:
         containers: CONTAINER_INDEX of those whose GPUs are all idle, in order.
@@ -240,7 +240,7 @@ class OutputClaim(Value, kw_only=True):
     Args:
         parts: name within the target ("" for the target itself) -> location of what a container stored.
         failed: the same for containers that failed while the others went on: kept beside the target.
-        keep_previous: as in `dlapp.spec.OutputSpec`.
+        keep_previous: as in `dlapp.values.spec.OutputSpec`.
         committed: how many trials have been committed by themselves, and are not among the parts.
     """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dlapp.roster import Member, Roster
-from dlapp.serialization import from_json, to_json
+from dlapp.values.roster import Member, Roster
+from dlapp.values.serialization import from_json, to_json
 
 WORKERS = tuple(Member(role="worker", role_index=n, index=n + 1, host=f"n{n}", address="10.0.0.1") for n in range(2))
 CHIEF = Member(role="chief", role_index=0, index=0, host="n0", address="fe80::1", ports=(20_000, 20_001))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dlapp.ids import ContainerId
-from dlapp.image_name import RegistryCredentials
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.value import Value
+from dlapp.values.ids import ContainerId
+from dlapp.values.image_name import RegistryCredentials
 
 FILE_NAME = "launch.json"
 """The file in a container's directory that has the `LaunchSpec`; it holds secrets. The task removes it once it is
@@ -95,11 +95,11 @@ class CacheSettings(Value):
 
 
 class LaunchSpec(Value):
-    """All that a task is told when it starts; the rest its ApplicationMaster says (`dlapp.messages.Assignment`).
+    """All that a task is told when it starts; the rest its ApplicationMaster says (`dlapp.values.messages.Assignment`).
 
     Args:
         control_url: the ApplicationMaster's control address, ``http://host:port``.
-        token: the task's own (`dlapp.access.derive_token`).
+        token: the task's own (`dlapp.values.access.derive_token`).
         env: what the payload gets of the user's secrets.
         environment: what it gets of the submitter's environment.
         docker: how payloads in Docker run.
@@ -107,7 +107,7 @@ class LaunchSpec(Value):
         cache: None: there is none.
         hdfs: None: the application has to do with none.
         am_file: where the next ApplicationMaster leaves its address: a file of this machine, or a directory on HDFS
-            with a name for each attempt (`dlapp.messages.address_name`); empty: nowhere.
+            with a name for each attempt (`dlapp.values.messages.address_name`); empty: nowhere.
         containers: how many the application has, all of which may search for its ApplicationMaster at a time.
         resource_managers: web address of each ResourceManager, ``http://host:8088``; on one machine none.
         alone_s: how long the payload runs on while no ApplicationMaster is there; on one machine.

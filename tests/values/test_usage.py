@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from dlapp.serialization import from_json, to_json
-from dlapp.usage import DeviceUsage, GpuHours, Receipt, Usage
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.usage import DeviceUsage, GpuHours, Receipt, Usage
 
 
 def test_a_usage_and_a_receipt_are_read_as_they_were_written() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dlapp.errors import SpecError
-from dlapp.spec import AppSpec
-from dlapp.start_conditions import (
+from dlapp.values.spec import AppSpec
+from dlapp.values.start_conditions import (
     FAILED,
     KILLED,
     SUCCEEDED,

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from dlapp.access import (
+from dlapp.cluster.yarn.am_plan import acls_of
+from dlapp.cluster.yarn.client.shared_tokens import acl_entries
+from dlapp.errors import SpecError
+from dlapp.values.access import (
     MODIFIERS,
     MOST_NAMES,
     VIEWERS,
@@ -16,12 +19,9 @@ from dlapp.access import (
     read_access_list,
     shared_tokens,
 )
-from dlapp.cluster.yarn.am_plan import acls_of
-from dlapp.cluster.yarn.client.shared_tokens import acl_entries
-from dlapp.errors import SpecError
-from dlapp.messages import StopRequest
-from dlapp.serialization import from_json, to_json
-from dlapp.spec import AppSpec
+from dlapp.values.messages import StopRequest
+from dlapp.values.serialization import from_json, to_json
+from dlapp.values.spec import AppSpec
 
 SECRET = "ab" * 32
 

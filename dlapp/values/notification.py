@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dlapp.ids import ApplicationId
 from dlapp.value import Value, field
+from dlapp.values.ids import ApplicationId
 
 RUNNING, RESTARTED, WAITING, HANG, IDLE = "running", "restarted", "waiting", "hang", "idle"
 FAILED, KILLED, DONE = "failed", "killed", "done"
@@ -84,7 +84,7 @@ class Notification(Value, kw_only=True):
         event: one of `EVENTS`.
         at_ms: when it happened [ms since 1970].
         text: for people, in a few lines.
-        final_status, cause: the values of `dlapp.report`, if it has ended.
+        final_status, cause: the values of `dlapp.values.report`, if it has ended.
     """
 
     id: str

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dlapp.errors import SpecError
-from dlapp.ids import ContainerId
 from dlapp.value import Value, field
+from dlapp.values.ids import ContainerId
 
 USAGE_EVERY_S = 10.0
 """The least time between two reports of a container with its use."""
@@ -128,7 +128,7 @@ class Receipt(Value, kw_only=True):
         memory: of an application, that of the container that used the most.
         gpus_asked, gpus_used: how many GPUs a container had, and how many of them were ever busy; of an application
             the largest number.
-        seconds: phase (`dlapp.messages.Phase`) -> how long it lasted, of all containers together.
+        seconds: phase (`dlapp.values.messages.Phase`) -> how long it lasted, of all containers together.
         energy_wh: of the GPUs while the payload ran, by their own counters [Wh].
         suggestion: what to ask for next time; empty: there is nothing to say.
     """
@@ -148,7 +148,7 @@ class ContainerSeries(Value, kw_only=True):
     """Use of one container over time, in buckets of one width.
 
     Args:
-        index, attempt: as in `dlapp.report.ContainerView`.
+        index, attempt: as in `dlapp.values.report.ContainerView`.
         start_ms: the begin of the first bucket [ms since 1970].
         step_ms: width of a bucket [ms].
         columns: name -> ``mean``, and of `USAGE_COLUMNS_WITH_RANGE` also ``min`` and ``max``: a number for each bucket;

@@ -6,8 +6,8 @@ from enum import Enum
 
 from dlapp.errors import SpecError
 from dlapp.system.text import read_choice, read_duration_s, shown
-from dlapp.usage import report_period_s
 from dlapp.value import Value
+from dlapp.values.usage import report_period_s
 
 OFF = "off"
 _LEAST_REPORTS = 3

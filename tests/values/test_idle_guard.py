@@ -9,8 +9,8 @@ import pytest
 from dlapp.client.keywords import spec_of
 from dlapp.config import load_config
 from dlapp.errors import SpecError
-from dlapp.idle_guard import IdleAction, IdleGuard, read_idle_guard
-from dlapp.spec import AppSpec, Resources, RoleSpec
+from dlapp.values.idle_guard import IdleAction, IdleGuard, read_idle_guard
+from dlapp.values.spec import AppSpec, Resources, RoleSpec
 
 
 @pytest.mark.parametrize(

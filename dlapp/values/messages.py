@@ -14,8 +14,8 @@
     anyone GET  /v1/view                           -> ApplicationView    (on a cluster, whose own pages show as much)
 
 Every other call carries ``Authorization: Bearer <token>``; a missing or wrong one is answered with 401 and changes
-nothing. A token (`dlapp.access`) is derived from the application's secret and its purpose: every attempt can check it
-without having given it out. A task numbers its reports; one that comes twice, or late, changes nothing.
+nothing. A token (`dlapp.values.access`) is derived from the application's secret and its purpose: every attempt can
+check it without having given it out. A task numbers its reports; one that comes twice, or late, changes nothing.
 
 Unknown fields are passed over, so an older AM and a newer task understand each other.
 """
@@ -27,10 +27,10 @@ from collections.abc import Iterable
 from enum import Enum
 
 from dlapp.errors import SpecError
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.spec import CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
-from dlapp.usage import USAGE_EVERY_S, Receipt, Usage
 from dlapp.value import Value, field
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.spec import CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
+from dlapp.values.usage import USAGE_EVERY_S, Receipt, Usage
 
 PREEMPTED = "preempted"
 """Reason of a soft stop (`Orders.reason`): the engine takes the container for others."""
@@ -42,7 +42,7 @@ _BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
 MOST_PROBLEM = 300
 _MOST_NAME = 255
 _MOST_METRIC = 1e18
-"""Below what `dlapp.serialization` takes for a number."""
+"""Below what `dlapp.values.serialization` takes for a number."""
 _MOST_STEPS = 1 << 62
 
 
@@ -472,7 +472,7 @@ class StreamOrder(Value, kw_only=True):
 
     Args:
         number: grows within one attempt.
-        kind, head: as of `dlapp.access.StreamRequest`.
+        kind, head: as of `dlapp.values.access.StreamRequest`.
         for_viewer: a user asks whom `view_acl` names, and not the owner.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlapp.image_name import parse_image_name
+from dlapp.values.image_name import parse_image_name
 
 DIGEST = f"sha256:{'a' * 64}"
 

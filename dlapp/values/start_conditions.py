@@ -16,7 +16,7 @@ MAX_AFTER = 100
 """So many applications one can wait for."""
 _NAMED = 3
 SUCCEEDED, FAILED, KILLED, UNKNOWN = "SUCCEEDED", "FAILED", "KILLED", "UNKNOWN"
-"""How an application ended: a final status of `dlapp.report`, or that it ended and nobody knows how any more."""
+"""How an application ended: a final status of `dlapp.values.report`, or that it ended and nobody knows how any more."""
 _HOW = {SUCCEEDED: "succeeded", FAILED: "failed", KILLED: "was killed", UNKNOWN: "ended, and how is not known any more"}
 
 
