@@ -33,7 +33,7 @@ from bench._throwaway import DEADLINE_S, command, own_state
 from bench.am_memory import empty_python_kib, resident_kib
 from dlapp.gpuid.rules import LeaseRequest
 from dlapp.node_policy import node_policy
-from dlapp.runtime.docker import DockerRun
+from dlapp.runtime.docker.payload import DockerRun
 from dlapp.runtime.payload import Payload, PayloadDevice
 from dlapp.values.launch_spec import DockerSettings
 from dlapp.values.spec import Resources

@@ -28,7 +28,7 @@ MEMORY_GOAL_MIB = 100
 
 OURS = """
 import sys
-from dlapp.launcher.pack import pack, scan_workspace
+from dlapp.launcher.workspace.pack import pack, scan_workspace
 packed = pack(scan_workspace(sys.argv[1]), sys.argv[2], limit_bytes=1 << 40)
 assert packed.files == int(sys.argv[3]) and not packed.reused
 status = open("/proc/self/status").read()

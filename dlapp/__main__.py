@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
             case "runner":
                 from dlapp.cluster.local.runner.process import main as run
             case "cleanup":
-                from dlapp.runtime.cleanup import main as run
+                from dlapp.runtime.docker.cleanup import main as run
             case "feed":
                 from dlapp.task.feed.process import main as run
             case "notify":

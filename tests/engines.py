@@ -52,7 +52,7 @@ class Engine:
         self.root = str(directory / "files")
         if hadoop is not None:
             from dlapp.hadoop.configuration import read_configuration
-            from dlapp.storage.hdfs_staging import HdfsStagingFiles
+            from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
             self._files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
             self.root = f"/user/{getpass.getuser()}/tests/{time.time_ns():x}"

@@ -15,7 +15,7 @@ from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan
 from dlapp.errors import DlappError
 from dlapp.hadoop.tokens import read_container_credentials
 from dlapp.net.control import most_connections
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.system import log
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId, ContainerId

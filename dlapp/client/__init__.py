@@ -943,7 +943,7 @@ class Client(Closeable):
         if not networks:
             return ""
         from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
-        from dlapp.runtime.container import forbidden_network, missing_network
+        from dlapp.runtime.docker.container import forbidden_network, missing_network
 
         dockerd = Dockerd(self.config.runtime.docker.host, DOCKER_S)
         for network in networks:

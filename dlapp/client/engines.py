@@ -112,7 +112,7 @@ class Engines:
 def open_yarn(config: Config, login: Login) -> YarnEngine:
     """The engine of the cluster that the configuration names, as ``login``."""
     from dlapp.cluster.yarn.client.engine import YarnEngine
-    from dlapp.storage.hdfs_staging import HdfsStagingFiles
+    from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
     def ledger_of(config: Config) -> LedgerSettings:
         from dlapp.gpuid.factory import configured

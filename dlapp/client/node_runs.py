@@ -161,8 +161,8 @@ class _Submitter:
 
     def _made_ready(self, node: str) -> Submission:
         from dlapp.launcher.application import os_user
-        from dlapp.launcher.pack import pack
-        from dlapp.launcher.scan import scan_workspace
+        from dlapp.launcher.workspace.pack import pack
+        from dlapp.launcher.workspace.scan import scan_workspace
         from dlapp.values.spec import AppSpec, Placement, Resources, RoleSpec, Submission
 
         engine = self._client.engine

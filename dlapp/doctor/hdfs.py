@@ -15,8 +15,8 @@ from dlapp.locations import NATIVE, WEBHDFS
 
 if TYPE_CHECKING:
     from dlapp.locations import HdfsPlace
-    from dlapp.storage.hdfs_staging import HdfsStagingFiles
-    from dlapp.storage.native import NativeHdfs
+    from dlapp.storage.hdfs.native import NativeHdfs
+    from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
 
 _AT_ONCE = 16
@@ -56,7 +56,7 @@ def _named(ground: CheckContext, place: HdfsPlace) -> Iterator[str]:
 
 
 def _answers(place: HdfsPlace, used: bool) -> Finding:
-    from dlapp.storage.webhdfs import WebHdfs
+    from dlapp.storage.hdfs.webhdfs import WebHdfs
 
     names = (one for one in place.names if ":" not in one)
     subject = f"hdfs.{next(names, place.location.removeprefix('hdfs://'))}"
@@ -74,7 +74,7 @@ def _answers(place: HdfsPlace, used: bool) -> Finding:
 
 
 def _hdfs(place: HdfsPlace) -> Iterator[Finding]:
-    from dlapp.storage.hdfs_staging import HdfsStagingFiles
+    from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
     with contextlib.closing(HdfsStagingFiles(place, patience_s=ASK_S)) as files:
         yield from _writes(files, place)
@@ -84,7 +84,7 @@ def _hdfs(place: HdfsPlace) -> Iterator[Finding]:
 def _protocol(place: HdfsPlace) -> Finding:
     """Return which way the content of files goes, and why: ``storage.hdfs`` and what serves here."""
     from dlapp.hadoop.hdfs.checksums import has_crc32c
-    from dlapp.storage.native import NativeHdfs
+    from dlapp.storage.hdfs.native import NativeHdfs
 
     subject, setting = "hdfs.protocol", f"storage.hdfs={place.protocol}"
     if place.protocol == WEBHDFS:

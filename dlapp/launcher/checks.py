@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dlapp.errors import DlappError
 from dlapp.launcher.application import ResolvedApplication, of_line
 from dlapp.launcher.properties import Faults
-from dlapp.launcher.scan import DEFAULT_EXCLUDES, Scan
+from dlapp.launcher.workspace.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted

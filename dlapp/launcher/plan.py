@@ -15,7 +15,6 @@ from dlapp.cluster.reasons.facts import NAMES, total
 from dlapp.config import Config
 from dlapp.launcher.application import ResolvedApplication, Source, read_application
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
-from dlapp.launcher.scan import Scan
 from dlapp.launcher.submit import (
     LeaveOut,
     NetworkProblem,
@@ -25,6 +24,7 @@ from dlapp.launcher.submit import (
     check_world,
     with_whole_ids,
 )
+from dlapp.launcher.workspace.scan import Scan
 from dlapp.storage.inputs import plan_input
 from dlapp.storage.open import SourceFiles
 from dlapp.values.serialization import to_json

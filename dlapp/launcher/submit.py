@@ -26,9 +26,9 @@ from dlapp.launcher.application import (
 )
 from dlapp.launcher.checks import Note, WorldCheck
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
-from dlapp.launcher.pack import pack
 from dlapp.launcher.properties import Faults
-from dlapp.launcher.scan import EMPTY, Scan, scan_workspace, too_large
+from dlapp.launcher.workspace.pack import pack
+from dlapp.launcher.workspace.scan import EMPTY, Scan, scan_workspace, too_large
 from dlapp.locations import shown
 from dlapp.notifications.settings import settings_of
 from dlapp.system import clock

@@ -193,8 +193,8 @@ class Dockerd:
         """
         path, query = f"/containers/{quote(name, safe='')}", {"force": 1, "v": 1}
         until = until if until is None else min(until, time.monotonic() + REMOVAL_S)
-        # 1. A task is killed; the process that cleans up after its application (`dlapp.runtime.cleanup`) begins to
-        #    remove this.
+        # 1. A task is killed; the process that cleans up after its application (`dlapp.runtime.docker.cleanup`) begins
+        #    to remove this.
         # 2. The ledger's call comes: 409, the removal is in progress. Until it is done the container counts as alive.
         # 3. Had the ledger looked again at once, the lease would be kept, and nobody would come back to free it.
         while True:

@@ -7,11 +7,10 @@ with ENXIO exactly when nobody is left.
 - `payload`: values; how a script is started.
 - `lifeline`: the FIFO and the task's end of it.
 - `process`, `guardian`: a plain process, and the process between task and payload that leaves nothing behind.
-- `docker`: a payload in a container; `exit_status`: how it ended; `docker_shell`: a shell in one; `container_factory`:
-  what both are made with.
+- `docker`: a `payload` or a `shell` in a container; `exit_status`: how it ended; `container_factory`: what both are
+  made with; `container`: a container as a value, and the fences around it; `accounts`: who one is in it; `images`:
+  pulling; `labels`: whose a container is, and those of dead tasks; `cleanup`: removes those that an ended one left.
 - `stack_dump`: the stacks of a payload that hangs, by py-spy.
-- `labels`: whose a container is, and those of dead tasks; `cleanup`: removes those that an ended application left.
-- `container`: a container as a value, and the fences around it; `accounts`: who one is in it; `images`: pulling.
 - `gpu`: how a container gets its GPUs (`modes`, `facts`), whether it did (`verification`), and the oldest way
   (`nvidia_docker`).
 

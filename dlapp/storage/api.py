@@ -159,7 +159,8 @@ class OutputFileSystem(FileSystem, Protocol):
         A local directory needs none.
 
         Raises:
-            Unreachable: what it needs does not answer; `dlapp.storage.webhdfs.DataNodeUnreachable`: no DataNode does.
+            Unreachable: what it needs does not answer; `dlapp.storage.hdfs.webhdfs.DataNodeUnreachable`: no DataNode
+                does.
             Denied, DlappError: it is refused.
         """
 

@@ -44,7 +44,7 @@ def open_output(location: str, hdfs: HdfsPlace | None = None) -> OutputFileSyste
     if hdfs is not None and location.startswith(HDFS):
         place = hdfs.of(location)
         place.path(location)
-        from dlapp.storage.hdfs import HdfsFiles
+        from dlapp.storage.hdfs.file_system import HdfsFiles
 
         return HdfsFiles(place)
     local_path(location)

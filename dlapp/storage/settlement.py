@@ -16,7 +16,7 @@ from dlapp.storage import commit
 from dlapp.storage.api import DiskFull, OutputFileSystem
 from dlapp.storage.commit.marker import OutputCommit, Parts
 from dlapp.storage.glob import literal_pattern
-from dlapp.storage.live import remove_live
+from dlapp.storage.live_copies import remove_live
 from dlapp.storage.open import open_output
 from dlapp.system.disk_space import FULL, mount_point, room_at
 from dlapp.system.files import UntrustedFile

@@ -15,7 +15,7 @@ from dlapp.gpuid.health.watch import DeviceUse
 from dlapp.gpuid.ledger import Lease, Ledger, reclaim_all
 from dlapp.gpuid.liveness.probes import this_task
 from dlapp.gpuid.rules import LeaseRequest
-from dlapp.runtime.labels import LABEL_CONTAINER
+from dlapp.runtime.docker.labels import LABEL_CONTAINER
 from dlapp.system.waits import Wait
 from dlapp.task.gpu_health import LeasedDevices
 from dlapp.task.step_errors import REACH_S

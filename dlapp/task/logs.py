@@ -29,8 +29,9 @@ _KEPT_BYTES = 1 << 20
 class TaskLog:
     """``dlapp.log``: a line for each thing that dlapp did around the payload.
 
-    The file is locked as long as the task lives, which is how others see that it does (`dlapp.runtime.labels`). It can
-    be read, and so read-locked, by the group of a shared state directory, and on a cluster by the NodeManager's group.
+    The file is locked as long as the task lives, which is how others see that it does (`dlapp.runtime.docker.labels`).
+    It can be read, and so read-locked, by the group of a shared state directory, and on a cluster by the NodeManager's
+    group.
 
     A line that does not fit on the disk is lost, and nothing fails for that. Beyond `_MOST_LINES` at once, lines are
     left out and counted.

@@ -74,8 +74,8 @@ def get_image(task: TaskState) -> None:
     image = task.assignment.docker_image
     if image is None:
         return
-    from dlapp.runtime.container_factory import explained, open_docker
-    from dlapp.runtime.images import ImageStore
+    from dlapp.runtime.docker.container_factory import explained, open_docker
+    from dlapp.runtime.docker.images import ImageStore
 
     def ask() -> None:
         with explained(settings.host, f"image {image}"):
@@ -274,7 +274,7 @@ def _lack(error: BaseException | None, path: str) -> str | None:
 
 def _reach_hdfs(hdfs: HdfsPlace) -> None:
     """Return if a NameNode serves, or raise Unreachable soon: a plan tries for a minute, of which nobody is told."""
-    from dlapp.storage.hdfs_staging import HdfsStagingFiles
+    from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
     files = HdfsStagingFiles(hdfs, patience_s=REACH_S)
     try:

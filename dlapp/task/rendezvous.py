@@ -120,7 +120,7 @@ class Rendezvous:
         self.write(roster)
         seen = self._run
         if self._assignment.docker_image is not None:
-            from dlapp.runtime.container_factory import RUN
+            from dlapp.runtime.docker.container_factory import RUN
 
             seen = RUN
         return {"DLAPP_ROSTER": f"{seen}/{ROSTER_FILE}"} | self._of_framework(roster)

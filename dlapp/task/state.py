@@ -126,7 +126,7 @@ class TaskState:
         """Path of the workspace as the payload sees it."""
         if self.assignment.docker_image is None:
             return os.path.join(self.home, "workspace")
-        from dlapp.runtime.container_factory import WORKSPACE
+        from dlapp.runtime.docker.container_factory import WORKSPACE
 
         return WORKSPACE
 
@@ -135,7 +135,7 @@ class TaskState:
         """Path of DLAPP_DIR as the payload sees it."""
         if self.assignment.docker_image is None:
             return os.path.join(self.home, "run")
-        from dlapp.runtime.container_factory import RUN
+        from dlapp.runtime.docker.container_factory import RUN
 
         return RUN
 

@@ -215,11 +215,11 @@ def _work(task: TaskState) -> TaskResult:
         return result
     if not (keep_s := task.link.keep_s):
         return _with_output(task, result, ran_s)
-    from dlapp.task.payload import kept
+    from dlapp.task.payload import kept_container
 
-    kept.give_gpus_back(task)
+    kept_container.give_gpus_back(task)
     stored = _with_output(task, result, ran_s)
-    kept.keep(task, keep_s, result)
+    kept_container.keep(task, keep_s, result)
     return stored
 
 

@@ -6,7 +6,7 @@ import sys
 
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import own_login
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
 path = sys.argv[1]
 files = HdfsStagingFiles(read_configuration(None).storage(own_login()))

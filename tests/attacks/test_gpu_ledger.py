@@ -27,8 +27,8 @@ from dlapp.gpuid.stores import device_files, record_liveness
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.queue_tickets import TICKET, WaitingTicket, in_order
 from dlapp.net import dockerd as docker_client  # noqa: F401
-from dlapp.runtime import accounts, images
-from dlapp.runtime.accounts import Accounts
+from dlapp.runtime.docker import accounts, images
+from dlapp.runtime.docker.accounts import Accounts
 from dlapp.system import locks
 from dlapp.system.files import open_file
 from dlapp.system.machine import boot_id

@@ -1,4 +1,4 @@
-"""Live copies of outputs (``sync``) by whole applications. tests/storage/test_live.py has the rest."""
+"""Live copies of outputs (``sync``) by whole applications. tests/storage/test_live_copies.py has the rest."""
 
 from __future__ import annotations
 

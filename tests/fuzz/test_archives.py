@@ -16,8 +16,8 @@ import pytest
 
 from dlapp.cluster.yarn.logs import tfile
 from dlapp.feed import FeedError, _samples
-from dlapp.launcher.pack import pack
-from dlapp.launcher.scan import scan_workspace
+from dlapp.launcher.workspace.pack import pack
+from dlapp.launcher.workspace.scan import scan_workspace
 from dlapp.storage.archives.unpack import unpack_archive
 from dlapp.task.data.unpack import unpack
 from tests.cluster.yarn.logs.test_tfile import LOGS, SECOND, written

@@ -30,7 +30,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse
 from dlapp.net.http_framing import Headers
-from dlapp.storage.webhdfs import WebHdfs
+from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.values.ids import ApplicationId, ContainerId
 from tests.fuzz.parsing import fuzz, fuzz_json, limits
 from tests.fuzz.samples import APPLICATION, CONTAINER

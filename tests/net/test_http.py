@@ -23,7 +23,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, IncompleteResponse, RequestBody, ResponseSink, SourceShrank
 from dlapp.net.http_framing import parse_head
-from dlapp.storage.webhdfs import WebHdfs, WrongAnswer
+from dlapp.storage.hdfs.webhdfs import WebHdfs, WrongAnswer
 from tests.fuzz.server import answering
 from tests.services.tls import tls_in_front
 

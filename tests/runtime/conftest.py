@@ -6,6 +6,6 @@ import os
 
 from tests.runtime.driver import place, plain, runner
 
-collect_ignore = [] if os.environ.get("DLAPP_FAULTS") == "full" else ["test_newer_podman.py"]
+collect_ignore = [] if os.environ.get("DLAPP_FAULTS") == "full" else ["docker/test_newer_podman.py"]
 
 __all__ = ["place", "plain", "runner"]

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
 
     forked = fork_guardian()
     from dlapp.node_policy import NodePolicy, node_policy
-    from dlapp.runtime.docker import DockerRun
+    from dlapp.runtime.docker.payload import DockerRun
     from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, Running
     from dlapp.runtime.process import Guardian, PlainRun
     from dlapp.values.launch_spec import DockerSettings

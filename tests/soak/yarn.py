@@ -30,7 +30,7 @@ from dlapp.gpuid.factory import configured, open_cluster_ledger
 from dlapp.gpuid.rules import HostRecord
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import Login
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import Cause
 from tests.services.containers.nvml_stub import StubDevice, with_devices

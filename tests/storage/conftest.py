@@ -11,7 +11,7 @@ import pytest
 
 from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
 from tests.services.hadoop import JAVA_OPTIONS, Hadoop, java, library
 
 # A cluster of its own, and a minute: only where every fault is injected.

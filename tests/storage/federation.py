@@ -19,9 +19,9 @@ from dlapp.locations import AUTO, HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, HttpResponse
 from dlapp.storage import commit
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
-from dlapp.storage.webhdfs import FileStatus, WebHdfs
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
+from dlapp.storage.hdfs.webhdfs import FileStatus, WebHdfs
 from dlapp.values.ids import ContainerId
 from tests.services.hadoop import QUICK_TO_NOTICE, ROUTER_ARTIFACTS, Hadoop, java, library
 from tests.storage.commit.test_hdfs import APP, beside, old_target, settled

@@ -30,10 +30,10 @@ from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, HttpResponse, IncompleteResponse
 from dlapp.storage import commit
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
-from dlapp.storage.native import NativeHdfs
-from dlapp.storage.webhdfs import WebHdfs
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.native import NativeHdfs
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
+from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.values.ids import ContainerId
 from tests.services.hadoop import JAVA_OPTIONS, NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop, java, library
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dlapp.locations import HdfsPlace
-from dlapp.storage.hdfs import open_hdfs
-from dlapp.storage.webhdfs import WebHdfs
+from dlapp.storage.hdfs.file_system import open_hdfs
+from dlapp.storage.hdfs.webhdfs import WebHdfs
 
 CHANGES = ("make_directory", "delete", "delete_if_empty", "rename", "write", "set_mode")
 

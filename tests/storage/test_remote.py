@@ -321,7 +321,7 @@ def test_fsspec_is_not_loaded_for_local_files() -> None:
 
     program = (
         "import sys\nfrom dlapp.storage.open import open_location\nopen_location('file:///x')\n"
-        "import dlapp.storage.hdfs\nprint(*sorted({'fsspec', 'dlapp.storage.remote'} & set(sys.modules)))"
+        "import dlapp.storage.hdfs.file_system\nprint(*sorted({'fsspec', 'dlapp.storage.remote'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -14,8 +14,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlapp.launcher.pack import pack, scan_workspace
-from dlapp.launcher.tar import MTIME
+from dlapp.launcher.workspace.pack import pack, scan_workspace
+from dlapp.launcher.workspace.tar import MTIME
 from dlapp.locations import file_location
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.local import LocalFiles

@@ -310,7 +310,7 @@ def workspace_archive(
     directory: Path, files: dict[str, str | bytes], *, modes: dict[str, int] | None = None
 ) -> dict[str, str]:
     """Pack a workspace; returns the fields of an assignment that name it."""
-    from dlapp.launcher.pack import pack, scan_workspace
+    from dlapp.launcher.workspace.pack import pack, scan_workspace
 
     root = directory / "packed" / "workspace"
     for name, content in files.items():

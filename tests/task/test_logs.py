@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.labels import task_is_gone
+from dlapp.runtime.docker.labels import task_is_gone
 from dlapp.system.log_times import LogTimesWriter
 from dlapp.task import logs
 from dlapp.task.logs import LogCap, TaskLog

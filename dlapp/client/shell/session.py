@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dlapp.client.shell.plain import PlainShell
     from dlapp.config import Config
     from dlapp.gpuid.devices import Device
-    from dlapp.runtime.docker_shell import DockerShell
+    from dlapp.runtime.docker.shell import DockerShell
     from dlapp.task.data.inputs import Inputs
 
 NO_CONTAINER = ContainerId(ApplicationId(0, 0), 1, 1)
@@ -119,7 +119,7 @@ def open_shell(
         if image:
             from dlapp.launcher.registry_credentials import collect_credentials
             from dlapp.node_policy import node_policy
-            from dlapp.runtime.docker_shell import DockerShell
+            from dlapp.runtime.docker.shell import DockerShell
             from dlapp.runtime.payload import PayloadDevice
             from dlapp.values.launch_spec import DockerSettings
 
@@ -393,7 +393,7 @@ def leased(
 
 def _evidence_of_docker(config: Config, directory: str) -> dict[str, Any]:
     from dlapp.gpuid.liveness.probes import this_task
-    from dlapp.runtime.labels import LABEL_CONTAINER
+    from dlapp.runtime.docker.labels import LABEL_CONTAINER
 
     label = f"{LABEL_CONTAINER}={os.path.basename(directory)}"
     return {

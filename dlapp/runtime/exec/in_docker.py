@@ -19,7 +19,7 @@ import time
 from dlapp.net import exec_frames as frames
 from dlapp.net.dockerd import Dockerd, DockerError, DockerRefused, DockerSilent
 from dlapp.net.exec_frames import ExecEnd, ExecRequest
-from dlapp.runtime.container_factory import EXEC
+from dlapp.runtime.docker.container_factory import EXEC
 from dlapp.runtime.exec.lifelines import END
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.system.clock import backoff_s

@@ -12,7 +12,7 @@ import os
 import subprocess
 from collections.abc import Callable
 
-from dlapp.runtime.container import ContainerSpec
+from dlapp.runtime.docker.container import ContainerSpec
 from dlapp.runtime.payload import PayloadError
 from dlapp.values.messages import Fault
 

@@ -14,7 +14,7 @@ from dlapp.errors import DlappError, NotFound
 from dlapp.locations import HDFS, HdfsPlace, local_path, shown
 from dlapp.net.http import RequestBody
 from dlapp.storage.fetch_plan import all_at_once
-from dlapp.storage.hdfs import SMALL_BYTES, WRITES_AT_ONCE, HdfsFiles
+from dlapp.storage.hdfs.file_system import SMALL_BYTES, WRITES_AT_ONCE, HdfsFiles
 from dlapp.storage.open import open_output
 from dlapp.storage.tree import READ_CHUNK, explaining, make_own_directory
 from dlapp.system.files import closing_fd, open_file, open_own_directory, sync_file_system, write_all

@@ -61,12 +61,12 @@ from dlapp.storage.commit.marker import (
     taken_away,
 )
 from dlapp.storage.commit.written import ATTRIBUTE, CommitTimes, attribute_value, names_path
-from dlapp.storage.webhdfs import INODES, FileStatus, HdfsRefused, calling
+from dlapp.storage.hdfs.webhdfs import INODES, FileStatus, HdfsRefused, calling
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import UntrustedFile
 
 if TYPE_CHECKING:
-    from dlapp.storage.hdfs import HdfsFiles
+    from dlapp.storage.hdfs.file_system import HdfsFiles
 
 Named = Sequence[tuple[str, str]]
 """For each part its name in the target and its container."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from dlapp.errors import DlappError, NotFound
 from dlapp.locations import HdfsPlace
-from dlapp.storage.live import LiveCopies, live_name
+from dlapp.storage.live_copies import LiveCopies, live_name
 from dlapp.storage.open import open_output
 from dlapp.task.data.outputs import inside_workspace
 from dlapp.values.messages import Assignment

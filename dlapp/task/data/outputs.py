@@ -229,7 +229,7 @@ class Outputs:
     def _seen_as(self, path: str) -> tuple[str, ...]:
         if self._assignment.docker_image is None:
             return ()
-        from dlapp.runtime.container_factory import WORKSPACE
+        from dlapp.runtime.docker.container_factory import WORKSPACE
 
         return (os.path.normpath(os.path.join(WORKSPACE, path)),)
 
@@ -244,7 +244,7 @@ class Outputs:
             ServiceAway: it cannot be done from this node now.
             StepFailed: it cannot be done from this node.
         """
-        from dlapp.storage.webhdfs import DataNodeRefused, DataNodeUnreachable
+        from dlapp.storage.hdfs.webhdfs import DataNodeRefused, DataNodeUnreachable
 
         try:
             open_output(part, self._launch.hdfs).try_storing(part)

@@ -37,7 +37,7 @@ def longest_pause_s(containers: int) -> float:
 
 
 class Files(Protocol):
-    """Reader of HDFS, as `dlapp.storage.hdfs_staging.HdfsStagingFiles` is one."""
+    """Reader of HDFS, as `dlapp.storage.hdfs.staging.HdfsStagingFiles` is one."""
 
     def names(self, location: str) -> list[str]:
         """Return the names in a directory; none where there is no directory."""
@@ -71,7 +71,7 @@ def finder(launch: LaunchSpec, warn: Callable[[str], None]) -> Find | None:
         return FindHere(launch.am_file)
     if launch.hdfs is None:
         return None
-    from dlapp.storage.hdfs_staging import HdfsStagingFiles
+    from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
     # The caller asks again.
     return FindOnHdfs(HdfsStagingFiles(launch.hdfs, patience_s=2.0), launch.am_file, warn, containers=launch.containers)

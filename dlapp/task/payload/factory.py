@@ -16,7 +16,7 @@ from dlapp.value import replace
 from dlapp.values.spec import PayloadProgram
 
 if TYPE_CHECKING:
-    from dlapp.runtime.docker import DockerRun
+    from dlapp.runtime.docker.payload import DockerRun
 
 
 def make_ready(task: TaskState) -> Running:
@@ -49,7 +49,7 @@ def make_docker_run(
         progress: told how much of the image has come.
         network: Docker's network mode; None: that of the assignment.
     """
-    from dlapp.runtime.docker import DockerRun
+    from dlapp.runtime.docker.payload import DockerRun
 
     policy, settings = task.policy.docker, task.launch.docker
     if (network := network or task.assignment.network) is not None:
@@ -86,7 +86,7 @@ def plain_payload(task: TaskState, home: str) -> Payload:
 
 def docker_payload(task: TaskState) -> Payload:
     """Return the payload in Docker."""
-    from dlapp.runtime import container_factory
+    from dlapp.runtime.docker import container_factory
 
     return _payload(
         task,

@@ -15,7 +15,7 @@ from dlapp.cluster.yarn.client.rest import YarnRest
 from dlapp.errors import Denied
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import Login
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import Cause, FinalStatus
 from tests.attacks.cluster.test_secrets import OWNER, client_of

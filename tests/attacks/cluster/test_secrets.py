@@ -34,7 +34,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.control import Admission, ControlServer, Request
 from dlapp.net.control_client import ControlConnection
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.access import TOOLS, derive_token
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase

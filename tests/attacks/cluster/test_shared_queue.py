@@ -16,7 +16,7 @@ import pytest
 from dlapp.cluster.local import spool
 from dlapp.cluster.local.state import StateDir, is_locked, machine_name, open_state, take_lock
 from dlapp.errors import ConfigError, DlappError, NotFound
-from dlapp.runtime.labels import task_is_gone
+from dlapp.runtime.docker.labels import task_is_gone
 from dlapp.system import locks
 from dlapp.task.logs import TaskLog
 from tests.applications import properties, wait_for

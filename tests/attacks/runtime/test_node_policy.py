@@ -9,7 +9,7 @@ import pytest
 
 from dlapp.errors import ConfigError
 from dlapp.node_policy import Mount, mount_problem, node_policy
-from dlapp.runtime.container import operators_binds
+from dlapp.runtime.docker.container import operators_binds
 from dlapp.values.messages import Fault
 from tests.attacks.identities import User
 from tests.services.users import ONLY_ROOT

@@ -16,8 +16,8 @@ from dlapp.client.logs import GrowingFile, LogPiece, read_logs
 from dlapp.client.shell.input import fetch_into_workspace
 from dlapp.cluster import LogFiles
 from dlapp.errors import NotFound, UsageError
-from dlapp.launcher.pack import pack
-from dlapp.launcher.scan import scan_workspace
+from dlapp.launcher.workspace.pack import pack
+from dlapp.launcher.workspace.scan import scan_workspace
 from dlapp.runtime.gpu.verification import visible_gpu_mismatch
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.spec import InputSpec

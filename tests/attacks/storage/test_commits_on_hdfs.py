@@ -18,7 +18,7 @@ from dlapp.errors import DlappError, NotFound
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.commit import commit, finish_interrupted, output_commit, part_location
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.system.files import UntrustedFile
 from dlapp.values.ids import ApplicationId, ContainerId
 from tests.services.hadoop import Hadoop

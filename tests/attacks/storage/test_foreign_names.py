@@ -13,8 +13,8 @@ import pytest
 from dlapp.errors import DlappError
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
+from dlapp.storage.hdfs.webhdfs import WebHdfs, WrongAnswer, parse_listing, parse_status
 from dlapp.storage.open import open_location, plan_fetch
-from dlapp.storage.webhdfs import WebHdfs, WrongAnswer, parse_listing, parse_status
 from tests.services.http_server import Answer, Request, as_json, http_server
 
 BAD_NAMES = {
@@ -193,7 +193,7 @@ def test_a_tree_without_an_end_has_one(tmp_path: Path) -> None:
 def test_a_redirection_that_is_no_address_of_a_server_is_refused(location: str) -> None:
     from dlapp.net.http import HttpResponse
     from dlapp.net.http_framing import Headers
-    from dlapp.storage.webhdfs import HdfsUnreachable, _redirection
+    from dlapp.storage.hdfs.webhdfs import HdfsUnreachable, _redirection
 
     with pytest.raises(HdfsUnreachable, match="does not speak WebHDFS"):
         _redirection(
@@ -204,7 +204,7 @@ def test_a_redirection_that_is_no_address_of_a_server_is_refused(location: str) 
 def test_redirections_that_datanodes_have_are_followed() -> None:
     from dlapp.net.http import HttpResponse
     from dlapp.net.http_framing import Headers
-    from dlapp.storage.webhdfs import _redirection
+    from dlapp.storage.hdfs.webhdfs import _redirection
 
     for server in ("http://dn-1.example:9864", "https://[::1]:9865", "http://host"):
         found = _redirection(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.storage.hdfs import _without_links
+from dlapp.storage.hdfs.file_system import _without_links
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import OpenTree, nodes_to_store, remove_tree
 from tests.attacks.hostile_files import Bait

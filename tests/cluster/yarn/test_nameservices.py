@@ -15,7 +15,7 @@ from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.values.report import Cause
 from tests.services.hadoop import Hadoop, NoHadoop, _write_xml, read_configuration
 

@@ -190,7 +190,7 @@ def _arrange(one: _Points) -> None:
     from dlapp.cluster.yarn.am.engine import YarnAmEngine
     from dlapp.hadoop import connection, failover
     from dlapp.hadoop.errors import ConnectionLost
-    from dlapp.storage.hdfs_staging import HdfsStagingFiles
+    from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
     _note_actions(one)
     _note_commit(one)

@@ -12,7 +12,7 @@ import pytest
 from dlapp.locations import HdfsPlace
 from dlapp.storage.cache.entry import CachePlace
 from dlapp.storage.cache.store import InputCache
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.values.launch_spec import CacheSettings, DockerSettings
 from dlapp.values.messages import Fault, Stop
 from dlapp.values.spec import InputSpec, OutputSpec

@@ -11,8 +11,8 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints
 from dlapp.storage.checkpoints.place import _HdfsPlace, open_place
-from dlapp.storage.hdfs import HdfsFiles, open_hdfs
-from dlapp.storage.webhdfs import WebHdfs
+from dlapp.storage.hdfs.file_system import HdfsFiles, open_hdfs
+from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.system.files import UntrustedFile
 from tests.storage.mortal import CHANGES, Killed, mortal
 

@@ -16,10 +16,10 @@ from dlapp.login import Login
 from dlapp.storage import commit
 from dlapp.storage.commit import CommitRefused, ForeignMarker, finish_interrupted, output_commit, part_location
 from dlapp.storage.commit.written import ATTRIBUTE, attribute_value
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
+from dlapp.storage.hdfs.webhdfs import FileStatus
 from dlapp.storage.settlement import ApplicationOutputs
-from dlapp.storage.webhdfs import FileStatus
 from dlapp.system.files import UntrustedFile
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import Cause, CommitClaim, FinalStatus, OutputClaim, OutputView

@@ -16,9 +16,9 @@ from dlapp.login import Login
 from dlapp.net.http import HttpResponse, RequestBody, ResponseSink
 from dlapp.net.http_framing import Headers
 from dlapp.storage import commit
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.native import NativeHdfs
-from dlapp.storage.webhdfs import HdfsRefused
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.native import NativeHdfs
+from dlapp.storage.hdfs.webhdfs import HdfsRefused
 from dlapp.values.ids import ContainerId
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
 

@@ -19,10 +19,10 @@ from dlapp.errors import Unreachable as AnyUnreachable
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.api import DiskFull
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.live import LiveCopies, live_name, remove_live
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.webhdfs import WebHdfs
+from dlapp.storage.live_copies import LiveCopies, live_name, remove_live
 from dlapp.storage.open import SourceFiles, open_location
-from dlapp.storage.webhdfs import WebHdfs
 from dlapp.values.ids import ApplicationId
 from tests.services.hadoop import IS_HADOOP_2, Hadoop
 from tests.services.proxy import Plan, Proxy
@@ -511,8 +511,8 @@ def test_no_library_for_http_is_loaded(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom dlapp.storage.open import open_location\nimport dlapp.storage.commit\n"
         f"open_location('file://{tmp_path}').matches('file://{tmp_path}/*')\n"
-        "assert 'dlapp.storage.hdfs' not in sys.modules\n"
-        "import dlapp.storage.commit.hdfs, dlapp.storage.hdfs_staging\n"
+        "assert 'dlapp.storage.hdfs.file_system' not in sys.modules\n"
+        "import dlapp.storage.commit.hdfs, dlapp.storage.hdfs.staging\n"
         "print(*sorted({'requests', 'http.client', 'email', 'ssl'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -28,9 +28,9 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, HttpResponse, IncompleteResponse
 from dlapp.storage.api import DiskFull
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.storage.open import plan_fetch
-from dlapp.storage.webhdfs import WebHdfs
 from dlapp.system.files import UntrustedFile
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, Hadoop
 from tests.services.proxy import Plan, Proxy
@@ -567,7 +567,7 @@ def test_a_file_that_may_not_be_read_is_named_before_anything_is_fetched(
 def test_a_large_file_comes_in_ranges_at_once(
     files: HdfsFiles, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlapp.storage.hdfs.RANGE_BYTES", 300_000)
+    monkeypatch.setattr("dlapp.storage.hdfs.file_system.RANGE_BYTES", 300_000)
     content = os.urandom(1_000_001)
     (tmp_path / "big").write_bytes(content)
     (tmp_path / "big").chmod(0o640)

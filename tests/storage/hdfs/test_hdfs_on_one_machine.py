@@ -15,7 +15,7 @@ from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config
 from dlapp.locations import HdfsPlace
 from dlapp.storage import commit
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
 from tests.applications import ended, launch, processes, properties, run, status, wait_for
 from tests.services.hadoop import Hadoop
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree

@@ -16,7 +16,7 @@ import pytest
 from dlapp.errors import Unreachable
 from dlapp.locations import AUTO, HdfsPlace
 from dlapp.login import Login
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
 from tests.applications import ended, launch, processes, properties, wait_for
 from tests.services.hadoop import Hadoop, NoHadoop, free_ports
 from tests.storage.fetching import fetch_entries

@@ -17,10 +17,10 @@ from dlapp.cluster.yarn.client.preflight import check_home
 from dlapp.errors import UsageError
 from dlapp.locations import HdfsPlace
 from dlapp.storage import commit
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
+from dlapp.storage.hdfs.webhdfs import INODES
 from dlapp.storage.open import open_output, plan_fetch
-from dlapp.storage.webhdfs import INODES
 from dlapp.values.ids import ContainerId
 from dlapp.values.serialization import from_json, to_json
 from tests.applications import properties, run

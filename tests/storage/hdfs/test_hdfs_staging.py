@@ -7,9 +7,9 @@ import time
 import pytest
 
 from dlapp.locations import HdfsPlace
-from dlapp.storage import hdfs_staging
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
-from dlapp.storage.webhdfs import HdfsRefused, WebHdfs
+from dlapp.storage.hdfs import staging
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
+from dlapp.storage.hdfs.webhdfs import HdfsRefused, WebHdfs
 from dlapp.task.link.am_address import FindOnHdfs
 from dlapp.values.messages import address_name
 
@@ -59,7 +59,7 @@ def test_more_replicas_than_the_namenode_allows_are_refused_and_the_file_stays_a
     staged.replicate(location, 4000)
     status = web.status(place.path(location))
     assert status is not None
-    assert status.replication == hdfs_staging.REPLICATION_WHERE_UNKNOWN
+    assert status.replication == staging.REPLICATION_WHERE_UNKNOWN
     staged.close()
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.native import NativeHdfs
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.native import NativeHdfs
 from tests.services.hadoop import NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop
 from tests.services.polling import wait_until
 from tests.storage.fetching import fetch_entries

@@ -32,11 +32,11 @@ from dlapp.hadoop.hdfs.packets import BlockRefusal
 from dlapp.hadoop.wire import Fields
 from dlapp.locations import AUTO, NATIVE, WEBHDFS, HdfsPlace
 from dlapp.login import Login
-from dlapp.storage import native
 from dlapp.storage.fetch_plan import T, plan_entries
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.native import NativeHdfs, rpc_addresses
-from dlapp.storage.webhdfs import INODES, WebHdfs
+from dlapp.storage.hdfs import native
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.native import NativeHdfs, rpc_addresses
+from dlapp.storage.hdfs.webhdfs import INODES, WebHdfs
 from dlapp.system import waits
 from dlapp.values.serialization import to_json
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, JAVA_OPTIONS, Hadoop, java, library
@@ -179,7 +179,7 @@ def test_without_a_library_for_crc32c_such_files_go_by_webhdfs(
 ) -> None:
     WebHdfs(place).write(place.path(f"{base}/theirs"), b"content")
     monkeypatch.setattr(checksums, "_crc32c", lambda: None)
-    monkeypatch.setattr("dlapp.storage.native.has_crc32c", lambda: False)
+    monkeypatch.setattr("dlapp.storage.hdfs.native.has_crc32c", lambda: False)
     by_webhdfs.clear()
     files = HdfsFiles(place)
     # What is written then has CRC32, which all clients read.
@@ -198,8 +198,8 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 from dlapp.locations import HdfsPlace
 from dlapp.values.serialization import from_json
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.webhdfs import WebHdfs
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.webhdfs import WebHdfs
 WebHdfs.fetch = WebHdfs.write = None
 files = HdfsFiles(from_json(HdfsPlace, json.loads(sys.argv[2])))
 files.write_atomic(sys.argv[3] + "/node", files.read_bytes(sys.argv[3] + "/theirs", 1 << 20))
@@ -501,7 +501,7 @@ import json, os, signal, sys
 from dlapp.hadoop.hdfs.datanode import DataNodeConnection
 from dlapp.locations import HdfsPlace
 from dlapp.values.serialization import from_json
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
 real = DataNodeConnection._send_packet
 def send(connection, header, *rest):
     if header.number == 2:

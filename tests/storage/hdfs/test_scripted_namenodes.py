@@ -13,7 +13,7 @@ from dlapp.hadoop.hdfs.client_protocol import ACTIVE, OBSERVER
 from dlapp.hadoop.wire import encode
 from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
-from dlapp.storage.native import _OBSERVERS_HOLD_S, NativeHdfs
+from dlapp.storage.hdfs.native import _OBSERVERS_HOLD_S, NativeHdfs
 from tests.hadoop.rpc_server import Refuse, RpcServer
 from tests.storage.hdfs.test_webhdfs import NAMENODE, ROUTER, Servers, bean
 

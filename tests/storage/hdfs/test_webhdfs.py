@@ -15,8 +15,8 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse, IncompleteResponse
 from dlapp.net.http_framing import Headers
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.webhdfs import (
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.webhdfs import (
     DataNodeRefused,
     DataNodeUnreachable,
     HdfsRefused,

@@ -14,7 +14,7 @@ import pytest
 
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.storage.webhdfs import _NAMENODE
+from dlapp.storage.hdfs.webhdfs import _NAMENODE
 from dlapp.values.messages import Fault, Phase
 from dlapp.values.spec import OutputSpec
 from tests.runtime.driver import USER
@@ -193,7 +193,11 @@ def test_a_node_that_reaches_no_datanode_is_found_before_the_payload_begins(
     stub.datanode = "127.0.0.1:1"
     outputs = (OutputSpec(output_path="output", target="hdfs://nn/user/tony/out"),)
     with make_am(place, "echo ran", outputs=outputs, parts=("hdfs://nn/user/tony/out.tmp/container",)) as am:
-        Orphan(am, url, "from dlapp.storage.webhdfs import WebHdfs as W\nW.__init__.__kwdefaults__['patience_s'] = 0.5")
+        Orphan(
+            am,
+            url,
+            "from dlapp.storage.hdfs.webhdfs import WebHdfs as W\nW.__init__.__kwdefaults__['patience_s'] = 0.5",
+        )
         result = am.result()
         assert (result.fault, result.service) == (Fault.NODE, "the DataNodes of hdfs://nn")
         assert result.message.startswith("the output could not be stored from this node: ")

@@ -26,7 +26,7 @@ from dlapp.errors import AskTooLarge, FileRefused, NotFound, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.login import Login
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause, FinalStatus, State

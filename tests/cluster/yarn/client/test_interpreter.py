@@ -17,7 +17,7 @@ from dlapp.config import load_config
 from dlapp.errors import ConfigError, Denied
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import Login
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.report import ApplicationView, Cause
 from tests.services.hadoop import Hadoop
 from tests.tiers import FULL

@@ -585,7 +585,7 @@ def test_what_outlives_a_container_lies_on_its_disk_beside_the_users_application
 
 def test_who_only_looks_loads_no_protobuf() -> None:
     program = (
-        "import sys\nimport dlapp.client, dlapp.storage.hdfs_staging\nimport dlapp.cluster.yarn.client.engine\n"
+        "import sys\nimport dlapp.client, dlapp.storage.hdfs.staging\nimport dlapp.cluster.yarn.client.engine\n"
         "print(*sorted(one for one in ('google', 'requests', 'kazoo') if one in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -25,7 +25,7 @@ from dlapp.gpuid.rules import HostRecord, LeaseRequest, NotEnough
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import Login
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause, State

@@ -10,7 +10,7 @@ import pytest
 
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import Login
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
 from tests.applications import launch, properties, run, status, wait_for
 from tests.engines import Engine
 from tests.services.hadoop import Hadoop

@@ -21,7 +21,7 @@ from dlapp.config import load_config
 from dlapp.errors import DlappError
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import Login
-from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.system import clock
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dlapp.node_policy import node_policy
-from dlapp.runtime.docker import DockerRun
+from dlapp.runtime.docker.payload import DockerRun
 from dlapp.runtime.payload import Payload, PayloadError, PayloadExit
 from dlapp.task.logs import TaskLog
 from dlapp.values.launch_spec import DockerSettings
@@ -95,7 +95,7 @@ def proxy(place: Path, dockerd: Dockerd) -> Generator[UnixProxy, None, None]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of dockerd before the start may take some seconds, not a minute."""
-    monkeypatch.setattr("dlapp.runtime.docker._CALL_TIMEOUT_S", 4.0)
+    monkeypatch.setattr("dlapp.runtime.docker.payload._CALL_TIMEOUT_S", 4.0)
 
 
 # ---- restarted ----
@@ -243,7 +243,7 @@ def test_a_start_that_is_never_answered_leaves_nothing_that_runs(
 def test_while_dockerd_hangs_an_end_is_told_and_a_kill_kills(
     here: Make, proxy: UnixProxy, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlapp.runtime.docker._LOOK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("dlapp.runtime.docker.payload._LOOK_TIMEOUT_S", 0.5)
     first, second = here(proxy.host), here(proxy.host)
     first.script("echo ready; while [ ! -e finish ]; do sleep 0.02; done; exit 6")
     second.script("echo ready; sleep 100")

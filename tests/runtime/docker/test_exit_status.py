@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlapp.node_policy import DockerPolicy, node_policy
-from dlapp.runtime.docker import DockerRun
+from dlapp.runtime.docker.payload import DockerRun
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, PayloadExit
 from dlapp.values.launch_spec import DockerSettings
@@ -73,8 +73,8 @@ class Started:
 
     def __init__(self, directory: Path, gpus: tuple[PayloadDevice, ...], monkeypatch: pytest.MonkeyPatch) -> None:
         self.daemon = Daemon()
-        monkeypatch.setattr("dlapp.runtime.docker.open_docker", lambda host, timeout_s: self.daemon)
-        monkeypatch.setattr("dlapp.runtime.exit_status._dockerds_began", dict)  # of this machine's it is none
+        monkeypatch.setattr("dlapp.runtime.docker.payload.open_docker", lambda host, timeout_s: self.daemon)
+        monkeypatch.setattr("dlapp.runtime.docker.exit_status._dockerds_began", dict)  # of this machine's it is none
         payload = Payload(
             application_id="application_1700000000000_0001",
             container_id="container_1700000000000_0001_01_000002",
@@ -151,7 +151,7 @@ def test_a_payload_that_begins_and_ends_while_dockerd_is_asked_began(
 def test_a_payload_of_whose_end_dockerd_has_not_heard_did_not_end_well(
     container: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlapp.runtime.exit_status.SETTLED_S", 0.05)
+    monkeypatch.setattr("dlapp.runtime.docker.exit_status.SETTLED_S", 0.05)
     one = container()
     one.daemon.state = {**RUNNING, "ExitCode": 0}  # as long as it runs, for Docker
     one.run.start()

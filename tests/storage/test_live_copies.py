@@ -10,10 +10,10 @@ import pytest
 from dlapp.errors import DlappError
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.live import LiveCopies, live_name, remove_live
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.webhdfs import INODES, FileStatus, WebHdfs
+from dlapp.storage.live_copies import LiveCopies, live_name, remove_live
 from dlapp.storage.local import LocalFiles
-from dlapp.storage.webhdfs import INODES, FileStatus, WebHdfs
 from dlapp.system.files import UntrustedFile
 from dlapp.values.ids import ApplicationId
 

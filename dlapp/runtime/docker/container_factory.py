@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dlapp.net.dockerd import Dockerd, DockerNotLocal, DockerRefused, DockerSilent
 from dlapp.node_policy import DockerPolicy
-from dlapp.runtime import accounts
-from dlapp.runtime import container as containers
-from dlapp.runtime.container import Bind
+from dlapp.runtime.docker import accounts
+from dlapp.runtime.docker import container as containers
+from dlapp.runtime.docker.container import Bind
 from dlapp.runtime.gpu.facts import facts_of
 from dlapp.runtime.gpu.modes import NVIDIA_DOCKER, Choice, Facts, choose_mode, missing_gpu_settings
 from dlapp.runtime.payload import PayloadDevice, PayloadError, ServiceAway

@@ -1,10 +1,10 @@
 """Packing a workspace: one archive, named by the digest of what is in it.
 
 The same content gives the same archive, whoever packs it and when. So owners are not kept, nor modification times:
-everything gets one fixed time (`dlapp.launcher.tar.MTIME`). What ``make`` and its like find in an unpacked workspace
-is therefore never out of date; a program that builds there says so (``make -B``) or excludes what was built before.
-Kept are names, contents, permissions (read, write, execute; not set-uid and the like), links inside the workspace,
-empty directories, and the holes of sparse files, as the file system reports them.
+everything gets one fixed time (`dlapp.launcher.workspace.tar.MTIME`). What ``make`` and its like find in an unpacked
+workspace is therefore never out of date; a program that builds there says so (``make -B``) or excludes what was built
+before. Kept are names, contents, permissions (read, write, execute; not set-uid and the like), links inside the
+workspace, empty directories, and the holes of sparse files, as the file system reports them.
 
 The digest is of the uncompressed tar, so it does not depend on the version of zlib.
 """
@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from dlapp.errors import UsageError
-from dlapp.launcher.gzip_blocks import GzipBlocks
-from dlapp.launcher.scan import SPARSE_FROM, Scan, ScanEntry, scan_workspace, too_large
-from dlapp.launcher.tar import BLOCK, DIRECTORY, END, LINK, MOST_PIECES, header, padding, sparse_header
+from dlapp.launcher.workspace.gzip_blocks import GzipBlocks
+from dlapp.launcher.workspace.scan import SPARSE_FROM, Scan, ScanEntry, scan_workspace, too_large
+from dlapp.launcher.workspace.tar import BLOCK, DIRECTORY, END, LINK, MOST_PIECES, header, padding, sparse_header
 from dlapp.locations import shown
 from dlapp.storage.tree import explained
 from dlapp.system.disk_space import FULL

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.exit_status import ended_with_code
+from dlapp.runtime.docker.exit_status import ended_with_code
 from dlapp.runtime.payload import PayloadExit
 from tests.runtime.driver import Driven, children, somebody_holds, wait_until
 from tests.runtime.test_process import ODD_ARGUMENTS

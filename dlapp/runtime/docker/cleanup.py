@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     application, host = options["--application"], options["--host"]
     from dlapp.errors import DlappError
     from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
-    from dlapp.runtime.labels import remove_what_is_left
+    from dlapp.runtime.docker.labels import remove_what_is_left
 
     try:
         docker = Dockerd(host, _CALL_TIMEOUT_S)

@@ -23,8 +23,8 @@ what they count. Where the wrapper is killed, the last counters are those that w
 
 With GPUs the wrapper first writes down which it sees. Only if these are those that were leased is it told to begin.
 
-A container of a task that died is removed when its application ends (`dlapp.runtime.cleanup`), or by the next task on
-this host (`dlapp.runtime.labels`).
+A container of a task that died is removed when its application ends (`dlapp.runtime.docker.cleanup`), or by the next
+task on this host (`dlapp.runtime.docker.labels`).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from typing import Any
 from dlapp.locations import shown
 from dlapp.net.dockerd import DockerRefused, DockerSilent
 from dlapp.node_policy import DockerPolicy, shared_path_problem
-from dlapp.runtime import accounts
-from dlapp.runtime import container as containers
-from dlapp.runtime.container import Bind
-from dlapp.runtime.container_factory import (
+from dlapp.runtime.docker import accounts
+from dlapp.runtime.docker import container as containers
+from dlapp.runtime.docker.container import Bind
+from dlapp.runtime.docker.container_factory import (
     EXEC,
     HOME,
     LIFE,
@@ -57,15 +57,15 @@ from dlapp.runtime.container_factory import (
     make,
     open_docker,
 )
+from dlapp.runtime.docker.exit_status import ContainerExit, ticks_now
+from dlapp.runtime.docker.images import ImageStore, LocalImage
+from dlapp.runtime.docker.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
+from dlapp.runtime.docker.shim import ShimWatch
 from dlapp.runtime.exec.lifelines import end_sessions
-from dlapp.runtime.exit_status import ContainerExit, ticks_now
 from dlapp.runtime.gpu import verification
 from dlapp.runtime.gpu.modes import Facts, GpuPart, part_for
-from dlapp.runtime.images import ImageStore, LocalImage
-from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import EndNotice, Lifeline
 from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, PayloadPlace
-from dlapp.runtime.shim import ShimWatch
 from dlapp.system.files import closing_fd, open_own_directory, write_all
 from dlapp.system.processes.proc import descendants, start_time
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, CgroupCounters, ResourceCounters

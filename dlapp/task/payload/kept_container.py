@@ -18,7 +18,7 @@ from dlapp.value import replace
 from dlapp.values.messages import Phase, Stop, TaskResult
 
 if TYPE_CHECKING:
-    from dlapp.runtime.docker import DockerRun
+    from dlapp.runtime.docker.payload import DockerRun
 
 _LOOK_EVERY_S = 1.0
 _SLEEPS = "sh", "-c", "while :; do sleep 3600; done"

@@ -61,7 +61,7 @@ from dlapp.hadoop.wire import Fields
 from dlapp.locations import AUTO, HDFS, HdfsPlace, shown
 from dlapp.net.http import RequestBody
 from dlapp.storage.api import DiskFull
-from dlapp.storage.webhdfs import (
+from dlapp.storage.hdfs.webhdfs import (
     MOST_DEAD_ENDS,
     AlreadyThere,
     DataNodeUnreachable,
@@ -94,7 +94,7 @@ _LEASE_S = 30.0
 """Half of the time after which another client may take over a file that is written."""
 _LONGEST_CLOSE_S = 20.0
 """How long the NameNode may take to hear of a file's blocks, usually some milliseconds. A DataNode that died after it
-had acknowledged a block never tells; the patience (`dlapp.storage.webhdfs`) leaves time to write the file anew."""
+had acknowledged a block never tells; the patience (`dlapp.storage.hdfs.webhdfs`) leaves time to write the file anew."""
 _NO_SUCH_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
 
 

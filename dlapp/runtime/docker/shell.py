@@ -1,8 +1,8 @@
 """An interactive shell in a Docker container, with the user's own workspace in it.
 
-What it sees is what a payload sees (`dlapp.runtime.docker`), but for three things: /workspace is the user's directory,
-the terminal is the caller's, and /dlapp/shell is where dlapp-run asks. dlapp-shell's death closes the lifeline, which
-ends all in the container; Docker itself then removes it.
+What it sees is what a payload sees (`dlapp.runtime.docker.payload`), but for three things: /workspace is the user's
+directory, the terminal is the caller's, and /dlapp/shell is where dlapp-run asks. dlapp-shell's death closes the
+lifeline, which ends all in the container; Docker itself then removes it.
 
 Of the session's directory it sees what it needs and no more: HOME, TMPDIR and the file that takes which GPUs are seen,
 to be written; the lifeline and dlapp-run's part, which are read-only (a FIFO can be written there nonetheless). Nothing
@@ -26,10 +26,10 @@ from typing import Any
 
 from dlapp.net.dockerd import DockerRefused, DockerSilent
 from dlapp.node_policy import DockerPolicy
-from dlapp.runtime import accounts
-from dlapp.runtime import container as containers
-from dlapp.runtime.container import Bind
-from dlapp.runtime.container_factory import (
+from dlapp.runtime.docker import accounts
+from dlapp.runtime.docker import container as containers
+from dlapp.runtime.docker.container import Bind
+from dlapp.runtime.docker.container_factory import (
     HOME,
     LIFE,
     TMP,
@@ -41,10 +41,10 @@ from dlapp.runtime.container_factory import (
     make,
     open_docker,
 )
+from dlapp.runtime.docker.images import ImageStore, LocalImage, Progress
+from dlapp.runtime.docker.labels import LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.gpu import verification
 from dlapp.runtime.gpu.modes import GpuPart, part_for
-from dlapp.runtime.images import ImageStore, LocalImage, Progress
-from dlapp.runtime.labels import LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import PayloadDevice, PayloadError
 from dlapp.system.files import write_all

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dlapp.node_policy import node_policy
-from dlapp.runtime.docker import DockerRun
-from dlapp.runtime.images import ImageStore, LocalImage
+from dlapp.runtime.docker.images import ImageStore, LocalImage
+from dlapp.runtime.docker.payload import DockerRun
 from dlapp.runtime.payload import Payload, PayloadError
 from dlapp.values.launch_spec import DockerSettings
 from dlapp.values.messages import Fault
@@ -67,10 +67,10 @@ def test_a_directory_whose_path_leads_elsewhere_since_it_was_found_is_not_mounte
         told.append("make")
         attack("make")
 
-    monkeypatch.setattr("dlapp.runtime.docker.open_docker", lambda *_: Daemon(told))
-    monkeypatch.setattr("dlapp.runtime.docker.remove_what_is_left", lambda *_, **__: None)
-    monkeypatch.setattr("dlapp.runtime.docker.add_account", lambda *_: None)
-    monkeypatch.setattr("dlapp.runtime.docker.make", make)
+    monkeypatch.setattr("dlapp.runtime.docker.payload.open_docker", lambda *_: Daemon(told))
+    monkeypatch.setattr("dlapp.runtime.docker.payload.remove_what_is_left", lambda *_, **__: None)
+    monkeypatch.setattr("dlapp.runtime.docker.payload.add_account", lambda *_: None)
+    monkeypatch.setattr("dlapp.runtime.docker.payload.make", make)
     monkeypatch.setattr(ImageStore, "require", require)
     payload = Payload(
         application_id="application_1700000000000_0001",

@@ -21,9 +21,9 @@ from dlapp.net.http import RequestBody
 from dlapp.storage.api import MatchedEntry, Moved
 from dlapp.storage.fetch_plan import FetchTarget, all_at_once
 from dlapp.storage.glob import split_pattern
+from dlapp.storage.hdfs.webhdfs import INODES, FileStatus, HdfsRefused, WebHdfs, WrongAnswer, calling
 from dlapp.storage.links import TooManyLinks, link_target
 from dlapp.storage.tree import OpenTree, TreeNode, explaining, make_directories, nodes_to_store
-from dlapp.storage.webhdfs import INODES, FileStatus, HdfsRefused, WebHdfs, WrongAnswer, calling
 from dlapp.system.files import UntrustedFile, closing_fd, is_plain_name, write_all
 
 if TYPE_CHECKING:
@@ -538,7 +538,7 @@ def open_hdfs(place: HdfsPlace) -> WebHdfs:
     """Return who makes the calls to an HDFS: natively where ``place.protocol`` says so, else by WebHDFS."""
     if place.protocol == WEBHDFS:
         return WebHdfs(place)
-    from dlapp.storage.native import NativeHdfs
+    from dlapp.storage.hdfs.native import NativeHdfs
 
     return NativeHdfs(place)
 

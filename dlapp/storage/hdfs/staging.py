@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dlapp.errors import NotFound, Unreachable
 from dlapp.locations import FileInfo, HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.webhdfs import PATIENCE_S, WebHdfs
 from dlapp.storage.tree import explaining
-from dlapp.storage.webhdfs import PATIENCE_S, WebHdfs
 from dlapp.system.clock import now_ms
 from dlapp.system.files import closing_fd
 from dlapp.values.ids import ApplicationId

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.labels import task_is_gone
+from dlapp.runtime.docker.labels import task_is_gone
 from dlapp.system import locks
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from dlapp.net.dockerd import Dockerd as Client
 from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy
-from dlapp.runtime.images import ImageStore, LocalImage, pull_error
+from dlapp.runtime.docker.images import ImageStore, LocalImage, pull_error
 from dlapp.runtime.payload import PayloadError
 from dlapp.values.image_name import RegistryCredentials
 from dlapp.values.messages import Fault
@@ -205,7 +205,7 @@ def test_a_registry_that_is_away_is_a_service_to_wait_for(client: Client, tmp_pa
 def test_who_dies_while_pulling_lets_the_next_one(client: Client, registry: Registry, tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:  # it takes the lock, and never pulls
-        from dlapp.runtime import images
+        from dlapp.runtime.docker import images
 
         with images._turn(str(tmp_path), client.host, registry.image, lambda _: None):
             (tmp_path / "has-it").touch()

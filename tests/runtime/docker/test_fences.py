@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dlapp.node_policy import DockerPolicy, Mount
-from dlapp.runtime import accounts
-from dlapp.runtime.accounts import Accounts
-from dlapp.runtime.container import Bind, ContainerSpec, operators_binds
+from dlapp.runtime.docker import accounts
+from dlapp.runtime.docker.accounts import Accounts
+from dlapp.runtime.docker.container import Bind, ContainerSpec, operators_binds
 from dlapp.runtime.gpu.modes import GpuPart
 from tests.runtime.driver import USER, Driven
 from tests.services.containers.dockerd import IMAGE, Dockerd

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import UsageError
-from dlapp.launcher import gzip_blocks
-from dlapp.launcher.pack import Packed, Scan, pack, scan_workspace
+from dlapp.launcher.workspace import gzip_blocks
+from dlapp.launcher.workspace.pack import Packed, Scan, pack, scan_workspace
 
 LIMIT = 1 << 30
 
@@ -522,7 +522,7 @@ def test_what_a_killed_process_left_goes_with_the_next_packing_and_nothing_else(
     cache = workspace.parent / "cache"
     code = (
         "import sys, time\n"
-        "from dlapp.launcher.pack import *\n"
+        "from dlapp.launcher.workspace.pack import *\n"
         "pack(scan_workspace(sys.argv[1]), sys.argv[2], limit_bytes=1 << 30, progress=lambda d, t: time.sleep(600))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(workspace), str(cache)])
@@ -556,7 +556,7 @@ def test_packing_twice_at_the_same_time_gives_one_good_archive(workspace: Path) 
 
 def test_pathspec_is_loaded_only_where_something_is_excluded(workspace: Path) -> None:
     code = (
-        "import sys; from dlapp.launcher.pack import scan_workspace; "
+        "import sys; from dlapp.launcher.workspace.pack import scan_workspace; "
         f"scan_workspace({str(workspace)!r}, exclude_defaults=True); "
         "print(sorted({'pathspec', 'tarfile', 'threading'} & set(sys.modules)))"
     )
