@@ -159,7 +159,7 @@ def _copier(environment: dict[str, str], argv: list[str]) -> Iterator[int]:
 
 def _serve_port(way: str, application: str, port: int) -> None:
     from dlapp.client import Client
-    from dlapp.client.ports import PortForward
+    from dlapp.client.streams.ports import PortForward
 
     client = Client()
     with PortForward(client, client.resolve(application), 0, port, direct=way == "direct") as forward:

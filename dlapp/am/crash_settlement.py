@@ -16,7 +16,7 @@ from dlapp.am.settlement import OutputSettlement
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine
 from dlapp.errors import DlappError, Unreachable
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import ApplicationView, Cause, FinalStatus, OutputView

@@ -16,7 +16,8 @@ from dlapp.am.model.events import DeviceCountsRead
 from dlapp.cluster import ContainerRequest
 from dlapp.errors import DlappError
 from dlapp.gpuid.factory import open_cluster_ledger
-from dlapp.system import clock, log
+from dlapp.system import clock
+from dlapp.system.logs import log
 from dlapp.values.launch_spec import ZOOKEEPER, LedgerSettings
 
 READ_EVERY_S, MOST_OF_THE_TIME = 60.0, 0.01

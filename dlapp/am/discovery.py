@@ -14,7 +14,8 @@ import os
 from urllib.parse import urlsplit
 
 from dlapp.id_text import is_application_id
-from dlapp.system import files, log
+from dlapp.system import files
+from dlapp.system.logs import log
 from dlapp.system.processes.proc import start_time
 from dlapp.values.ids import ApplicationId
 

@@ -11,7 +11,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.system import clock, log
+from dlapp.system import clock
+from dlapp.system.logs import log
 
 if TYPE_CHECKING:
     from dlapp.am.server import ControlRequest

@@ -38,7 +38,8 @@ from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
 from dlapp.storage.commit import part_location
-from dlapp.system import clock, log, waits
+from dlapp.system import clock, waits
+from dlapp.system.logs import log
 from dlapp.value import replace
 from dlapp.values.access import StreamRequest, derive_token
 from dlapp.values.ids import ApplicationId, ContainerId

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.am.loop import Item, Loop
 from dlapp.errors import Unreachable, UsageError
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.system.processes.loading import loading
 from dlapp.values.ids import ApplicationId
 

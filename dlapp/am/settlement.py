@@ -22,7 +22,7 @@ from dlapp.storage.api import DiskFull, Moved
 from dlapp.storage.open import open_output
 from dlapp.storage.settlement import ApplicationOutputs, Waits
 from dlapp.storage.tree import remove_tree
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.system.waits import FILE_SYSTEM, Wait
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId

@@ -18,7 +18,7 @@ from dlapp.am.model.events import OpenStream, RefuseStream
 from dlapp.am.server import ControlRequest
 from dlapp.net.relay import PAIR
 from dlapp.net.streams import BUSY, NOT_RUNNING
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.system.processes.helper import HelperProcess
 from dlapp.values.access import StreamRequest
 from dlapp.values.ids import ContainerId

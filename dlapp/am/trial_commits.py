@@ -14,8 +14,8 @@ from dlapp.cluster import Heartbeat
 from dlapp.errors import DlappError, Unreachable
 from dlapp.storage.api import DiskFull
 from dlapp.storage.commit import CommitBusy
-from dlapp.system import log
 from dlapp.system.clock import backoff_s
+from dlapp.system.logs import log
 from dlapp.system.waits import Wait
 
 _AGAIN_S = 1.0, 30.0

@@ -16,7 +16,7 @@ from dlapp.errors import DlappError
 from dlapp.hadoop.tokens import read_container_credentials
 from dlapp.net.control import most_connections
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId, ContainerId
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dlapp.client.application import Application
     from dlapp.client.keywords import ApplicationFields, SubmitOptions
     from dlapp.client.logs import LogPiece
-    from dlapp.client.streams import StreamOpener
+    from dlapp.client.streams.opening import StreamOpener
     from dlapp.client.sweep import Sweep
     from dlapp.cluster import Engine, LogFiles
     from dlapp.config import Config
@@ -413,7 +413,7 @@ class Client(Closeable):
             NotFound: there is no such application, or (it can be known) no such container, try or generation.
         """
         from dlapp.client.logs import STREAMS, Logs, of_generation, of_trial, pieces_since, read_logs
-        from dlapp.system.log_times import former_name
+        from dlapp.system.logs.log_times import former_name
 
         application_id, trial_name = self._id(application_id), ""
         if trial is not None:
@@ -563,7 +563,7 @@ class Client(Closeable):
             Denied: it is another user's, or was submitted from another machine.
             StreamRefused: it has not started yet.
         """
-        from dlapp.client.streams import StreamOpener
+        from dlapp.client.streams.opening import StreamOpener
 
         application_id = self._id(application_id)
         return StreamOpener(*self._on(application_id).control_access(application_id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from dlapp.system.log_times import LogTimes
+from dlapp.system.logs.log_times import LogTimes
 
 
 class TimedData(NamedTuple):

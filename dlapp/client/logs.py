@@ -16,9 +16,10 @@ from dlapp.client.log_order import TimedData, in_time_order
 from dlapp.cluster import LogFiles
 from dlapp.errors import DlappError, NotFound, Unreachable, UsageError
 from dlapp.login import Login, own_login
-from dlapp.system import files, log_times
-from dlapp.system.log_files import PIECE_BYTES, offset_of_last_lines, open_log
-from dlapp.system.log_times import LogTimes
+from dlapp.system import files
+from dlapp.system.logs import log_times
+from dlapp.system.logs.log_files import PIECE_BYTES, offset_of_last_lines, open_log
+from dlapp.system.logs.log_times import LogTimes
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.spec import DEFAULT_ROLE

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     )
 
 LOG_NAMES = ("stdout", "stderr", "dlapp.log", "dlapp.times")
-"""The logs of a container: of its payload, of its task, and the times of the payload's (`dlapp.system.log_times`)."""
+"""The logs of a container: of its payload, of its task, and the times of the payload's
+(`dlapp.system.logs.log_times`)."""
 
 NOT_ENDED = "only what has ended can be removed (dlapp-softkill ends it and keeps its output, dlapp-kill discards it)"
 

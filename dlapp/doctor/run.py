@@ -84,7 +84,7 @@ def checks(config: Config) -> Sequence[Check]:
 
 def _input_cache(config: Config) -> Iterator[Finding]:
     """Yield whether input can be kept here, and whether there is room for as much as may be kept."""
-    from dlapp.client.input_cache import open_input_cache
+    from dlapp.client.machine.input_cache import open_input_cache
     from dlapp.cluster.local.state import open_state
     from dlapp.system.text import human_size
 

@@ -16,7 +16,8 @@ from dlapp.errors import DlappError
 from dlapp.notifications.events import notification_of, notification_of_end
 from dlapp.notifications.local_outbox import SETTINGS, LocalOutbox
 from dlapp.notifications.sender import Sender
-from dlapp.system import clock, files, log
+from dlapp.system import clock, files
+from dlapp.system.logs import log
 from dlapp.values.ids import ApplicationId
 from dlapp.values.notification import QUEUE, WAITING, Notification, NotificationSettings
 from dlapp.values.report import ApplicationView

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from dlapp.errors import DlappError, Unreachable
 from dlapp.notifications.channels import NotDelivered, deliver
 from dlapp.notifications.outbox import Outbox, OutboxFile, from_bytes, is_expired, to_bytes
-from dlapp.system import log
 from dlapp.system.clock import backoff_s, now_ms
+from dlapp.system.logs import log
 from dlapp.values.notification import Notification, NotificationSettings
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 300.0

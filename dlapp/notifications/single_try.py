@@ -15,8 +15,8 @@ from queue import Empty, SimpleQueue
 from dlapp.errors import DlappError, Unreachable
 from dlapp.notifications.channels import NotDelivered, deliver
 from dlapp.notifications.outbox import Outbox, OutboxFile, from_bytes, to_bytes
-from dlapp.system import log
 from dlapp.system.clock import now_ms
+from dlapp.system.logs import log
 from dlapp.values.notification import Notification, NotificationSettings
 
 Deliver = Callable[[NotificationSettings, str, Notification], None]

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from dlapp.system import lock_files, locks, log
-from dlapp.system.log_times import LogTimesWriter
+from dlapp.system import lock_files, locks
+from dlapp.system.logs import log
+from dlapp.system.logs.log_times import LogTimesWriter
 from dlapp.system.processes.kernel import watch_writes
 
 _LOOK_S = (0.02, 1.0)

@@ -13,7 +13,7 @@ from dlapp.client import logs
 from dlapp.client.log_order import in_time_order
 from dlapp.client.logs import LineMerger, read_logs, time_text
 from dlapp.cluster import LOG_NAMES, LogFiles
-from dlapp.system.log_times import LogTimes
+from dlapp.system.logs.log_times import LogTimes
 from dlapp.values.ids import ApplicationId, ContainerId
 
 APP = ApplicationId(1700000000000, 1)

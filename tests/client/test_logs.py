@@ -128,7 +128,7 @@ def test_the_last_lines_are_those_that_tail_shows(tmp_path: Path, content: bytes
 def test_the_last_lines_are_found_across_blocks(lines: list[bytes], count: int) -> None:
     from unittest import mock
 
-    from dlapp.system import log_files
+    from dlapp.system.logs import log_files
 
     content = b"".join(line + b"\n" for line in lines)
     descriptor = os.memfd_create("log")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlapp.client import Client
-from dlapp.client.gpu_ledger import GpuLedger
+from dlapp.client.machine.gpu_ledger import GpuLedger
 from dlapp.client.node_runs import check_on, reclaim_on
 from dlapp.config import load_config
 from dlapp.errors import Unreachable

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from dlapp.client import exporter
-from dlapp.client.gpu_ledger import GpuLedger
+from dlapp.client.machine import exporter
+from dlapp.client.machine.gpu_ledger import GpuLedger
 from dlapp.config import load_config
 from tests.applications import BIN, application_dir, launch, properties, status, wait_for
 from tests.engines import Engine
@@ -149,7 +149,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     dashboard = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())
     targets = [one["targets"] for one in dashboard["panels"] if one["type"] != "row"]
     asked = set(re.findall(r"dlapp_\w+", json.dumps([targets, dashboard["templating"]])))
-    source = (ROOT / "dlapp/client/exporter.py").read_text()
+    source = (ROOT / "dlapp/client/machine/exporter.py").read_text()
     named = {f"dlapp_node_gpu_{name}" for name, *_ in exporter._VALUES} | set(
         re.findall(r"\"(dlapp_node_\w+)\"", source)
     )

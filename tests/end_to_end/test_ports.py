@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.client import Client
-from dlapp.client.ports import PortForward
+from dlapp.client.streams.ports import PortForward
 from dlapp.errors import TimedOut
 from dlapp.system.processes.proc import descendants
 from tests.applications import BIN, application_dir, ended, launch, properties, run, status, wait_for

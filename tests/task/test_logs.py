@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.runtime.docker.labels import task_is_gone
-from dlapp.system.log_times import LogTimesWriter
+from dlapp.system.logs.log_times import LogTimesWriter
 from dlapp.task import logs
 from dlapp.task.logs import LogCap, TaskLog
 from tests.open_files import open_files

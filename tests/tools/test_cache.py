@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.client.input_cache import cache_directory
+from dlapp.client.machine.input_cache import cache_directory
 from dlapp.config import load_config
 from dlapp.doctor.run import checks
 from dlapp.storage.api import Progress

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client.gpu_ledger import GpuLedger
+from dlapp.client.machine.gpu_ledger import GpuLedger
 from dlapp.config import load_config
 from dlapp.errors import Denied
 from dlapp.gpuid.devices import Device

@@ -19,7 +19,7 @@ ANN, TONY, SUE = 12_345, 12_346, 12_347
 REACH = """
 import socket, sys
 from dlapp.client import Client
-from dlapp.client.ports import PortForward
+from dlapp.client.streams.ports import PortForward
 client = Client()
 one = client.resolve(sys.argv[1])
 with PortForward(client, one, client.index_of(one, "worker", 0), int(sys.argv[2])) as forward:

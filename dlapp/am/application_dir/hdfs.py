@@ -48,7 +48,7 @@ from dlapp.cluster.yarn.staging import (
 from dlapp.errors import DlappError, NotFound, SpecError, Unreachable
 from dlapp.locations import HdfsPlace
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.system.waits import Wait
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import address_name

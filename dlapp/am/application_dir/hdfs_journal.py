@@ -26,7 +26,7 @@ from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES, Superseded
 from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.cluster.yarn.staging import MAX_GROUP_BYTES, OWN_FILE_MODE, StagingFiles
 from dlapp.errors import DlappError, NotFound
-from dlapp.system import log
+from dlapp.system.logs import log
 
 MERGED_AT_ONCE = 32
 REMOVED_AT_ONCE = 2

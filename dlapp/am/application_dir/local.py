@@ -30,8 +30,9 @@ from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.locations import HdfsPlace
 from dlapp.storage.tree import explaining, remove_tree
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
-from dlapp.system import clock, files, log
+from dlapp.system import clock, files
 from dlapp.system.files import UntrustedFile
+from dlapp.system.logs import log
 from dlapp.system.short_tmpdir import remove_stale_links
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import ApplicationView, CommitClaim, ContainerView
@@ -100,7 +101,7 @@ class LocalApplicationDir:
         A failure is logged: dlapp-report can make it, too.
         """
         from dlapp.pages.report import TAIL_BYTES, TAIL_LINES, Sources, report
-        from dlapp.system.log_files import last_lines
+        from dlapp.system.logs.log_files import last_lines
 
         def log_tail(one: ContainerView, stream: str) -> bytes:
             path = self._path(f"containers/{one.container_id}/{stream}")

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dlapp.client.exec import exec_command, exec_request
 from dlapp.client.shell.session import signals_close
+from dlapp.client.streams.exec import exec_command, exec_request
 from dlapp.errors import DlappError, TimedOut, UsageError
 from dlapp.launcher.application import read_application
 from dlapp.net.streams import NOT_RUNNING, StreamRefused

@@ -210,7 +210,7 @@ def _hdfs_of(client: Client, spec: AppSpec) -> HdfsPlace | None:
 
 def _by_way_of_the_cache(client: Client, note: Note) -> Inputs:
     """The cache that the caller's runs on this machine have, too."""
-    from dlapp.client.input_cache import cache_directory
+    from dlapp.client.machine.input_cache import cache_directory
     from dlapp.task.data.inputs import Inputs
     from dlapp.values.launch_spec import CacheSettings
 
@@ -232,7 +232,7 @@ def _held_caches(
     if not spec.caches:
         yield {}, ()
         return
-    from dlapp.client.payload_caches import payload_cache_settings
+    from dlapp.client.machine.payload_caches import payload_cache_settings
     from dlapp.node_policy import node_policy
     from dlapp.task.data.payload_caches import open_caches
 

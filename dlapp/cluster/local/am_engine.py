@@ -36,8 +36,9 @@ from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import StateDir, file_url, is_locked, read_json, write_whole
 from dlapp.errors import DlappError, SpecError
 from dlapp.locations import HdfsPlace
-from dlapp.system import clock, locks, log
-from dlapp.system.log_files import last_lines
+from dlapp.system import clock, locks
+from dlapp.system.logs import log
+from dlapp.system.logs.log_files import last_lines
 from dlapp.system.machine import boot_id
 from dlapp.system.processes.proc import open_process, start_time
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn

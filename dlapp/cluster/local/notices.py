@@ -15,7 +15,8 @@ from typing import Any
 from dlapp.cluster.local.state import StateDir, read_json, write_whole
 from dlapp.errors import DlappError
 from dlapp.id_text import is_application_id
-from dlapp.system import files, locks, log
+from dlapp.system import files, locks
+from dlapp.system.logs import log
 from dlapp.system.processes.spawn import spawn
 
 NOTIFY = "notify.json"

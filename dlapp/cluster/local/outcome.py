@@ -152,7 +152,7 @@ def last_error(path: str) -> str:
 
 def last_line(path: str) -> str:
     """The error of a log's last traceback, or else its last line that is not empty, without time and level."""
-    from dlapp.system import log
+    from dlapp.system.logs import log
 
     if error := last_error(path):
         return error

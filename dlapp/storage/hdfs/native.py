@@ -72,8 +72,8 @@ from dlapp.storage.hdfs.webhdfs import (
     WrongAnswer,
     java_error,
 )
-from dlapp.system import log
 from dlapp.system.files import is_plain_name
+from dlapp.system.logs import log
 from dlapp.system.waits import Wait
 
 T = TypeVar("T")

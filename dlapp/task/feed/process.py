@@ -23,7 +23,7 @@ from dlapp.errors import DlappError
 from dlapp.locations import HdfsPlace, file_system, shown
 from dlapp.storage.inputs import check_feed
 from dlapp.storage.open import SourceFiles
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.task.feed.buffer import FeedBuffer
 from dlapp.task.feed.fifos import FifoWriter
 from dlapp.task.feed.order import FeedOrder, ReaderPart, Segment, digest

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
 from dlapp.runtime.payload import Running
-from dlapp.system import log_times
-from dlapp.system.log_times import LogTimesWriter
+from dlapp.system.logs import log_times
+from dlapp.system.logs.log_times import LogTimesWriter
 from dlapp.task.interrupt import Stopped
 from dlapp.task.payload.runner import EndOrder, PayloadOutcome, PayloadRunner
 from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch

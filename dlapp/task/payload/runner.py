@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from dlapp.runtime.payload import PayloadError, PayloadExit, Running
-from dlapp.system.log_times import LogTimesWriter
+from dlapp.system.logs.log_times import LogTimesWriter
 from dlapp.task.logs import LogCap
 from dlapp.task.payload.end import PayloadEnd
 from dlapp.task.protocol.payload_files import PayloadFiles

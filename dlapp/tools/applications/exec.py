@@ -29,7 +29,7 @@ def main(
     of it, or 'last'; INDEX is CONTAINER_INDEX, and 0 where it is left out. Only the owner may.
     """
     from dlapp.client import Client
-    from dlapp.client.exec import exec_command, exec_request
+    from dlapp.client.streams.exec import exec_command, exec_request
 
     if not program_args:
         raise UsageError("which command? dlapp-exec ID [INDEX] -- COMMAND [ARGUMENT...]")

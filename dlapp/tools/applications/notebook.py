@@ -113,7 +113,7 @@ def _wait_until_ready(client: Client, notebook: Notebook) -> ReadyNotebook | Non
 
 
 def _show_how_to_reach(notebook: Notebook, ready: ReadyNotebook) -> None:
-    from dlapp.client.local_port import free_port
+    from dlapp.client.streams.local_port import free_port
 
     # It is named to dlapp-port, which else takes another one if this is another user's by then: the URL has the token.
     port = free_port(ready.port)
@@ -140,7 +140,7 @@ def _serve(
     client: Client, notebook: Notebook, ready: ReadyNotebook, port: int | None, *, as_json: bool = False
 ) -> None:
     """Bring the notebook to this terminal until it ends, or Ctrl-C and a yes: KeyboardInterrupt."""
-    from dlapp.client.ports import PortForward
+    from dlapp.client.streams.ports import PortForward
 
     application_id = notebook.application.application_id
     with PortForward(client, application_id, ready.container, ready.port, port, say=note) as forward:

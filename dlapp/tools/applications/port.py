@@ -24,8 +24,8 @@ def main(application: str, container: str, port: int, local: int | None, as_json
     application's ApplicationMaster. Only programs of your own user can connect to the port here.
     """
     from dlapp.client import Client
-    from dlapp.client.ports import PortForward
-    from dlapp.client.streams import read_role_index
+    from dlapp.client.streams.opening import read_role_index
+    from dlapp.client.streams.ports import PortForward
 
     client = Client(note=note)
     application_id = client.resolve(application)

@@ -1,4 +1,4 @@
-"""The ledger's view as lines of text: pure. The form of a view is in `dlapp.client.gpu_ledger`."""
+"""The ledger's view as lines of text: pure. The form of a view is in `dlapp.client.machine.gpu_ledger`."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from dlapp.errors import EXIT_FAILED, NotFound, UsageError
 from dlapp.tools.common import command, json_option, note, print_json, say
 
 if TYPE_CHECKING:
-    from dlapp.client.input_cache import CacheEntry, CachePlace, InputCache
-    from dlapp.client.payload_caches import PayloadCaches
+    from dlapp.client.machine.input_cache import CacheEntry, CachePlace, InputCache
+    from dlapp.client.machine.payload_caches import PayloadCaches
 
 _KEY_WIDTH = 12
 _PROGRAMS = "cache."
@@ -43,8 +43,8 @@ def main(action: str, entries: tuple[str, ...], directory: str | None, as_json: 
     if action in ("pin", "unpin") and not entries:
         raise UsageError(f"{action} needs an ENTRY; dlapp-cache list shows them")
     from dlapp.client import Client
-    from dlapp.client.input_cache import open_input_cache
-    from dlapp.client.payload_caches import open_payload_caches
+    from dlapp.client.machine.input_cache import open_input_cache
+    from dlapp.client.machine.payload_caches import open_payload_caches
 
     client = Client()
     kept = open_input_cache(client.config, client.state_path, directory)

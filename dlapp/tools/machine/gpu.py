@@ -12,7 +12,7 @@ from dlapp.errors import EXIT_FAILED, EXIT_UNREACHABLE, UsageError
 from dlapp.tools.common import command, json_option, note, print_json, say
 
 if TYPE_CHECKING:
-    from dlapp.client.gpu_ledger import GpuLedger
+    from dlapp.client.machine.gpu_ledger import GpuLedger
     from dlapp.config import Config
 
 GC_TIMEOUT_S = 120.0
@@ -79,7 +79,7 @@ def main(
     options = {"host": host, "force": force, "reason": reason, "timeout": timeout_s, "listen": listen}
     _check(action, words, **options, forgotten=forgotten, original=original)
     from dlapp.client import caller
-    from dlapp.client.gpu_ledger import GpuLedger
+    from dlapp.client.machine.gpu_ledger import GpuLedger
     from dlapp.config import load_config
     from dlapp.tools.display import gpu as show
 
@@ -88,7 +88,7 @@ def main(
         if action == "list":
             return _list(ledger, words[0] if words else None, forgotten=forgotten, original=original, as_json=as_json)
         if action == "exporter":
-            from dlapp.client.exporter import serve
+            from dlapp.client.machine.exporter import serve
 
             serve(ledger, listen or LISTEN)
             return 0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dlapp.client import Client
-from dlapp.client.exec import KIND as EXEC
-from dlapp.client.ports import PortForward
+from dlapp.client.streams.exec import KIND as EXEC
+from dlapp.client.streams.ports import PortForward
 from dlapp.cluster.yarn.client.rest import YarnRest
 from dlapp.errors import Denied
 from dlapp.hadoop.configuration import read_configuration

@@ -24,7 +24,7 @@ from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked
 from dlapp.errors import AskTooLarge, Denied, NotFound, Unreachable
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.system.owners import user_name, user_text
 from dlapp.system.processes.proc import open_process
 from dlapp.values.ids import ApplicationId

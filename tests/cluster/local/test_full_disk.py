@@ -18,7 +18,7 @@ from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked, open_state
 from dlapp.errors import Unreachable
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.values.report import State
 from tests.services import disks
 from tests.services.polling import wait_until

@@ -65,8 +65,9 @@ from dlapp.cluster.local.state import (
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.values import Decision
-from dlapp.system import clock, log
+from dlapp.system import clock
 from dlapp.system.files import check_own_directory
+from dlapp.system.logs import log
 from dlapp.system.machine import boot_id
 from dlapp.system.processes.proc import open_process, start_time
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn

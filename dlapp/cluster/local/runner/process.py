@@ -17,7 +17,7 @@ from dlapp.cluster.local.runner.prefork import PreforkedMaster
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import DlappError
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.system.processes.loading import loading
 from dlapp.system.processes.spawn import close_all_but
 

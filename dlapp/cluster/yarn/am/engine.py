@@ -50,7 +50,7 @@ from dlapp.cluster.yarn.values import (
 from dlapp.errors import DlappError, Unreachable
 from dlapp.hadoop.errors import AttemptOver, ConnectionLost, HadoopError, NotRegistered, TokenRefused, WrongRequest
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials
-from dlapp.system import log
+from dlapp.system.logs import log
 from dlapp.system.waits import Wait
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import Cause, FinalStatus

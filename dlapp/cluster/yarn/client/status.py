@@ -42,7 +42,8 @@ from dlapp.cluster.yarn.staging import (
 )
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
-from dlapp.system import clock, log
+from dlapp.system import clock
+from dlapp.system.logs import log
 from dlapp.value import replace
 from dlapp.values.access import VIEWERS
 from dlapp.values.ids import ApplicationId

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dlapp.client import local_port
-from dlapp.client.local_port import LocalPort
+from dlapp.client.streams import local_port
+from dlapp.client.streams.local_port import LocalPort
 from dlapp.errors import UsageError
 from tests.applications import wait_for
 from tests.open_files import open_files

@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from dlapp.client import Client
-from dlapp.client.ports import PortForward, addresses_of
-from dlapp.client.streams import StreamOpener, read_role_index
+from dlapp.client.streams.opening import StreamOpener, read_role_index
+from dlapp.client.streams.ports import PortForward, addresses_of
 from dlapp.errors import NotFound, TimedOut, Unreachable, UsageError
 from dlapp.net.streams import NOT_OPEN, NOT_RUNNING, StreamRefused
 from dlapp.system.machine import boot_id

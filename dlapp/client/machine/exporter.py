@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import ConfigError, DlappError, UsageError
-from dlapp.system import log
+from dlapp.system.logs import log
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from dlapp.client.gpu_ledger import GpuLedger
+    from dlapp.client.machine.gpu_ledger import GpuLedger
 
 _MIB = 1 << 20
 _STATES = ("free", "held", "quarantined", "absent")

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dlapp.client.local_port import LocalPort
+from dlapp.client.streams.local_port import LocalPort
 from dlapp.errors import DlappError, NotFound, TimedOut, Unreachable
 from dlapp.net.relay import copy_both, reset
 from dlapp.net.streams import NOT_OPEN, NOT_RUNNING, StreamRefused
@@ -29,7 +29,7 @@ from dlapp.values.serialization import from_json
 
 if TYPE_CHECKING:
     from dlapp.client import Client
-    from dlapp.client.streams import StreamOpener
+    from dlapp.client.streams.opening import StreamOpener
     from dlapp.values.ids import ApplicationId
     from dlapp.values.report import ApplicationView, ContainerView
 

@@ -67,7 +67,7 @@ def exec_command(client: Client, application: AnyApplication, container: str, re
     if container.isascii() and container.isdecimal() and len(container) < 10:
         index = int(container)
     else:
-        from dlapp.client.streams import read_role_index
+        from dlapp.client.streams.opening import read_role_index
 
         index = client.index_of(application, *read_role_index(container))
     connection = client.stream_opener(application)(index, KIND, to_json(request))

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dlapp.system import log
+from dlapp.system.logs import log
 
 
 def test_a_line_has_its_time_and_level_and_can_be_read_without(capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.system import log_times
-from dlapp.system.log_times import MAX_BYTES, LogTimes, LogTimesWriter, thinned
+from dlapp.system.logs import log_times
+from dlapp.system.logs.log_times import MAX_BYTES, LogTimes, LogTimesWriter, thinned
 
 BEGIN_MS = 1_700_000_000_000
 WEEK_MS = 7 * 86_400_000
