@@ -145,7 +145,7 @@ def _take_trials() -> None:
     import dlapp.am.loop  # what an ApplicationMaster has loaded
     from dlapp.sweep.spec import Distribution, DistributionKind, Goal, Sampler, SweepSpec
     from dlapp.values.messages import Fault, TaskResult
-    from tests.am.sweep_cluster import SweepCluster, stored
+    from tests.am.decisions.trials.sweep_cluster import SweepCluster, stored
 
     assert dlapp.am.loop
 

@@ -25,13 +25,13 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.interface import ApplicationDir, Superseded
+from dlapp.am.control.server import ControlEndpoint, ControlRequest, RequestKind
 from dlapp.am.decisions.master import Master
 from dlapp.am.decisions.usage import usage_history
 from dlapp.am.model import events
 from dlapp.am.model.journal import line, records, replay
 from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
-from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
 from dlapp.am.settlement import OutputSettlement
 from dlapp.am.view import container_of, for_strangers
 from dlapp.am.view import of as view_of
@@ -51,12 +51,12 @@ from dlapp.values.spec import Secrets, Submission
 from dlapp.values.usage import MAX_USAGE_BYTES, report_period_s
 
 if TYPE_CHECKING:
+    from dlapp.am.control.log_pages import LogPages
+    from dlapp.am.control.streams import StreamBroker
     from dlapp.am.device_counts import DeviceCountReader
     from dlapp.am.discovery import MetricsTarget
-    from dlapp.am.log_pages import LogPages
     from dlapp.am.model.start_gate import StartGate
     from dlapp.am.other_applications import EndWatcher
-    from dlapp.am.streams import StreamBroker
     from dlapp.am.trial_commits import TrialCommits
     from dlapp.notifications.sender import Sender
     from dlapp.values.launch_spec import LedgerSettings
@@ -119,7 +119,7 @@ class Loop:
         wakes: the queue on which the engine's ``wake`` puts `WAKE`.
         ledger: of the GPUs; None: nobody asks one.
         listen: the address on which it listens, and the host's name for others (empty: that address).
-        open_page: whether the page needs no secret path (`dlapp.am.server.ControlEndpoint`).
+        open_page: whether the page needs no secret path (`dlapp.am.control.server.ControlEndpoint`).
         sender: of notifications; None: nobody is to be told of anything.
         tells_end: the end is told by this process, too; on one machine another one does that.
         start_gate: what it waits for before it asks for containers; None: nothing.
@@ -396,7 +396,7 @@ class Loop:
                     call.refuse(404, f"{container_id} is not a container of this application that has a roster")
             case RequestKind.STREAM, StreamRequest() as request:
                 if self._streams is None:
-                    from dlapp.am.streams import StreamBroker
+                    from dlapp.am.control.streams import StreamBroker
 
                     self._streams = StreamBroker()
                 if (wanted := self._streams.open(call, request, time.monotonic())) is not None:
@@ -676,7 +676,7 @@ class Loop:
             call.refuse(404, f"container {query.container} was not started")
             return
         if self._log_pages is None:
-            from dlapp.am.log_pages import LogPages
+            from dlapp.am.control.log_pages import LogPages
 
             self._log_pages = LogPages(self._engine, self._submission.spec.appname)
         self._log_pages.answer(call, container, query)

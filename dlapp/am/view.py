@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 
 from dlapp.am import causes
-from dlapp.am.decisions.dependencies import is_met
 from dlapp.am.decisions.gangs import gang_window
 from dlapp.am.decisions.gangs.checkpoints import can_be_resumed
-from dlapp.am.decisions.start_gate import closed_text
+from dlapp.am.decisions.start.dependencies import is_met
+from dlapp.am.decisions.start.start_gate import closed_text
 from dlapp.am.decisions.usage import receipts
 from dlapp.am.decisions.verdict import of_end, of_result, ranges
 from dlapp.am.model.demand import Role

@@ -14,8 +14,8 @@ import pytest
 from dlapp.am import loop as loop_module
 from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.application_dir.local import LocalApplicationDir, LocalJournalWriter
+from dlapp.am.control.server import ControlRequest, RequestKind
 from dlapp.am.loop import WAKE, Item, Loop
-from dlapp.am.server import ControlRequest, RequestKind
 from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.net.control_client import ControlConnection

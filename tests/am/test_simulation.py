@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dlapp.am.decisions import allocation, assignment, blockers, containers, dependencies, failures, recovery, shutdown
+from dlapp.am.decisions import allocation, assignment, blockers, containers, failures, recovery, shutdown
 from dlapp.am.decisions.gangs import checkpoints, gang
 from dlapp.am.decisions.master import Master
+from dlapp.am.decisions.start import dependencies
 from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model.checkpoints import GangCheckpoints
 from dlapp.am.model.events import SettleOutputs

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.am.server import ControlEndpoint, ControlRequest
+from dlapp.am.control.server import ControlEndpoint, ControlRequest
 from dlapp.net.control_client import ControlConnection
 from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
 from dlapp.net.http import HttpClient, IncompleteResponse

@@ -7,13 +7,14 @@ function of one module; all of them change an `ApplicationState`, and each modul
     allocation  the engine speaks: registration, grants, ends
     tasks       tasks speak: hello, report
     recovery    what an earlier attempt left
-    dependencies  roles that wait for others
     streams     streams of tools to containers
     notices     events that the user is notified of
+    start       an application that waits for others, roles that wait for others
     failures    ends and silence of containers, and what becomes of their indexes
     preemption  containers that YARN is going to take
     services    containers that wait for a service
     blockers    containers of which nobody knows what they run
+    idle        GPUs and services that nobody uses
     trials      trials of a sweep: which container runs which, and what their ends mean
     gangs       gates, gangs that begin anew, their rosters, and payloads that hang
     assignment  indexes bound to containers, and freed

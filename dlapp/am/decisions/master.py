@@ -16,20 +16,10 @@ ApplicationMaster was awake, which a suspended laptop, a stopped process or a cl
 
 from __future__ import annotations
 
-from dlapp.am.decisions import (
-    allocation,
-    assignment,
-    dependencies,
-    failures,
-    idle_guard,
-    notices,
-    recovery,
-    shutdown,
-    start_gate,
-    tasks,
-    unused_services,
-)
+from dlapp.am.decisions import allocation, assignment, failures, notices, recovery, shutdown, tasks
 from dlapp.am.decisions.gangs import gang, gang_window, hangs, roster
+from dlapp.am.decisions.idle import idle_guard, unused_services
+from dlapp.am.decisions.start import dependencies, start_gate
 from dlapp.am.model import demand
 from dlapp.am.model.events import (
     Action,

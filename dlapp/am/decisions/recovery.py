@@ -11,8 +11,9 @@ tasks of the earlier attempt compute on meanwhile, so the deadline begins when t
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, services, shutdown, start_gate, verdict
+from dlapp.am.decisions import assignment, blockers, containers, failures, services, shutdown, verdict
 from dlapp.am.decisions.gangs import gang
+from dlapp.am.decisions.start import start_gate
 from dlapp.am.model.events import StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.journal import RecoveredContainer, RecoveredState

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, idle_guard, recovery, services
+from dlapp.am.decisions import assignment, blockers, containers, failures, recovery, services
 from dlapp.am.decisions.gangs import checkpoints, gang, hangs, launches, roster
+from dlapp.am.decisions.idle import idle_guard
 from dlapp.am.decisions.usage import usage_history
 from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason

@@ -20,7 +20,8 @@ MAX_REQUEST_BYTES = 32 << 10
 _MAX_LAUNCH_BYTES = 2 * MAX_REQUEST_BYTES
 """Of one launch as JSON, which escapes what is not ASCII."""
 _MAX_REPORTED_BYTES = 640 << 10
-"""Of launches as JSON, which is 10,000; a report may have 1 MiB in all (`dlapp.am.server`). More requests wait."""
+"""Of launches as JSON, which is 10,000; a report may have 1 MiB in all (`dlapp.am.control.server`). More requests
+wait."""
 _MAX_WAITING = 20_000
 """Requests that wait; mpirun makes one for each container. Those beyond are dropped."""
 _READ_BYTES = 64 << 10

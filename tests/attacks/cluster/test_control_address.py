@@ -216,7 +216,7 @@ def test_who_sends_the_next_request_before_the_answer_gets_each_in_its_turn(serv
 def test_a_stranger_is_closed_in_a_bounded_time_whatever_it_does(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dlapp.am.server import ControlEndpoint, ControlRequest
+    from dlapp.am.control.server import ControlEndpoint, ControlRequest
     from dlapp.net import control as net_control
 
     monkeypatch.setattr(net_control, "REQUEST_DEADLINE_S", 0.5)

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 import pytest
 
 import dlapp
-from dlapp.am.server import ControlEndpoint, ControlRequest
+from dlapp.am.control.server import ControlEndpoint, ControlRequest
 from dlapp.values.messages import StopAnswer
 from dlapp.values.serialization import to_json
 from tests.attacks.identities import ROOT, VICTIM, Identities

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.am.server import MAX_REPORT_BYTES
+from dlapp.am.control.server import MAX_REPORT_BYTES
 from dlapp.task.mpi import launches as launches_module
 from dlapp.task.mpi.files import DIRECTORY, MpiFiles
 from dlapp.task.mpi.launches import HeadLaunches

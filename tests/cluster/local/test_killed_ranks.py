@@ -1,4 +1,5 @@
-"""Ranks of a gang that are killed in each phase, with real processes, as `tests.am.gangs.test_killed_ranks` simulates.
+"""Ranks of a gang that are killed in each phase, with real processes, as `tests.am.decisions.gangs.test_killed_ranks`
+simulates.
 
 The task of rank 1 dies when its ApplicationMaster has heard of the phase. For each phase there is one application of
 each policy, all at the same time.
@@ -21,7 +22,7 @@ from dlapp.config import load_config
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause
 from dlapp.values.spec import RoleFailure
-from tests.am.gangs.test_killed_ranks import AFTER_GATE, expected
+from tests.am.decisions.gangs.test_killed_ranks import AFTER_GATE, expected
 from tests.applications import processes, wait_for
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.processes import am_at_points

@@ -10,7 +10,7 @@ import sys
 import threading
 from queue import SimpleQueue
 
-from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
+from dlapp.am.control.server import ControlEndpoint, ControlRequest, RequestKind
 from dlapp.values.messages import Orders
 from dlapp.values.serialization import to_json
 

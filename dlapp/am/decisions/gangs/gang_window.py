@@ -28,8 +28,8 @@ seconds from their requests to their leases: with shorter pauses they would meet
 PAUSE_OF_WINDOW = 0.1
 """The longest pause after the first release as a share of the window, if that is longer than `FIRST_PAUSE_MS`: of many
 gangs that began together the windows end together. Measured with 100 gangs on 1,000 nodes, a window of 600 s and a
-scheduler that gives all of them a part (tests/am/gangs/test_gang_cluster.py): 0.90 of the work of an oracle; with 10 s
-0.81.
+scheduler that gives all of them a part (tests/am/decisions/gangs/test_gang_cluster.py): 0.90 of the work of an oracle;
+with 10 s 0.81.
 """
 CHECK_MS = 1_000
 """How often the window is looked at: that costs time in proportion to the containers."""

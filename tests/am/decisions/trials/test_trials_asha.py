@@ -16,8 +16,8 @@ from dlapp.value import fields
 from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.report import FinalStatus
 from dlapp.values.serialization import from_json
-from tests.am.sweep_cluster import SweepCluster, well
-from tests.am.test_trials import trials_of
+from tests.am.decisions.trials.sweep_cluster import SweepCluster, well
+from tests.am.decisions.trials.test_trials import trials_of
 
 TRIALS = 10_000
 ASHA = AshaSpec((1, 3, 9), 3.0)

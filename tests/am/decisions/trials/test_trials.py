@@ -16,8 +16,8 @@ from dlapp.sweep.spec import AshaSpec, Distribution, DistributionKind, Goal, Sam
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.report import FinalStatus
+from tests.am.decisions.trials.sweep_cluster import SweepCluster, stored, well
 from tests.am.driving import APPLICATION
-from tests.am.sweep_cluster import SweepCluster, stored, well
 
 
 def sweep_of(trials: int, **fields: object) -> SweepSpec:

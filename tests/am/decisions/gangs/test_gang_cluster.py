@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from tests.am.gangs.gang_cluster import Job, Order, oracle_s, run, share_of_oracle
+from tests.am.decisions.gangs.gang_cluster import Job, Order, oracle_s, run, share_of_oracle
 from tests.tiers import FULL
 
 GANGS, NODES, SIZES = (100, 1000, (1, 2, 4, 8, 8, 16, 16, 32, 64)) if FULL else (20, 60, (1, 2, 4, 8, 16))

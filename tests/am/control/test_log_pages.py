@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from dlapp.am.log_pages import LogPages
-from dlapp.am.server import ControlRequest
+from dlapp.am.control.log_pages import LogPages
+from dlapp.am.control.server import ControlRequest
 from dlapp.cluster import AmEngine
 from dlapp.errors import Unreachable
 from dlapp.pages.log_page import PageQuery

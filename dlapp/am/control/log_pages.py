@@ -15,7 +15,7 @@ from dlapp.system import clock
 from dlapp.system.logs import log
 
 if TYPE_CHECKING:
-    from dlapp.am.server import ControlRequest
+    from dlapp.am.control.server import ControlRequest
     from dlapp.cluster import AmEngine
     from dlapp.pages.log_page import PageQuery
     from dlapp.values.report import ContainerView

@@ -11,8 +11,8 @@ from dlapp.values.messages import Fault, Phase, TaskResult
 from dlapp.values.report import ApplicationView
 from dlapp.values.serialization import from_json, to_json
 from dlapp.values.spec import Gang, RoleSpec
+from tests.am.decisions.gangs.test_preemption import notice
 from tests.am.driving import Driver, result
-from tests.am.gangs.test_preemption import notice
 
 
 def restarted(am: Driver, failure: TaskResult, generation: int = 0) -> None:

@@ -14,8 +14,8 @@ import socket
 import threading
 from typing import NamedTuple
 
+from dlapp.am.control.server import ControlRequest
 from dlapp.am.model.events import OpenStream, RefuseStream
-from dlapp.am.server import ControlRequest
 from dlapp.net.relay import PAIR
 from dlapp.net.streams import BUSY, NOT_RUNNING
 from dlapp.system.logs import log

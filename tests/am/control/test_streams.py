@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from dlapp.am import streams
+from dlapp.am.control import streams
+from dlapp.am.control.server import ControlRequest
+from dlapp.am.control.streams import StreamBroker
 from dlapp.am.model import events
-from dlapp.am.server import ControlRequest
-from dlapp.am.streams import StreamBroker
 from dlapp.errors import Denied, NotFound
 from dlapp.net.control import MAX_STRANGERS_OF_AN_ADDRESS
 from dlapp.net.control_client import ControlConnection
