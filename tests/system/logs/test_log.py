@@ -37,7 +37,7 @@ def test_a_line_without_time_and_level_is_read_as_it_is(line: str) -> None:
 def test_a_line_that_does_not_fit_on_the_disk_stops_nothing() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     try:
-        code = "from dlapp.system import log; log.error('lost')"
+        code = "from dlapp.system.logs import log; log.error('lost')"
         done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=False)
     finally:
         os.close(full)
@@ -45,7 +45,7 @@ def test_a_line_that_does_not_fit_on_the_disk_stops_nothing() -> None:
 
 
 def test_an_application_master_does_not_load_logging() -> None:
-    code = "import sys, dlapp.am.loop; from dlapp.system import log; sys.exit('logging' in sys.modules)"
+    code = "import sys, dlapp.am.loop; from dlapp.system.logs import log; sys.exit('logging' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
