@@ -165,8 +165,8 @@ def _page() -> Row:
     from dlapp.values.report import State
     from dlapp.values.usage import DeviceUsage, Usage
     from tests.pages.samples import START_MS, application, container
-    from tests.services.browser import Browser
-    from tests.services.http_server import Answer, Request, http_server
+    from tests.services.http.browser import Browser
+    from tests.services.http.http_server import Answer, Request, http_server
 
     usage = Usage(at_ms=START_MS, cpu_cores=1.5, memory_mib=9000, devices=(DeviceUsage(index=0, utilisation=0.5),))
     more = {"phase": Phase.RUNNING, "finished_ms": None, "exit_code": None, "usage": usage, "metrics": {"loss": 1.5}}

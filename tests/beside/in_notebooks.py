@@ -15,9 +15,9 @@ import pytest
 from tests.applications import BIN, ended, properties, run, wait_for
 from tests.end_to_end.test_notebooks import answer, opened
 from tests.engines import Engine
-from tests.services.browser import ANSWER_S, Browser
 from tests.services.containers.dockerd import Dockerd
 from tests.services.containers.host_images import ENVIRONMENT_IMAGE, import_environment_image
+from tests.services.http.browser import ANSWER_S, Browser
 
 pytest.importorskip("jupyterlab")
 

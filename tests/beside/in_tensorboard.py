@@ -18,7 +18,7 @@ import pytest
 from tests.applications import BIN, ended, launch, processes, run, status, wait_for
 from tests.end_to_end.test_applications import END_S
 from tests.engines import Engine
-from tests.services.browser import Browser, browser
+from tests.services.http.browser import Browser, browser
 
 __all__ = ["browser"]
 pytest.importorskip("tensorboard")

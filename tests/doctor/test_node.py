@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from dlapp.doctor import node
-from tests.services.http_server import Answer, Request, as_json, http_server
+from tests.services.http.http_server import Answer, Request, as_json, http_server
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.services.debian import PYTHON
-from tests.services.http_server import http_server
-from tests.services.webhook import Hook
+from tests.services.http.http_server import http_server
+from tests.services.http.webhook import Hook
 
 
 @pytest.fixture

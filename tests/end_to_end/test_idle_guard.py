@@ -12,7 +12,7 @@ import pytest
 from tests.applications import ended, launch, properties, run, status, wait_for
 from tests.engines import Engine
 from tests.services.containers.nvml_stub import StubDevice, with_devices
-from tests.services.webhook import Hook
+from tests.services.http.webhook import Hook
 from tests.services.zookeeper import ZooKeeper
 
 END_S = 180.0

@@ -18,9 +18,9 @@ import pytest
 
 from tests.applications import BIN, ended, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
-from tests.services import fake_jupyter
 from tests.services.containers.dockerd import Dockerd
 from tests.services.containers.host_images import PYTHON_IMAGE, import_python_image
+from tests.services.http import fake_jupyter
 from tests.tools.terminal import Terminal
 
 

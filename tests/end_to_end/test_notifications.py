@@ -14,9 +14,9 @@ from tests.applications import Process, launch, processes, properties, run, stat
 from tests.end_to_end.faults.test_kill_matrix import kill
 from tests.engines import Engine
 from tests.notifications.test_channels import free_port
-from tests.services.http_server import Answer, Request, http_server
+from tests.services.http.http_server import Answer, Request, http_server
+from tests.services.http.webhook import Hook
 from tests.services.mail_server import mail_server
-from tests.services.webhook import Hook
 
 END_S = 120.0
 

@@ -10,7 +10,7 @@ import pytest
 from tests.applications import launch, properties, run, status, wait_for
 from tests.engines import Engine
 from tests.pages.rendering import check_page
-from tests.services.browser import Browser, browser
+from tests.services.http.browser import Browser, browser
 
 __all__ = ["browser"]
 END_S = 120.0

@@ -1,4 +1,5 @@
-"""The files of the example of distributed training; tests/end_to_end/test_frameworks.py runs its programs."""
+"""The files of the example of distributed training; tests/end_to_end/frameworks/test_frameworks.py runs its
+programs."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from dlapp.errors import DlappError
 from dlapp.gpuid.record_json import from_bytes
 from dlapp.gpuid.rules import HostRecord, LeaseRequest
 from tests.gpuid.planted import open_planted
-from tests.services.proxy import Plan, Proxy
+from tests.services.http.proxy import Plan, Proxy
 from tests.services.zookeeper import ZooKeeper
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from dlapp.config import load_config
 from dlapp.errors import ConfigError
 from dlapp.gpuid.factory import configured, full_name_of, host_of_task
 from dlapp.values.launch_spec import LedgerSettings
-from tests.services.tls import CERTIFICATE, KEY
+from tests.services.http.tls import CERTIFICATE, KEY
 
 
 def settings(credentials: str | None = None) -> str:

@@ -20,7 +20,7 @@ from dlapp.hadoop.failover import RpcClient
 from dlapp.hadoop.tokens import Token
 from dlapp.login import Login
 from tests.hadoop.rpc_server import Refuse, RpcServer
-from tests.services.proxy import Plan, Proxy
+from tests.services.http.proxy import Plan, Proxy
 
 TOKEN = Token(b"identifier", b"password", "K")
 ANSWER = AllocateResponseProto(response_id=7).SerializeToString()

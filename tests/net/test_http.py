@@ -25,7 +25,7 @@ from dlapp.net.http import HttpClient, IncompleteResponse, RequestBody, Response
 from dlapp.net.http_framing import parse_head
 from dlapp.storage.hdfs.webhdfs import WebHdfs, WrongAnswer
 from tests.fuzz.server import answering
-from tests.services.tls import tls_in_front
+from tests.services.http.tls import tls_in_front
 
 Script = list[list[bytes]]
 """For each connection the answers that it gives, in order; then it is closed."""

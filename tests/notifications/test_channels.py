@@ -35,7 +35,7 @@ from dlapp.values.notification import (
 from dlapp.values.notification import NotificationSettings as Settings
 from tests.applications import wait_for
 from tests.notifications.test_outbox import APPLICATION, event
-from tests.services.http_server import Answer, Request, http_server
+from tests.services.http.http_server import Answer, Request, http_server
 from tests.services.mail_server import mail_server
 from tests.services.ports import held
 

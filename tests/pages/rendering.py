@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.services.browser import Browser
+from tests.services.http.browser import Browser
 
 PHONE_WIDTH = 360
 CONTRAST, LARGE_CONTRAST = 4.5, 3.0

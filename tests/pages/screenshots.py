@@ -20,7 +20,7 @@ from dlapp.values.messages import Diagnosis, Fault, Phase
 from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, LinkView, OutputView, State, TryView
 from dlapp.values.usage import ByteCounts, ContainerSeries, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
 from tests.pages.samples import APP
-from tests.services.browser import Browser
+from tests.services.http.browser import Browser
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 WORKERS, HOUR_MS = 8, 3_600_000

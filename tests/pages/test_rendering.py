@@ -13,7 +13,7 @@ from dlapp.values.messages import Phase
 from dlapp.values.report import LinkView, State
 from tests.pages.rendering import check_page
 from tests.pages.samples import APP, START_MS, application, container, everything
-from tests.services.browser import Browser, browser
+from tests.services.http.browser import Browser, browser
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 from dlapp.runtime import notebook_program
 from tests.applications import wait_for
-from tests.services import fake_jupyter
+from tests.services.http import fake_jupyter
 
 PROGRAM = notebook_program.__file__
 

@@ -19,7 +19,7 @@ from dlapp.storage import remote
 from dlapp.storage.open import open_location, open_output
 from dlapp.storage.remote import RemoteFiles
 from dlapp.system import waits
-from tests.services.http_server import Answer, Request, http_server
+from tests.services.http.http_server import Answer, Request, http_server
 from tests.storage.fetching import fetch_sources
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install '.[fsspec]'")

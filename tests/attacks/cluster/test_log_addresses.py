@@ -17,7 +17,7 @@ from dlapp.value import replace
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import ApplicationView, ContainerView, FinalStatus, State
 from dlapp.values.serialization import to_json
-from tests.services.http_server import Answer, Request, http_server
+from tests.services.http.http_server import Answer, Request, http_server
 
 APP = ApplicationId(1700000000000, 7)
 CONTAINER = ContainerId(APP, 1, 2)

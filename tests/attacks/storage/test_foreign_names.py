@@ -15,7 +15,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs.webhdfs import WebHdfs, WrongAnswer, parse_listing, parse_status
 from dlapp.storage.open import open_location, plan_fetch
-from tests.services.http_server import Answer, Request, as_json, http_server
+from tests.services.http.http_server import Answer, Request, as_json, http_server
 
 BAD_NAMES = {
     "empty": "",

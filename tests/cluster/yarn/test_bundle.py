@@ -14,7 +14,7 @@ import pytest
 from dlapp.cluster.yarn import bundle
 from dlapp.errors import DlappError
 from dlapp.hadoop.hdfs.checksums import installed_library
-from tests.services.http_server import Answer, http_server
+from tests.services.http.http_server import Answer, http_server
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the zip, and not each of them
 

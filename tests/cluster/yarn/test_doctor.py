@@ -24,7 +24,7 @@ from dlapp.login import Login
 from dlapp.tools.machine.doctor import node_table
 from dlapp.values.ids import ApplicationId
 from tests.services.hadoop import NODES, VERSION, Hadoop
-from tests.services.http_server import Answer, http_server
+from tests.services.http.http_server import Answer, http_server
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import FinalStatus, State
 from dlapp.values.spec import Resources
 from tests.hadoop.rpc_server import RpcServer
-from tests.services.http_server import Answer, Request, http_server
+from tests.services.http.http_server import Answer, Request, http_server
 
 VERSIONS = ("2.7.7", "2.10.2")
 TOKEN = Token(b"identifier", b"password", AM_RM_KIND)

@@ -42,7 +42,7 @@ from dlapp.values.report import FinalStatus, State
 from dlapp.values.spec import Resources
 from tests.cluster.yarn.on_yarn import Attempt, submission, until
 from tests.services.hadoop import NODES, VERSION, Hadoop
-from tests.services.proxy import Plan, Proxy
+from tests.services.http.proxy import Plan, Proxy
 
 T = TypeVar("T")
 SMALL = Resources(memory_mib=256, vcores=1, gcores=1)

@@ -16,7 +16,7 @@ from dlapp.gpuid.rules import LeaseRequest, LedgerError
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.node_manager import NodeManagerGpuLedger, assigned, matched
 from dlapp.values.launch_spec import NODE_MANAGER, LedgerSettings
-from tests.services.http_server import Answer, Request, http_server
+from tests.services.http.http_server import Answer, Request, http_server
 
 ONE, OTHER = "container_1700000000000_0042_01_000002", "container_1700000000000_0042_01_000003"
 CARDS = tuple(Device(uuid=f"GPU-{minor}", index=place, minor=minor) for place, minor in enumerate((3, 0, 1)))

@@ -32,9 +32,9 @@ from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.net.dockerd import ContainerSummary
 from dlapp.value import replace
 from dlapp.values.launch_spec import LedgerSettings
+from tests.services.http.proxy import Plan, Proxy
+from tests.services.http.tls import CERTIFICATE, KEY
 from tests.services.polling import wait_until
-from tests.services.proxy import Plan, Proxy
-from tests.services.tls import CERTIFICATE, KEY
 from tests.services.zookeeper import ZooKeeper, ledger_settings, zookeeper_for_tests
 
 APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"

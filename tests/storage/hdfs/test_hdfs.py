@@ -25,7 +25,7 @@ from dlapp.storage.live_copies import LiveCopies, live_name, remove_live
 from dlapp.storage.open import SourceFiles, open_location
 from dlapp.values.ids import ApplicationId
 from tests.services.hadoop import IS_HADOOP_2, Hadoop
-from tests.services.proxy import Plan, Proxy
+from tests.services.http.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries, fetch_sources
 
 APPLICATION = ApplicationId(1700000000000, 1)

@@ -33,7 +33,7 @@ from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.storage.open import plan_fetch
 from dlapp.system.files import UntrustedFile
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, Hadoop
-from tests.services.proxy import Plan, Proxy
+from tests.services.http.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries
 from tests.tiers import FULL
 

@@ -40,7 +40,7 @@ from dlapp.storage.hdfs.webhdfs import INODES, WebHdfs
 from dlapp.system import waits
 from dlapp.values.serialization import to_json
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, JAVA_OPTIONS, Hadoop, java, library
-from tests.services.proxy import Plan, Proxy
+from tests.services.http.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries
 from tests.storage.hdfs.test_hdfs_faults import (
     SEED,

@@ -18,7 +18,7 @@ from dlapp.storage.hdfs.webhdfs import _NAMENODE
 from dlapp.values.messages import Fault, Phase
 from dlapp.values.spec import OutputSpec
 from tests.runtime.driver import USER
-from tests.services.http_server import Answer, Request, as_json, http_server
+from tests.services.http.http_server import Answer, Request, as_json, http_server
 from tests.task.fake_am import APPLICATION, FakeAm, workspace_archive
 from tests.task.test_task import payload_processes
 

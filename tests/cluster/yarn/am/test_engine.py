@@ -26,7 +26,7 @@ from dlapp.values.report import Cause, FinalStatus, State
 from dlapp.values.spec import Placement, Resources
 from tests.cluster.yarn.on_yarn import Attempt, kill_attempt, token_of_attempt, until, until_heard_of
 from tests.services.hadoop import NODES
-from tests.services.proxy import Plan, Proxy
+from tests.services.http.proxy import Plan, Proxy
 
 SMALL = Resources(memory_mib=256, vcores=1, gcores=1)
 

@@ -17,7 +17,7 @@ from dlapp.login import Login
 from dlapp.values.ids import ApplicationId
 from dlapp.values.start_conditions import FAILED, KILLED, SUCCEEDED, UNKNOWN
 from tests.applications import wait_for
-from tests.services.http_server import Answer, Request, as_json, http_server
+from tests.services.http.http_server import Answer, Request, as_json, http_server
 
 OWN, OTHER = ApplicationId(1700000000000, 7), "application_1700000000000_0003"
 

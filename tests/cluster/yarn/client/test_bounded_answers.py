@@ -25,7 +25,7 @@ from dlapp.system import clock
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import State
 from dlapp.values.spec import AppSpec, Placement, RoleSpec
-from tests.services.http_server import as_json, http_server
+from tests.services.http.http_server import as_json, http_server
 
 APP = ApplicationId(1700000000000, 7)
 URLS = ["http://rm1:8088", "http://rm2:8088"]

@@ -26,7 +26,7 @@ from tests.am.driving import APPLICATION, submission
 from tests.applications import wait_for
 from tests.notifications.test_channels import MemoryFile, mail_to, settings
 from tests.notifications.test_outbox import event
-from tests.services.http_server import Answer, Request, http_server
+from tests.services.http.http_server import Answer, Request, http_server
 
 HOME = "hdfs://namenode:8020/user/tony"
 OUTBOX = StagingPaths(HOME).outbox(APPLICATION)

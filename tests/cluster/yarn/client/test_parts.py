@@ -43,7 +43,7 @@ from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
 from dlapp.values.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from tests.cluster.yarn.client.test_cleanup import Memory
-from tests.services.http_server import as_json, http_server
+from tests.services.http.http_server import as_json, http_server
 
 APP = ApplicationId(1700000000000, 7)
 ROOT = Path(__file__).parents[4]

@@ -10,7 +10,7 @@ from dlapp.cluster.yarn.client.rest import ACTIVE_TIMEOUT_S, YarnRest
 from dlapp.errors import EXIT_UNREACHABLE, Unreachable
 from dlapp.login import Login
 from dlapp.system import waits
-from tests.services.http_server import Answer, Request, as_json, http_server
+from tests.services.http.http_server import Answer, Request, as_json, http_server
 
 NOBODY = "http://127.0.0.1:1"
 

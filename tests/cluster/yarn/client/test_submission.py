@@ -23,7 +23,7 @@ from dlapp.login import Login
 from dlapp.values.ids import ApplicationId
 from dlapp.values.launch_spec import DockerSettings
 from dlapp.values.spec import AppSpec, InputSpec, RoleSpec, Secrets, Submission
-from tests.services.http_server import Answer, Request, as_json, http_server
+from tests.services.http.http_server import Answer, Request, as_json, http_server
 
 APP = ApplicationId(1700000000000, 7)
 NOT_FOUND = {"RemoteException": {"javaClassName": "org.apache.hadoop.yarn.webapp.NotFoundException", "message": "no"}}

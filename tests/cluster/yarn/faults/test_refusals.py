@@ -22,7 +22,7 @@ from dlapp.values.ids import ApplicationId
 from dlapp.values.report import Cause
 from tests.cluster.yarn.on_yarn import set_safe_mode, until
 from tests.services.hadoop import VERSION, Hadoop, NoHadoop, _write_xml, free_ports, read_configuration
-from tests.services.tls import tls_in_front
+from tests.services.http.tls import tls_in_front
 
 Make = Callable[..., Client]
 

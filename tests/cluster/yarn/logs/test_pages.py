@@ -15,7 +15,7 @@ from dlapp.errors import NotFound, Unreachable
 from dlapp.hadoop.web import Web
 from dlapp.login import Login
 from dlapp.values.ids import ApplicationId, ContainerId
-from tests.services.http_server import Answer, Request, http_server
+from tests.services.http.http_server import Answer, Request, http_server
 
 
 class Node:

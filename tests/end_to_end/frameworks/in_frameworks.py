@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.applications import BIN, run
+from tests.end_to_end.frameworks.test_frameworks import alone, losses, workspace
 from tests.end_to_end.test_applications import END_S, id_of, printed
-from tests.end_to_end.test_frameworks import alone, losses, workspace
 from tests.engines import Engine
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("torch")
 QUIET = "env.TF_CPP_MIN_LOG_LEVEL=2\n"
-FEED = Path(__file__).parents[2] / "examples" / "feed"
+FEED = Path(__file__).parents[3] / "examples" / "feed"
 MXNET = Path(sys.prefix, "mxnet")
 """Where the last MXNet is, with the NumPy that it needs: older than that of the others."""
 

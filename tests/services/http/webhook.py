@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.services.http_server import Answer, Request
+from tests.services.http.http_server import Answer, Request
 
 
 class Hook:

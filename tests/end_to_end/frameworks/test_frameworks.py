@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.applications import Done, ended, launch, run, status, wait_for
+from tests.end_to_end.data.test_checkpoints import numbers
+from tests.end_to_end.frameworks.test_rendezvous import over_ipv6
 from tests.end_to_end.test_applications import END_S, id_of, printed
-from tests.end_to_end.test_checkpoints import numbers
-from tests.end_to_end.test_rendezvous import over_ipv6
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import IMAGE, Dockerd
 from tests.services.debian import PYTHON
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 TWO_PROCESSES = "env.PET_NPROC_PER_NODE=2\nenv.PET_REDIRECTS=9:1\nenv.PET_TEE=9:1\n"
 """Debian's PyTorch 1.13 fails on Python 3.11 unless what is redirected is named by its rank, such as one that is not
 there."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.applications import ended, launch, properties, run
 from tests.engines import Engine
-from tests.services.http_server import Answer, http_server
+from tests.services.http.http_server import Answer, http_server
 
 
 @pytest.mark.slow

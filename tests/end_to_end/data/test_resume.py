@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.applications import ended, launch, properties, run, status, wait_for
+from tests.end_to_end.data.test_checkpoints import END_S, has_stored, numbers
 from tests.end_to_end.test_applications import id_of
-from tests.end_to_end.test_checkpoints import END_S, has_stored, numbers
 from tests.engines import Engine, on_yarn_when_full
 
 COUNT = """\

@@ -20,8 +20,8 @@ from dlapp.values.ids import ContainerId
 from dlapp.values.messages import MpiLaunch, Phase, Report
 from dlapp.values.serialization import to_json
 from tests.applications import ended, launch, run, status, wait_for
+from tests.end_to_end.frameworks.test_frameworks import alone, losses, waited, workspace
 from tests.end_to_end.test_applications import END_S, id_of, printed
-from tests.end_to_end.test_frameworks import alone, losses, waited, workspace
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import Dockerd
 from tests.services.containers.host_images import MPI_IMAGE, import_mpi_image
