@@ -277,7 +277,8 @@ def test_a_request_without_the_token_of_the_head_starts_nothing(engine: Engine, 
     application = launch(file_of(place, engine, "mpirun sleep 600", "containers=2\n", has_output=False))
     wait_for("it runs", lambda: _found(application, b"sleep"), END_S)
     url, secret = engine.control(application)
-    head, member = (one["container_id"] for one in status(application)["containers"])
+    containers = wait_for("its view has both", lambda: len(found := status(application)["containers"]) == 2 and found)
+    head, member = (one["container_id"] for one in containers)
     forged = to_json(
         Report(
             container_id=ContainerId.from_text(head),
