@@ -14,6 +14,7 @@ if __name__ == "__main__":
     # Python adds neither the directory of an isolated script nor, with -S, the one that dlapp was installed in.
     sys.path.append(__file__.removesuffix("/dlapp/__main__.py"))
 
+from dlapp.system.processes.fast_exit import run_and_exit
 from dlapp.system.processes.late_site import add_late
 from dlapp.system.processes.loading import loading
 
@@ -80,4 +81,4 @@ def _check_node(texts: Mapping[str, str], launch: LaunchSpec) -> Mapping[str, An
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_and_exit(lambda: main(sys.argv[1:]))

@@ -5,8 +5,6 @@ A command is a function that returns its exit code (None: 0). Data goes to stdou
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import errno
 import gc
 import os
@@ -27,6 +25,7 @@ from dlapp.errors import (
     FileRefused,
     UsageError,
 )
+from dlapp.system.processes.fast_exit import run_and_exit
 
 EXIT_BROKEN_PIPE = 141
 """Whoever read our output went away: 128 + SIGPIPE, as a shell reports it of any other program."""
@@ -159,23 +158,7 @@ def run(declared: click.Command, argv: Sequence[str] | None = None) -> NoReturn:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     gc.set_threshold(_COLLECT_AFTER)
     debug = "--debug" in _before_program_args(arguments)[0]
-    codes: list[int] = []
-    atexit.register(_end_process, codes)  # what is registered after it is called before it
-    codes.append(exit_code_of(lambda: _invoke(declared, arguments), debug=debug, name=name))
-    sys.exit(codes[0])
-
-
-def _end_process(codes: Sequence[int]) -> None:
-    """End the process without taking its modules apart, which takes a twentieth of a command's time.
-
-    Args:
-        codes: its exit code; none: Python ends it, with an error.
-    """
-    if codes:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(codes[0])
+    run_and_exit(lambda: exit_code_of(lambda: _invoke(declared, arguments), debug=debug, name=name))
 
 
 def _invoke(declared: click.Command, arguments: list[str]) -> int:

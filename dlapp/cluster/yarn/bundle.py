@@ -76,8 +76,9 @@ if _frozen_importlib_external.MAGIC_NUMBER != {MAGIC_NUMBER!r}:
 # A node's own protobuf may have a native part, which is of another version than the rest.
 os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
 from dlapp.__main__ import main
+from dlapp.system.processes.fast_exit import run_and_exit
 
-sys.exit(main(sys.argv[1:]))
+run_and_exit(lambda: main(sys.argv[1:]))
 """
 
 
