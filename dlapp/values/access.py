@@ -29,6 +29,8 @@ _TOKEN = re.compile(r"[0-9a-f]{64}")
 MAX_TOKEN_BYTES = 256
 """Of a file with one."""
 MAX_STREAM_HEAD = 32 << 10
+STREAM_EVENT_FILES, STREAM_EXEC, STREAM_PORT = "event-files", "exec", "port"
+"""Kinds of streams: files of the workspace that TensorBoard reads, a command, a connection to a port."""
 _STREAM_KIND = re.compile(r"[a-z][a-z-]{0,31}")
 
 
@@ -175,7 +177,7 @@ class StreamRequest(Value, kw_only=True):
 
     Args:
         index: CONTAINER_INDEX of the container.
-        kind: what is at its other end, a name in `dlapp.task.streams.handlers`.
+        kind: what is at its other end: `STREAM_EVENT_FILES`, `STREAM_EXEC` or `STREAM_PORT`; a task may know others.
         head: what that is told, as JSON; at most `MAX_STREAM_HEAD` characters.
 
     Raises:

@@ -14,7 +14,16 @@ from typing import Any
 from dlapp.errors import SpecError, UsageError
 from dlapp.net.control import Admission, ControlServer, Refusal, Request
 from dlapp.value import Record
-from dlapp.values.access import MODIFIERS, TOOLS, VIEWERS, StreamRequest, metrics_path, page_path, token_is_right
+from dlapp.values.access import (
+    MODIFIERS,
+    STREAM_PORT,
+    TOOLS,
+    VIEWERS,
+    StreamRequest,
+    metrics_path,
+    page_path,
+    token_is_right,
+)
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Hello, Report, StopRequest, StreamAnswer
 from dlapp.values.serialization import from_json
@@ -58,8 +67,6 @@ _OF_OTHERS = {
 """Whose token, besides the owner's, a request of tools may carry."""
 _TASK = "container_"
 """How the names of tasks begin, and no other purpose of a token."""
-_STREAM_OF_VIEWERS = "port"
-"""The kind of streams that a viewer may open: a command in a container is its owner's alone."""
 
 
 class ControlRequest(Record):
@@ -234,7 +241,7 @@ class ControlEndpoint:
             refuse(f"not a valid request: {str(error)[:500]}")
             return
         by_viewer = not task and not token_is_right(self._secret, TOOLS, request.token)
-        if by_viewer and isinstance(found, StreamRequest) and found.kind != _STREAM_OF_VIEWERS:
+        if by_viewer and isinstance(found, StreamRequest) and found.kind != STREAM_PORT:
             why = "whom view_acl names reaches ports, and nothing else of a container"
             self.server.reply(request, 403, {"error": why})
             return

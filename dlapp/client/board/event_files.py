@@ -25,6 +25,7 @@ from dlapp.net.streams import StreamRefused
 from dlapp.system.files import is_inside, is_plain_path
 from dlapp.system.text import human_size
 from dlapp.tensorboard import EVENTS, MOST_FILES, MOST_LINE_BYTES
+from dlapp.values.access import STREAM_EVENT_FILES
 from dlapp.values.messages import Phase
 from dlapp.values.serialization import parse_json
 
@@ -238,7 +239,7 @@ class BoardFiles:
     def _copy_stream(self, one: ApplicationId, index: int, path: str, into: str) -> None:
         """Copy what event files of a container that runs elsewhere have more (`dlapp.task.streams.event_files`)."""
         try:
-            connection = self._client.stream_opener(one)(index, "event-files", {"path": path})
+            connection = self._client.stream_opener(one)(index, STREAM_EVENT_FILES, {"path": path})
         except StreamRefused:
             return  # the directory is not there yet, or the program has ended
         except (Denied, Unreachable) as error:

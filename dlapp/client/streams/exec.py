@@ -16,6 +16,7 @@ from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
 from dlapp.system.files import write_all
 from dlapp.system.terminal import raw_terminal
+from dlapp.values.access import STREAM_EXEC
 from dlapp.values.serialization import to_json
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from dlapp.client import AnyApplication, Client
 
-KIND = "exec"
-"""Of streams (`dlapp.task.streams.handlers`)."""
 GONE = 128 + signal.SIGKILL
 """Exit code where the command ended with its container."""
 _KNOWN_S, _LOOK_EVERY_S = 5.0, 0.2
@@ -70,7 +69,7 @@ def exec_command(client: Client, application: AnyApplication, container: str, re
         from dlapp.client.streams.opening import read_role_index
 
         index = client.index_of(application, *read_role_index(container))
-    connection = client.stream_opener(application)(index, KIND, to_json(request))
+    connection = client.stream_opener(application)(index, STREAM_EXEC, to_json(request))
     if (end := ExecClient(connection, request).run()) is not None:
         return end
     from dlapp.values.messages import Phase

@@ -34,7 +34,7 @@ class StreamOpener:
 
         Args:
             index: CONTAINER_INDEX.
-            kind: what is at its other end (`dlapp.task.streams.handlers`).
+            kind: what is at its other end, as of `StreamRequest`.
             head: what that is told; JSON.
             timeout_s: until it is open [s].
 

@@ -24,6 +24,7 @@ from dlapp.net.relay import copy_both, reset
 from dlapp.net.streams import NOT_OPEN, NOT_RUNNING, StreamRefused
 from dlapp.system.machine import boot_id
 from dlapp.value import Closeable
+from dlapp.values.access import STREAM_PORT
 from dlapp.values.messages import PortPlace
 from dlapp.values.serialization import from_json
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from dlapp.values.ids import ApplicationId
     from dlapp.values.report import ApplicationView, ContainerView
 
-KIND = "port"
 LOOK_EVERY_S, LARGE_EVERY_S, LARGE = 1.0, 10.0, 100
 """Between two looks at an application; of one with more containers than the last number the view is large."""
 DIRECT_S = 1.5
@@ -247,7 +247,7 @@ class PortForward(Closeable):
         if (opener := self._opener) is None:
             raise StreamRefused(f"{self._application_id} has not started yet", NOT_RUNNING)
         try:
-            return opener(self._index, KIND, head)
+            return opener(self._index, STREAM_PORT, head)
         except StreamRefused as error:
             if error.reason in (NOT_OPEN, NOT_RUNNING):
                 with self._lock:

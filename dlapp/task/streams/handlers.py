@@ -11,14 +11,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlapp.net.streams import StreamRefused
+from dlapp.values.access import STREAM_EVENT_FILES, STREAM_EXEC, STREAM_PORT
 
 if TYPE_CHECKING:
     from dlapp.task.streams.stream import Stream
 
 HANDLERS = {
-    "event-files": "dlapp.task.streams.event_files",
-    "exec": "dlapp.task.streams.exec",
-    "port": "dlapp.task.streams.port",
+    STREAM_EVENT_FILES: "dlapp.task.streams.event_files",
+    STREAM_EXEC: "dlapp.task.streams.exec",
+    STREAM_PORT: "dlapp.task.streams.port",
 }
 
 

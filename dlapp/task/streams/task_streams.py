@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.task.environment import node_name
 from dlapp.value import Closeable
+from dlapp.values.access import STREAM_EXEC
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import StreamOrder
 from dlapp.values.serialization import to_json
-
-EXEC = "exec"
-"""The kind of streams that are commands."""
 
 if TYPE_CHECKING:
     from dlapp.system.processes.helper import HelperProcess
@@ -74,7 +72,7 @@ class TaskStreams(Closeable):
             "order": to_json(order),
         }
         with contextlib.ExitStack() as stack:
-            keeper = self._open_keeper() if order.kind == EXEC else None
+            keeper = self._open_keeper() if order.kind == STREAM_EXEC else None
             fds = (stack.enter_context(keeper).fileno(),) if keeper is not None else ()
             try:
                 if self._process is None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from dlapp.client import Client
-from dlapp.client.streams.exec import KIND as EXEC
 from dlapp.client.streams.ports import PortForward
 from dlapp.cluster.yarn.client.rest import YarnRest
 from dlapp.errors import Denied
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import Login
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
+from dlapp.values.access import STREAM_EXEC
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import Cause, FinalStatus
 from tests.attacks.cluster.test_secrets import OWNER, client_of
@@ -94,7 +94,7 @@ def test_those_whom_its_owner_names_see_it_reach_its_ports_or_end_it_and_nobody_
     assert viewer.log_tail(application_id, 0, stream="stdout") == b"listening\n"
     assert bytes_of(viewer, application_id, port) == (b"hello", "through the ApplicationMaster")
     with pytest.raises(Denied, match="and nothing else of a container"):
-        viewer.stream_opener(application_id)(0, EXEC, {"command": ["id"]})
+        viewer.stream_opener(application_id)(0, STREAM_EXEC, {"command": ["id"]})
     for refused in (viewer.softkill, viewer.kill, viewer.engine.submission):
         with pytest.raises(Denied, match=f"belongs to {OWNER}"):
             refused(application_id)
