@@ -242,7 +242,7 @@ class ControlEndpoint:
             return
         by_viewer = not task and not token_is_right(self._secret, TOOLS, request.token)
         if by_viewer and isinstance(found, StreamRequest) and found.kind != STREAM_PORT:
-            why = "whom view_acl names reaches ports, and nothing else of a container"
+            why = "view_acl permits dlapp-port only; only the owner may run commands or read files in a container"
             self.server.reply(request, 403, {"error": why})
             return
         if not request.upgrades and not (isinstance(found, StreamAnswer) and found.error):
