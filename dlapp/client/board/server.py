@@ -11,8 +11,8 @@ import sys
 import time
 
 from dlapp.errors import DlappError, NotFound
+from dlapp.system.network.readiness import ReadinessProbe
 from dlapp.system.processes import kernel
-from dlapp.task.protocol.readiness import ReadinessProbe
 from dlapp.tensorboard import ARGUMENTS_VARIABLE, COMMAND, NOT_INSTALLED, arguments, new_prefix
 
 _HOST = "127.0.0.1"

@@ -12,10 +12,11 @@ from dlapp.errors import DlappError
 from dlapp.runtime.payload import Running
 from dlapp.system.logs import log_times
 from dlapp.system.logs.log_times import LogTimesWriter
+from dlapp.system.network.readiness import ReadinessProbe
 from dlapp.task.interrupt import Stopped
 from dlapp.task.payload.runner import EndOrder, PayloadOutcome, PayloadRunner
-from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
 from dlapp.task.protocol.report_file import ReportFile
+from dlapp.task.protocol.use_watch import UseWatch
 from dlapp.task.state import TaskState
 from dlapp.value import replace
 from dlapp.values.messages import PREEMPTED, BoardStatus, Fault, PayloadStatus, Phase, Stop, TaskResult

@@ -16,11 +16,12 @@ from typing import NamedTuple, Protocol
 
 from dlapp.runtime.payload import PayloadError, PayloadExit, Running
 from dlapp.system.logs.log_times import LogTimesWriter
+from dlapp.system.network.readiness import ReadinessProbe
 from dlapp.task.logs import LogCap
 from dlapp.task.payload.end import PayloadEnd
 from dlapp.task.protocol.payload_files import PayloadFiles
-from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
 from dlapp.task.protocol.report_file import MetricWatch, ReportFile
+from dlapp.task.protocol.use_watch import UseWatch
 from dlapp.task.step_errors import StepFailed
 from dlapp.values.messages import Fault, PayloadStatus, TaskResult
 

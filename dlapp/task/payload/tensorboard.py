@@ -24,8 +24,8 @@ from dlapp.runtime.process import PlainRun
 from dlapp.storage.tree import remove_tree
 from dlapp.system.clock import backoff_s
 from dlapp.system.network.ports import LockedPorts
+from dlapp.system.network.readiness import ReadinessProbe
 from dlapp.task.payload.factory import docker_payload, make_docker_run, plain_payload
-from dlapp.task.protocol.readiness import ReadinessProbe
 from dlapp.task.rendezvous import lock_node_ports, node_address
 from dlapp.task.state import TaskState
 from dlapp.tensorboard import ARGUMENTS_VARIABLE, COMMAND, NOT_INSTALLED, arguments, new_prefix

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from types import TracebackType
 
 from dlapp.system.files import closing_fd, open_own_directory, write_all
-from dlapp.task.protocol.readiness import ReadinessProbe, UseWatch
+from dlapp.system.network.readiness import ReadinessProbe
 from dlapp.task.protocol.report_file import MetricWatch, ReportFile
+from dlapp.task.protocol.use_watch import UseWatch
 from dlapp.value import replace
 from dlapp.values.messages import PayloadStatus
 

@@ -1,25 +1,17 @@
-"""Readiness and use of a payload that serves others, as its task sees them from outside."""
+"""Readiness of a server, as its port shows it."""
 
 from __future__ import annotations
 
 import re
 import socket
-import time
-from collections.abc import Callable, Collection, Sequence
-
-from dlapp.system.network.connections import has_connections
 
 _TRY_EVERY_S, _CONNECT_S, _ANSWER_S = 1.0, 0.2, 30.0
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 _STATUS_BYTES = 13
-USED_FOR_S = 5.0
-"""So long a port counts as in use after a connection was seen: what is told once a second shows short ones, too."""
-_COST_SHARE = 0.02
-"""The share of a core that reading the kernel's table may take, which is long on a node with many connections."""
 
 
 class ReadinessProbe:
-    """Tries whether a payload is ready, by a port of this host; once it is, it stays so.
+    """Tries whether a server is ready, by a port of this host; once it is, it stays so.
 
     Args:
         place: address and port; a port that does not accept connections is not ready.
@@ -106,33 +98,3 @@ class ReadinessProbe:
         if self._socket is not None:
             self._socket.close()
             self._socket, self._head = None, b""
-
-
-class UseWatch:
-    """Watches whether somebody is connected to ports of a payload.
-
-    Args:
-        ports: of the payload.
-        pids: returns its processes, in whose network it listens; none: they cannot be seen, and it is that of this one.
-    """
-
-    def __init__(self, ports: Collection[int], pids: Callable[[], Sequence[int]]) -> None:
-        self._ports, self._pids = ports, pids
-        self._next_look, self._used_until = float("-inf"), float("-inf")
-        self._is_known = False
-
-    def in_use(self, now_s: float) -> bool | None:
-        """Return whether somebody is connected, or was within `USED_FOR_S`; None: it cannot be seen.
-
-        Args:
-            now_s: the time [s, monotonic].
-        """
-        if now_s >= self._next_look:
-            began_s = time.thread_time()
-            found = has_connections(next(iter(self._pids()), None), self._ports)
-            cost_s = time.thread_time() - began_s
-            self._next_look = now_s + max(_TRY_EVERY_S, cost_s / _COST_SHARE)
-            self._is_known = found is not None
-            if found:
-                self._used_until = max(self._next_look, now_s + USED_FOR_S)
-        return now_s < self._used_until if self._is_known else None
