@@ -920,9 +920,10 @@ class Client(Closeable):
 
     def _brought_by_a_shell(self, spec: AppSpec, note: Callable[[str], None]) -> Sequence[str]:
         """Return gitignore patterns of the input that dlapp-shell copied into the workspace."""
+        from dlapp.client.session import records_below
         from dlapp.client.shell import input as shell_input
 
-        paths = shell_input.remembered(shell_input.records_below(self.state_path), spec)
+        paths = shell_input.remembered(records_below(self.state_path), spec)
         for one in paths:
             note(f"{one} is not packed: dlapp-shell copied it, and the run fetches its own")
         return [shell_input.as_pattern(one) for one in paths]

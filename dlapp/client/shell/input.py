@@ -275,16 +275,6 @@ def _lock(fd: int) -> bool:
 # ---- what is remembered ----
 
 
-def records_below(state_path: str) -> str:
-    """The caller's directory of records, in the state directory of this machine."""
-    return os.path.join(own_directory(state_path), "workspaces")
-
-
-def own_directory(state_path: str) -> str:
-    """Return where the caller's shells keep what is theirs."""
-    return os.path.join(state_path, "shells", str(os.geteuid()))
-
-
 def remember(records: str, workspace: str, paths: Sequence[str]) -> None:
     """Add paths (relative to ``workspace``) to its record, a file in the directory ``records``."""
     known = set(_read(records, workspace))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dlapp.client.shell.session import signals_close
+from dlapp.client.session import signals_close
 from dlapp.client.streams.exec import exec_command, exec_request
 from dlapp.errors import DlappError, TimedOut, UsageError
 from dlapp.launcher.application import read_application
@@ -73,7 +73,7 @@ def open_shell_on_cluster(
         FileRefused: the file has faults; all are named.
         UsageError: there is no terminal here.
         DlappError: the application ended before there was a shell.
-        ShellClosed: a signal ended this before.
+        SessionClosed: a signal ended this before.
     """
     request = exec_request(("sh", "-c", _SHELL), interactive=True, terminal=True)
     resolved = read_application(path, client.config, client.engine.info(), script_may_be_missing=True)

@@ -1,10 +1,9 @@
 """dlapp-shell: the environment of a payload, interactively, in the user's own workspace.
 
-A session is a directory under the state directory: where dlapp-run asks (`dlapp.client.shell.server`), and in Docker
-the lifeline, HOME and TMPDIR. A lock on its ``dlapp.log`` says that it is alive; the next session removes the dead
-ones'. Nothing else has to be given back after a SIGKILL: GPUs are held by kernel locks that end with the last process
-that inherited them (of a cluster's ledger, the next that asks on this host ends the lease then), a plain shell ends
-with its keeper (`dlapp.client.shell.plain`), a container by its lifeline.
+Its session's directory (`dlapp.client.session`) has what dlapp-run needs (`dlapp.client.shell.server`), and in Docker
+the lifeline, HOME and TMPDIR. Nothing else has to be given back after a SIGKILL: GPUs are held by kernel locks that end
+with the last process that inherited them (of a cluster's ledger, the next that asks on this host ends the lease then),
+a plain shell ends with its keeper (`dlapp.client.shell.plain`), a container by its lifeline.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlapp.client.session import records_below, session_directory, signals_close
 from dlapp.client.shell import input as shell_input
 from dlapp.client.shell.server import BIN, DIRECTORY_VARIABLE, RC, SEEN, START_VARIABLE, ShellRequestServer, install
 from dlapp.client.shell.start import write_start
-from dlapp.cluster.local.state import is_locked, open_lock, open_state
 from dlapp.errors import NotFound, UsageError
 from dlapp.launcher.application import read_application
 from dlapp.locations import HdfsPlace
-from dlapp.system import locks
 from dlapp.system.processes.spawn import PROGRAM
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.spec import AppSpec
@@ -41,21 +38,11 @@ if TYPE_CHECKING:
 
 NO_CONTAINER = ContainerId(ApplicationId(0, 0), 1, 1)
 """DLAPP_CONTAINER_ID and DLAPP_APP_ID inside: the form of ids, and nobody's."""
-STALE_S = 3600.0
 IN_DOCKER = "/workspace"
 SHELLS = ("bash", "sh")
-LOG = "dlapp.log"
 
 Note = Callable[[str], None]
 Progress = Callable[[int, int], None]
-
-
-class ShellClosed(BaseException):
-    """The terminal went away, or somebody ended dlapp-shell; ``number`` is the signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
 
 
 def open_shell(
@@ -99,7 +86,8 @@ def open_shell(
             refuse_what_is_trusted(spec.workspace, client)
             if _is_inside(application.snapshot.path, spec.workspace):
                 note(f"{path} lies in the workspace: what runs in the container can change it")
-        directory = stack.enter_context(session(client.config))
+        directory = stack.enter_context(session_directory(client.config))
+        install(directory)
         name = os.path.basename(directory)
         evidence = _evidence_of_docker(client.config, directory) if image else None
         devices, kept_fds = stack.enter_context(leased(client.config, wanted, name, evidence))
@@ -112,7 +100,7 @@ def open_shell(
                 now = shell_input.fetch_into_workspace(
                     spec.inputs, spec.workspace, directory, note, progress, _hdfs_of(client, spec), fetch
                 )
-            shell_input.remember(shell_input.records_below(client.state_path), spec.workspace, now)
+            shell_input.remember(records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
         command = [*PROGRAM, "tool", "run"]
         desk_env = {**os.environ, START_VARIABLE: write_start(directory, application.snapshot, client.config)}
@@ -310,48 +298,6 @@ def find_shell(path: str) -> str:
     raise NotFound(f"neither bash nor sh is in PATH ({path})")
 
 
-def _own_directory(config: Config) -> str:
-    state = open_state(config.local.state_dir, shared=config.local.shared)
-    own = shell_input.own_directory(state.path)
-    # From the top, so that each is opened in a directory that is known to be the caller's alone.
-    for path in (os.path.dirname(own), own, shell_input.records_below(state.path), os.path.join(own, "sessions")):
-        state.own_directory(os.path.relpath(path, state.path))
-    return own
-
-
-@contextlib.contextmanager
-def session(config: Config) -> Iterator[str]:
-    """A directory for this session; those of sessions that died are removed."""
-    import secrets
-
-    parent = os.path.join(_own_directory(config), "sessions")
-    for name in os.listdir(parent):
-        log = os.path.join(parent, name, LOG)
-        # A hidden one is being made: its lock comes first, its name last.
-        if not is_locked(log) and (not name.startswith(".") or _age_s(os.path.join(parent, name)) > STALE_S):
-            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
-    name = f"shell-{os.getpid()}-{secrets.token_hex(4)}"
-    hidden, directory = os.path.join(parent, f".{name}"), os.path.join(parent, name)
-    os.mkdir(hidden, 0o700)
-    lock = open_lock(os.path.join(hidden, LOG))
-    try:
-        locks.try_lock(lock)
-        install(hidden)
-        os.rename(hidden, directory)
-        yield directory
-    finally:
-        for path in (hidden, directory):
-            shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
-
-
-def _age_s(path: str) -> float:
-    try:
-        return time.time() - os.stat(path).st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
 @contextlib.contextmanager
 def leased(
     config: Config, gcores: int, name: str, evidence: Mapping[str, Any] | None = None
@@ -401,21 +347,6 @@ def _evidence_of_docker(config: Config, directory: str) -> dict[str, Any]:
         "fifo": os.path.join(directory, "life"),
         "docker": {"host": config.runtime.docker.host, "label": label},
     }
-
-
-@contextlib.contextmanager
-def signals_close() -> Iterator[None]:
-    """SIGHUP and SIGTERM end the block as `ShellClosed`."""
-
-    def close(number: int, _frame: object) -> None:
-        raise ShellClosed(number)
-
-    before = {number: signal.signal(number, close) for number in (signal.SIGHUP, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -36,13 +36,17 @@ def main(applications: tuple[str, ...], project: str | None, port: int | None, a
     from dlapp.client import Client
     from dlapp.client.board.event_files import BoardFiles
     from dlapp.client.board.server import TensorBoardProcess
-    from dlapp.client.shell.session import ShellClosed, session, signals_close
+    from dlapp.client.session import SessionClosed, session_directory, signals_close
 
     if applications and project is not None:
         raise UsageError("give ids or --project, not both")
     client = Client(note=note)
     found = [client.resolve(one) for one in applications or ("last",)] if project is None else _of(client, project)
-    with contextlib.suppress(ShellClosed, KeyboardInterrupt), signals_close(), session(client.config) as directory:
+    with (
+        contextlib.suppress(SessionClosed, KeyboardInterrupt),
+        signals_close(),
+        session_directory(client.config) as directory,
+    ):
         files = BoardFiles(client, found, directory, note)
         is_growing = files.refresh()
         with TensorBoardProcess(files.directory, directory, port) as server:

@@ -25,7 +25,8 @@ def main(file: str, gcores: int | None, no_input: bool, cluster: str | None, as_
     of it is kept. The application ends with the shell.
     """
     from dlapp.client import Client
-    from dlapp.client.shell.session import ShellClosed, open_shell
+    from dlapp.client.session import SessionClosed
+    from dlapp.client.shell.session import open_shell
     from dlapp.tools.display.progress import copying_bar
 
     try:
@@ -40,7 +41,7 @@ def main(file: str, gcores: int | None, no_input: bool, cluster: str | None, as_
             )
         else:
             code = _open_on_cluster(cluster, file, gcores=gcores, fetch_input=not no_input)
-    except ShellClosed as closed:
+    except SessionClosed as closed:
         code = 128 + closed.number
     if as_json:
         # What was printed inside is before it and may end without a line end: a line of its own can be told from that.

@@ -16,8 +16,8 @@ import pytest
 
 # What is imported late: another user may not be able to read the interpreter of the tests.
 from dlapp.client import completion
+from dlapp.client.session import records_below, session_directory
 from dlapp.client.shell import input as shell_input
-from dlapp.client.shell import session as shell
 from dlapp.cluster.local.client import engine as client
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.runner import (
@@ -75,11 +75,11 @@ def shared_state_of_both(identities: Identities, shared_state: Path) -> tuple[Pa
     def prepare() -> str:
         with engine_in(shared_state, shared=True) as engine:
             made = make_application(engine)
-        with shell.session(config_of(shared_state)) as session:
+        with session_directory(config_of(shared_state)) as session:
             dead = Path(session).with_name("shell-1-dead")
             dead.mkdir()
             (dead / "dlapp.log").touch()
-            shell_input.remember(shell_input.records_below(engine.state.path), WORKSPACE, ["data"])
+            shell_input.remember(records_below(engine.state.path), WORKSPACE, ["data"])
         open_lock(engine.state.runner_lock(os.geteuid()))
         take_lock(engine.state.runner_sign(os.geteuid()), 0o640)
         os.close(election.open_fifo(engine.state, os.geteuid()))
@@ -155,8 +155,8 @@ def use_all(state: Path) -> list[str]:
                     call(application)
             with bearing(f"kill {one}"):
                 engine.kill(application, "x")
-        records = shell_input.records_below(engine.state.path)
-        with bearing("a shell"), shell.session(config_of(state)):
+        records = records_below(engine.state.path)
+        with bearing("a shell"), session_directory(config_of(state)):
             shell_input.remember(records, WORKSPACE, ["data", "more"])
         with bearing("what a shell remembers"):
             shell_input.remembered(records, spec_of("finish"))

@@ -1,0 +1,95 @@
+"""Session of a command that runs as long as its user wants: its directory on this machine, and the signals that end it.
+
+A session is a directory under the state directory. A lock on its ``dlapp.log`` says that it is alive; the next session
+of the user removes those of the dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlapp.config import Config
+
+STALE_S = 3600.0
+"""So old is a directory without a lock that nobody makes any more."""
+LOG = "dlapp.log"
+
+
+class SessionClosed(BaseException):
+    """The terminal went away, or somebody ended the command; ``number`` is the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def own_directory(state_path: str) -> str:
+    """Return where the caller's sessions are, and the records of what shells brought into workspaces."""
+    return os.path.join(state_path, "shells", str(os.geteuid()))
+
+
+def records_below(state_path: str) -> str:
+    """Return the caller's directory of such records, in the state directory of this machine."""
+    return os.path.join(own_directory(state_path), "workspaces")
+
+
+@contextlib.contextmanager
+def session_directory(config: Config) -> Iterator[str]:
+    """Make a directory for this session, and remove it in the end; those of sessions that died are removed now."""
+    import secrets
+
+    from dlapp.cluster.local.state import is_locked, open_lock, open_state
+    from dlapp.system import locks
+
+    state = open_state(config.local.state_dir, shared=config.local.shared)
+    own = own_directory(state.path)
+    parent = os.path.join(own, "sessions")
+    # From the top, so that each is opened in a directory that is known to be the caller's alone.
+    for path in (os.path.dirname(own), own, records_below(state.path), parent):
+        state.own_directory(os.path.relpath(path, state.path))
+    for name in os.listdir(parent):
+        log = os.path.join(parent, name, LOG)
+        # A hidden one is being made: its lock comes first, its name last.
+        if not is_locked(log) and (not name.startswith(".") or _age_s(os.path.join(parent, name)) > STALE_S):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+    name = f"shell-{os.getpid()}-{secrets.token_hex(4)}"
+    hidden, directory = os.path.join(parent, f".{name}"), os.path.join(parent, name)
+    os.mkdir(hidden, 0o700)
+    lock = open_lock(os.path.join(hidden, LOG))
+    try:
+        locks.try_lock(lock)
+        os.rename(hidden, directory)
+        yield directory
+    finally:
+        for path in (hidden, directory):
+            shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _age_s(path: str) -> float:
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+@contextlib.contextmanager
+def signals_close() -> Iterator[None]:
+    """SIGHUP and SIGTERM end the block as `SessionClosed`."""
+
+    def close(number: int, _frame: object) -> None:
+        raise SessionClosed(number)
+
+    before = {number: signal.signal(number, close) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
