@@ -1,11 +1,11 @@
 #!/bin/sh
 # dlapp-run, as it is typed inside dlapp-shell. It works in any image: it needs no Python, and of other programs only
-# sleep. The process outside does the work; this asks it to, and prints what it says.
+# sleep. dlapp-shell outside does the work; this sends it a request and prints the reply.
 #
-#   ask             a FIFO: we write "<our number> <word>..."
+#   requests        a FIFO: we write "<our number> <word>..."
 #   reply.<number>  a FIFO made for us: "o <line>" for stdout, "e <line>" for stderr, "x <exit code>" at the end
-desk=${DLAPP_SHELL_DIR:-}
-if [ -z "$desk" ] || ! [ -p "$desk/ask" ]; then
+directory=${DLAPP_SHELL_DIR:-}
+if [ -z "$directory" ] || ! [ -p "$directory/requests" ]; then
     echo "Error: dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)" >&2
     exit 2
 fi
@@ -40,7 +40,7 @@ if [ ${#request} -gt 4000 ]; then
 fi
 
 number=$$
-reply=$desk/reply.$number
+reply=$directory/reply.$number
 application=
 interrupted() {
     if [ -n "$application" ]; then
@@ -53,7 +53,7 @@ interrupted() {
 }
 trap interrupted INT
 
-printf '%s\n' "$request" >"$desk/ask" || exit 5
+printf '%s\n' "$request" >"$directory/requests" || exit 5
 tries=0
 until [ -p "$reply" ]; do
     tries=$((tries + 1))

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 Note = Callable[[str], None]
 
-NOBODY_S = 600
+SHELL_TIMEOUT_S = 600
 """How long the program waits for a shell."""
-_END_S = 20.0
+_END_TIMEOUT_S = 20.0
 """How long the application may take to end by itself, before it is killed."""
-_LOOK_EVERY_S = 0.3
-_OPEN_AGAIN_S = 10.0
+_POLL_EVERY_S = 0.3
+_OPEN_TIMEOUT_S = 10.0
 _WAIT = f"""
 seconds=0
 until [ -s "$DLAPP_DIR/shell" ]; do
-    [ $seconds -lt {NOBODY_S} ] || {{ echo "nobody came to the shell within {NOBODY_S} s" >&2; exit 1; }}
+    [ $seconds -lt {SHELL_TIMEOUT_S} ] || {{ echo "nobody came to the shell within {SHELL_TIMEOUT_S} s" >&2; exit 1; }}
     sleep 1
     seconds=$((seconds + 1))
 done
@@ -93,7 +93,7 @@ def open_shell_on_cluster(
     if end.message:
         note(f"dlapp-shell: {end.message}")
     try:
-        application.wait(timeout=_END_S)
+        application.wait(timeout=_END_TIMEOUT_S)
     except TimedOut:
         _kill(application, note)
     return end.code
@@ -156,7 +156,7 @@ def _wait_for_container(client: Client, application: Application, note: Note) ->
         if (text := _waits_for(view)) != said:
             said = text
             note(f"dlapp-shell: {application.id} is {view.state.value}{f': {text}' if text else ''}")
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
 
 
 def _waits_for(view: ApplicationView) -> str:
@@ -164,7 +164,7 @@ def _waits_for(view: ApplicationView) -> str:
 
 
 def _shell(client: Client, application: Application, request: ExecRequest) -> ExecEnd:
-    deadline = time.monotonic() + _OPEN_AGAIN_S
+    deadline = time.monotonic() + _OPEN_TIMEOUT_S
     while True:
         try:
             return exec_command(client, application, "0", request)
@@ -172,11 +172,13 @@ def _shell(client: Client, application: Application, request: ExecRequest) -> Ex
             # The view is a moment ahead of the task that it speaks of.
             if error.reason != NOT_RUNNING or time.monotonic() > deadline:
                 raise
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
 
 
 def _kill(application: Application, note: Note) -> None:
     try:
         note(f"dlapp-shell: {application.kill()}")
     except DlappError as error:
-        note(f"dlapp-shell: {application.id} could not be killed and ends within {NOBODY_S} s by itself: {error}")
+        note(
+            f"dlapp-shell: {application.id} could not be killed and ends within {SHELL_TIMEOUT_S} s by itself: {error}"
+        )

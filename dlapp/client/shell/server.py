@@ -1,6 +1,6 @@
-"""The outside of dlapp-run: takes what the script inside asks for, has it done, and sends back what is printed.
+"""Server of dlapp-run's requests: it runs a command for each one, and sends back what that prints.
 
-They meet in a directory that both see (in Docker it is mounted read-only): ``dlapp-run.sh`` says what lies in it. A
+Both use a directory that they share (in Docker it is mounted read-only): ``dlapp-run.sh`` says what lies in it. A
 FIFO needs nothing but a shell to be used, so dlapp-run works in images without Python, and it can be written where
 nothing else can. Whoever can write into the request FIFO may submit the shell's application as the caller.
 
@@ -29,43 +29,44 @@ from dlapp.value import Closeable
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT, RC_SCRIPT = os.path.join(_HERE, "dlapp-run.sh"), os.path.join(_HERE, "shell-rc.sh")
-SEEN = "desk"
-"""What the inside sees of a session's directory."""
-ASK = "ask"
+SHARED = "shared"
+"""The part of a session's directory that the shell sees, in Docker as /dlapp/shell."""
+REQUESTS = "requests"
+"""The FIFO that dlapp-run writes to."""
 BIN = "bin"
 RC = "bashrc"
 """What bash reads at its start in place of ~/.bashrc."""
 START_VARIABLE = "DLAPP_SHELL_START"
 DIRECTORY_VARIABLE = "DLAPP_SHELL_DIR"
-READER_COMES_WITHIN_S = 10.0
+READER_TIMEOUT_S = 10.0
 
-ENDS_WITHIN_S = 10.0
+END_TIMEOUT_S = 10.0
 """What was interrupted has this long before it is killed; submitting is all or nothing at any moment."""
 
-AT_ONCE = 8
+MAX_REQUESTS = 8
 """Requests that are served at the same time; each costs a process outside. One more is not answered."""
 
 _REQUEST = re.compile(rb"([0-9]{1,10})((?: (?:[A-Za-z0-9_.=-]|%[0-9A-F]{2})+| %)*) ?", re.ASCII)
-_PAGE = 4096
+_MAX_LINE_BYTES = 4096
 """Longer words could be written in pieces that others come between. Source: pipe(7), PIPE_BUF."""
 
 
 def install(session: str) -> None:
-    """Put into a session's directory what the shell needs: its start file, dlapp-run, and the FIFO to ask through."""
-    directory = os.path.join(session, SEEN)
+    """Put into a session's directory what the shell needs: its start file, dlapp-run, and the FIFO of requests."""
+    directory = os.path.join(session, SHARED)
     os.makedirs(os.path.join(directory, BIN), 0o755)
     for source, name, mode in ((SCRIPT, os.path.join(BIN, "dlapp-run"), 0o755), (RC_SCRIPT, RC, 0o644)):
         path = os.path.join(directory, name)
         shutil.copyfile(source, path)
         os.chmod(path, mode)
-    os.mkfifo(os.path.join(directory, ASK), 0o600)
+    os.mkfifo(os.path.join(directory, REQUESTS), 0o600)
 
 
 class ShellRequestServer(Closeable):
     """Answers the requests of one session, from a thread that the ``with`` block ends.
 
     Args:
-        session: its directory, furnished; nobody but this user can write it.
+        session: its directory, after `install`; nobody but this user can write it.
         command: what does the work; the request's options are put behind it.
         environment: what it runs in.
     """
@@ -75,12 +76,14 @@ class ShellRequestServer(Closeable):
         self._environment = dict(environment)
         mine = (os.geteuid(),)
         self._private = files.open_directory(session, owners=mine)
-        self._seen = files.open_directory(SEEN, dir_fd=self._private, path=os.path.join(session, SEEN), owners=mine)
+        self._shared = files.open_directory(
+            SHARED, dir_fd=self._private, path=os.path.join(session, SHARED), owners=mine
+        )
         # Opened for writing as well: so reads never find an end while nobody asks.
-        self._ask = files.open_file(ASK, dir_fd=self._seen, owners=mine, write=True, kind=stat.S_IFIFO)
+        self._requests = files.open_file(REQUESTS, dir_fd=self._shared, owners=mine, write=True, kind=stat.S_IFIFO)
         self._closing, self._close = os.pipe2(os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._serve, name="shell-desk")
-        self._answers: list[threading.Thread] = []
+        self._thread = threading.Thread(target=self._serve, name="shell-requests")
+        self._replies: list[threading.Thread] = []
 
     def __enter__(self) -> ShellRequestServer:
         self._thread.start()
@@ -90,32 +93,32 @@ class ShellRequestServer(Closeable):
         """End: what is being submitted is interrupted, as by Ctrl-C."""
         os.close(self._close)
         self._thread.join()
-        for thread in self._answers:
+        for thread in self._replies:
             thread.join()
-        for fd in (self._closing, self._ask, self._seen, self._private):
+        for fd in (self._closing, self._requests, self._shared, self._private):
             os.close(fd)
 
     def _serve(self) -> None:
-        heard = b""
+        received = b""
         while True:
-            ready, _, _ = select.select([self._ask, self._closing], [], [])
+            ready, _, _ = select.select([self._requests, self._closing], [], [])
             if self._closing in ready:
                 return
             with contextlib.suppress(BlockingIOError):
-                heard += os.read(self._ask, _PAGE)
-            *lines, heard = heard.split(b"\n")
-            heard = heard[-_PAGE:]
+                received += os.read(self._requests, _MAX_LINE_BYTES)
+            *lines, received = received.split(b"\n")
+            received = received[-_MAX_LINE_BYTES:]
             for line in lines:
-                self._answers = [one for one in self._answers if one.is_alive()]
-                if (match := _REQUEST.fullmatch(line)) and len(self._answers) < AT_ONCE:
+                self._replies = [one for one in self._replies if one.is_alive()]
+                if (match := _REQUEST.fullmatch(line)) and len(self._replies) < MAX_REQUESTS:
                     words = [_word(text) for text in match[2].split()]
                     if not all(word.isascii() and word.isprintable() for word in words):
                         continue
-                    thread = threading.Thread(target=self._answer, args=(match[1].decode(), words), name="shell-answer")
+                    thread = threading.Thread(target=self._reply, args=(match[1].decode(), words), name="shell-reply")
                     thread.start()
-                    self._answers.append(thread)
+                    self._replies.append(thread)
 
-    def _answer(self, number: str, words: Sequence[str]) -> None:
+    def _reply(self, number: str, words: Sequence[str]) -> None:
         # There is no caller to report to in this thread; dlapp-run reports that it got no answer.
         with contextlib.suppress(OSError), self._reply_fifo(f"reply.{number}") as reply:
             if self._has_reader(reply):
@@ -133,12 +136,12 @@ class ShellRequestServer(Closeable):
                 reply = os.open(f"/proc/self/fd/{both}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 # Replaces the FIFO of a killed request with the same number.
-                os.rename(name, name, src_dir_fd=self._private, dst_dir_fd=self._seen)
+                os.rename(name, name, src_dir_fd=self._private, dst_dir_fd=self._shared)
                 yield reply
             finally:
                 os.close(reply)
                 with contextlib.suppress(OSError):  # a plain shell has the same uid and may have removed it
-                    os.unlink(name, dir_fd=self._seen)
+                    os.unlink(name, dir_fd=self._shared)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._private)
@@ -147,7 +150,7 @@ class ShellRequestServer(Closeable):
         """Wait until somebody reads; False: nobody came, or the shell closes."""
         poll = select.poll()
         poll.register(reply, 0)
-        deadline = time.monotonic() + READER_COMES_WITHIN_S
+        deadline = time.monotonic() + READER_TIMEOUT_S
         while poll.poll(0):  # POLLERR while there is no reader; poll does not report the change
             if time.monotonic() >= deadline or _readable(self._closing):
                 return False
@@ -169,12 +172,12 @@ class ShellRequestServer(Closeable):
         with process:
             marks = {process.stdout.fileno(): b"o ", process.stderr.fileno(): b"e "}
             rests = dict.fromkeys(marks, b"")
-            heard, killed_at = True, float("inf")
+            is_read, killed_at = True, float("inf")
             while marks:
                 poll = select.poll()
                 for fd in marks:
                     poll.register(fd, select.POLLIN)
-                if heard:
+                if is_read:
                     poll.register(reply, 0)  # POLLERR comes unasked once the reader goes away
                     poll.register(self._closing, select.POLLIN)
                 left_s = killed_at - time.monotonic()
@@ -192,12 +195,12 @@ class ShellRequestServer(Closeable):
                         text = b"".join(marks[fd] + line + b"\n" for line in lines)
                         if not data:
                             del marks[fd]
-                        listening = not heard or self._send(reply, text)
-                    if heard and not listening:
-                        heard, killed_at = False, time.monotonic() + ENDS_WITHIN_S
+                        listening = not is_read or self._send(reply, text)
+                    if is_read and not listening:
+                        is_read, killed_at = False, time.monotonic() + END_TIMEOUT_S
                         _signal_group(process.pid, signal.SIGINT)
             code = process.wait()
-        if heard:
+        if is_read:
             self._send(reply, b"x %d\n" % (code if code >= 0 else 128 - code))
 
     def _send(self, reply: int, data: bytes) -> bool:

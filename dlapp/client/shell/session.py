@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.client.session import records_below, session_directory, signals_close
 from dlapp.client.shell import input as shell_input
-from dlapp.client.shell.server import BIN, DIRECTORY_VARIABLE, RC, SEEN, START_VARIABLE, ShellRequestServer, install
+from dlapp.client.shell.server import BIN, DIRECTORY_VARIABLE, RC, SHARED, START_VARIABLE, ShellRequestServer, install
 from dlapp.client.shell.start import write_start
 from dlapp.errors import NotFound, UsageError
 from dlapp.launcher.application import read_application
@@ -94,7 +94,7 @@ def open_shell(
         cache_paths, cache_locks = stack.enter_context(_held_caches(client, spec, note, in_docker=bool(image)))
         cached: Inputs | None = None
         if fetch_input and spec.inputs:
-            cached = stack.enter_context(contextlib.closing(_by_way_of_the_cache(client, note)))
+            cached = stack.enter_context(contextlib.closing(_open_input_cache(client, note)))
             fetch = functools.partial(cached.bring, may_mount=False)  # the user may write to all of the workspace
             with copying("fetching") as progress:
                 now = shell_input.fetch_into_workspace(
@@ -103,7 +103,7 @@ def open_shell(
             shell_input.remember(records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
         command = [*PROGRAM, "tool", "run"]
-        desk_env = {**os.environ, START_VARIABLE: write_start(directory, application.snapshot, client.config)}
+        server_env = {**os.environ, START_VARIABLE: write_start(directory, application.snapshot, client.config)}
         if image:
             from dlapp.launcher.registry_credentials import collect_credentials
             from dlapp.node_policy import node_policy
@@ -123,7 +123,7 @@ def open_shell(
                     image=image,
                     workspace=spec.workspace,
                     session_dir=directory,
-                    desk_dir=os.path.join(directory, SEEN),
+                    shared_dir=os.path.join(directory, SHARED),
                     env=inside,
                     resources=role.resources,
                     devices=[PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in devices],
@@ -138,21 +138,21 @@ def open_shell(
             from dlapp.client.shell.plain import PlainShell
 
             inside = environment(spec, directory, devices, user_env, cache_paths, in_docker=False)
-            inside[DIRECTORY_VARIABLE] = f"{directory}/{SEEN}"
-            inside["PATH"] = f"{directory}/{SEEN}/{BIN}:{inside['PATH']}"
+            inside[DIRECTORY_VARIABLE] = f"{directory}/{SHARED}"
+            inside["PATH"] = f"{directory}/{SHARED}/{BIN}:{inside['PATH']}"
             argv = [find_shell(inside["PATH"])]
             if os.path.basename(argv[0]) == "bash":
-                argv += ["--rcfile", f"{directory}/{SEEN}/{RC}"]
+                argv += ["--rcfile", f"{directory}/{SHARED}/{RC}"]
             else:
                 inside["PS1"] = "(dlapp) $ "
             shell = PlainShell(argv, inside, spec.workspace, (*kept_fds, *cache_locks))
             stack.callback(shell.close)
             shell.start()
-        # These have threads, so they come after the forks; and the desk closes before what it serves.
+        # These have threads, so they come after the forks; and the server closes before what it uses.
         if cached is not None:
             cached.settle_later()
-        stack.enter_context(ShellRequestServer(directory, command, desk_env, os.getcwd()))
-        with _interrupts_passed_over():
+        stack.enter_context(ShellRequestServer(directory, command, server_env, os.getcwd()))
+        with _interrupts_ignored():
             return shell.wait()
 
 
@@ -196,7 +196,7 @@ def _hdfs_of(client: Client, spec: AppSpec) -> HdfsPlace | None:
     return place and place._replace(login=place.login.as_user(spec.username))
 
 
-def _by_way_of_the_cache(client: Client, note: Note) -> Inputs:
+def _open_input_cache(client: Client, note: Note) -> Inputs:
     """The cache that the caller's runs on this machine have, too."""
     from dlapp.client.machine.input_cache import cache_directory
     from dlapp.task.data.inputs import Inputs
@@ -350,7 +350,7 @@ def _evidence_of_docker(config: Config, directory: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _interrupts_passed_over() -> Iterator[None]:
+def _interrupts_ignored() -> Iterator[None]:
     """Ignore Ctrl-C on a terminal, where it is for what runs in the shell; without one it ends the shell as it ends any
     command."""
     numbers = (signal.SIGINT, signal.SIGQUIT) if os.isatty(0) else ()

@@ -1,8 +1,8 @@
 """An interactive shell in a Docker container, with the user's own workspace in it.
 
 What it sees is what a payload sees (`dlapp.runtime.docker.payload`), but for three things: /workspace is the user's
-directory, the terminal is the caller's, and /dlapp/shell is where dlapp-run asks. dlapp-shell's death closes the
-lifeline, which ends all in the container; Docker itself then removes it.
+directory, the terminal is the caller's, and /dlapp/shell is what dlapp-run and its server share.
+dlapp-shell's death closes the lifeline, which ends all in the container; Docker itself then removes it.
 
 Of the session's directory it sees what it needs and no more: HOME, TMPDIR and the file that takes which GPUs are seen,
 to be written; the lifeline and dlapp-run's part, which are read-only (a FIFO can be written there nonetheless). Nothing
@@ -55,9 +55,9 @@ from dlapp.values.messages import Fault
 from dlapp.values.spec import Resources
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell.sh")
-DESK = "/dlapp/shell"
-_SIGHT = "/dlapp/sight"
-_SIGHT_BYTES = 65536
+SHARED = "/dlapp/shell"
+_GPUS_SEEN = "/dlapp/gpus_seen"
+_MAX_SEEN_BYTES = 65536
 _SCRIPT = "/dlapp/shell.sh"
 _CALL_TIMEOUT_S = 60.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -69,7 +69,7 @@ class DockerShell:
     Args:
         workspace: the user's own directory.
         session_dir: in it ``dlapp.log``, which is locked for as long as the session lives.
-        desk_dir: what dlapp-run needs inside.
+        shared_dir: what dlapp-run and its server share.
         env: what is set on top of the image's environment.
         devices: the GPUs that it holds.
         caches: paths of the host, and where each is seen.
@@ -86,7 +86,7 @@ class DockerShell:
         image: str,
         workspace: str,
         session_dir: str,
-        desk_dir: str,
+        shared_dir: str,
         env: Mapping[str, str],
         resources: Resources,
         devices: Sequence[PayloadDevice] = (),
@@ -99,9 +99,9 @@ class DockerShell:
         self._docker = open_docker(settings.host, _CALL_TIMEOUT_S)
         self._images = ImageStore(self._docker, settings.lock_dir, self._quietly, policy.registry, credentials)
         self._workspace, self._session_dir, self._resources = workspace, session_dir, resources
-        self._desk_dir, self._caches = desk_dir, tuple(caches)
+        self._shared_dir, self._caches = shared_dir, tuple(caches)
         self._opened = contextlib.ExitStack()
-        self._sight = -1
+        self._gpus_seen_fd = -1
         self._env, self._devices, self._note, self._progress = dict(env), tuple(devices), note, progress
         self._name = f"dlapp-{os.path.basename(session_dir)}"
         self._is_terminal = os.isatty(0) and os.isatty(1)
@@ -131,7 +131,7 @@ class DockerShell:
                 add_account(self._docker, self._name, lock_dir, str(found.about["Id"]))
             self._attach()
             self._docker.start(self._name)
-            self._look_at_gpus()
+            self._verify_gpus()
 
     def _quietly(self, line: str) -> None:
         if line.endswith("pulling") or "another task" in line:
@@ -142,7 +142,7 @@ class DockerShell:
         with contextlib.ExitStack() as stack:
             if self._is_terminal:
                 stack.enter_context(raw_terminal())
-                stack.enter_context(self._size_followed())
+                stack.enter_context(self._following_size())
             self._pass_bytes()
         assert self._waiter is not None
         self._waiter.join(_CALL_TIMEOUT_S)
@@ -162,13 +162,13 @@ class DockerShell:
     # ---- before the start ----
 
     def _container(self, image: LocalImage, part: GpuPart, known: accounts.Accounts | None) -> containers.ContainerSpec:
-        own = {name: os.path.join(self._session_dir, name) for name in ("home", "tmp", "life", "sight")}
+        own = {name: os.path.join(self._session_dir, name) for name in ("home", "tmp", "life", "gpus_seen")}
         for name in ("home", "tmp"):
             os.makedirs(own[name], mode=0o700, exist_ok=True)
         if self._devices:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._sight = os.open(own["sight"], flags, 0o600)
-            self._opened.callback(os.close, self._sight)
+            self._gpus_seen_fd = os.open(own["gpus_seen"], flags, 0o600)
+            self._opened.callback(os.close, self._gpus_seen_fd)
         self._opened.callback(self._remove)
         self._lifeline = Lifeline(own["life"])
         self._opened.callback(self._lifeline.close)
@@ -177,14 +177,14 @@ class DockerShell:
             name=self._name,
             image=image.name,
             entrypoint=("/bin/sh", _SCRIPT),
-            command=(LIFE, _SIGHT if self._devices else ""),
+            command=(LIFE, _GPUS_SEEN if self._devices else ""),
             env={
                 "TERM": os.environ.get("TERM", "dumb"),
                 **self._env,
                 "HOME": HOME,
                 "TMPDIR": TMP,
-                "PATH": f"{DESK}/bin:{path}",
-                "DLAPP_SHELL_DIR": DESK,
+                "PATH": f"{SHARED}/bin:{path}",
+                "DLAPP_SHELL_DIR": SHARED,
             },
             labels={
                 **labels_of(os.path.basename(self._session_dir), self._session_dir, self._devices),
@@ -196,8 +196,8 @@ class DockerShell:
                 *(Bind(source, target) for source, target in self._caches),
                 Bind(own["home"], HOME),
                 Bind(own["tmp"], TMP),
-                Bind(self._desk_dir, DESK, read_only=True),
-                *([Bind(own["sight"], _SIGHT)] if self._devices else []),
+                Bind(self._shared_dir, SHARED, read_only=True),
+                *([Bind(own["gpus_seen"], _GPUS_SEEN)] if self._devices else []),
                 Bind(own["life"], LIFE, read_only=True),
                 Bind(SCRIPT, _SCRIPT, read_only=True),
                 *account_binds(known, self._session_dir),
@@ -227,13 +227,13 @@ class DockerShell:
         self._waiter.start()
         asked.wait(_CALL_TIMEOUT_S)
 
-    def _look_at_gpus(self) -> None:
+    def _verify_gpus(self) -> None:
         if not self._devices:
             return
         assert self._lifeline is not None
         deadline = time.monotonic() + verification.TIMEOUT_S
         while True:
-            seen = os.pread(self._sight, _SIGHT_BYTES, 0).decode(errors="replace")
+            seen = os.pread(self._gpus_seen_fd, _MAX_SEEN_BYTES, 0).decode(errors="replace")
             if seen.endswith("end\n"):
                 break
             if self._lifeline.payload_gone or time.monotonic() > deadline:
@@ -289,7 +289,7 @@ class DockerShell:
                 write_all(2 if piece[0] == 2 else 1, piece[1])
 
     @contextlib.contextmanager
-    def _size_followed(self) -> Iterator[None]:
+    def _following_size(self) -> Iterator[None]:
         def tell(*_: object) -> None:
             size = os.get_terminal_size(0)
             with contextlib.suppress(Exception):  # it ended in the same moment

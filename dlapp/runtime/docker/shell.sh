@@ -1,9 +1,9 @@
 # The first process of a shell in a container, below Docker's init; plain POSIX sh.
 #
-#   sh shell.sh LIFE SIGHT
+#   sh shell.sh LIFE GPUS_SEEN
 #
 # LIFE is the FIFO whose writing end dlapp-shell holds; "go" is in it already. No writer left means: end everything.
-# SIGHT is told which GPUs are seen, up to a line "end", and another "go" is waited for; empty: none may be seen.
+# GPUS_SEEN is told which GPUs are seen, up to a line "end", and another "go" is waited for; empty: none may be seen.
 exec 3<"$1" || exit 125
 read -r _dlapp_word <&3 && [ "$_dlapp_word" = go ] || exit 125
 if [ -n "$2" ]; then

@@ -56,7 +56,7 @@ def test_a_reply_that_became_a_link_does_not_write_into_a_file_of_the_user(
         file,
         # A fault whose text is the container's to choose, then the place for that text.
         "busybox ln -s /nowhere '/workspace/x;touch PWNED;#'\n"
-        "echo '7 --cluster=local' >/dlapp/shell/ask\n"
+        "echo '7 --cluster=local' >/dlapp/shell/requests\n"
         "i=0; until [ -p /dlapp/shell/reply.7 ] || [ $i -gt 100 ]; do i=$((i+1)); sleep 0.05; done\n"
         f"rm -f /dlapp/shell/reply.7; busybox ln -s {bashrc} /dlapp/shell/reply.7; sleep 5\n"
         "echo the end\n",
@@ -76,7 +76,7 @@ def test_the_container_can_make_change_and_remove_nothing_where_dlapp_opens_name
         "for d in /dlapp /dlapp/shell /dlapp/shell/bin; do for n in new reply.1 dlapp.log start.json passwd; do\n"
         f"  busybox ln -s {bashrc} $d/$n; mkfifo $d/$n; mkdir $d/$n; echo $d/$n >>$d/$n; done; done 2>/dev/null\n"
         "ls /dlapp/shell /dlapp/shell/bin\n"
-        "for n in ask bashrc bin/dlapp-run bin; do\n"
+        "for n in requests bashrc bin/dlapp-run bin; do\n"
         "  rm -rf /dlapp/shell/$n; busybox mv /dlapp/shell/$n /dlapp/tmp/x; busybox chmod 777 /dlapp/shell/$n\n"
         "  busybox ln -f /dlapp/shell/$n /dlapp/tmp/y; echo evil >>/dlapp/shell/bin/dlapp-run\n"
         "  echo evil >>/dlapp/shell/bashrc; done 2>/dev/null\n"
@@ -86,7 +86,7 @@ def test_the_container_can_make_change_and_remove_nothing_where_dlapp_opens_name
         dockerd,
     )
     assert done.code == 0, done.err
-    assert done.out == "/dlapp/shell:\nask\nbashrc\nbin\n\n/dlapp/shell/bin:\ndlapp-run\n{\n", done.err
+    assert done.out == "/dlapp/shell:\nbashrc\nbin\nrequests\n\n/dlapp/shell/bin:\ndlapp-run\n{\n", done.err
     assert bashrc.read_text() == MINE
 
 
@@ -104,9 +104,9 @@ def test_of_its_session_the_container_sees_no_log_no_account_files_and_no_start(
         "shell.sh",
         "tmp",
         "/dlapp/shell:",
-        "ask",
         "bashrc",
         "bin",
+        "requests",
     ]
 
 
@@ -155,7 +155,7 @@ def test_a_workspace_that_holds_what_dlapp_obeys_is_refused(dockerd: Dockerd, tm
     assert "a shell in Docker could change it" in done.err
 
 
-# ---- the desk, with a hostile program of the same user in the place of the container ----
+# ---- the server of requests, with a hostile program of the same user in the place of the container ----
 
 
 @pytest.fixture
@@ -187,11 +187,11 @@ def _directory(place: Path, _victim: Path) -> None:
 def test_what_stands_under_a_replys_name_is_never_written(
     room: Path, bashrc: Path, make: Callable[[Path, Path], None], when: str
 ) -> None:
-    reply = room / "desk" / "reply.7"
+    reply = room / "shared" / "reply.7"
     with ShellRequestServer(str(room), ["/bin/sh", "-c", "echo evil"], os.environ, "/"):
         if when == "before":
             make(reply, bashrc)
-        (room / "desk" / "ask").write_text("7 --wait\n")
+        (room / "shared" / "requests").write_text("7 --wait\n")
         if when == "in the middle":
             wait_for("the reply is there", lambda: reply.exists())
             mine = os.open(reply, os.O_RDONLY | os.O_NONBLOCK)
@@ -205,11 +205,11 @@ def test_what_stands_under_a_replys_name_is_never_written(
             os.close(mine)
             assert heard == b"o evil\nx 0\n"
         else:
-            other = (room / "desk" / "ask").open("w")
+            other = (room / "shared" / "requests").open("w")
             other.write("8 --wait\n")
             other.close()
-            wait_for("the next one is answered", lambda: (room / "desk" / "reply.8").exists())
-            assert (room / "desk" / "reply.8").read_text() == "o evil\nx 0\n"
+            wait_for("the next one is answered", lambda: (room / "shared" / "reply.8").exists())
+            assert (room / "shared" / "reply.8").read_text() == "o evil\nx 0\n"
     assert bashrc.read_text() == MINE
 
 
@@ -217,14 +217,14 @@ def test_a_flood_of_requests_starts_no_more_than_a_few_processes(room: Path) -> 
     before = threading.active_count()
     with ShellRequestServer(str(room), ["/bin/sh", "-c", "sleep 100"], os.environ, "/"):
         for number in range(500):
-            with (room / "desk" / "ask").open("w") as ask:
+            with (room / "shared" / "requests").open("w") as ask:
                 ask.write(f"{number} --wait\n")
-        wait_for("the first are served", lambda: len(list((room / "desk").glob("reply.*"))) == 8)
+        wait_for("the first are served", lambda: len(list((room / "shared").glob("reply.*"))) == 8)
         assert threading.active_count() < before + 20
 
 
 def test_a_session_whose_request_fifo_is_a_link_is_refused(room: Path, bashrc: Path) -> None:
-    ask = room / "desk" / "ask"
+    ask = room / "shared" / "requests"
     ask.unlink()
     ask.symlink_to(bashrc)
     with pytest.raises(OSError, match="is a symbolic link, not a FIFO"):

@@ -1,4 +1,4 @@
-"""dlapp-run's two ends: the sh script inside, and the desk outside, with a program in the place of the launcher."""
+"""dlapp-run's two ends: the sh script inside, and the server outside, with a program in the place of the launcher."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def room(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(room: Path) -> Iterator[ShellRequestServer]:
+def server(room: Path) -> Iterator[ShellRequestServer]:
     with ShellRequestServer(
         str(room), ["/bin/sh", "-c", LAUNCHER, "sh"], {**os.environ, "LONG": "x" * 100}, "/"
-    ) as open_desk:
-        yield open_desk
+    ) as server:
+        yield server
 
 
 @pytest.fixture(params=["dash", "bash", "busybox"])
@@ -48,35 +48,35 @@ def ask(request: pytest.FixtureRequest, room: Path) -> Ask:
 
     def ask(*words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*shell_words, room / "desk" / "bin" / "dlapp-run", *words],
+            [*shell_words, room / "shared" / "bin" / "dlapp-run", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "DLAPP_SHELL_DIR": str(room / "desk")},
+            env={**os.environ, "DLAPP_SHELL_DIR": str(room / "shared")},
         )
 
     return ask
 
 
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("server")
 def test_both_streams_and_the_exit_code_arrive(ask: Ask) -> None:
     out, err = (one := ask("--cluster")).communicate()
     assert (out, err, one.returncode) == ("one\n\n  two  \\n  \nlast, cut\n", "oops\n", 9)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("server")
 def test_many_lines_arrive_whole_and_in_order_for_each_of_several_at_once(ask: Ask, room: Path) -> None:
     asked = [ask("--json") for _ in range(3)]
     for one in asked:
         out, err = one.communicate()
         assert (err, one.returncode) == ("", 0)
         assert out.splitlines() == [f"line {number} {'x' * 100}" for number in range(5000)]
-    wait_for("the replies are cleared", lambda: sorted(os.listdir(room / "desk")) == ["ask", "bashrc", "bin"])
+    wait_for("the replies are cleared", lambda: sorted(os.listdir(room / "shared")) == ["bashrc", "bin", "requests"])
 
 
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("server")
 def test_ctrl_c_inside_interrupts_outside(ask: Ask, room: Path) -> None:
     one = ask("--wait")
     assert one.stdout is not None
@@ -86,10 +86,10 @@ def test_ctrl_c_inside_interrupts_outside(ask: Ask, room: Path) -> None:
     assert one.returncode == 130
     assert err.startswith("Detached: application_1_0001 continues")
     assert err.index("dlapp-softkill application_1_0001") < err.index("dlapp-kill application_1_0001")
-    wait_for("the reply is cleared", lambda: sorted(os.listdir(room / "desk")) == ["ask", "bashrc", "bin"])
+    wait_for("the reply is cleared", lambda: sorted(os.listdir(room / "shared")) == ["bashrc", "bin", "requests"])
 
 
-def test_a_desk_that_closes_leaves_nobody_waiting(ask: Ask, room: Path) -> None:
+def test_a_server_that_closes_leaves_nobody_waiting(ask: Ask, room: Path) -> None:
     with ShellRequestServer(str(room), ["/bin/sh", "-c", LAUNCHER, "sh"], os.environ, "/"):
         one = ask("--wait")
         assert one.stdout is not None
@@ -105,7 +105,7 @@ def test_words_arrive_as_they_are(ask: Ask, room: Path) -> None:
     assert (out.splitlines(), err, one.returncode) == ([f"<{word}>" for word in words], "", 0)
 
 
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
     ("word", "said"), [("한", "printable ASCII"), ("a\nb", "printable ASCII"), ("x" * 4000, "too long")]
 )
@@ -119,16 +119,16 @@ def test_words_that_a_request_cannot_have_are_refused_inside(ask: Ask, word: str
 @pytest.mark.parametrize("text", [b"1 %0A", b"1 a\tb", b"1 %C3", b"1 a%", b"1 %a0", b"1 a;b", b"1x a", b"1 %7F"])
 def test_a_request_with_another_word_is_not_served(room: Path, text: bytes) -> None:
     with ShellRequestServer(str(room), ["/bin/sh", "-c", 'touch "$0"', str(room / "served")], os.environ, "/"):
-        (room / "desk" / "ask").write_bytes(text + b"\n")
+        (room / "shared" / "requests").write_bytes(text + b"\n")
         # One after it is served, so the first one was passed over.
         os.mkfifo(room / "reply")
-        (room / "desk" / "ask").write_bytes(b"7\n")
-        wait_for("the answer to the next", (room / "desk" / "reply.7").exists)
-        assert sorted(name for name in os.listdir(room / "desk") if name.startswith("reply")) == ["reply.7"]
+        (room / "shared" / "requests").write_bytes(b"7\n")
+        wait_for("the answer to the next", (room / "shared" / "reply.7").exists)
+        assert sorted(name for name in os.listdir(room / "shared") if name.startswith("reply")) == ["reply.7"]
 
 
 def test_without_a_shell_around_it_the_script_says_so(ask: Ask, room: Path) -> None:
-    (room / "desk" / "ask").unlink()
+    (room / "shared" / "requests").unlink()
     one = ask()
     _, err = one.communicate()
     assert one.returncode == 2
