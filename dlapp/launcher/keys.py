@@ -409,18 +409,23 @@ def _not_built(_text: str) -> None:
 
 _UNBUILT = PropertyKey(_not_built, lines=True, may_be_empty=True)
 
+_OF_A_CONTAINER: Mapping[str, PropertyKey] = {
+    "memory": PropertyKey(read_memory_mib),
+    "vcores": PropertyKey(_vcores),
+    "gcores": PropertyKey(_gcores),
+    "nodes": PropertyKey(_nodes, lines=True),
+    "exclude_nodes": PropertyKey(_nodes, lines=True),
+    "node_label": PropertyKey(_label),
+}
+"""Keys of amounts and places, which ``[resources]``, ``[role NAME]`` and ``[service NAME]`` share."""
+
 _OF_ONE_ROLE: Mapping[str, PropertyKey] = {
     "instances": PropertyKey(_containers),
     "script": PropertyKey(_text),
     "command": PropertyKey(_command, lines=True),
     "args": PropertyKey(_words, lines=True, may_be_empty=True),
-    "memory": PropertyKey(read_memory_mib),
-    "vcores": PropertyKey(_vcores),
-    "gcores": PropertyKey(_gcores),
     "docker_image": PropertyKey(_image),
-    "nodes": PropertyKey(_nodes, lines=True),
-    "exclude_nodes": PropertyKey(_nodes, lines=True),
-    "node_label": PropertyKey(_label),
+    **_OF_A_CONTAINER,
 }
 """Keys that ``[role NAME]`` and ``[service NAME]`` share."""
 
@@ -467,13 +472,8 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
     },
     "resources": {
         "containers": PropertyKey(_containers),
-        "vcores": PropertyKey(_vcores),
-        "memory": PropertyKey(read_memory_mib),
-        "gcores": PropertyKey(_gcores),
+        **_OF_A_CONTAINER,
         "retries": PropertyKey(_retries),
-        "nodes": PropertyKey(_nodes, lines=True),
-        "exclude_nodes": PropertyKey(_nodes, lines=True),
-        "node_label": PropertyKey(_label),
         "prefer_nodes": _UNBUILT,
         "gpu_model": _UNBUILT,
         "gpu_memory": _UNBUILT,
