@@ -160,6 +160,9 @@ def _all_steps(task: TaskState) -> TaskResult:
     task.say(Phase.RELEASING, detail="removing the workspace")
     try:
         _clean_up(task)
+        if task.assignment.docker_image is None:  # one in Docker has no name in /tmp
+            with suppress(OSError):  # who cannot use /tmp has nothing there
+                remove_stale_links()
     except Exception as error:  # what the payload did is not lost by a bug of ours
         task.log.warn(f"the task could not clean up: {error!r}")
     task.meter.output_bytes += sum(one.size_bytes for one in result.outputs)
@@ -342,8 +345,6 @@ def _clean_up(task: TaskState) -> None:
             os.unlink(os.path.join(task.home, name))
         except FileNotFoundError:
             continue
-    with suppress(OSError):  # who cannot use /tmp has nothing there
-        remove_stale_links()
     task.give_back_lease()
 
 
