@@ -847,15 +847,26 @@ class Client(Closeable):
             NotFound: there is no such application.
             TimedOut: it has not ended within ``timeout_s``; it goes on.
         """
+        for view in self.views(application_id, timeout_s=timeout_s):
+            on_change(view)
+        return view
+
+    def views(self, application_id: AnyApplication, *, timeout_s: float | None = None) -> Iterator[ApplicationView]:
+        """Yield the view of an application, and again each time that it differs, up to that of the end.
+
+        Raises:
+            NotFound: there is no such application.
+            TimedOut: it has not ended within ``timeout_s``; it goes on.
+        """
         application_id = self._id(application_id)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         seen = None
         while True:
             view = self.status(application_id)
             if view != seen:
-                on_change(view)
+                yield view
             if view.state.ended:
-                return view
+                return
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimedOut(f"{application_id} has not ended within {timeout_s:g} s, it is {view.state.value}")
             seen = view

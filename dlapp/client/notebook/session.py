@@ -31,7 +31,6 @@ TOKEN = "JUPYTER_TOKEN"
 """The variable in which JupyterLab expects its token. Source: jupyter_server, `IdentityProvider.token`."""
 LEAST_GRACE_S = 60.0
 """SIGTERM ends JupyterLab with all its kernels, and then the files are gathered."""
-_LOOK_EVERY_S = 0.2
 _START = (
     'command -v python3 >/dev/null || { echo "dlapp-notebook: there is no python3 here, which JupyterLab needs" >&2; '
     f'exit 3; }}; exec python3 "${{PYTHONPATH##*:}}/{NOTEBOOK_PROGRAM}" "$@"'
@@ -202,18 +201,12 @@ def wait_until_ready(
         notebook: that was submitted.
         on_change: told the first view and each that differs from the one before.
     """
-    seen = None
-    while True:
-        view = client.status(notebook.application)
-        if view != seen:
-            on_change(view)
-        seen = view
+    for view in client.views(notebook.application):
+        on_change(view)
         for one in view.containers:
             if one.ready and one.finished_ms is None and (port := ready_port(one.metrics)):
                 return ReadyNotebook(one.index, port)
-        if view.state.ended:
-            return None
-        time.sleep(_LOOK_EVERY_S)
+    return None
 
 
 def ready_port(metrics: Mapping[str, float]) -> int | None:

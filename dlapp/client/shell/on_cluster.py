@@ -146,8 +146,7 @@ def shell_spec(spec: AppSpec, *, gcores: int | None, fetch_input: bool) -> AppSp
 def _wait_for_container(client: Client, application: Application, note: Note) -> None:
     """Wait until the program runs, and say what it waits for. Raises DlappError: it has ended."""
     said = ""
-    while True:
-        view = client.status(application)
+    for view in client.views(application):
         if view.state.ended:
             why = view.diagnostics or (view.cause.value if view.cause else view.state.value)
             raise DlappError(f"{application.id} ended before there was a shell: {why}")
@@ -156,7 +155,6 @@ def _wait_for_container(client: Client, application: Application, note: Note) ->
         if (text := _waits_for(view)) != said:
             said = text
             note(f"dlapp-shell: {application.id} is {view.state.value}{f': {text}' if text else ''}")
-        time.sleep(_POLL_EVERY_S)
 
 
 def _waits_for(view: ApplicationView) -> str:
