@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dlapp.errors import ConfigError, UsageError
-from dlapp.locations import HDFS, WEBHDFS, HdfsPlace, HdfsService, MountTable
+from dlapp.locations import HDFS, HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
 from dlapp.system.files import closing_fd
 
@@ -182,8 +182,8 @@ class HadoopConfiguration(NamedTuple):
         what = "webapp.https.address" if self.web_scheme == "https" else "webapp.address"
         return [f"{self.web_scheme}://{one}" for one in self.resource_managers(what)]
 
-    def hdfs(self, login: Login, protocol: str = WEBHDFS) -> HdfsPlace:
-        """Return where the default file system is, used as ``login``, in the way that ``protocol`` says.
+    def hdfs(self, login: Login) -> HdfsPlace:
+        """Return where the default file system is, used as ``login``, by WebHDFS.
 
         Raises:
             ConfigError: it is not an HDFS, or the files do not say.
@@ -215,7 +215,6 @@ class HadoopConfiguration(NamedTuple):
             homes=(self.get("dfs.user.home.dir.prefix") or "/user").rstrip("/"),
             others=services,
             mounts=mounts,
-            protocol=protocol,
         )
         if scheme == "viewfs":
             # What is the user's is where the user's home is.
