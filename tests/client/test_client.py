@@ -190,6 +190,15 @@ def test_waiting_tells_each_change_once_and_returns_the_last_view(monkeypatch: p
     assert waiting.engine.tended == 1  # type: ignore[attr-defined]
 
 
+def test_views_can_be_left_before_the_end_and_are_over_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dlapp.client, "LOOK_EVERY_S", 0.0)
+    waiting, ended = view(42, State.ACCEPTED), view(42, State.FINISHED, cause=Cause.SUCCEEDED)
+    one = client(waiting)
+    assert next(one.views(APP)) == waiting
+    one.engine.coming = [waiting, waiting, ended]  # type: ignore[attr-defined]
+    assert list(one.views(APP)) == [waiting, ended]
+
+
 def test_waiting_with_a_limit_ends_and_the_application_goes_on() -> None:
     with pytest.raises(TimedOut, match="it is RUNNING"):
         client(view(42, State.RUNNING)).wait(APP, timeout_s=0)
