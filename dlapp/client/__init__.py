@@ -790,7 +790,7 @@ class Client(Closeable):
             note=note,
             progress=progress,
             overrides=given,
-            leave_out=lambda spec: self._brought_by_a_shell(spec, note),
+            leave_out=lambda spec: self._shell_input_patterns(spec, note),
             network_problem=self._network_problem,
             resolve=self.resolve_text,
             registries=self._registries,
@@ -825,7 +825,7 @@ class Client(Closeable):
             self.config,
             self.engine,
             overrides=overrides or NO_OVERRIDES,
-            leave_out=lambda spec: self._brought_by_a_shell(spec, note),
+            leave_out=lambda spec: self._shell_input_patterns(spec, note),
             network_problem=self._network_problem,
             resolve=self.resolve_text,
             registries=self._registries,
@@ -929,7 +929,7 @@ class Client(Closeable):
             return self.resolve(application)
         return application if isinstance(application, ApplicationId) else application.application_id
 
-    def _brought_by_a_shell(self, spec: AppSpec, note: Callable[[str], None]) -> Sequence[str]:
+    def _shell_input_patterns(self, spec: AppSpec, note: Callable[[str], None]) -> Sequence[str]:
         """Return gitignore patterns of the input that dlapp-shell copied into the workspace."""
         from dlapp.client.session import records_below
         from dlapp.client.shell import input as shell_input

@@ -1,1 +1,1 @@
-"""dlapp-shell: a session on this machine, what is brought for it, and the server that dlapp-run asks."""
+"""dlapp-shell: a session on this machine or a cluster, its input, and the server of dlapp-run's requests."""

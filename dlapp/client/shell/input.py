@@ -136,7 +136,7 @@ def _bring(
             files.closing_fd(files.open_directory(os.path.realpath(workspace))) as root_fd,
             files.closing_fd(open_below(root_fd, _inside(directory, workspace), workspace)) as fd,
         ):
-            _sweep(fd, directory)
+            _remove_stale(fd, directory)
             _place(found, names, fd, directory)
         return [posixpath.normpath(os.path.relpath(os.path.join(directory, name), workspace)) for name in names]
     finally:
@@ -250,7 +250,7 @@ def _copy(found: str, fd: int, directory: str) -> None:
                 os.utime(at, ns=(node.mtime_ns, node.mtime_ns))
 
 
-def _sweep(fd: int, directory: str) -> None:
+def _remove_stale(fd: int, directory: str) -> None:
     """Remove what a session left in a directory that was killed while it copied."""
     for name in os.listdir(fd):
         if name.startswith(STAGING):

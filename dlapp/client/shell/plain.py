@@ -136,7 +136,7 @@ def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.mono
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
-        left = unspared(os.getpid())
+        left = descendants_to_end(os.getpid())
         if not left:
             return
         hard = hard or watch() >= deadline
@@ -153,7 +153,7 @@ def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.mono
         time.sleep(_LOOK_EVERY_S)
 
 
-def unspared(of: int) -> list[int]:
+def descendants_to_end(of: int) -> list[int]:
     """The descendants of a process without the engine's own processes, and without what lives below those."""
     found = descendants(of)
     spared: set[int] = set()
