@@ -221,11 +221,13 @@ def _read_cluster(text: str) -> str:
     return read_choice(text, ("local", "yarn"))
 
 
-def _read_containers(text: str) -> int:
+def read_containers(text: str) -> int:
+    """Return a number of containers. Raises ValueError."""
     return read_count(text, 1, 100_000)
 
 
-def _read_cores(text: str) -> int:
+def read_vcores(text: str) -> int:
+    """Return a number of vcores. Raises ValueError."""
     return read_count(text, 1)
 
 
@@ -378,10 +380,8 @@ def _read_command(text: str) -> tuple[str, ...]:
 
 KEYS: tuple[Key, ...] = (
     Key("cluster", "cluster", _read_cluster, "local", "local or yarn", "the engine that applications are submitted to"),
-    Key(
-        "defaults.containers", "containers", _read_containers, "1", "count", "number of containers if a file sets none"
-    ),
-    Key("defaults.vcores", "vcores", _read_cores, "1", "count", "virtual cores per container, if a file sets none"),
+    Key("defaults.containers", "containers", read_containers, "1", "count", "number of containers if a file sets none"),
+    Key("defaults.vcores", "vcores", read_vcores, "1", "count", "virtual cores per container, if a file sets none"),
     Key("defaults.memory", "memory_mib", read_memory_mib, "4g", "memory", "memory per container, if a file sets none"),
     Key(
         "defaults.gcores",
@@ -424,7 +424,7 @@ KEYS: tuple[Key, ...] = (
         "the root of absolute paths without a scheme in from_hdfs and to_hdfs",
     ),
     Key("local.memory", "memory_mib", read_memory_mib, "", "memory", "memory for all applications together"),
-    Key("local.vcores", "vcores", _read_cores, "", "count", "virtual cores for all applications together"),
+    Key("local.vcores", "vcores", read_vcores, "", "count", "virtual cores for all applications together"),
     Key("local.gcores", "gcores", read_count, "", "count", "maximum number of GPUs for all applications together"),
     Key(
         "local.am_attempts",

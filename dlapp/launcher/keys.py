@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dlapp.config import read_events
+from dlapp.config import read_containers, read_events, read_vcores
 from dlapp.errors import SpecError
 from dlapp.launcher.shell_words import split_words
 from dlapp.sweep.spec import (
@@ -259,14 +259,6 @@ def read_link(name: str, text: str) -> QuickLink:
         raise ValueError(refused.problem) from None
 
 
-def _containers(text: str) -> int:
-    return read_count(text, 1, 100_000)
-
-
-def _vcores(text: str) -> int:
-    return read_count(text, 1)
-
-
 def _gcores(text: str) -> int | None:
     """Return the gcores of a text; None: auto, one where the engine has GPUs."""
     if text == "auto":
@@ -411,7 +403,7 @@ _UNBUILT = PropertyKey(_not_built, lines=True, may_be_empty=True)
 
 _OF_A_CONTAINER: Mapping[str, PropertyKey] = {
     "memory": PropertyKey(read_memory_mib),
-    "vcores": PropertyKey(_vcores),
+    "vcores": PropertyKey(read_vcores),
     "gcores": PropertyKey(_gcores),
     "nodes": PropertyKey(_nodes, lines=True),
     "exclude_nodes": PropertyKey(_nodes, lines=True),
@@ -420,7 +412,7 @@ _OF_A_CONTAINER: Mapping[str, PropertyKey] = {
 """Keys of amounts and places, which ``[resources]``, ``[role NAME]`` and ``[service NAME]`` share."""
 
 _OF_ONE_ROLE: Mapping[str, PropertyKey] = {
-    "instances": PropertyKey(_containers),
+    "instances": PropertyKey(read_containers),
     "script": PropertyKey(_text),
     "command": PropertyKey(_command, lines=True),
     "args": PropertyKey(_words, lines=True, may_be_empty=True),
@@ -471,7 +463,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "modify_acl": PropertyKey(read_access_list),
     },
     "resources": {
-        "containers": PropertyKey(_containers),
+        "containers": PropertyKey(read_containers),
         **_OF_A_CONTAINER,
         "retries": PropertyKey(_retries),
         "prefer_nodes": _UNBUILT,
