@@ -1,4 +1,4 @@
-"""Environment of a payload. docs/payload.md tells users the same."""
+"""Environment variables of a payload; docs/payload.md documents them for users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def node_name() -> str:
-    """Return what users know this host by: on a cluster YARN's name of the node, as in ``nodes`` of the file."""
+    """Return the host name that users know: on a cluster YARN's name of the node, as in ``nodes`` of the file."""
     return os.environ.get(NODE_MANAGERS) or os.uname().nodename
 
 
@@ -33,27 +33,28 @@ def payload_environment(
     gpu_uuids: Sequence[str] = (),
     caches: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the whole environment of a plain payload, or what is set on top of an image's.
+    """Return the whole environment of a plain payload, or the variables that are added to an image's.
 
-    ``DLAPP_INPUT`` and ``DLAPP_OUTPUT`` are the directories of the sections without a name, or of the first ones where
-    all have names; ``DLAPP_INPUT_NAME`` and ``DLAPP_OUTPUT_NAME`` those of the section NAME, in capitals, with ``_``
-    for what no variable's name can have.
+    ``DLAPP_INPUT`` and ``DLAPP_OUTPUT`` are the directories of the unnamed sections, or of the first ones if all have
+    names. ``DLAPP_INPUT_NAME`` and ``DLAPP_OUTPUT_NAME`` are those of the section NAME, in capitals, with ``_`` for
+    characters that are invalid in a variable's name.
 
     Args:
-        assignment: what the task was told.
+        assignment: of the task.
         workspace: absolute path of the workspace as the payload sees it.
         home: HOME where the submitter's environment has none.
         tmp: TMPDIR, as the payload sees it.
-        submitter: what a plain process takes over from the submitter's shell; None: the payload runs in Docker.
+        submitter: variables that a plain process inherits from the submitter's shell; None if the payload runs in
+            Docker.
         user: the variables of the properties file.
-        run: DLAPP_DIR, as the payload sees it; None: there is none, as in a shell.
-        python: directory of the module dlapp_context, as the payload sees it; None: there is none. It comes last on
-            PYTHONPATH, so that no module of the user's is hidden.
-        gpu_indices, gpu_uuids: the devices that it holds, in the same order.
+        run: DLAPP_DIR, as the payload sees it; None if there is none, as in a shell.
+        python: directory of the module dlapp_context, as the payload sees it; None if there is none. It is last on
+            PYTHONPATH, so that it hides no module of the user's.
+        gpu_indices, gpu_uuids: the leased devices, in the same order.
         caches: name of the variable -> path of a cache, as the payload sees it.
     """
     plain = submitter is not None
-    # A Python program's prints are in the log at once, and not lost if it is killed.
+    # Python's output must reach the log immediately, and survive a kill.
     env = {"PYTHONUNBUFFERED": "1", "HOME": home}
     if submitter is not None:
         env |= {"PATH": DEFAULT_PATH, **submitter}
@@ -78,11 +79,11 @@ def payload_environment(
         env["PWD"] = workspace
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_uuids)
     elif not gpu_indices:
-        # Many images say "all"; whatever Docker's default runtime is, no ask means no GPU.
+        # Many images set "all". No requested GPU means no visible GPU, whatever Docker's default runtime is.
         env["NVIDIA_VISIBLE_DEVICES"] = "void"
     if assignment.hang_timeout_s is not None:
         env["DLAPP_HANG_TIMEOUT"] = f"{assignment.hang_timeout_s:g}"
-        env.setdefault("PYTHONFAULTHANDLER", "1")  # it dumps the stacks of all threads on SIGABRT
+        env.setdefault("PYTHONFAULTHANDLER", "1")  # dumps the stacks of all threads on SIGABRT
     if python is not None:
         env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{python}" if env.get("PYTHONPATH") else python
     env |= caches or {}
@@ -92,15 +93,15 @@ def payload_environment(
 
 
 def add_places(env: dict[str, str], variable: str, directory: str, places: Sequence[tuple[str, str]]) -> None:
-    """Add the variables of the places of sections: of each by its name, and of the one without a name or the first.
+    """Add the variables of the paths of sections: one for each name, and one for the unnamed or first section.
 
     Args:
-        env: they are added to it.
+        env: updated in place.
         variable: its name.
-        directory: to which the paths are relative.
+        directory: that the paths are relative to.
         places: names of sections, and paths.
     """
-    for name, path in reversed(places):  # so that of two names that read the same the first counts
+    for name, path in reversed(places):  # so that the first wins if two names map to the same variable
         if name:
             capitals = "".join(char if char.isascii() and char.isalnum() else "_" for char in name.upper())
             env[f"{variable}_{capitals}"] = posixpath.normpath(os.path.join(directory, path))

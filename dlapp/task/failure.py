@@ -1,4 +1,4 @@
-"""Cause of a container's failure, looked for once its program has ended."""
+"""Cause of a container's failure, determined after its program has ended."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dlapp.values.messages import Fault, TaskResult
 
 
 def with_cause(result: TaskResult, home: str, warn: Callable[[str], None]) -> TaskResult:
-    """Return a result with the cause of the failure, where it is one and a rule names it.
+    """Return a result with the cause of the failure, if it failed and a rule matches.
 
     Args:
         result: of a task.
         home: the container's directory.
-        warn: told what could not be read.
+        warn: called with what could not be read.
     """
     if result.fault in (Fault.NONE, Fault.STOPPED) or result.lost:
         return result

@@ -1,4 +1,4 @@
-"""The GPUs of a task: watched while its payload runs, looked at before they are given back."""
+"""GPUs of a task: monitored while its payload runs, inspected before they are released."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LeasedDevices:
     """The GPUs that a task has leased.
 
     Args:
-        ledger: where a GPU that has failed goes into quarantine.
+        ledger: in which failed GPUs are quarantined.
         note, warn: the task's log.
     """
 
@@ -33,7 +33,7 @@ class LeasedDevices:
         self._ledger, self._devices, self._note, self._warn = ledger, tuple(devices), note, warn
         self._watch: DeviceWatch | None = None
         self._noted = False
-        # Not when they are given back: a NodeManager may have removed by then what is not loaded yet.
+        # Imported now, not at release: a NodeManager may have removed the code by then.
         self._limits: inspection.HealthLimits | DlappError
         try:
             self._limits = inspection.limits_here()
@@ -42,13 +42,13 @@ class LeasedDevices:
 
     @contextmanager
     def watched(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Watch them. ``wake`` is called from another thread when one has failed."""
+        """Monitor the devices. ``wake`` is called from another thread when one has failed."""
         with DeviceWatch(self._devices, on_fault=wake, note=self._note, use=self.use) as self._watch:
             yield
 
     @property
     def use(self) -> Mapping[str, DeviceUse]:
-        """Use of the devices while payloads ran, by uuid."""
+        """Usage of the devices while payloads ran, by uuid."""
         return {} if self._watch is None else self._watch.use
 
     @property
@@ -66,7 +66,7 @@ class LeasedDevices:
         return "" if self._watch is None else self._watch.look_now(LAST_LOOK_S)
 
     def look_after(self) -> None:
-        """Put those into quarantine that the next one must not get; nothing of the payload is left by now."""
+        """Quarantine devices that the next lease must not get; all processes of the payload must have ended."""
         known: dict[str, DeviceFault] = {} if self._watch is None else self._watch.failed
         try:
             if isinstance(self._limits, DlappError):

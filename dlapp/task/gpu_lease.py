@@ -1,4 +1,4 @@
-"""GPUs of a task, leased from the ledger before its payload is made and given back when nobody uses them any more."""
+"""GPUs of a task: leased from the ledger before its payload is created, released when nothing uses them any more."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GpuLease:
         note, warn: the task's log.
 
     Attributes:
-        service: the service without which there is no lease, for users; empty: it needs none.
+        service: name for users of the service that leasing depends on; empty if it depends on none.
 
     Raises:
         UsageError: there is no ledger.
@@ -54,10 +54,10 @@ class GpuLease:
         self._health: LeasedDevices | None = None
 
     def take(self) -> None:
-        """Lease the GPUs, once.
+        """Lease the GPUs. Call once.
 
         Raises:
-            Unreachable: ZooKeeper does not answer; it may be tried again.
+            Unreachable: ZooKeeper does not answer; the caller may retry.
             DlappError: they cannot be leased.
         """
         one, gcores, timeout_s = self._assignment, self._assignment.resources.gcores, self._launch.lease_timeout_s
@@ -79,13 +79,13 @@ class GpuLease:
         with Wait(f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node", timeout_s):
             self._lease = ledger.acquire(ask, timeout_s=timeout_s)
         self._health = LeasedDevices(ledger, self._lease.devices, self._note, self._warn)
-        # A payload runs for days. With a session for each, an ensemble that restarts gets all of them back at once; a
-        # release connects anew.
+        # A payload runs for days. With permanent sessions, the restart of an ensemble would get all of them back at
+        # once; so a release reconnects.
         ledger.close()
 
     @property
     def devices(self) -> Sequence[Device]:
-        """The leased devices; none before they are taken, and after they are given back."""
+        """The leased devices; empty before the lease and after the release."""
         return () if self._lease is None else self._lease.devices
 
     @property
@@ -95,17 +95,17 @@ class GpuLease:
 
     @property
     def fds(self) -> Sequence[int]:
-        """Descriptors that hold the lease as long as the payload lives."""
+        """Descriptors that hold the lease while the payload lives."""
         return () if self._lease is None else self._lease.fds
 
     def watched(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
-        """Watch the devices during a block. ``wake`` is called from another thread when one has failed."""
+        """Monitor the devices during a block. ``wake`` is called from another thread when one has failed."""
         assert self._health is not None
         return self._health.watched(wake)
 
     @property
     def use(self) -> Mapping[str, DeviceUse]:
-        """Use of the devices while payloads ran, by uuid; nothing after they are given back."""
+        """Usage of the devices while payloads ran, by uuid; empty after the release."""
         return {} if self._health is None else self._health.use
 
     @property
@@ -118,7 +118,7 @@ class GpuLease:
         return "" if self._health is None else self._health.why_it_failed()
 
     def give_back(self) -> None:
-        """Release the GPUs; nobody uses them any more. May be repeated."""
+        """Release the GPUs, which nothing uses any more. Idempotent."""
         if self._health is not None:
             self._health.look_after()
             self._health = None
@@ -132,7 +132,7 @@ class GpuLease:
 
     def _evidence_of_docker(self) -> dict[str, Any]:
         label = f"{LABEL_CONTAINER}={self._assignment.container_id}"
-        # With the task's name whoever needs the GPUs may remove what it left, once it is gone.
+        # With the task's name, another task that needs the GPUs may remove leftovers of this one after its death.
         return {
             "task": this_task(),
             "fifo": os.path.join(self._home, "life"),
@@ -141,10 +141,10 @@ class GpuLease:
 
 
 def collected_gpus(launch: LaunchSpec) -> Mapping[str, Any]:
-    """Reclaim the leases of this host whose holders are gone; return them by name of the host.
+    """Reclaim the leases of this host whose holders have died; return them by host name.
 
     Raises:
-        DlappError: there is no ledger, or it cannot be reached.
+        DlappError: there is no ledger, or it is unreachable.
     """
     ledger = open_ledger(_settings(launch))
     try:

@@ -1,8 +1,8 @@
-"""Interrupts of a task: an order to stop reaches it whatever it is doing.
+"""Interrupts of a task: deliver a stop order at any time, also during a step.
 
-Orders come on other threads, and one of these learns that no ApplicationMaster is there; SIGTERM comes from whoever
-runs the container. All of them are written down here, and the main thread is woken by a signal: in the middle of a step
-that may be cut off (`InterruptHandler.interruptible`) it raises `Stopped`, and where it polls its poll returns.
+Orders arrive on other threads, one of which detects that there is no ApplicationMaster; SIGTERM comes from the
+container's starter. All of them are recorded here, and a signal wakes the main thread: inside an interruptible step
+(`InterruptHandler.interruptible`) it raises `Stopped`, and a poll returns.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _SEVERITY = {Stop.NO: 0, Stop.SOFT: 1, Stop.NOW: 2}
 
 
 class Stopped(Exception):
-    """The step was cut off by an order to stop."""
+    """A stop order interrupted the step."""
 
 
 class UninterruptedSteps:
-    """Stand-in for an `InterruptHandler`, for steps on other threads, which no order cuts off."""
+    """Stand-in for an `InterruptHandler`, for steps on other threads, which are never interrupted."""
 
     wanted = Stop.NO
     why = ""
 
     def interruptible(self, _by: Stop = Stop.SOFT) -> contextlib.AbstractContextManager[None]:
-        """A step that nothing cuts off."""
+        """Return a block that nothing interrupts."""
         return contextlib.nullcontext()
 
 
 class InterruptHandler:
-    """Handler of requests to stop this task. Made and used on the main thread; `order` is for any.
+    """Handler of stop requests for this task. Created and used on the main thread; `order` may be called by any.
 
-    ``wake_fd`` is readable after an order or any other signal; `drain` empties it.
+    ``wake_fd`` becomes readable after an order or any other signal; `drain` empties it.
     """
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class InterruptHandler:
         signal.signal(signal.SIGUSR1, self._on_wake)
 
     def order(self, wanted: Stop, why: str, grace_s: float | None = None, reason: str = "") -> None:
-        """Write an order down. A weaker one than is known already changes nothing.
+        """Record an order. Ignore it if a stronger one is recorded.
 
         Args:
-            wanted, why, grace_s, reason: as of `dlapp.values.messages.Orders`; ``grace_s`` None: the application's.
+            wanted, why, grace_s, reason: see `dlapp.values.messages.Orders`; ``grace_s`` None: the application's.
         """
         with self._lock:
             if _SEVERITY[wanted] <= _SEVERITY[self.wanted]:
@@ -68,12 +68,12 @@ class InterruptHandler:
         self.wake()
 
     def wake(self) -> None:
-        """Make the main thread's poll return; for any thread."""
+        """Make the main thread's poll return; may be called by any thread."""
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     @contextlib.contextmanager
     def interruptible(self, by: Stop = Stop.SOFT) -> Iterator[None]:
-        """A step that an order as strong as ``by`` cuts off, by `Stopped`."""
+        """Return a block that an order at least as strong as ``by`` interrupts, by raising `Stopped`."""
         self._cut_from = by
         try:
             self._cut()
@@ -82,21 +82,21 @@ class InterruptHandler:
             self._cut_from = None
 
     def drain(self) -> None:
-        """Forget that ``wake_fd`` was readable."""
+        """Empty ``wake_fd``."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake_fd, 4096)
 
     def _cut(self) -> None:
         by = self._cut_from
         if by is not None and _SEVERITY[self.wanted] >= _SEVERITY[by]:
-            self._cut_from = None  # once: the clean-up after it is not cut off
+            self._cut_from = None  # only once: the clean-up after it is not interrupted
             raise Stopped(self.why)
 
     def _on_wake(self, _number: int, _frame: FrameType | None) -> None:
         self._cut()
 
     def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
-        # On the main thread, which may be inside `order` right now: so without its lock.
+        # On the main thread, which may be inside `order` right now; so it cannot take the lock.
         if self.wanted is not Stop.NOW:
             self.wanted, self.why, self.grace_s = Stop.NOW, "the container was stopped", None
             self.from_outside = True

@@ -1,4 +1,4 @@
-"""dlapp's own log of a container, and the cap on what a payload prints."""
+"""dlapp's own log of a container, and the size limit of the payload's logs."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ _KEPT_BYTES = 1 << 20
 
 
 class TaskLog:
-    """``dlapp.log``: a line for each thing that dlapp did around the payload.
+    """``dlapp.log``: one line for each action of dlapp around the payload.
 
-    The file is locked as long as the task lives, which is how others see that it does (`dlapp.runtime.docker.labels`).
-    It can be read, and so read-locked, by the group of a shared state directory, and on a cluster by the NodeManager's
-    group.
+    The file is locked while the task lives, which shows others that it does (`dlapp.runtime.docker.labels`). The group
+    of a shared state directory, and on a cluster the NodeManager's group, may read it, and so read-lock it.
 
-    A line that does not fit on the disk is lost, and nothing fails for that. Beyond `_MOST_LINES` at once, lines are
-    left out and counted.
+    A line that does not fit on the disk is dropped without an error. Beyond `_MOST_LINES` at once, lines are dropped
+    and counted.
 
     Raises:
-        BlockingIOError: another task has it.
-        OSError: it cannot be made.
+        BlockingIOError: another task holds the lock.
+        OSError: the file cannot be created.
     """
 
     def __init__(self, path: str) -> None:
@@ -56,8 +55,9 @@ class TaskLog:
             os.close(readable)
 
     def note(self, message: str, level: str = "INFO") -> None:
-        """Add a line; from any thread."""
-        # Without a lock: an order cuts the main thread off anywhere, and it is no harm if two threads count one line.
+        """Add a line; thread-safe."""
+        # Without a lock: an order may interrupt the main thread anywhere, and two threads that count one line do no
+        # harm.
         now = time.monotonic()
         refill = _LINES_PER_S * (now - self._noted_at)
         self._lines_left, self._noted_at = min(_MOST_LINES, self._lines_left + refill), now
@@ -72,20 +72,21 @@ class TaskLog:
             os.write(self._fd, log.line(level, message))
 
     def warn(self, message: str) -> None:
-        """Add a line on what went wrong and is tried again, or done without; from any thread."""
+        """Add a line on an error that is retried or tolerated; thread-safe."""
         self.note(message, "WARNING")
 
     def close(self) -> None:
-        """Let go of the file; only tests outlive their log."""
+        """Close the file; only tests outlive their log."""
         os.close(self._fd)
 
 
 def _replaced(path: str, fd: int) -> int:
-    """Put a new log, locked, in the place of one on which a reader has a lock; ``fd`` is the old one.
+    """Replace a log that a reader has locked by a new, locked one; ``fd`` is the old one.
 
-    What this process prints goes to the new one, too, by a description of its own: its children inherit that.
+    The output of this process also goes to the new file, through a separate open file description, which its children
+    inherit.
     """
-    real = os.path.realpath(path)  # on a cluster a link to the NodeManager's directory of logs
+    real = os.path.realpath(path)  # on a cluster a link to the NodeManager's log directory
     old = os.fstat(fd)
     new = lock_files.replace_locked(real, stat.S_IMODE(old.st_mode), os.pread(fd, _KEPT_BYTES, 0))
     for number in (1, 2):
@@ -97,21 +98,21 @@ def _replaced(path: str, fd: int) -> int:
 
 
 class LogCap:
-    """Keeps the payload's stdout and stderr at ``limit_bytes`` each: their beginning stays, the rest is dropped.
+    """Limiter of the payload's stdout and stderr to ``limit_bytes`` each: their beginning is kept, the rest is dropped.
 
-    They are opened for appending, so a payload that writes on does so at the new end. Until it is cut, a file may be
-    over the limit by what is written between two looks: in 20 ms, near the limit. Measured on 2 busy cores: of 300 MB
-    at once, against a limit of 1 MiB, the file had 20 MB at most. While nothing is printed the kernel tells of the next
-    write, and the files are looked at once a second. It is asked to after the first look that finds nothing new: to
-    end that again takes it some 10 ms, which a payload that is over before does not cost.
+    The files are opened in append mode, so a payload continues at the new end. Before a cut, a file may exceed the
+    limit by what is written between two checks: in 20 ms, near the limit. Measured on 2 busy cores: of 300 MB at once,
+    against a limit of 1 MiB, the file had 20 MB at most. While nothing is printed, the kernel (inotify) reports the
+    next write, and the files are checked once a second. The kernel watch is set up after the first check that finds
+    nothing new: removing it takes some 10 ms, which a very short payload should not pay.
 
-    Used in a ``with`` block, once the files are there.
+    Used in a ``with`` block, after the files exist.
 
     Args:
         paths: of stdout and stderr.
         limit_bytes: for each.
-        times: where to note how long they are; None: nowhere.
-        warn: told once if that is not possible; it is tried again at the next growth.
+        times: where to record the growth of the logs; None to not record it.
+        warn: called once if cutting fails; it is retried at the next growth.
     """
 
     def __init__(
@@ -143,11 +144,11 @@ class LogCap:
 
     @property
     def wake_fd(self) -> int | None:
-        """Descriptor to poll besides: it is readable when it is time for a look. None while only time tells."""
+        """Additional descriptor to poll: readable when a check is due. None if checks are only due by time."""
         return None if self._grew else self._writes
 
     def check(self) -> float:
-        """Cut what is too long. Returns after how many seconds to look again."""
+        """Cut logs that are too long. Return the seconds until the next check."""
         if self._writes is not None:
             with contextlib.suppress(BlockingIOError):
                 while os.read(self._writes, 65536):
@@ -155,7 +156,7 @@ class LogCap:
         room = self._measure()
         if not self._grew and self._may_watch:
             self._watch()
-            room = self._measure()  # what was written before the kernel watched
+            room = self._measure()  # written before the kernel watch was set up
         shortest, longest = _LOOK_S
         if self._grew and self._times is not None:
             self._note_times(self._times)
@@ -165,17 +166,17 @@ class LogCap:
         return min(longest, max(shortest, room / _FASTEST))
 
     def finish(self) -> None:
-        """Cut what is too long, after the payload's end."""
+        """Cut logs that are too long, after the payload's end."""
         self._may_watch = False
         self.check()
 
     def _watch(self) -> None:
         self._may_watch = False
-        with contextlib.suppress(OSError):  # too many are watched: then looking often must do
+        with contextlib.suppress(OSError):  # too many watches: polling must do
             self._writes = watch_writes(self._paths)
 
     def _measure(self) -> int:
-        """Cut what is too long. Return how many bytes the longest file may still grow."""
+        """Cut logs that are too long. Return the bytes by which the longest file may still grow."""
         self._grew = False
         room = self._limit
         for path in self._paths:
@@ -202,7 +203,7 @@ class LogCap:
 
     @property
     def told(self) -> str:
-        """Message on what was dropped; empty if nothing was."""
+        """Message on the dropped output; empty if none was dropped."""
         return ", ".join(
             f"{os.path.basename(path)} cut to {self._limit} bytes ({count} or more dropped)"
             for path, count in self.dropped.items()

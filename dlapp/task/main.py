@@ -1,8 +1,8 @@
 """The process of one task: ``python -I -S dlapp/__main__.py task --engine local --home DIR --keep-fds A,B``.
 
-With ``--loading-fd N`` it closes that descriptor when all that it needs is loaded.
+With ``--loading-fd N`` it closes that descriptor when all modules are loaded.
 
-It exits with 0 when the ApplicationMaster has its result, whatever that is, and with 1 when it does not.
+It exits with 0 if the ApplicationMaster has received its result, whatever that is, and with 1 otherwise.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
     """Run one container's task to its end.
 
     Args:
-        argv: its options.
-        check_node: as of `dlapp.task.state.TaskState`.
+        argv: command-line options.
+        check_node: see `dlapp.task.state.TaskState`.
     """
     options = dict(zip(argv[::2], argv[1::2], strict=False))
     try:
@@ -34,10 +34,10 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
         print("Error: dlapp task: needs --home DIR, and perhaps --keep-fds N,N", file=sys.stderr)
         return 2
     _inherit(options)
-    # What a payload is to inherit is passed on by name; nothing else may reach it.
+    # The payload inherits only descriptors that are passed on by number.
     for fd in (*keep_fds, *loading_fds):
         os.set_inheritable(fd, False)
-    # Forked before all else is loaded: it stays as small as this process is now.
+    # Forked before anything else is loaded: the guardian keeps the memory size that this process has now.
     with loading():
         from dlapp.runtime.guardian import fork_guardian
     outer, channel = fork_guardian(closed=loading_fds)
@@ -51,7 +51,7 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
 
 
 def _inherit(options: dict[str, str]) -> None:
-    """Take over what the payload is to have of its submitter: the mask of file modes, the limit of open files."""
+    """Apply the submitter's settings for the payload: the umask, the limit of open files."""
     if (mask := options.get("--umask")) is not None:
         os.umask(int(mask, 8))
     if (count := options.get("--open-files")) is not None:

@@ -24,7 +24,7 @@ _DOCKER_ANSWER_S = 60.0
 
 
 def plan_inputs(task: TaskState) -> None:
-    """Check the input before anything is pulled or unpacked."""
+    """Check the input before pulling or unpacking."""
     one = task.assignment
     if not one.inputs:
         return
@@ -32,12 +32,12 @@ def plan_inputs(task: TaskState) -> None:
     from dlapp.storage.inputs import plan_input
 
     workspace = os.path.join(task.home, "workspace")
-    remove_tree(workspace)  # what an earlier task left there would seem to be in the way
+    remove_tree(workspace)  # leftovers of an earlier task would conflict
     for each in one.inputs:
         if each.mount:
             from dlapp.task.data.mounted_inputs import find_mounted
 
-            # What this node does not have or allow, another one may.
+            # An input or policy that is missing on this node may exist on another one.
             with task.step(f"input {each.input_path} could not be mounted", node=task.launch.on_a_cluster):
                 task.mounted.append((each, find_mounted(each, task.policy)))
             continue
@@ -48,13 +48,13 @@ def plan_inputs(task: TaskState) -> None:
             if service.startswith(HDFS) and task.launch.hdfs is not None:
                 task.wait_out(partial(_reach_hdfs, task.launch.hdfs.of(each.sources[0])), Phase.STARTING, service)
             found = task.wait_out(plan, Phase.STARTING, service)
-            if each.feed is None:  # else it comes when the payload runs
+            if each.feed is None:  # otherwise it is pulled when the payload starts
                 task.planned.append(found)
 
 
 def try_outputs(task: TaskState) -> None:
-    """Store a small file where output goes on HDFS. What this node cannot store later would be computed for
-    nothing: it may reach the NameNode and no DataNode.
+    """Store a small probe file where output goes on HDFS. If this node cannot store output, the run would be wasted: it
+    may reach the NameNode and no DataNode.
     """
     one = task.assignment
     tried: set[str] = set()
@@ -70,7 +70,7 @@ def try_outputs(task: TaskState) -> None:
 
 
 def get_image(task: TaskState) -> None:
-    """Have Docker and the image first: a pull takes long, or has to wait for its registry."""
+    """Prepare Docker and the image first: a pull takes long, or has to wait for its registry."""
     image = task.assignment.docker_image
     if image is None:
         return
@@ -91,12 +91,12 @@ def get_image(task: TaskState) -> None:
 
 
 def hold_caches(task: TaskState) -> None:
-    """Open what payloads keep on this node."""
+    """Open the payload's caches on this node."""
     if not task.assignment.caches:
         return
     from dlapp.task.data.payload_caches import open_caches
 
-    # What this node does not allow another may; on a single machine a retry cannot help.
+    # A cache that this node denies may be allowed on another; on a single machine a retry cannot help.
     with task.step("the caches cannot be used", node=task.launch.on_a_cluster):
         wanted, in_docker = task.assignment.caches, task.assignment.docker_image is not None
         task.caches = open_caches(wanted, task.launch.cache, task.policy, task.note, in_docker=in_docker)
@@ -105,7 +105,7 @@ def hold_caches(task: TaskState) -> None:
 
 
 def open_checkpoints(task: TaskState) -> None:
-    """Be ready to store and restore checkpoints."""
+    """Prepare storing and restoring checkpoints."""
     one = task.assignment
     if one.checkpoint is None:
         return
@@ -126,7 +126,7 @@ def open_checkpoints(task: TaskState) -> None:
 
 
 def fill_workspace(task: TaskState) -> None:
-    """Unpack the workspace and fetch the input. On a single node a full disk is waited for, like a service: the
+    """Unpack the workspace and fetch the input. On a single node, wait while the disk is full, as for a service: the
     ApplicationMaster ends us when that takes too long."""
     wait = Wait("", None)
     for pause_s in backoff_s(*SERVICE_AGAIN_S):
@@ -156,7 +156,7 @@ def _unpack(task: TaskState) -> None:
     with task.step("the workspace could not be unpacked", node=True):
         for name in ("tmp", "run"):
             os.mkdir(os.path.join(task.home, name), 0o700)
-        os.mkdir(workspace, 0o700)  # in a shared queue the group may read the directory that it is in
+        os.mkdir(workspace, 0o700)  # in a shared queue the group may read its parent directory
         one = task.assignment
         if one.outputs:
             task.changes = WorkspaceChanges(workspace, os.path.join(task.home, "tmp"))
@@ -168,7 +168,7 @@ def _fetch(task: TaskState) -> None:
     if not task.assignment.inputs:
         return
     task.say(Phase.FETCHING)
-    # What the last generation had of the cache stays there until this one has it.
+    # Keep the last generation's cache entries locked until this one has them.
     former, task.inputs = task.inputs, Inputs(task.launch.cache, task.note)
     inputs = task.inputs
     in_docker, outputs, written = _what_is_written(task)
@@ -184,7 +184,7 @@ def _fetch(task: TaskState) -> None:
         one = planned.section
         with task.step(f"input {one.input_path} could not be fetched", service=file_system(one.sources[0])):
             into = inside_workspace(task.home, one.input_path)
-            # What is mounted is not there for whoever stores the output, and cannot be written.
+            # Mounted inputs are invisible to the process that stores the output, and are read-only.
             may_mount = in_docker and not one.unpack and not any(f"{into}/".startswith(f"{p}/") for p in outputs)
             may_mount = may_mount and task.assignment.sweep is None  # its trials have all input mounted
             moved = planned.bring(
@@ -203,12 +203,12 @@ def _fetch(task: TaskState) -> None:
     if former is not None:
         former.close()
     if not task.assignment.in_gang:
-        task.planned.clear()  # of many files it takes room
+        task.planned.clear()  # takes memory if there are many files
 
 
 def _what_is_written(task: TaskState) -> tuple[bool, list[str], list[str]]:
-    """Return whether the payload is a container; where its outputs are; all that somebody may have to write to, or
-    that has to be there for us: absolute paths of the host."""
+    """Return whether the payload is a container; the paths of its outputs; and all host paths that may have to be
+    written, or that we need."""
     one, root = task.assignment, os.path.join(task.home, "workspace")
     outputs = [os.path.realpath(os.path.join(root, output.output_path)) for output in one.outputs]
     others = [
@@ -246,7 +246,7 @@ def _restore_checkpoint(task: TaskState) -> None:
 
 
 def lease_gpus(task: TaskState) -> None:
-    """Lease GPUs, where the container has any."""
+    """Lease the container's GPUs, if any."""
     gcores = task.assignment.resources.gcores
     if gcores == 0:
         return
@@ -261,11 +261,11 @@ def lease_gpus(task: TaskState) -> None:
 
 
 def _lack(error: BaseException | None, path: str) -> str | None:
-    """Return what is missing if an error is that of a full disk, in words; otherwise None.
+    """Return a description of the missing space if an error is ENOSPC; otherwise None.
 
     Args:
-        error: what made a step fail.
-        path: the directory that it wrote in.
+        error: that failed a step.
+        path: the directory that it wrote to.
     """
     if not is_full_disk(error):
         return None
@@ -273,7 +273,7 @@ def _lack(error: BaseException | None, path: str) -> str | None:
 
 
 def _reach_hdfs(hdfs: HdfsPlace) -> None:
-    """Return if a NameNode serves, or raise Unreachable soon: a plan tries for a minute, of which nobody is told."""
+    """Return if a NameNode answers, or raise Unreachable soon: a plan retries for a minute without reporting it."""
     from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
     files = HdfsStagingFiles(hdfs, patience_s=REACH_S)

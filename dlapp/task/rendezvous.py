@@ -1,10 +1,10 @@
-"""Address, ports and roster of one container: its payload finds those of other containers by them, and they find it.
+"""Address, ports and roster of one container, through which payloads find each other.
 
-Before the gate it locks ports of its host and finds the address by which peers reach it; both go to the
-ApplicationMaster, which makes the roster of them. When the payload may start, the roster is there: it becomes two files
-in DLAPP_DIR, and variables. A later version replaces the files while the payload runs.
+Before the gate, it locks ports of its host and finds the address that peers connect to; both are sent to the
+ApplicationMaster, which builds the roster from them. When the payload may start, the roster is complete: it is written
+to two files in DLAPP_DIR, and to variables. A later version replaces the files while the payload runs.
 
-The payload can do with these files what it wants. They are its copy: nothing is ever read from them.
+The payload may change these files. They are its copies: dlapp never reads them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROSTER_FILE, HOSTS_FILE = "roster.json", "hosts"
 
 
 class Rendezvous:
-    """The place of one container among its peers.
+    """Rendezvous data of one container.
 
     Args:
         assignment: its work.
@@ -38,8 +38,8 @@ class Rendezvous:
         directory: the container's.
 
     Attributes:
-        address: at which peers reach it.
-        written: the roster that the files have; None: there are none yet.
+        address: that peers connect to.
+        written: the roster in the files; None if they do not exist yet.
     """
 
     def __init__(self, assignment: Assignment, launch: LaunchSpec, policy: NodePolicy, directory: str) -> None:
@@ -56,16 +56,16 @@ class Rendezvous:
 
     @property
     def lock_fds(self) -> tuple[int, ...]:
-        """Descriptors that hold the locks; a payload that inherits them keeps its ports by living."""
+        """Descriptors that hold the locks; a payload that inherits them keeps its ports while it lives."""
         return () if self._locked is None else (self._locked.fd,)
 
     @property
     def interface(self) -> str:
-        """Name of the network interface that has the address; empty: not known."""
+        """Name of the network interface with the address; empty if unknown."""
         return self._policy.network_interface or interface_of(self.address)
 
     def take_place(self) -> None:
-        """Find the address and lock the ports. May be repeated: ports that are in use by then are changed.
+        """Find the address and lock the ports. Idempotent: ports that are in use by then are replaced.
 
         Raises:
             DlappError, OSError: this node has no address for peers, or too few free ports.
@@ -88,7 +88,9 @@ class Rendezvous:
         return {"DLAPP_ADDRESS": self.address, "DLAPP_PORT": str(self.ports[0])}
 
     def with_own_port(self, program: PayloadProgram) -> PayloadProgram:
-        """Return a program with ``{port}`` and ``{address}`` in its words replaced by those of `own_environment`."""
+        """Return a program with ``{port}`` and ``{address}`` in its words replaced by the values of
+        `own_environment`.
+        """
 
         def put(words: tuple[str, ...]) -> tuple[str, ...]:
             port = str(self.ports[0])
@@ -97,7 +99,7 @@ class Rendezvous:
         return PayloadProgram(program.script, put(program.command), put(program.args))
 
     def check_ports(self) -> None:
-        """Refuse to start where somebody listens on a port that is locked for the payload. Raises DlappError."""
+        """Refuse to start if another process listens on a port that is locked for the payload. Raises DlappError."""
         if self._locked is not None and (port := self._locked.taken_port()) is not None:
             raise DlappError(f"another program listens on port {port}, which was locked for this container")
 
@@ -105,7 +107,7 @@ class Rendezvous:
         """Write the files of a roster, and return the variables of a payload that starts with it.
 
         Args:
-            roster: the latest; None: the ApplicationMaster has none.
+            roster: the latest; None if the ApplicationMaster has none.
 
         Raises:
             DlappError: this container is not in the roster.
@@ -141,7 +143,7 @@ class Rendezvous:
         )
 
     def write(self, roster: Roster) -> None:
-        """Replace the files by those of another roster, each at once. Raises OSError."""
+        """Replace each file atomically by that of another roster. Raises OSError."""
         lines = [f"{one.address}\t{one.role}-{one.role_index}\n" for one in roster.members]
         with closing_fd(open_own_directory(self._run)) as where:
             _replace_file(where, HOSTS_FILE, "".join(lines))
@@ -149,14 +151,14 @@ class Rendezvous:
         self.written = roster
 
     def close(self) -> None:
-        """Let go of the ports. May be repeated."""
+        """Release the ports. Idempotent."""
         if self._locked is not None:
             self._locked.close()
             self._locked = None
 
 
 def node_address(launch: LaunchSpec, policy: NodePolicy) -> str:
-    """Return the address at which others reach this node. Raises DlappError: it has none."""
+    """Return the address at which others reach this node. Raises DlappError: there is none."""
     if policy.network_interface is not None:
         try:
             return address_of_interface(policy.network_interface)
@@ -176,7 +178,7 @@ def lock_node_ports(count: int, launch: LaunchSpec, policy: NodePolicy) -> Locke
 
 
 def _replace_file(directory: int, name: str, text: str) -> None:
-    # The payload may write in this directory, so no name in it is followed.
+    # The payload may write to this directory, so names in it are not followed.
     temporary = f".{name}.{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -192,4 +194,4 @@ def _remove(directory: int, name: str) -> None:
     try:
         os.unlink(name, dir_fd=directory)
     except OSError:
-        return  # it was not made, or the payload removed it
+        return  # it was not created, or the payload removed it

@@ -1,4 +1,4 @@
-"""State of one task: what its steps know of the container, and what they all do.
+"""State of one task: the data that its steps share, and what they all do.
 
 The steps are functions of it, by subject: `dlapp.task.steps` has their order.
 """
@@ -59,7 +59,7 @@ class TaskState:
         home: the container's directory.
         keep_fds: descriptors that the payload inherits.
         outer, channel: the guardian's.
-        check_node: checks this node by a configuration, for dlapp-doctor; None: it is not there.
+        check_node: checks this node against a configuration, for dlapp-doctor; None if not available.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TaskState:
         self.running: Reachable | None = None  # the payload; it may have ended
         self.generation = 0
         self.home_id = _identity(home)
-        self.waits_for = ""  # it is tried again, and this is what it waited for
+        self.waits_for = ""  # retried, and this is what it waited for
         self.step = partial(step, self.stopper)
         self.meter: UsageMeter
         self.link: AmLink
@@ -105,9 +105,9 @@ class TaskState:
 
     @property
     def is_home_gone(self) -> bool:
-        """True if the container's directory was removed under it, as by a NodeManager that starts without recovery.
+        """True if the container's directory was removed while in use, as by a NodeManager that starts without recovery.
 
-        The payload may have failed by that, or ended well without its output; so what it says of its end is no result.
+        The payload may have failed because of that, or exited without its output; so its exit is no valid result.
         """
         return self.launch.on_a_cluster and _identity(self.home) != self.home_id
 
@@ -141,7 +141,7 @@ class TaskState:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Indices of the devices that are leased."""
+        """Indices of the leased devices."""
         return self.lease.indexes if self.lease else ()
 
     @property
@@ -153,29 +153,29 @@ class TaskState:
 
     @property
     def log_limit_bytes(self) -> int:
-        """The most that is kept of each log."""
+        """Size limit of each log."""
         limit_bytes, most = self.assignment.log_limit_bytes, self.policy.log_limit_bytes
         return limit_bytes if most is None else min(limit_bytes, most)
 
     def payload_place(self) -> PayloadPlace | None:
-        """Return where the payload runs, for streams; None: it does not run. Any thread may call."""
+        """Return where the payload runs, for streams; None if it does not run. Thread-safe."""
         if self.assignment.sweep is None:
             return self.running.place() if self.running is not None else None
-        # Trials share the network of the host; in Docker each is a container of its own, which no stream names.
+        # Trials share the network of the host; in Docker each has its own container, which streams cannot address.
         return PayloadPlace(directory=self.home) if self.assignment.docker_image is None else None
 
     def open_keeper(self) -> socket.socket | None:
-        """Return the channel of a keeper beside the payload; see `Running.open_keeper`. Any thread may call."""
+        """Return the channel of a keeper beside the payload; see `Running.open_keeper`. Thread-safe."""
         return self.running.open_keeper() if self.running is not None else None
 
     def say(self, phase: Phase, **details: Any) -> None:
-        """Report a phase, and note it in dlapp's own log; see `AmLink.say`."""
+        """Report a phase, and log it; see `AmLink.say`."""
         self.meter.enter(phase)
         self.note(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
         self.link.say(phase, **{"gpus": self.gpus, "waits_for": self.waits_for, **details})
 
     def teller(self, *, with_rate: bool = False) -> Callable[[int, int], None]:
-        """Return the function that a step calls with bytes done and bytes in all; it reports twice a second.
+        """Return a function that a step calls with bytes done and the total; it reports twice a second.
 
         Args:
             with_rate: also report the rate and the remaining time.
@@ -194,14 +194,14 @@ class TaskState:
         return tell
 
     def wait_out(self, ask: Callable[[], T], phase: Phase, service: str = "") -> T:
-        """Do what needs a service, again until it is there: the ApplicationMaster ends us when that takes too long.
+        """Call ``ask``, and retry while its service is away: the ApplicationMaster ends us when that takes too long.
 
-        Docker, which each node has for itself, is waited for on a single node alone.
+        Docker is local to each node, so only a single node waits for it.
 
         Args:
-            ask: does it; nothing is left of a call that fails.
+            ask: the call; a failed call must leave nothing behind.
             phase: reported meanwhile.
-            service: the one that is away where ``ask`` raises Unreachable; empty: that is raised.
+            service: the service that is away if ``ask`` raises Unreachable; empty to raise that.
         """
         wait = Wait("", None)
         try:
@@ -224,15 +224,16 @@ class TaskState:
         raise AssertionError
 
     def give_back_lease(self) -> None:
-        """Release the GPUs. May be repeated."""
+        """Release the GPUs. Idempotent."""
         if self.lease is not None:
             self.meter.end_lease()
             self.lease.give_back()
 
     def give_back_all(self) -> None:
-        """Release the GPUs, and what holds the application's devices of a single machine; its guardian has it, too.
+        """Release the GPUs, and the descriptors that hold the application's devices on a single machine; its guardian
+        holds them, too.
 
-        May be repeated.
+        Idempotent.
         """
         self.give_back_lease()
         self.guardian.close()
@@ -242,7 +243,7 @@ class TaskState:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return device and inode of a directory; None: it is not there."""
+    """Return device and inode number of a directory; None if it is missing."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""One step of a task: how an order to stop cuts it off, and whose fault its errors are."""
+"""One step of a task: interruption by a stop order, and the fault of its errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StepFailed(Exception):
 
 
 def is_full_disk(error: BaseException | None) -> bool:
-    """Return whether an error is that of a full disk, and not of one that is too small even when it is empty."""
+    """Return whether an error means a full disk, rather than a disk that would be too small even when empty."""
     if isinstance(error, DiskFull):
         return not error.is_too_small
     return isinstance(error, OSError) and not isinstance(error, DlappError) and error.errno in FULL
@@ -40,21 +40,21 @@ def step(
     service: str = "",
     cut_by: Stop = Stop.SOFT,
 ) -> Iterator[None]:
-    """A step that an order to stop may cut off; its errors become `StepFailed`.
+    """Return a block that a stop order may interrupt; its errors become `StepFailed`.
 
     Args:
-        stopper: takes the orders to stop.
-        what: what has failed then, for users.
-        node: what is no error of the input or output is the node's fault, not the data's.
-        service: the one that is away where a server does not answer.
-        cut_by: the weakest order that cuts it off.
+        stopper: receives stop orders.
+        what: the failed action, for users.
+        node: whether errors that are not errors of the input or output are the node's fault instead of the data's.
+        service: the service that is away if a server does not answer.
+        cut_by: the weakest order that interrupts the step.
     """
     try:
         with stopper.interruptible(cut_by):
             yield
     except PayloadError as error:
         if stopper.wanted is Stop.NOW:
-            raise Stopped(stopper.why) from error  # what it needs is being ended, too
+            raise Stopped(stopper.why) from error  # the services that it needs are being ended, too
         raise StepFailed(error.fault, str(error), service=error.service) from error
     except (NotFound, Denied, UsageError) as error:
         raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error

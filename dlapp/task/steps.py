@@ -1,4 +1,4 @@
-"""The steps of one container, in their order, and how each of them may fail.
+"""Steps of one container, in order, and how each of them may fail.
 
     STARTING   hello, what there is to do, and whether its input is there
     PULLING    the image (Docker only)
@@ -11,11 +11,11 @@
     RELEASING  the workspace removed, the GPUs given back
     ENDED      with the result
 
-Where the gang is restarted, a payload that runs is ended, and the steps from UNPACKING on are made again for the next
+If the gang is restarted, a running payload is ended, and the steps from UNPACKING on are repeated for the next
 generation; the image, the GPUs, and the plan of the input stay.
 
-A stop before the payload runs cuts the step off; what it left is removed like everything else. Whatever happens, the
-result is the last thing the ApplicationMaster hears, and it hears it when nothing of the container is left to do.
+A stop before the payload runs interrupts the step; its leftovers are removed like everything else. In every case the
+result is the last message to the ApplicationMaster, sent when nothing is left to do for the container.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ there be none any more, YARN ends the container."""
 
 
 def run_task(task: TaskState) -> int:
-    """Run all steps. Return the exit code: 0 when the ApplicationMaster has the result."""
+    """Run all steps. Return the exit code: 0 if the ApplicationMaster has received the result."""
     path = os.path.join(task.home, FILE_NAME)
     with open(path, encoding="utf-8") as file:
         task.launch = launch = from_json(LaunchSpec, json.load(file))
     try:
-        os.unlink(path)  # nobody reads it again, and it holds secrets
+        os.unlink(path)  # not read again, and contains secrets
     except OSError as error:
         task.log.warn(f"{FILE_NAME} could not be removed: {error.strerror}")
     if launch.hdfs is not None and launch.hdfs.certificates:
@@ -104,7 +104,7 @@ def run_task(task: TaskState) -> int:
         one = task.assignment
         task.note(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
         if one.docker_image is None and (one.sweep is not None or one.board):
-            link.rest()  # the other guardians would hold its connection
+            link.rest()  # the other guardians would keep its connection open
             if one.sweep is not None:
                 _fork_guardians(task, one.sweep.slots - 1, Guardian)
             else:
@@ -126,13 +126,13 @@ def run_task(task: TaskState) -> int:
         task.note(f"ended: {_words_on(result)}")
         if task.stopper.from_outside and result.fault is Fault.STOPPED:
             if launch.on_a_cluster:
-                # The node ended this container. Why (its memory, a preemption) YARN says, and the index is judged
-                # by that; a word of ours would only come first.
+                # The node ended this container. YARN reports why (memory, preemption), and that decides about the
+                # index; our report would only arrive first.
                 return 128 + signal.SIGTERM
             if not link.has_master():
-                return 1  # and there will be none: this task was ended in place of one
+                return 1  # and there will be none: this task was ended to be replaced
         if link.why_over:
-            return 1  # nobody is left to be told
+            return 1  # no ApplicationMaster is left to be told
         deadline_s = RESULT_ON_A_CLUSTER_S if launch.on_a_cluster else RESULT_DEADLINE_S
         return 0 if link.finish(result, deadline_s) else 1
 
@@ -145,8 +145,8 @@ def _all_steps(task: TaskState) -> TaskResult:
     except Stopped as error:
         result = TaskResult(fault=Fault.STOPPED, message=str(error))
     except Exception as error:
-        # A bug of ours: the log has its trace, the user a line, the index another node.
-        if not task.is_home_gone:  # with it went the log, and what is not loaded yet
+        # An internal error: the log gets the trace, the user one line, the index another node.
+        if not task.is_home_gone:  # the log, and modules that are not loaded yet, were removed with it
             import traceback
 
             task.log.note(traceback.format_exc(), "ERROR")
@@ -155,15 +155,15 @@ def _all_steps(task: TaskState) -> TaskResult:
         result = TaskResult(fault=Fault.NODE, message=HOME_GONE, lost=True)
     if task.outputs.unstored:
         result = replace(result, unstored=tuple(task.outputs.unstored))
-    if not task.is_home_gone:  # with it went the logs, and the code that reads them
+    if not task.is_home_gone:  # the logs, and the code that reads them, were removed with it
         result = with_cause(result, task.home, task.log.warn)
     task.say(Phase.RELEASING, detail="removing the workspace")
     try:
         _clean_up(task)
         if task.assignment.docker_image is None:  # one in Docker has no name in /tmp
-            with suppress(OSError):  # who cannot use /tmp has nothing there
+            with suppress(OSError):  # a user without access to /tmp has nothing there
                 remove_stale_links()
-    except Exception as error:  # what the payload did is not lost by a bug of ours
+    except Exception as error:  # an internal error must not lose the payload's output
         task.log.warn(f"the task could not clean up: {error!r}")
     task.meter.output_bytes += sum(one.size_bytes for one in result.outputs)
     return replace(result, receipt=task.meter.receipt())
@@ -227,17 +227,17 @@ def _work(task: TaskState) -> TaskResult:
 
 
 def _with_output(task: TaskState, result: TaskResult, ran_s: float) -> TaskResult:
-    """Store the output that a payload left. Return its result with it."""
-    if task.changes is None:  # there is no output
+    """Store the output of an ended payload. Return the result updated with it."""
+    if task.changes is None:  # no output exists
         return result
     workspace = os.path.join(task.home, "workspace")
     mounts = task.inputs.mounts if task.inputs is not None else ()
-    mounted = [os.path.relpath(path, workspace) for _, path in mounts]  # Docker makes the mount points
+    mounted = [os.path.relpath(path, workspace) for _, path in mounts]  # Docker creates the mount points
     return task.outputs.store(result, ran_s, task.changes, mounted)
 
 
 def _fork_guardians(task: TaskState, more: int, kind: type[Guardian]) -> None:
-    """Fork a guardian for each other slot, or for TensorBoard. No thread runs yet."""
+    """Fork a guardian for each other slot, or for TensorBoard. No threads run yet."""
     from dlapp.runtime.guardian import fork_guardian
 
     for _ in range(more):
@@ -247,13 +247,13 @@ def _fork_guardians(task: TaskState, more: int, kind: type[Guardian]) -> None:
 
 
 def _is_to_begin_again(task: TaskState, result: TaskResult, device: str) -> bool:
-    """Return whether the payload is to run once more, in the next generation; that may take some time. If not, the link
-    says whether the container is kept.
+    """Return whether the payload must run again, in the next generation; this may block. If not, the link says whether
+    the container is kept.
 
     Args:
         task: of the container.
         result: of the payload.
-        device: what failed of the GPUs; empty: they did not fail.
+        device: the GPU failure; empty if there was none.
     """
     if device or task.is_home_gone:
         return False
@@ -267,7 +267,7 @@ def _is_to_begin_again(task: TaskState, result: TaskResult, device: str) -> bool
 
 
 def _begin_generation(task: TaskState) -> None:
-    """Prepare the payload of the next generation, and keep what the last one printed."""
+    """Prepare the payload of the next generation; keep the logs of the last one."""
     with task.step("the next generation could not be prepared", node=True):
         for name in ("stdout", "stderr", log_times.NAME):
             path = os.path.realpath(os.path.join(task.home, name))  # on a cluster the NodeManager's directory
@@ -278,16 +278,16 @@ def _begin_generation(task: TaskState) -> None:
 
 
 def _prepare_anew(task: TaskState) -> None:
-    """Fill the workspace for a generation, with the checkpoint that counts now."""
+    """Fill the workspace for a generation, with the current checkpoint."""
     known = {"payload": None, "checkpoints": None, "restored": None, "not_whole": None}
     task.say(Phase.UNPACKING, generation=task.generation, launches=(), launch_states=(), **known)
     preparation.fill_workspace(task)
 
 
 def _refuse_root(task: TaskState) -> None:
-    """Refuse to run a program as root on a cluster, in Docker or not, unless the node's operator allows it.
+    """Refuse to run a program as root on a cluster, with or without Docker, unless the node's operator allows it.
 
-    On one machine root is the submitter; on a node it only means that the NodeManager runs as root.
+    On one machine, root is the submitter; on a node it only means that the NodeManager runs as root.
     """
     if os.getuid() == 0 and task.on_a_node and not task.policy.docker.root:
         where = "a payload in Docker" if task.assignment.docker_image is not None else "the program"
@@ -295,12 +295,12 @@ def _refuse_root(task: TaskState) -> None:
 
 
 def _work_without_payload(task: TaskState, problem: str, work: Callable[[], Mapping[str, Any]]) -> TaskResult:
-    """Do something on this node; what came of it is what would be the payload's standard output.
+    """Run a function on this node in place of a payload; write its result as standard output.
 
     Args:
         task: of the container.
-        problem: begins the message if it fails.
-        work: returns what is written, as JSON.
+        problem: beginning of the message if it fails.
+        work: returns the result, which is written as JSON.
     """
     wait_for_gate(task)
     task.say(Phase.RUNNING)
@@ -327,7 +327,7 @@ def _live_copies(task: TaskState) -> AbstractContextManager[None]:
 
 
 def _clean_up(task: TaskState) -> None:
-    """Leave the logs, and nothing else that takes room; then give the GPUs back, for by now nobody uses them."""
+    """Remove everything but the logs; then release the GPUs, which nothing uses any more."""
     task.streams.close()
     task.guardian.close()
     for used in (task.inputs, task.caches, task.rendezvous, task.checkpoints, task.mpi, task.board):
@@ -349,7 +349,7 @@ def _clean_up(task: TaskState) -> None:
 
 
 def _is_left_to_aftermath(task: TaskState) -> bool:
-    """True if a later process keeps the output of a payload so far, because the last ApplicationMaster died."""
+    """True if a later process keeps the payload's output so far, because the last ApplicationMaster died."""
     is_ended = task.stopper.from_outside and not task.launch.on_a_cluster
     return is_ended and bool(task.assignment.outputs) and not task.link.has_master()
 

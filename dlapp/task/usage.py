@@ -1,8 +1,8 @@
-"""Use of a task's container: phases, the payload's counters, the GPUs; and the receipt of it.
+"""Resource usage of a task's container: phases, the payload's counters, the GPUs; and the receipt.
 
-The task samples while the payload runs (`UsageMeter.sample`); reports ask for what is known then. A payload in Docker
-is measured by its cgroup, another one by all processes below its guardian. That costs some microseconds for each
-process of the host, so on a host with very many the samples are rarer.
+The task samples while the payload runs (`UsageMeter.sample`); reports contain the last sample. A payload in Docker is
+measured by its cgroup, a plain one by all processes below its guardian. That costs some microseconds for each process
+of the host, so samples are rarer on a host with very many.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _MIB = 20
 
 
 class Measured(NamedTuple):
-    """Content of a report on the use; ``usage`` is None while no payload runs."""
+    """Resource usage in a report; ``usage`` is None while no payload runs."""
 
     usage: Usage | None
     receipt: Receipt
 
 
 class _Run(NamedTuple):
-    """The payload of one generation: its counters, and the most memory that a sample had."""
+    """Payload of one generation: its counters, and the highest memory sample."""
 
     counters: ResourceCounters = NOTHING_KNOWN
     sampled_peak: int | None = None
 
     def sampled(self, counters: ResourceCounters) -> _Run:
-        # What a short payload had between two samples the kernel tells of its largest process.
+        # For peaks between two samples of a short payload, the kernel reports its largest process.
         each = (self.sampled_peak, counters.memory_bytes, counters.largest_process_bytes)
         seen = [one for one in each if one is not None]
         return _Run(counters, max(seen, default=None))
@@ -52,7 +52,7 @@ class _Run(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """State at the report before."""
+    """State at the previous report."""
 
     at_s: float = 0.0
     cpu_s: float | None = None
@@ -89,22 +89,22 @@ class UsageMeter:
         self.input_bytes = self.output_bytes = 0
 
     def enter(self, phase: Phase) -> None:
-        """Take note of the phase that the task is in from now on."""
+        """Record the current phase of the task."""
         if phase is not self._phase:
             self._seconds = self._phase_seconds()
             self._phase, self._phase_since_s = phase, self._clock()
 
     def begin_lease(self, devices: tuple[Device, ...], use: Callable[[], Mapping[str, DeviceUse]]) -> None:
-        """Take note that devices are leased.
+        """Record that devices are leased.
 
         Args:
             devices: all of them.
-            use: returns the use of each while payloads ran, by uuid.
+            use: returns the usage of each while payloads ran, by uuid.
         """
         self._devices, self._device_use, self._leased_s = devices, use, self._clock()
 
     def end_lease(self) -> None:
-        """Take note that the devices are given back. May be repeated."""
+        """Record that the devices are released. Idempotent."""
         if self._leased_s is not None and self._returned_s is None:
             use = dict(self._device_use())
             self._returned_s, self._device_use = self._clock(), lambda: use
@@ -112,11 +112,11 @@ class UsageMeter:
     def begin_run(
         self, read: Callable[[], ResourceCounters], input_wait: Callable[[], float | None] = lambda: None
     ) -> None:
-        """Take note that a payload has started.
+        """Record that a payload has started.
 
         Args:
             read: returns its counters.
-            input_wait: returns the share of the time since its last call in which it waited for a feed.
+            input_wait: returns the share of the time since its last call in which the payload waited for a feed.
         """
         self._input_wait = input_wait
         self._read, self._due_s, self._pause_s = read, 0.0, _FIRST_S
@@ -124,7 +124,7 @@ class UsageMeter:
         self._runs.append(_Run())
 
     def sample(self) -> float:
-        """Read the counters if that is due. Return the seconds until it is due again."""
+        """Read the counters if that is due. Return the seconds until the next reading is due."""
         now_s = self._clock()
         if self._read is not None and now_s >= self._due_s:
             began_s = time.thread_time()
@@ -134,17 +134,17 @@ class UsageMeter:
         return self._due_s - now_s
 
     def end_run(self) -> None:
-        """Take the last reading of a payload that has ended."""
+        """Take the last reading of an ended payload."""
         if self._read is not None:
             self._runs[-1] = self._runs[-1].sampled(self._read())
             self._read = None
 
     def measured(self) -> Measured:
-        """Return what there is to report. Its means are of the time since the last call."""
+        """Return the usage for a report. Means cover the time since the last call."""
         return Measured(None if self._read is None else self._usage(), self.receipt())
 
     def receipt(self) -> Receipt:
-        """Return what the container has cost so far."""
+        """Return the cost of the container so far."""
         use, count = self._device_use(), len(self._devices)
         until_s = self._clock() if self._returned_s is None else self._returned_s
         granted_s = 0.0 if self._leased_s is None else count * (until_s - self._leased_s)
@@ -158,7 +158,7 @@ class UsageMeter:
             gpu_hours=GpuHours(
                 granted=_hours(granted_s),
                 busy=_hours(busy_s),
-                # While no payload ran nobody used them.
+                # While no payload ran, the devices were idle.
                 idle=_hours(max(0.0, granted_s - busy_s - unknown_s)),
                 unknown=_hours(unknown_s),
             ),
@@ -213,12 +213,12 @@ class UsageMeter:
 
     @property
     def _cpu_s(self) -> float | None:
-        """Processor time of all payloads together [s]; None if that of one is not known."""
+        """CPU time of all payloads together [s]; None if unknown for one."""
         times_s = [one.counters.cpu_s for one in self._runs]
         return None if None in times_s else float(sum(filter(None, times_s)))
 
     def _bytes(self, name: str) -> int | None:
-        """Return a counter of bytes of all payloads together; None if that of one is not known."""
+        """Return a byte counter summed over all payloads; None if unknown for one."""
         values = [getattr(one.counters, name) for one in self._runs]
         return None if not values or None in values else int(sum(values))
 

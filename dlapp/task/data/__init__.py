@@ -1,1 +1,1 @@
-"""Data of a container on its way: the workspace, input, output, caches and checkpoints."""
+"""Data of a container: the workspace, input, output, caches and checkpoints."""

@@ -1,20 +1,19 @@
 """Checkpoints of a payload: copied while it runs and at its end, restored before it starts.
 
-A thread copies at intervals. It ends with the payload; what it was copying then is given up, and the last copy goes on
-from what was stored. A copy may only be of a directory in which the payload is not writing just then. While the payload
-runs, that is one in which nothing changed for `QUIET_S` and no file is open for writing, or one that the payload has
-just reported to be complete (DLAPP_REPORT). After its end it is one that
-the payload left in an orderly way, by an exit of its own, or in which nothing had changed for as long.
+A thread copies at intervals. It ends with the payload. A copy that is under way then is abandoned; the final copy
+reuses what is stored already. The directory may only be copied while the payload is not writing to it. While the
+payload runs, that holds if nothing changed for `QUIET_S` and no file is open for writing, or if the payload has just
+reported a complete checkpoint (DLAPP_REPORT). After its end, it holds if the payload exited by itself, or if nothing
+changed for `QUIET_S`.
 
-Where each index of a gang has checkpoints of its own, those of one time belong together, and only the payloads know
-which these are. So only what they have reported is copied, and the step that they report with it is its number. A
-report that is in doubt is passed over: another one came while it was copied, or the directory changed after it was
-heard.
+If each index of a gang has its own checkpoints, those of the same step belong together, and only the payloads know
+which these are. So only reported checkpoints are copied, and the reported step is the checkpoint's number. A report is
+skipped if another one arrived during the copy, or if the directory changed after the report was read.
 
-Members of a gang begin a generation with the checkpoint that their ApplicationMaster chooses
-(`dlapp.am.decisions.gangs.checkpoints`), also those that do not store any.
+The members of a gang, also those that store no checkpoints, start a generation with the checkpoint that their
+ApplicationMaster chooses (`dlapp.am.decisions.gangs.checkpoints`).
 
-That a copy fails is noted in dlapp.log and nothing else: the next one may not, and the payload runs on.
+A failed copy is only logged in dlapp.log: the next one may succeed, and the payload continues.
 """
 
 from __future__ import annotations
@@ -59,17 +58,16 @@ class TaskCheckpoints:
     Args:
         spec: with the location of the checkpoints with which this container begins.
         home: the container's directory.
-        hdfs: the HDFS that is configured, if one is.
+        spec: with the location of the checkpoints to start from.
         note: writes a line into dlapp.log.
-        seen_as: other absolute paths under which the payload sees the directory.
+        hdfs: the configured HDFS, if any.
         stores: this container stores them, too.
-        tell: takes the numbers of the checkpoints that there are, after one was stored, or by a container that is in no
-            gang restored.
-        complete: of a member of a gang: returns the number that all members have, 0 if none is known; None: it is in
-            none.
+        seen_as: other absolute paths of the directory, as the payload sees them.
+        stores: whether this container also stores checkpoints.
 
     Attributes:
-        restored: number of the checkpoint that the payload begins with; None: it begins without one.
+        tell: called with the numbers of the available checkpoints after one was stored, or after a container outside a
+            gang restored one.
     """
 
     def __init__(
@@ -93,32 +91,32 @@ class TaskCheckpoints:
         self._wake = threading.Event()
         self._is_over = self._is_reported = False
         self._reports = self._after = self._stored_number = 0
-        self._step: int | None = None  # of the last report
+        self._step: int | None = None  # in the last report
         self._heard_ns = 0
         self._began_at = self._copied_at = float("-inf")
         self._broken: set[int] = set()
         self.restored: int | None = None
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close open files and connections."""
         self._place.__exit__()
 
     def find(self) -> tuple[int, ...]:
-        """Return the numbers of the checkpoints that can be restored, as far as is known, ascending.
+        """Return the numbers of the checkpoints that can be restored, as far as known, ascending.
 
         Raises:
-            DlappError: the place cannot be read.
+            DlappError: the location cannot be read.
         """
         return tuple(number for number in self._checkpoints.whole() if number not in self._broken)
 
     def restore_newest(self, starts: int) -> None:
-        """Restore the newest whole checkpoint in the workspace, of a container that is in no gang. May be repeated.
+        """Restore the newest complete checkpoint into the workspace of a container outside a gang. Idempotent.
 
         Args:
-            starts: which start of the payload this is, from 1.
+            starts: number of this start of the payload, from 1.
 
         Raises:
-            DlappError: it cannot be done; that there is no checkpoint is no error.
+            DlappError: restoring failed. A missing checkpoint is no error.
         """
         numbers = self._checkpoints.numbers()
         self._after = checkpoints_after(max(numbers, default=0), starts)
@@ -126,14 +124,14 @@ class TaskCheckpoints:
         self._tell(() if self.restored is None else (self.restored,))
 
     def restore(self, number: int, after: int) -> bool:
-        """Restore one checkpoint in the workspace; return False if it is not whole. May be repeated.
+        """Restore one checkpoint into the workspace; return False if it is incomplete. Idempotent.
 
         Args:
-            number: of the checkpoint; 0: the payload begins without one.
-            after: the numbers of those that are stored are greater.
+            number: of the checkpoint; 0 to start without one.
+            after: new checkpoints get greater numbers than this.
 
         Raises:
-            DlappError: it cannot be done.
+            DlappError: restoring failed.
         """
         self.restored, self._after = None, after
         try:
@@ -179,12 +177,12 @@ class TaskCheckpoints:
                     thread.join(0.05)
 
     def take_reports(self, count: int, step: int | None) -> None:
-        """Copy now if the payload has reported a complete checkpoint, unless the last copy is younger than `every`: by
-        the time when the next one is due, the payload may be writing again.
+        """Copy now if the payload has reported a complete checkpoint, unless the last copy is younger than `every`:
+        when the next copy is due, the payload may be writing again.
 
         Args:
-            count: how often it has reported one since it started.
-            step: the step of the last one; None: it did not say.
+            count: number of checkpoints reported since the start.
+            step: step of the last report; None if it had none.
         """
         if count <= self._reports:
             return
@@ -207,7 +205,7 @@ class TaskCheckpoints:
         now, every_s = time.monotonic(), self._spec.every_s
         if not self._by_step:
             return now >= self._copied_at + every_s
-        # All members are to choose the same reports, which come at nearly the same time: the first of each interval
+        # All members must choose the same reports, which arrive at nearly the same time: the first in each interval
         # since their common start.
         before = self._copied_at
         return before < self._began_at or (now - self._began_at) // every_s > (before - self._began_at) // every_s
@@ -228,14 +226,14 @@ class TaskCheckpoints:
         give_back: Callable[[], None],
         may_wait: Callable[[], bool],
     ) -> None:
-        """Store what the payload left, if it is whole. A file system that is away or full is waited for.
+        """Store the directory that the payload left if it is complete. Wait while the file system is away or full.
 
         Args:
-            is_orderly: the payload ended by itself.
+            is_orderly: the payload exited by itself.
             patience_s: the longest wait.
             say: reports the phase.
-            give_back: gives back what others wait for, before a long wait; may be called again.
-            may_wait: somebody is left who knows of the wait.
+            give_back: releases resources that others wait for, before a long wait; may be called again.
+            may_wait: returns whether anybody can still see the wait.
         """
         if not self._stores or (self._by_step and self._step is None):
             return
@@ -244,7 +242,7 @@ class TaskCheckpoints:
             for pause_s in backoff_s(*_AGAIN_S):
                 try:
                     state = self._state()
-                    # What was reported with its step, and did not change since, is whole.
+                    # A reported checkpoint with a step that did not change since is complete.
                     is_whole = is_orderly or self._by_step
                     if state is None or not (is_whole or _is_old(state, time.time_ns())):
                         if state is not None:
@@ -276,7 +274,7 @@ class TaskCheckpoints:
                 before = self._state()
                 if before is None or (before == self._stored and not self._by_step):
                     continue
-                # One that was reported too early for a copy is whole still if nothing has changed since.
+                # A checkpoint that was reported too early for a copy is still complete if nothing has changed since.
                 reported = reported or (self._reports > 0 and _changed_ns(before) <= self._heard_ns)
                 if self._by_step and (not reported or self._step is None):
                     continue
@@ -284,7 +282,7 @@ class TaskCheckpoints:
                     if not self._waited_until(time.monotonic() + QUIET_S):
                         return
                     if self._is_reported or self._state() != before or _is_being_written(before):
-                        due = time.monotonic()  # this try has taken long enough
+                        due = time.monotonic()  # this attempt has taken too long
                         continue
                 self._store(before)
             except DlappError as error:
@@ -299,7 +297,7 @@ class TaskCheckpoints:
         return not self._is_over
 
     def _state(self) -> DirectoryState | None:
-        """Return the state of the directory; None: it is not there, or there is no file in it."""
+        """Return the state of the directory; None if it is missing or contains no files."""
         try:
             state = self._checkpoints.state(inside_workspace(self._home, self._spec.path))
         except NotFound:
@@ -313,7 +311,7 @@ class TaskCheckpoints:
         if number == self._stored_number:
             return
         if self._by_step:
-            self._copied_at = time.monotonic()  # also if it fails: the others make theirs now
+            self._copied_at = time.monotonic()  # also after a failure: the other members copy theirs now
 
         def check(found: DirectoryState) -> None:
             if self._by_step and (self._reports != reports or _changed_ns(found) > self._heard_ns):
@@ -336,7 +334,7 @@ class TaskCheckpoints:
         """Return the number of the next checkpoint.
 
         Raises:
-            DlappError: this container is not to store any more.
+            DlappError: this container must not store checkpoints any more.
         """
         numbers = self._checkpoints.numbers()
         if any(are_of_a_later_start(number, self._after) for number in numbers):
@@ -347,7 +345,7 @@ class TaskCheckpoints:
 
 
 def _changed_ns(state: DirectoryState) -> int:
-    """Return when something changed last [ns since 1970]."""
+    """Return the time of the last change [ns since 1970]."""
     newest_ns = max([node.mtime_ns for node in state.nodes if node.is_dir])
     return max([newest_ns, *(one.ctime_ns for one in state.identities.values())])
 

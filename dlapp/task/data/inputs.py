@@ -1,8 +1,8 @@
-"""A task's input: fetched, or taken from what lies in the node's cache already, and what is in use for as long.
+"""Input of a task: fetched, or taken from the node's cache, where its entries stay locked while in use.
 
-Where the cache is: the operator's directory of /etc/dlapp/node.yaml, with one below it for each user; else where the
-engine said (`dlapp.cluster`), on the file system that the container's own directory is on, so that copies can share
-blocks. A cache that cannot be used is noted, and everything is fetched.
+The cache is in a directory of the user below the one in /etc/dlapp/node.yaml, if the operator set one. Otherwise it is
+where the engine says (`dlapp.cluster`), on the file system of the container's own directory, so that copies can share
+blocks. If a cache cannot be used, that is logged and everything is fetched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Inputs:
     """The input of one container.
 
     Args:
-        settings: of the cache, as the engine passed them on; None: there is no cache.
+        settings: of the cache, as passed on by the engine; None disables the cache.
         note: takes lines for dlapp's own log.
     """
 
@@ -51,15 +51,15 @@ class Inputs:
         closed_to_mounts: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> Moved:
-        """Carry out what `dlapp.storage.open.plan_fetch` planned. Raises what that does.
+        """Execute the plan of `dlapp.storage.open.plan_fetch`. Raises the same errors.
 
         Args:
-            plan: what to fetch, and where it lands.
-            may_mount: the payload is a container; see `mounts`.
-            closed_to_mounts: absolute paths that somebody may have to write to.
-            progress: told the bytes that are done and those in all.
+            plan: what to fetch, and where to put it.
+            may_mount: whether the payload runs in a container; see `mounts`.
+            closed_to_mounts: absolute paths that may have to be written.
+            progress: called with the bytes done and the total.
         """
-        # A task without input pays for none of this.
+        # Tasks without input do not load these modules.
         from dlapp.storage.cache.fetch import fetch
 
         brought = fetch(
@@ -78,12 +78,12 @@ class Inputs:
         return brought.moved
 
     def settle_later(self) -> None:
-        """Have what was fetched synced some time from now, unless the task ends before: see `InputCache.settle`."""
+        """Schedule an fsync of the fetched files, unless the task ends before: see `InputCache.settle`."""
         if self._settle and self._cache is not None:
             threading.Thread(target=self._settle_when_quiet, name="task-cache", daemon=True).start()
 
     def close(self) -> None:
-        """The payload is gone: what it used may go. May be repeated."""
+        """Release the cache entries of a payload that has ended. Idempotent."""
         self._closed.set()
         for one in self._held:
             one.close()

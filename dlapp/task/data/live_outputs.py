@@ -1,4 +1,4 @@
-"""Outputs with ``sync``: what is new or changed is copied at intervals while the payload runs."""
+"""Outputs with ``sync``: new or changed files are copied at intervals while the payload runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dlapp.values.messages import Assignment
 class LiveOutputs:
     """The outputs of one container that have live copies.
 
-    A thread copies. It ends with the payload, and what it was copying then is given up. That a copy fails is noted in
-    dlapp.log and nothing else: the next one may not.
+    A thread copies. It ends with the payload, and a copy that is under way then is abandoned. A failed copy is only
+    logged in dlapp.log: the next one may succeed.
 
     Args:
         assignment: the work of the container.
         home: its directory.
-        hdfs: the HDFS that is configured, if one is.
+        hdfs: the configured HDFS, if any.
         note: takes lines for dlapp.log.
     """
 
@@ -72,7 +72,7 @@ class LiveOutputs:
                         copies.copy(directory, self._over.is_set)
                     failed[path] = ""
                 except NotFound:
-                    failed[path] = ""  # it is not there yet, or not any more
+                    failed[path] = ""  # missing, or removed meanwhile
                 except (DlappError, OSError) as error:
                     if str(error) != failed[path] and not self._over.is_set():
                         self._note(f"output {path} has no live copy now: {error}")

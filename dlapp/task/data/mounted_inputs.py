@@ -1,7 +1,8 @@
-"""Inputs with ``mode=mount``: a directory of a shared file system is seen at its place, and nothing is copied.
+"""Inputs with ``mode=mount``: a directory of a shared file system appears at its place in the workspace; nothing is
+copied.
 
-Only directories in ``shared_paths`` of the node's policy: in a container their files are read as the user of the
-container, but dockerd, which is root, makes the mount. A plain process finds a link.
+Only directories in ``shared_paths`` of the node's policy are allowed: the files are read as the container's user, but
+dockerd mounts the directory as root. A plain process gets a symbolic link.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from dlapp.values.spec import InputSpec
 
 
 def find_mounted(section: InputSpec, policy: NodePolicy) -> str | None:
-    """Return the directory of an input, without links; None: it is not there, and it is optional.
+    """Return the directory of an input with all links resolved; None if an optional input is missing.
 
     Args:
         section: the input.
         policy: of this node.
 
     Raises:
-        NotFound: it is not there.
-        UsageError: it is no directory, or this node does not allow it.
+        NotFound: it does not exist.
+        UsageError: it is not a directory, or this node does not allow it.
     """
     (source,) = section.sources
     entries = open_location(source).matches(source)
@@ -42,15 +43,15 @@ def find_mounted(section: InputSpec, policy: NodePolicy) -> str | None:
 
 
 def place_mounted(path: str | None, into: str, mounts: list[tuple[str, str]] | None) -> None:
-    """Make the place at which the payload finds the directory of an input.
+    """Create the path at which the payload finds the directory of an input.
 
     Args:
-        path: the directory; None: there is none, and an empty one takes its place.
+        path: the directory; None creates an empty one.
         into: absolute path in the workspace.
-        mounts: what a container has mounted; it is added to. None: the payload is a plain process.
+        mounts: the mounts of the container, to which this one is added; None if the payload is a plain process.
 
     Raises:
-        DlappError: something is there.
+        DlappError: the path exists already.
     """
     if path is None or mounts is not None:
         make_directories(into)

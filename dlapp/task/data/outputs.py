@@ -1,4 +1,4 @@
-"""Output of one container, stored beside its target or left where it outlives the container."""
+"""Output of one container, stored beside its target or kept where it outlives the container."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Say(Protocol):
 
 
 class _AbsentOutput(NamedTuple):
-    """An output that the script did not make where the properties file says, and the text on that."""
+    """An output that is missing at the path of the properties file, and the message on that."""
 
     output: OutputSpec
     part: str
@@ -53,11 +53,11 @@ class Outputs:
         step: makes a step of this task (`dlapp.task.step_errors.step`).
         say: reports the phase.
         note: writes a line into the log.
-        give_back: gives back what others wait for, before a long wait; may be called again.
+        give_back: releases resources that others wait for, before a long wait; may be called again.
 
     Attributes:
         unstored: directories of this machine with output that could not be stored.
-        stays: whether some of it is left in the workspace, for it could not be brought to any other place.
+        stays: whether some output remains in the workspace because it could not be moved anywhere else.
     """
 
     def __init__(
@@ -79,26 +79,26 @@ class Outputs:
         self.stays = False
 
     def store(self, result: TaskResult, ran_s: float, changes: WorkspaceChanges, mounted: Sequence[str]) -> TaskResult:
-        """Store what there is of output.
+        """Store the output that exists.
 
         Args:
-            result: the payload's. That of one that failed stays what it was.
+            result: the payload's. A failed result stays unchanged.
             ran_s: how long the payload ran, in seconds.
-            changes: what was in the workspace before it.
-            mounted: paths in the workspace that Docker made to mount something there.
+            changes: the state of the workspace before the payload started.
+            mounted: mount points in the workspace that Docker created.
         """
         one = self._assignment
         if not one.outputs:
             return result
         self._say(Phase.STORING)
-        if self._link.why_over:  # who found that out before this phase began ended the payload alone
+        if self._link.why_over:  # the member that noticed this before this phase ended only its own payload
             return result
         stored: list[StoredOutput] = []
         absent: list[_AbsentOutput] = []
         problems: list[StepFailed] = []
         has_failed = result.exit_code != 0 and result.fault is not Fault.STOPPED
         began = time.monotonic()
-        # What took days is worth an answer of an operator; what a script left that failed is not worth so much.
+        # Output of a run of days is worth waiting for an operator; that of a failed payload is less so.
         room_until = began + min(one.output_patience_s, ran_s if has_failed else one.output_patience_s)
         self._store_until = room_until, began + one.output_patience_s
         try:
@@ -117,7 +117,7 @@ class Outputs:
                 try:
                     stored.append(self._stored_output(output, local, output.output_path, part))
                 except StepFailed as error:
-                    problems.append(error)  # the others may fit where they belong
+                    problems.append(error)  # the others may be storable at their targets
             if problems:
                 raise StepFailed(problems[0].fault, "; ".join(map(str, problems)))
             if absent:
@@ -147,16 +147,16 @@ class Outputs:
     def _keep_changes(
         self, left: list[str], absent: list[_AbsentOutput], stored: list[StoredOutput], *, must_exist: bool
     ) -> str:
-        """Store what is new or changed in the workspace in place of outputs that the script did not make.
+        """Store new or changed files of the workspace in place of the missing outputs.
 
         Args:
-            left: what is new or changed there.
-            absent: those outputs; not empty.
-            stored: the others; what is stored is added.
-            must_exist: the script came to its end, so that they are missing.
+            left: the new or changed paths.
+            absent: the missing outputs; not empty.
+            stored: the outputs stored so far; new ones are added.
+            must_exist: whether the payload finished, so that a missing output is an error.
 
         Returns:
-            What became of it, for the user; empty if it did not come so far and nothing is to be kept.
+            Text for the user on the result; empty if the payload did not get that far and nothing is to be kept.
         """
         root = os.path.join(self._home, "workspace")
         keeping = next((one for one in absent if one.output.on_failure is OnFailure.KEEP), None)
@@ -175,11 +175,11 @@ class Outputs:
         return "; ".join(texts)
 
     def _stored(self, local: str, path: str, part: str, replaces: str) -> Moved:
-        """Store one output. A file system that is away, takes no changes or is full is waited for; after that, and
-        where the output is refused, it stays on this machine: it is never computed again.
+        """Store one output. Wait while the file system is away, read-only or full. After that, or if the output is
+        refused, keep it on this machine: it is never computed again.
 
         Raises:
-            StepFailed: it is not stored; the text says where it is, or that YARN deletes it.
+            StepFailed: it is not stored; the message names where it is, or says that YARN deletes it.
         """
         move, wait = len(self._assignment.outputs) == 1, Wait("", None)
         try:
@@ -207,7 +207,9 @@ class Outputs:
         raise AssertionError
 
     def _stays_here(self, local: str, path: str, error: DlappError) -> StepFailed:
-        """Bring an output that cannot be stored to where it outlives the container; the failure that says whether."""
+        """Move an output that cannot be stored to where it outlives the container; return the failure that says whether
+        that worked.
+        """
         above = os.path.join(self._launch.unstored, str(self._assignment.container_id))
         place = os.path.join(above, "workspace" if path == "." else path)
         try:
@@ -234,22 +236,22 @@ class Outputs:
         return (os.path.normpath(os.path.join(WORKSPACE, path)),)
 
     def try_storing(self, part: str, service: str) -> None:
-        """Store a small file where a part of the output goes, before there is any.
+        """Store a small probe file at the target of a part of the output, before there is output.
 
         Args:
             part: its location.
             service: the file system, for users.
 
         Raises:
-            ServiceAway: it cannot be done from this node now.
-            StepFailed: it cannot be done from this node.
+            ServiceAway: the service cannot be reached from this node now.
+            StepFailed: this node cannot store there.
         """
         from dlapp.storage.hdfs.webhdfs import DataNodeRefused, DataNodeUnreachable
 
         try:
             open_output(part, self._launch.hdfs).try_storing(part)
         except DiskFull as error:
-            self._note(f"the output could not be stored now: {error}")  # it may be possible when there is output
+            self._note(f"the output could not be stored now: {error}")  # it may work when there is output
         except DataNodeUnreachable as error:
             message = f"the output could not be stored from this node: {error}"
             raise ServiceAway(f"the DataNodes of {service}", str(error), message, Fault.NODE) from error
@@ -258,14 +260,14 @@ class Outputs:
 
 
 def inside_workspace(home: str, path: str) -> str:
-    """Return the host's path of a directory in the workspace.
+    """Return the host path of a directory in the workspace.
 
     Args:
         home: the container's directory.
         path: relative to the workspace.
 
     Raises:
-        UsageError: a link leads out of the workspace.
+        UsageError: a link points out of the workspace.
     """
     root = os.path.realpath(os.path.join(home, "workspace"))
     full = os.path.realpath(os.path.join(root, path))

@@ -1,4 +1,4 @@
-"""Caches of a payload on this node (``cache.NAME``): where they are, and whether they are allowed."""
+"""Caches of a payload on this node (``cache.NAME``): their locations and whether they are allowed."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def open_caches(
     """Open the caches of this process's user.
 
     Args:
-        caches: those that a payload asks for; at least one.
-        settings: as the engine passed them on.
+        caches: those that the payload uses; at least one.
+        settings: as passed on by the engine.
         policy: of the operator of this node.
         note: takes lines for dlapp's own log.
-        in_docker: they are mounted into a container.
+        in_docker: whether they are mounted into a container.
 
     Raises:
-        Denied: this node allows none, or the directory is not the user's alone.
-        DlappError: it cannot be made.
+        Denied: this node allows no caches, or the directory is not exclusively the user's.
+        DlappError: it cannot be created.
     """
     first = caches[0]
     if policy.payload_cache_limit_bytes == 0:
@@ -51,7 +51,7 @@ def open_caches(
 
 
 def place_of_caches(settings: CacheSettings, policy: NodePolicy) -> CachePlace:
-    """Return where the caches of this process's user are on this node, and what they may take."""
+    """Return the location and size limit of the caches of this process's user on this node."""
     most, limit_bytes = policy.payload_cache_limit_bytes, settings.payload_limit_bytes
     directory = settings.payload_directory
     if policy.cache_dir is not None:

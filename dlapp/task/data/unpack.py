@@ -1,12 +1,12 @@
 """Unpacking a workspace, without trust in the archive.
 
-It reads what `dlapp.launcher` packs (its tar format is described there) and refuses everything else: no other kinds of
-members, no name that is absolute or has ``..``, nothing twice. A member's directory must be one that the archive made
-itself before, so nothing is ever written through a link; links are checked to stay inside at the end, when all are
-there. The digest is checked last: a workspace is good once `unpack` has returned.
+It reads the tar format that `dlapp.launcher` writes (described there) and refuses everything else: other kinds of
+members, absolute names, names with ``..``, and duplicates. The parent directory of a member must have been created by
+the archive itself, so nothing is written through a link; when all members exist, links are checked to stay inside. The
+digest is checked last: a workspace is valid only once `unpack` has returned.
 
-`dlapp.storage.archives` reads the same format with tarfile, and takes 3.6 times as much of a processor for 10,000 small
-files (1.24 s against 0.34 s) and 1.7 times as much for a file of 1 GiB (3.7 s against 2.2 s); both take 20 MiB.
+`dlapp.storage.archives` reads the same format with tarfile, and takes 3.6 times the CPU time for 10,000 small files
+(1.24 s against 0.34 s) and 1.7 times as much for a file of 1 GiB (3.7 s against 2.2 s); both take 20 MiB.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _GZIP = 31
 
 
 class ArchiveDamaged(DlappError):
-    """The archive is cut short, changed, or was not packed by dlapp."""
+    """The archive is truncated, modified, or was not written by dlapp."""
 
 
 def unpack(archive: str, into: str, *, digest: str | None, progress: Callable[[int, int], None] | None = None) -> None:
     """Unpack a workspace.
 
     Args:
-        archive: path or ``file://`` location of the archive.
-        into: directory that takes the workspace; made if it is missing, and nothing may be in the way of what comes.
-        digest: ``sha256-<hex>`` of the uncompressed archive; None: not checked.
-        progress: told the bytes of the archive that are read and those in all.
+        archive: path or ``file://`` location.
+        into: directory to unpack into; created if missing. Existing files must not conflict with members.
+        digest: ``sha256-<hex>`` of the uncompressed archive; None skips the check.
+        progress: called with the bytes read of the archive and its size.
 
     Raises:
         NotFound: there is no archive.
-        ArchiveDamaged: it is damaged or not what ``digest`` says. What was unpacked so far stays and is worthless.
-        DiskFull: there is no room.
+        ArchiveDamaged: it is damaged or does not match ``digest``. What was unpacked so far stays and must not be used.
+        DiskFull: no space left.
     """
     path = local_path(archive) if archive.startswith(FILE) else archive
     try:
@@ -87,7 +87,7 @@ def unpack(archive: str, into: str, *, digest: str | None, progress: Callable[[i
 def _decompressed(
     descriptor: int, path: str, update: Callable[[bytes], None], progress: Callable[[int, int], None] | None
 ) -> Iterator[bytes]:
-    """The uncompressed stream of all gzip members, in pieces of at most a MiB."""
+    """Yield the uncompressed stream of all gzip members, in pieces of at most a MiB."""
     total, done = os.fstat(descriptor).st_size, 0
     member, whole = zlib.decompressobj(_GZIP), False
     while data := os.read(descriptor, _READ):
@@ -104,7 +104,7 @@ def _decompressed(
             if member.eof and data:
                 member = zlib.decompressobj(_GZIP)
             elif not data and len(piece) < _MOST_AT_ONCE:
-                break  # else a full piece came out, and there may be more inside although all input was taken
+                break  # else the output is full, and more may be pending although all input was consumed
         whole = member.eof
         if whole:
             member = zlib.decompressobj(_GZIP)
@@ -116,7 +116,7 @@ def _decompressed(
 
 @contextmanager
 def _read_ahead(blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
-    """The same blocks, decompressed by a thread while the caller writes files; it ends with the block."""
+    """Yield the same blocks, decompressed by a thread while the caller writes files; the thread ends with the block."""
     from queue import SimpleQueue
     from threading import Semaphore, Thread
 
@@ -132,7 +132,7 @@ def _read_ahead(blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
                     return
                 queue.put(block)
             queue.put(None)
-        except BaseException as error:  # the caller's thread raises it
+        except BaseException as error:  # raised again by the caller's thread
             queue.put(error)
 
     def taken() -> Iterator[bytes]:
@@ -153,14 +153,14 @@ def _read_ahead(blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
 
 
 class _Stream:
-    """Exact numbers of bytes out of a stream of blocks."""
+    """Reader of exact numbers of bytes from a stream of blocks."""
 
     def __init__(self, blocks: Iterator[bytes], path: str) -> None:
         self._blocks, self.path = blocks, path
         self._block, self._at = b"", 0
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes."""
+        """Return the next ``count`` bytes."""
         end = self._at + count
         if end <= len(self._block):
             found = self._block[self._at : end]
@@ -169,7 +169,7 @@ class _Stream:
         return b"".join(self.pieces(count))
 
     def pieces(self, count: int) -> Iterator[memoryview]:
-        """The next ``count`` bytes, as they come."""
+        """Yield the next ``count`` bytes in the pieces in which they arrive."""
         while count:
             if self._at == len(self._block):
                 self._block, self._at = next(self._blocks, b""), 0
@@ -181,7 +181,7 @@ class _Stream:
             yield piece
 
     def drain(self) -> None:
-        """Read what is left, which may be nothing but zeros."""
+        """Read the remaining bytes, which must all be zero."""
         rest = self._block[self._at :]
         self._block, self._at = b"", 0
         while rest or (rest := next(self._blocks, b"")):
@@ -206,7 +206,7 @@ def _unpack_stream(stream: _Stream, into: str) -> None:
 
 
 class _WorkspaceUnpacking:
-    """One workspace on its way; ``root`` is the open directory ``into``."""
+    """Unpacking of one workspace; ``root`` is the open directory ``into``."""
 
     def __init__(self, stream: _Stream, into: str, root: int) -> None:
         self._stream, self._into, self._root = stream, into, root
@@ -214,7 +214,7 @@ class _WorkspaceUnpacking:
         self._links: dict[bytes, bytes] = {}
 
     def run(self) -> None:
-        """Unpack all members; then check the links and give directories their permissions."""
+        """Unpack all members; then check the links and set the permissions of directories."""
         name = link = b""
         while (block := self._stream.take(_BLOCK)).strip(b"\0"):
             self._check(block)

@@ -1,9 +1,9 @@
-"""New and changed files of a workspace, for a script that did not make its output where the properties file says.
+"""New and changed files of a workspace, for a payload that wrote no output to the path in the properties file.
 
-They are known by the time of their last change (ctime), which the kernel sets and no program can. Everything that
-dlapp itself puts into the workspace is changed between two marks: one before it is unpacked, one before the script
-starts. What was changed at another time was changed by the script, also if the clock was set back meanwhile. All times
-are those of the file system of the workspace.
+Changes are detected by the change time (ctime), which the kernel sets and no program can forge. Everything that dlapp
+itself writes to the workspace is changed between two marks: one before unpacking, one before the payload starts. A file
+with another change time was changed by the payload, also if the clock was set back meanwhile. All times are those of
+the workspace's file system.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PYTHON_CACHE = "__pycache__"
 
 
 class WorkspaceChanges:
-    """The files that a script made or changed in its workspace.
+    """Detector of the files that a payload created or changed in its workspace.
 
     Args:
         workspace: path of the workspace.
@@ -32,19 +32,19 @@ class WorkspaceChanges:
         self._from_ns = self._until_ns = _clock_ns(scratch, 0)
 
     def begin(self) -> None:
-        """Set the second mark: what is changed from now on is changed by the script."""
+        """Set the second mark: later changes are the payload's."""
         self._real = os.path.realpath(self._workspace)
         self._until_ns = _clock_ns(self._scratch, _clock_ns(self._scratch, 0))
 
     def keep_only(self, without: Collection[str]) -> list[str]:
-        """Remove what the script did not change, and Python's caches. Its processes must be gone.
+        """Remove files that the payload did not change, and Python's caches. Its processes must have ended.
 
         Args:
-            without: paths in the workspace, relative to it, to remove as well.
+            without: other paths to remove, relative to the workspace.
 
         Returns:
-            What is left, as sorted paths relative to the workspace; those of directories end in ``/``. Nothing, and
-            nothing is removed, if the script has put a link in the place of the workspace.
+            Return the remaining paths, sorted and relative to the workspace; those of directories end in ``/``. If the
+            payload replaced the workspace by a link, remove nothing and return nothing.
         """
         if os.path.realpath(self._workspace) != self._real:
             return []
@@ -56,10 +56,10 @@ class WorkspaceChanges:
                 path = os.path.join(directory, name)
                 relative = os.path.relpath(path, self._workspace)
                 is_directory = os.path.isdir(path) and not os.path.islink(path)
-                # What cannot be removed stays.
+                # Entries that cannot be removed stay.
                 with contextlib.suppress(OSError):
                     if is_directory:
-                        os.rmdir(path)  # fails if something in it is to stay
+                        os.rmdir(path)  # fails if it contains something to keep
                     elif is_cache or f"{relative}/".startswith(unwanted) or self._is_unchanged(path):
                         os.unlink(path)
                 if os.path.lexists(path):
@@ -71,7 +71,7 @@ class WorkspaceChanges:
 
 
 def describe(left: Collection[str]) -> str:
-    """Name what `WorkspaceChanges.keep_only` left at the top of a workspace: ``'log.txt', 'outptu' (3 files)``."""
+    """Describe the top-level entries that `WorkspaceChanges.keep_only` left: ``'log.txt', 'outptu' (3 files)``."""
     counts: dict[str, int] = {}
     for path in left:
         top, slash, _ = path.partition("/")
@@ -84,7 +84,7 @@ def describe(left: Collection[str]) -> str:
 
 
 def closest(wanted: str, left: Collection[str]) -> str | None:
-    """Return the path that looks most like the one that was wanted; None: none does."""
+    """Return the path most similar to the expected one; None if none is similar."""
     import difflib
 
     candidates = [path.rstrip("/") for path in list(left)[:_MOST_CANDIDATES]]
@@ -93,7 +93,7 @@ def closest(wanted: str, left: Collection[str]) -> str | None:
 
 
 def _clock_ns(directory: str, later_than_ns: int) -> int:
-    """Return the file system's time of a change that is made now, waiting for its clock to pass another time."""
+    """Return the file system's time for a change made now, after its clock has advanced."""
     path = os.path.join(directory, ".mark")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -1,12 +1,13 @@
-"""Buffer of a feed: segments that are fetched ahead by some threads, for each reader in its own order and bounds.
+"""Buffer of a feed: threads prefetch segments for each reader, in its own order and within bounds.
 
-A reader's queue has at most its share of the buffer: of bytes on the disk, of bytes in memory, and of open files. What
-it has sent and not acknowledged counts, so a slow reader stops the fetching for it. One segment is always allowed.
+A reader's queue may use at most its share of the buffer: of bytes on disk, of bytes in memory, and of open files.
+Segments that were sent and not acknowledged count, so a slow reader stops its prefetching. One segment is always
+allowed.
 
-A segment is in a file without a name, which the kernel removes when the last descriptor of it is closed. So nothing is
-left of a buffer when its process and its readers have ended, however. Those of a plain payload have small files in
-memory. A reader can keep what it was sent for as long as it wants, and read all again; in a container that memory would
-not count as the container's, so there all is on the disk, of which the kernel keeps in memory what it has room for.
+A segment is an unnamed file, which the kernel removes when its last descriptor is closed. So nothing remains of a
+buffer when its process and its readers have ended, even if they were killed. For plain payloads small files are in
+memory. A reader can keep and re-read received files for as long as it wants, and in a container that memory would not
+be charged to the container; so there all segments are on disk, and the kernel's page cache holds what fits.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Fetch = Callable[[Segment, int], None]
 
 
 class _Slot:
-    """A segment on its way, or there."""
+    """A segment that is being fetched or is ready."""
 
     def __init__(self, item: Segment | EpochEnd) -> None:
         self.item, self.fd, self.ready = item, -1, False
@@ -43,7 +44,7 @@ class _Slot:
 
 
 class ReaderQueue:
-    """Queue of what one reader is sent; made by `FeedBuffer.open`."""
+    """Queue of one reader; made by `FeedBuffer.open`."""
 
     def __init__(
         self, buffer: FeedBuffer, items: Iterator[Segment | EpochEnd], readers: int, clock: Callable[[], float]
@@ -60,10 +61,10 @@ class ReaderQueue:
         self.changed = threading.Condition(buffer.lock)
         self.closed = self.exhausted = False
 
-    # ---- for the threads that fetch, with the lock ----
+    # ---- for the prefetch threads, with the lock held ----
 
     def admitted(self) -> _Slot | None:
-        """Return the next slot to be fetched; None: there is no room for it, or nothing is left."""
+        """Return the next slot to fetch; None if there is no room for it, or nothing is left."""
         if self.closed or self.exhausted:
             return None
         if self._next is None:
@@ -89,12 +90,13 @@ class ReaderQueue:
     # ---- for the reader's own thread ----
 
     def take(self, most: int, *, wait: bool = True) -> list[tuple[Segment | EpochEnd, int]]:
-        """Return what is there of what comes next, each with its descriptor, -1 for the end of an epoch; the caller
-        closes them.
+        """Return the next available items, each with its descriptor, or -1 for the end of an epoch; the caller closes
+        them.
 
         Args:
-            most: how many at most.
-            wait: until there is something. Nothing is returned if all was, or the queue was closed.
+            most: maximum number of items.
+            wait: block until an item is available. The result is empty if there are no more items or the queue was
+                closed.
 
         Raises:
             DlappError, OSError: a segment could not be fetched.
@@ -108,7 +110,7 @@ class ReaderQueue:
             while self._slots and self._slots[0].ready and len(found) < most and not self.closed:
                 if (error := self._slots[0].error) is not None:
                     if found:
-                        break  # what was fetched before it comes first
+                        break  # earlier segments are delivered first
                     self._buffer.failure = self._buffer.failure or error
                     raise error
                 slot = self._slots.popleft()
@@ -121,7 +123,7 @@ class ReaderQueue:
             return found
 
     def acknowledge(self, count: int) -> None:
-        """Take note that the reader has read so many of what was sent; more than that counts as all."""
+        """Acknowledge ``count`` items that the reader has read; a greater number acknowledges all."""
         with self._buffer.lock:
             for _ in range(min(count, len(self._sent))):
                 slot = self._sent.popleft()
@@ -132,7 +134,7 @@ class ReaderQueue:
             self._buffer.wake()
 
     def close(self) -> None:
-        """Forget all that is left. May be repeated."""
+        """Discard everything. Idempotent."""
         with self._buffer.lock:
             self.closed = True
             for slot in self._slots:
@@ -143,7 +145,7 @@ class ReaderQueue:
             self._buffer.forget(self)
 
     def waited_s(self) -> float:
-        """Return how long the reader has waited for input so far [s]; with the lock."""
+        """Return how long the reader has waited for input so far [s]; call with the lock held."""
         since = self._waits_since
         return self._waited_s + (self._clock() - since if since is not None else 0.0)
 
@@ -152,12 +154,12 @@ class FeedBuffer:
     """All queues of one feed, and the threads that fill them.
 
     Args:
-        fetch: brings a segment to its own place of an open file.
-        end_epoch: does what belongs to the end of an epoch, before its readers hear of it.
-        directory: for what is on the disk; only this process's user may write it.
-        limit_bytes: what is fetched ahead at most, of all readers together.
+        fetch: writes a segment to its own range of an open file.
+        end_epoch: called at the end of an epoch, before the readers are told.
+        directory: for files on disk; only this process's user can write to it.
+        limit_bytes: size of the buffer, for all readers together.
         patience_s: how long a server may be away.
-        in_memory: small files are held in memory.
+        in_memory: whether small files are held in memory.
         clock: seconds.
     """
 
@@ -193,8 +195,8 @@ class FeedBuffer:
         """Return a new queue.
 
         Args:
-            items: what comes in it.
-            readers: how many share the buffer.
+            items: of the queue, in order.
+            readers: number of readers that share the buffer.
         """
         queue = ReaderQueue(self, items, readers, self._clock)
         with self.lock:
@@ -203,31 +205,31 @@ class FeedBuffer:
         return queue
 
     def segment_bytes(self, readers: int) -> int:
-        """Return the size of the largest segment, where so many readers share the buffer."""
+        """Return the largest segment size for a number of readers that share the buffer."""
         return max(1 << 20, min(SEGMENT_BYTES, self.limit_bytes // readers // 4))
 
     def memory_bytes(self, item: Segment | EpochEnd) -> int:
-        """Return how much of an item is held in memory."""
+        """Return the number of bytes of an item that are held in memory."""
         is_small = self._in_memory and isinstance(item, Segment) and item.size_bytes <= SMALL_BYTES
         return item.size_bytes if is_small else 0
 
     def waits(self) -> tuple[float, int]:
-        """Return how long readers have waited, together [s], and how many there are now."""
+        """Return the total time that readers have waited [s], and their current number."""
         with self.lock:
             return self._former_waited_s + sum(one.waited_s() for one in self._queues), len(self._queues)
 
     def close(self) -> None:
-        """End the threads, when they have done what they do."""
+        """End the threads after their current segments."""
         with self.lock:
             self._closed = True
             self._work.notify_all()
 
     def wake(self) -> None:
-        """Have the threads look for work; with the lock."""
+        """Wake the threads; call with the lock held."""
         self._work.notify_all()
 
     def forget(self, queue: ReaderQueue) -> None:
-        """Forget a queue that was closed; with the lock."""
+        """Remove a closed queue; call with the lock held."""
         if queue in self._queues:
             self._queues.remove(queue)
             self._former_waited_s += queue.waited_s()
@@ -250,7 +252,7 @@ class FeedBuffer:
                 if error is None:
                     self.fetched_bytes += slot.item.size_bytes
                 else:
-                    queue.exhausted = True  # nothing comes after it
+                    queue.exhausted = True  # nothing follows it
                 if queue.closed:
                     if fd >= 0:
                         os.close(fd)
@@ -270,7 +272,7 @@ class FeedBuffer:
         return None
 
     def _fetched(self, item: Segment | EpochEnd) -> int:
-        """Return the descriptor of a segment that is there, from its first byte; -1 for the end of an epoch."""
+        """Return the descriptor of a segment that is ready, at its first byte; -1 for the end of an epoch."""
         if isinstance(item, EpochEnd):
             self._patiently(lambda: self._end_epoch(item.epoch))
             return -1
@@ -283,7 +285,7 @@ class FeedBuffer:
             raise
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """Call again as long as a server is away, within the patience."""
+        """Retry while a server is away, for at most `patience_s`."""
         until = self._clock() + self._patience_s
         for pause_s in backoff_s(*_AGAIN_S):
             try:
@@ -303,8 +305,8 @@ def _memory_file() -> int:
 
 
 def _disk_file(directory: str) -> int:
-    """Open a new file without a name."""
-    with contextlib.suppress(OSError):  # not every file system has it: overlayfs before Linux 6.3
+    """Open a new unnamed file."""
+    with contextlib.suppress(OSError):  # unsupported by some file systems: overlayfs before Linux 6.3
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     path = os.path.join(directory, os.urandom(8).hex())
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

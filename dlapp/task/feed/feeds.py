@@ -1,7 +1,7 @@
-"""The task's side of the feeds of one payload: a process for each, which a dead one replaces, and what they tell.
+"""Feeds of one payload, in the task: one process for each, restarted if it dies, and the state that it reports.
 
-Readers connect to a socket that the task holds. Where a process dies, they connect again, and the next one begins where
-each of them was.
+Readers connect to a socket that the task holds. If a process dies, they reconnect, and the next process resumes each of
+them at its position.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PROGRAM = (
 
 
 class _FeedState:
-    """State of one feed, as its process told last."""
+    """State of one feed, as last reported by its process."""
 
     def __init__(self) -> None:
         self.waited_s = 0.0
@@ -64,7 +64,7 @@ class TaskFeed:
         note: takes lines for dlapp's own log.
 
     Raises:
-        OSError, DlappError: its socket, FIFO or process cannot be made.
+        OSError, DlappError: its socket, FIFO or process cannot be created.
     """
 
     def __init__(self, section: InputSpec, settings: FeedSettings, home: str, note: Callable[[str], None]) -> None:
@@ -75,7 +75,7 @@ class TaskFeed:
         self._starts = 0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # The path may be longer than an address can be.
+            # The path may exceed the length of a socket address.
             with closing_fd(open_own_directory(os.path.join(home, "run"))) as fd:
                 self._listener.bind(f"/proc/self/fd/{fd}/{self.socket_name}")
             self._listener.listen(_WAITING_CONNECTIONS)
@@ -93,11 +93,11 @@ class TaskFeed:
         return f"feed-{name}.sock" if name else "feed.sock"
 
     def fileno(self) -> int:
-        """Return the descriptor to poll for `check`; -1: there is none any more."""
+        """Return the descriptor to poll for `check`; -1 if the process has ended."""
         return -1 if self._control is None else self._control.fileno()
 
     def check(self) -> None:
-        """Read what its process told, and start another one if it has died."""
+        """Read what the process reported; start another one if it has died."""
         while self._control is not None:
             try:
                 data = self._control.recv(_STATE_BYTES, socket.MSG_DONTWAIT)
@@ -113,14 +113,14 @@ class TaskFeed:
                 how = "while a FIFO was read" if self.state.fifos_in_use else f"{self._starts} times"
                 message = f"input {self._section.input_path} could not be fed: its process ended {how}"
                 self.state.failure = self.state.failure or StepFailed(Fault.NODE, message)
-                self._listener.close()  # so that readers do not wait for another one
+                self._listener.close()  # so that readers do not wait for a restart
                 return
             self._note(f"the process that feeds {self._section.input_path} has ended; another one goes on")
             self.former_bytes, self.state.bytes = self.former_bytes + self.state.bytes, 0
             self._start()
 
     def finish(self) -> None:
-        """End its process, and read what it tells last. May be repeated."""
+        """End the process, and read its last report. Idempotent."""
         if self._control is not None:
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_WR)
@@ -130,7 +130,7 @@ class TaskFeed:
         self.close()
 
     def close(self) -> None:
-        """End its process at once. May be repeated."""
+        """Kill the process. Idempotent."""
         self._end()
         self._listener.close()
         if self._fifos >= 0:
@@ -182,7 +182,8 @@ class TaskFeed:
             self._control.close()
             self._control = None
         if self._pidfd >= 0:
-            # Whoever waits for children of this process may have had its status; the descriptor is of this one alone.
+            # Another waiter for children of this process may have taken its exit status; the descriptor is exclusively
+            # ours.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
@@ -201,7 +202,7 @@ class TaskFeeds:
         note: takes lines for dlapp's own log.
 
     Raises:
-        OSError, DlappError: one cannot be made.
+        OSError, DlappError: a feed cannot be created.
     """
 
     def __init__(self, assignment: Assignment, launch: LaunchSpec, home: str, note: Callable[[str], None]) -> None:
@@ -230,47 +231,47 @@ class TaskFeeds:
             raise
 
     def environment(self, seen_run: str) -> dict[str, str]:
-        """Return the payload's variables; ``seen_run`` is DLAPP_DIR as it sees it."""
+        """Return the payload's variables; ``seen_run`` is DLAPP_DIR as the payload sees it."""
         found: dict[str, str] = {}
         add_places(found, VARIABLE, seen_run, [(one.name, feed.socket_name) for one, feed in self._feeds])
         return found
 
     def check(self) -> None:
-        """Read what the processes told, and replace those that died. Raises OSError."""
+        """Read what the processes reported, and restart those that died. Raises OSError."""
         for _, feed in self._feeds:
             feed.check()
 
     def wake_fds(self) -> list[int]:
-        """Return descriptors to poll: they can be read when there is something to `check`."""
+        """Return descriptors to poll; a readable one means that `check` has something to do."""
         return [fd for _, feed in self._feeds if (fd := feed.fileno()) >= 0]
 
     def failure_of(self, *, has_failed: bool) -> StepFailed | None:
-        """Return why a payload that has ended failed by a feed; None: it did not.
+        """Return why a feed made an ended payload fail; None if it did not.
 
         Args:
-            has_failed: it ended badly, or was ended.
+            has_failed: the payload failed, or was ended.
         """
         return self.failure if has_failed else self.fifo_failure
 
     @property
     def fifo_failure(self) -> StepFailed | None:
-        """Reason to end the reader of a FIFO, which has no other way to hear of it; None: there is none."""
+        """Reason to end the reader of a FIFO, which cannot be told otherwise; None if there is none."""
         states = (feed.state for _, feed in self._feeds)
         return next((one.failure for one in states if one.failure is not None and one.fifos_in_use), None)
 
     @property
     def failure(self) -> StepFailed | None:
-        """Error of a feed that cannot go on; None: all can."""
+        """Error of a feed that cannot continue; None if there is none."""
         return next((feed.state.failure for _, feed in self._feeds if feed.state.failure is not None), None)
 
     @property
     def fetched_bytes(self) -> int:
-        """Bytes that were fetched so far."""
+        """Bytes fetched so far."""
         return sum(feed.former_bytes + feed.state.bytes for _, feed in self._feeds)
 
     def wait_share(self) -> float | None:
-        """Return the share of the time since the last call in which readers waited for input, the mean of all of them;
-        None: there are none."""
+        """Return the share of the time since the last call in which readers waited for input, as the mean of all
+        readers; None if there are no readers."""
         now_s = time.monotonic()
         waited_s = sum(feed.state.waited_s for _, feed in self._feeds)
         readers = sum(feed.state.readers for _, feed in self._feeds)
@@ -281,11 +282,11 @@ class TaskFeeds:
         return round(min(1.0, max(0.0, more_s / passed_s / readers)), 3)
 
     def finish(self) -> None:
-        """End all processes, and read what they tell last. May be repeated."""
+        """End all processes, and read their last reports. Idempotent."""
         for _, feed in self._feeds:
             feed.finish()
 
     def close(self) -> None:
-        """End all processes at once. May be repeated."""
+        """Kill all processes. Idempotent."""
         for _, feed in self._feeds:
             feed.close()

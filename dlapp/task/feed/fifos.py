@@ -1,16 +1,16 @@
-"""Stream of a feed for programs of any language: a FIFO for each epoch, ``epoch-0`` and so on, in one directory.
+"""Byte stream of a feed, for programs in any language: a FIFO for each epoch, ``epoch-0`` and so on, in one directory.
 
-Who opens one reads the records of this container, to the end of the epoch. Then the FIFO is gone, and that of the next
-epoch is there, if there is one. The bytes are
+The program that opens a FIFO reads the records of this container, to the end of the epoch. Then that FIFO is removed,
+and the next epoch's is created, if there is one. The bytes are
 
     lines, tfrecord    the files one after the other; a file of lines ends with a line end
     files, tar         one tar archive: of the files, or of the archives one after the other (``tar --ignore-zeros``)
 
-and there are none for parquet. One program reads an epoch to its end; a FIFO that is closed before that begins anew, or
-is gone. The directory is the payload's: what is there in place of a FIFO is not written to.
+and there are none for parquet. One program reads an epoch to its end; a FIFO that is closed earlier starts again, or is
+removed. The payload can write to the directory: anything in place of a FIFO is not written to.
 
-A reader cannot tell the end of an epoch from the end of this process. So the task is told before the first byte is
-written, and ends the payload if this process dies after that; and a FIFO is not closed after an error.
+A reader cannot distinguish the end of an epoch from the death of this process. So the task is told before the first
+byte is written, and ends the payload if this process dies after that; and a FIFO is not closed after an error.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def fifo_name(epoch: int) -> str:
 
 
 class FifoWriter:
-    """Writer of the FIFOs of one feed.
+    """Writer of one feed's FIFOs.
 
     Args:
-        directory: descriptor of the directory, in which the first FIFO is.
-        content: waits for what is fed, and returns it.
+        directory: descriptor of the directory, which contains the first FIFO.
+        content: waits for the feed's content and returns it.
         note: takes lines for the log.
-        tell: tells the task the state.
+        tell: reports the state to the task.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class FifoWriter:
         """A reader would take the end of this process for the end of an epoch."""
 
     def run(self) -> None:
-        """Serve one reader after the other, until all epochs are over."""
+        """Serve one reader after another, until all epochs have ended."""
         epoch, queue = 0, None
         try:
             epochs = self._content().spec.epochs
@@ -84,8 +84,8 @@ class FifoWriter:
                     except (DlappError, OSError) as error:
                         self._note(f"the FIFO {name} of the feed has no end: {error}")
                         self._tell()
-                        threading.Event().wait()  # the task ends the reader, which must not take this for the end
-                    # Before the reader sees the end of this one: it may look for the next at once.
+                        threading.Event().wait()  # the task ends the reader, which must not see an end of file
+                    # Before the reader sees the end of this one: it may open the next immediately.
                     if epoch + 1 < epochs:
                         os.mkfifo(fifo_name(epoch + 1), 0o600, dir_fd=self._directory)
                     else:
@@ -129,10 +129,10 @@ def _write_segment(fd: int, item: Segment, source: int, kind: FeedFormat) -> Non
 
 
 def _tar_header(location: str, size_bytes: int) -> bytes:
-    """Return the header of a file: its name is the path in the location, so that no two are the same."""
+    """Return the tar header of a file. Its name is the path in the location, so that names are unique."""
     import tarfile
 
-    # One on this machine is a path.
+    # A local location is a path.
     info = tarfile.TarInfo((location.partition("://")[2] or location).partition("/")[2])
     info.size = size_bytes
     return info.tobuf(tarfile.PAX_FORMAT, errors="surrogateescape")

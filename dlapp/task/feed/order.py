@@ -1,7 +1,7 @@
-"""Order in which the files of a feed are read, and by whom; a function of their list, a seed and the epoch.
+"""Order in which the files of a feed are read, and by which reader; a function of the file list, a seed and the epoch.
 
-Each epoch is one sequence of all files. Reader ``number`` of ``total`` gets every ``total``-th of it. So each file is
-in exactly one reader's part, whichever of them are killed and begin again: a position in a part says what is left.
+Each epoch is one sequence of all files. Reader ``number`` of ``total`` gets every ``total``-th file. So each file is in
+exactly one reader's part, even if readers are killed and restarted: a position in a part determines what is left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dlapp.storage.tree import TreeNode
 
 
 class Segment(NamedTuple):
-    """A part of a file that is fetched in one go.
+    """A part of a file that is fetched in one request.
 
     Args:
         epoch: from 0.
@@ -39,27 +39,27 @@ class Segment(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The end of an epoch, at which the list of the files is compared with what it was."""
+    """The end of an epoch, at which the file list is checked for changes."""
 
     epoch: int
     size_bytes: int = 0
 
 
 class ReaderPart(NamedTuple):
-    """Part of the files that one reader gets: number ``number`` of ``total``."""
+    """Files of one reader: number ``number`` of ``total``."""
 
     number: int
     total: int
 
     def within(self, number: int, total: int) -> ReaderPart:
-        """Return a part of this one. Raises UsageError: there is no such part."""
+        """Return a part of this part. Raises UsageError: there is no such part."""
         if not 0 <= number < total:
             raise UsageError(f"there is no part {number} of {total}")
         return ReaderPart(self.number * total + number, self.total * total)
 
 
 class FeedPosition(NamedTuple):
-    """First byte that a reader has not got: of file ``number`` of its part of an epoch."""
+    """First byte that a reader has not received: in file ``number`` of its part of an epoch."""
 
     epoch: int = 0
     number: int = 0
@@ -67,12 +67,12 @@ class FeedPosition(NamedTuple):
 
 
 class FeedOrder:
-    """Order of one list of files.
+    """Order of one file list.
 
     Args:
-        nodes: the files, by their locations.
-        shuffle: the seed; None: by location.
-        epochs: how often all are read.
+        nodes: the files, sorted by location.
+        shuffle: the seed; None keeps the order of locations.
+        epochs: number of passes over all files.
     """
 
     def __init__(self, nodes: Sequence[TreeNode], shuffle: int | None, epochs: int) -> None:
@@ -81,10 +81,10 @@ class FeedOrder:
         self.digest = digest(nodes)
 
     def places(self, epoch: int) -> Sequence[int]:
-        """Return the places of all files in the list, in the order of an epoch."""
+        """Return the list positions of all files, in the order of an epoch."""
         if self._shuffle is None:
             return range(len(self.nodes))
-        known = self._sorted  # threads of readers come here without a lock, each with its epoch
+        known = self._sorted  # called by reader threads without a lock, each with its epoch
         if known[0] != epoch:
             key = f"{self._shuffle}:{epoch}".encode()
             marks = [_mark(key, node.source) for node in self.nodes]
@@ -92,7 +92,7 @@ class FeedOrder:
         return known[1]
 
     def segments(self, part: ReaderPart, start: FeedPosition, most_bytes: int) -> Iterator[Segment | EpochEnd]:
-        """Yield what a reader gets from a position on.
+        """Yield a reader's items from a position on.
 
         Args:
             part: the reader's.
@@ -100,7 +100,7 @@ class FeedOrder:
             most_bytes: of one segment.
 
         Raises:
-            UsageError: the position is in no file.
+            UsageError: the position is not inside a file.
         """
         number, at = start.number, start.at
         for epoch in range(start.epoch, self._epochs):
@@ -121,7 +121,7 @@ class FeedOrder:
 
 
 def digest(nodes: Sequence[TreeNode]) -> str:
-    """Return a digest of a list of files: of their locations, sizes and times."""
+    """Return a digest of a file list: of the locations, sizes and modification times."""
     found = hashlib.blake2b(digest_size=16)
     for node in nodes:
         found.update(f"{node.source}\0{node.size_bytes}\0{node.mtime_ns}\0".encode(errors="surrogateescape"))

@@ -1,11 +1,11 @@
-"""The process of one feed: ``feed``, with descriptors by their numbers.
+"""The process of one feed: ``feed``, with file descriptors at fixed numbers.
 
     3    a socket pair with the task: JSON each second, the state of the feed; its end is the end of this process
     4    the socket that readers connect to; it listens, and outlives this process
     5    its settings
     6    the directory of FIFOs, where there is one
 
-It holds no lock and leaves no file. When the task ends, by whatever, the kernel closes the socket pair.
+It holds no locks and leaves no files. When the task ends in any way, the kernel closes the socket pair.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FeedProcess:
     """Work of the process.
 
     Args:
-        settings: see there.
+        settings: of the feed.
         control: the socket pair with the task.
     """
 
@@ -101,7 +101,7 @@ class FeedProcess:
         self._fifos: FifoWriter | None = None
 
     def run(self) -> None:
-        """Serve, and tell the task how it goes, until the process is ended."""
+        """Serve readers and report the state to the task, until the process is ended."""
         threading.Thread(target=self._end_with_task, name="feed-task", daemon=True).start()
         listener = socket.socket(fileno=LISTENER_FD)
         readers = SocketReaders(listener, self._wait_for_content, log.warning, self._tell)
@@ -155,7 +155,9 @@ class FeedProcess:
         return self._content
 
     def _end_epoch(self, epoch: int) -> None:
-        """Compare the list of the files with what it was. By it native HDFS also has the blocks of the next epoch."""
+        """Compare the file list with the initial one. For native HDFS this also loads the block locations of the next
+        epoch.
+        """
         assert self._content is not None
         with self._checking:
             if epoch <= self._checked_epoch:
@@ -184,7 +186,7 @@ class FeedProcess:
 
 
 def _described(failure: Exception, section: InputSpec) -> dict[str, str]:
-    """Return whose fault an error is, with the text for the user."""
+    """Return the fault of an error, and the message for the user."""
     try:
         what = f"input {section.input_path} could not be fed"
         with step(UninterruptedSteps(), what, service=file_system(section.sources[0])):

@@ -1,4 +1,4 @@
-"""Readers of a feed that speak to its Unix socket (`dlapp.feed`): JSON messages, one a packet, with open files.
+"""Readers of a feed on its Unix socket (`dlapp.feed`): JSON messages, one per packet, with open files.
 
     reader                                       feed
     {"part": [0, 1], "epoch": 0, "file": 0,
@@ -8,10 +8,10 @@
     2                                   ->       two of these were read
                                         <-       {"over": true}, or {"error": "..."} in place of any message
 
-An item of six is a part of a file: epoch, number of the file in the part, location, size, first byte, end. Its
-descriptor comes with the message. An item of one is the end of an epoch.
+An item of six elements is a part of a file: epoch, number of the file in the part, location, size, first byte, end. Its
+descriptor is sent with the message. An item of one element is the end of an epoch.
 
-A reader is a program of the user's: what it sends is bounded, and names nothing.
+A reader is a user's program: its messages are bounded, and contain no names that are used.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _MOST_NUMBER = 1 << 53
 
 
 class FeedContent(NamedTuple):
-    """Content of a feed, and its readers.
+    """Content of a feed, for its readers.
 
     Args:
         spec: of the feed.
         order: of its files.
-        buffer: what is fetched ahead.
-        part: of this container.
+        buffer: of prefetched segments.
+        part: files of this container.
     """
 
     spec: FeedSpec
@@ -59,17 +59,17 @@ class FeedContent(NamedTuple):
         """Return the queue of a new reader.
 
         Args:
-            index, size: its part of what this container gets.
-            start: where it begins.
+            index, size: part of this container's files.
+            start: position to start at.
 
         Raises:
-            UsageError: there is no such part or position.
+            UsageError: the part or position does not exist.
         """
         most_bytes = self.buffer.segment_bytes(size)
         if self.spec.format.reads_whole_files:
             most_bytes = self.buffer.limit_bytes // size
         items = self.order.segments(self.part.within(index, size), start, most_bytes)
-        first = list(itertools.islice(items, 1))  # here a position that is beyond the input is this reader's alone
+        first = list(itertools.islice(items, 1))  # a position beyond the input concerns this reader only
         return self.buffer.open(itertools.chain(first, items), size)
 
 
@@ -77,10 +77,10 @@ class SocketReaders:
     """Server of the readers of one feed.
 
     Args:
-        listener: the socket; the caller closes it.
-        content: waits for what is fed, and returns it.
+        listener: the listening socket; the caller closes it.
+        content: waits for the feed's content and returns it.
         note: takes lines for the log.
-        tell: tells the task the state, before a reader hears of an error.
+        tell: reports the state to the task, before a reader is told of an error.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SocketReaders:
         self._slots = threading.BoundedSemaphore(MOST_READERS)
 
     def run(self) -> None:
-        """Serve readers, until the process ends."""
+        """Serve readers until the process ends."""
         while True:
             self._slots.acquire()
             try:
@@ -117,12 +117,12 @@ class SocketReaders:
                 except Exception as error:
                     self._refuse(connection, error)
         except OSError:
-            return  # the reader has ended; another one, or none, begins where it was
+            return  # the reader has ended; another one may resume at its position
         finally:
             self._slots.release()
 
     def _refuse(self, connection: socket.socket, error: Exception) -> None:
-        """Tell a reader why it gets nothing more."""
+        """Tell a reader why it receives nothing more."""
         if not isinstance(error, DlappError | OSError):
             self._note(f"a reader of the feed is refused: {error!r}")
         self._tell()
@@ -165,10 +165,10 @@ class SocketReaders:
 
 
 def _hello(data: bytes) -> tuple[int, int, FeedPosition, str]:
-    """Return what a reader asks for: index and size of its part, where it begins, the digest of its list.
+    """Return the fields of a reader's request: index and size of its part, start position, digest of its file list.
 
     Raises:
-        UsageError: it is no such message.
+        UsageError: the message is malformed.
     """
     try:
         said = json.loads(data)
@@ -185,7 +185,7 @@ def _hello(data: bytes) -> tuple[int, int, FeedPosition, str]:
 
 
 def _acknowledge(connection: socket.socket, queue: ReaderQueue) -> None:
-    """Take acknowledgements until the reader ends."""
+    """Read acknowledgements until the reader disconnects."""
     try:
         while (data := connection.recv(32)) and data.isdigit():
             queue.acknowledge(int(data))
@@ -195,7 +195,7 @@ def _acknowledge(connection: socket.socket, queue: ReaderQueue) -> None:
 
 
 def _send_items(connection: socket.socket, batch: list[tuple[Segment | EpochEnd, int]]) -> None:
-    """Send items, in several messages if their names are long; their descriptors are closed in any case."""
+    """Send items, in several messages if their names are long; their descriptors are always closed."""
     try:
         for message, fds in _messages(batch):
             _send(connection, message, fds)
@@ -214,7 +214,7 @@ def _messages(batch: list[tuple[Segment | EpochEnd, int]]) -> Iterator[tuple[dic
             said: list[Any] = [item.epoch]
         else:
             said = [item.epoch, item.number, item.node.source, item.node.size_bytes, item.start, item.end]
-        length = len(item.node.source) * 6 + 200 if isinstance(item, Segment) else 20  # as JSON has it at most
+        length = len(item.node.source) * 6 + 200 if isinstance(item, Segment) else 20  # maximum size as JSON
         if items and size + length > _ITEMS_BYTES:
             yield {"items": items}, fds
             items, fds, size = [], [], 0
@@ -233,6 +233,6 @@ def _send(connection: socket.socket, message: dict[str, Any], fds: list[int] | N
             connection.sendmsg([data], ancillary)
             return
         except OSError as error:
-            if error.errno != errno.ETOOMANYREFS:  # too many descriptors are on their way, to all readers
+            if error.errno != errno.ETOOMANYREFS:  # too many descriptors are in flight, to all readers
                 raise
             time.sleep(0.01)

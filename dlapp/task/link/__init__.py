@@ -1,3 +1,3 @@
-"""Link of a task to its ApplicationMaster: requests, reports, orders; the search for the next one, and the end of an
-application that has none.
+"""Link of a task to its ApplicationMaster: requests, reports, orders; finding the next ApplicationMaster; detecting the
+end of the application.
 """

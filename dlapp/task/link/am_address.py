@@ -1,4 +1,4 @@
-"""Address of the ApplicationMaster, as the current attempt leaves it in the application's directory."""
+"""Address of the ApplicationMaster, as published by its current attempt in the application's directory."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ _MAX_BYTES = 4096
 
 
 def longest_pause_s(containers: int) -> float:
-    """Return the longest pause between two frequent looks of a task, by how many tasks there are [s].
+    """Return the longest pause between two frequent reads of a task, by the number of tasks [s].
 
-    If all looked every few seconds, the NameNode would answer none of them in time.
+    If all tasks read every few seconds, the NameNode could not answer them in time.
     """
     return min(max(OFTEN_PAUSES_S[1], containers / _TASKS_PER_S), SELDOM_PAUSES_S[0])
 
 
 class Files(Protocol):
-    """Reader of HDFS, as `dlapp.storage.hdfs.staging.HdfsStagingFiles` is one."""
+    """Reader of HDFS; `dlapp.storage.hdfs.staging.HdfsStagingFiles` implements it."""
 
     def names(self, location: str) -> list[str]:
-        """Return the names in a directory; none where there is no directory."""
+        """Return the names in a directory; empty if it does not exist."""
 
     def lacks(self, location: str) -> bool | None:
-        """Return whether it is proven that nothing is there; None: it is not known."""
+        """Return whether the path is proven to be missing; None if unknown."""
 
 
 class Find(Protocol):
     """Search for the ApplicationMaster."""
 
     def look(self) -> str | None:
-        """Return its URL; None: it cannot be read, or on one machine no process of one is there. Any thread may
-        call, as often as it likes.
+        """Return its URL; None if it cannot be read, or if its process on this machine has died. Any thread may call,
+        at any rate.
         """
 
     def heard(self) -> None:
-        """Take note that the ApplicationMaster has answered: what is searched after this is searched anew."""
+        """Record that the ApplicationMaster has answered: the next search starts from the beginning."""
 
 
 def finder(launch: LaunchSpec, warn: Callable[[str], None]) -> Find | None:
-    """Return what finds the address of the next ApplicationMaster; None: there is no such file.
+    """Return a finder for the address of the next ApplicationMaster; None if there is no address file.
 
     Args:
-        launch: names the file, or the directory and the HDFS that it is on.
+        launch: names the file, or the directory and its HDFS.
         warn: takes lines for dlapp's own log.
     """
     if not launch.am_file:
@@ -73,14 +73,15 @@ def finder(launch: LaunchSpec, warn: Callable[[str], None]) -> Find | None:
         return None
     from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
-    # The caller asks again.
+    # The caller retries.
     return FindOnHdfs(HdfsStagingFiles(launch.hdfs, patience_s=2.0), launch.am_file, warn, containers=launch.containers)
 
 
 class FindOnHdfs:
-    """Finds the address in a directory on HDFS, and spares the NameNode: ten thousand tasks search at the same time.
+    """Finder that reads a directory on HDFS and limits the load on the NameNode: ten thousand tasks search at the same
+    time.
 
-    Between two looks it returns what the last one found. A look is one operation, a listing: the address is a name.
+    Between two reads it returns the last result. A read is one operation, a listing: the address is a file name.
 
     Args:
         staging: the file system.
@@ -110,14 +111,14 @@ class FindOnHdfs:
         self.heard()
 
     def heard(self) -> None:
-        """Begin anew with short pauses; see `Find`."""
+        """Restart with short pauses; see `Find`."""
         self._since = None
         least_s, most_s = OFTEN_PAUSES_S
         self._pauses_s = backoff_s(least_s if self._pause_s == most_s else self._pause_s, self._pause_s)
         self._is_often = True
 
     def look(self) -> str | None:
-        """Return the address that is there, or was at the last look; None: none could be read so far."""
+        """Return the address of the last read; None if none could be read so far."""
         if self._looking.acquire(blocking=False):
             try:
                 if self._is_due():
@@ -127,13 +128,13 @@ class FindOnHdfs:
         return self._url
 
     def lacks_directory(self) -> bool | None:
-        """Return whether it is proven that the application's directory is gone; None: it is not known."""
+        """Return whether the application's directory is proven to be gone; None if unknown."""
         return self._staging.lacks(self._location.rpartition("/")[0])
 
     def _is_due(self) -> bool:
         now, since = self._clock(), self._since
         if since is None:
-            # All tasks miss their ApplicationMaster in the same second, and it takes seconds to start another one.
+            # All tasks lose their ApplicationMaster in the same second, and starting another one takes seconds.
             self._since, self._look_at = now, now + random_s(0.0, self._pause_s)
             return False
         if now < self._look_at:
@@ -141,7 +142,7 @@ class FindOnHdfs:
         if now - since < OFTEN_FOR_S + self._pause_s:
             pause_s = next(self._pauses_s)
         else:
-            # The first of them spreads the tasks over the whole pause.
+            # The first pause spreads the tasks over its whole length.
             least_s, most_s = SELDOM_PAUSES_S
             pause_s, self._is_often = random_s(0.0 if self._is_often else least_s, most_s), False
         self._look_at = now + pause_s
@@ -160,19 +161,19 @@ class FindOnHdfs:
 
 
 class FindHere:
-    """Finds the address in a file of this machine, which also shows whether its process lives."""
+    """Finder that reads a file of this machine, which also shows whether the process lives."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def heard(self) -> None:
-        """Do nothing: this file costs nothing to read."""
+        """Do nothing: reading this file is cheap."""
 
     def look(self) -> str | None:
-        """Return the address in the file; None: it cannot be read, or the process is gone."""
+        """Return the address in the file; None if it cannot be read, or the process has died."""
         try:
             found = files.read_json_object(self._path, owners={os.geteuid()}, max_bytes=_MAX_BYTES)
-            # The pid alone may be another process's by now.
+            # The pid may have been reused by another process.
             started = start_time(int(found["pid"]))
             return None if started is None or started != found["start_time"] else str(found["control_url"])
         except (DlappError, OSError, ValueError, LookupError, TypeError):

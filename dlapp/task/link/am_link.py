@@ -1,14 +1,15 @@
-"""Talking to the ApplicationMaster, without a step ever waiting for it.
+"""Communication with the ApplicationMaster; no step ever waits for it.
 
-Two threads: one brings news as they come, in their order, and closes its connection when there are none; the other
-always has a report outstanding that the ApplicationMaster answers when it has new orders, so they arrive at once. It
-repeats the last news under their number, so they count once, and older ones that come after them count no more; these
-reports also carry the use of the container. What a
-step waits for (`dlapp.system.waits`) the first looks for every second; if it lasts, it is news. An ApplicationMaster
-that does not answer is asked again, with growing pauses, as long as the task lives. Where its file names the next one,
-that is asked. On one machine the file also shows whether its process lives: a task that sees none for some time stops.
-On a cluster a third thread looks for proof that the application is over (`dlapp.task.link.application_end`), as long as
-no ApplicationMaster answers.
+Two threads. One sends news in order, and closes its connection when there are none. The other always has one report
+outstanding, which the ApplicationMaster answers when it has new orders, so orders arrive immediately. These reports
+repeat the last news under its number, so it counts once and older news that arrives later is ignored; they also carry
+the container's resource usage.
+
+The first thread checks every second what a step waits for (`dlapp.system.waits`); a wait that lasts is reported as
+news. If the ApplicationMaster does not answer, the request is repeated with growing pauses as long as the task lives.
+If its address file names another ApplicationMaster, that one is used. On one machine the file also shows whether the
+process lives: a task that finds none for some time stops. On a cluster, while no ApplicationMaster answers, a third
+thread looks for proof that the application has ended (`dlapp.task.link.application_end`).
 """
 
 from __future__ import annotations
@@ -64,12 +65,13 @@ class AmLink:
     """A task's link to its ApplicationMaster. A context manager: leaving it ends the threads.
 
     Args:
-        stopper: told of orders to stop.
+        stopper: receives stop orders.
         warn: takes lines for dlapp's own log.
-        find: asked where the ApplicationMaster is now when it does not answer; None: it stays where it is.
-        alone_s: how long the payload runs on while ``find`` finds none [s]; None: for ever.
-        end: looks for proof that the application is over; None: nobody needs to.
-        containers: how many tasks the ApplicationMaster has.
+        find: returns the current address of the ApplicationMaster when it does not answer; None if the address is
+            fixed.
+        alone_s: how long the payload continues while ``find`` finds none [s]; None means forever.
+        end: looks for proof that the application has ended; None if not needed.
+        containers: number of tasks of the ApplicationMaster.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class AmLink:
         self._changed = threading.Condition()
         self._unsent: deque[Report] = deque()
         self._last: Report | None = None
-        self._detail = ""  # of the last report, without what is waited for
+        self._detail = ""  # of the last report, without the current wait
         self._number = 1
         self._attempt = 0
         self._orders: Orders | None = None
@@ -130,13 +132,13 @@ class AmLink:
             if thread is not None and thread.ident is not None:
                 thread.join()
 
-    # ---- the first word ----
+    # ---- the first request ----
 
     def hello(self) -> Assignment:
-        """Ask for work, again and again until there is an answer.
+        """Request the assignment; retry until there is an answer.
 
         Raises:
-            DlappError: the ApplicationMaster has no work for this container, or does not know it.
+            DlappError: the ApplicationMaster has no assignment for this container, or does not know it.
         """
         hello = Hello(container_id=self._container_id, host=node_name(), pid=os.getpid())
         has_warned = False
@@ -157,12 +159,12 @@ class AmLink:
         raise AssertionError
 
     def begin(self, index: int, generation: int = 0, measure: Callable[[], Measured] | None = None) -> None:
-        """Report from now on.
+        """Start reporting.
 
         Args:
             index: CONTAINER_INDEX.
             generation: of its gang.
-            measure: returns the use of the container since the last call; None: nobody measures it.
+            measure: returns the container's resource usage since the last call; None if it is not measured.
         """
         self._measure, self._measured_at = measure, time.monotonic()
         self._last = Report(
@@ -179,7 +181,7 @@ class AmLink:
         return self._last.phase if self._last else Phase.STARTING
 
     def say(self, phase: Phase, **details: Any) -> None:
-        """Report a phase and what there is to say of it; each call forgets ``progress``, ``detail``, ``waits_for``."""
+        """Report a phase and its details; each call resets ``progress``, ``detail``, ``waits_for``."""
         with self._changed:
             assert self._last is not None
             self._number += 1
@@ -193,17 +195,17 @@ class AmLink:
                 **details,
             }
             self._last, self._detail = replace(self._last, **fields), str(fields["detail"])
-            # Of one phase only the latest news count.
+            # Of one phase only the latest news counts.
             if self._unsent and self._unsent[-1].phase is phase:
                 self._unsent.pop()
             self._unsent.append(self._last)
             self._changed.notify_all()
 
     def say_besides(self, *, at_once: bool = True, **details: Any) -> None:
-        """Report something that does not depend on the phase; what was said of the phase stays. For any thread.
+        """Report fields that do not depend on the phase; the phase's details stay. Thread-safe.
 
         Args:
-            at_once: False: with the next report.
+            at_once: False to wait for the next report.
             details: fields of a `Report`.
         """
         with self._changed:
@@ -219,7 +221,7 @@ class AmLink:
                 self._changed.notify_all()
 
     def launches(self, generation: int) -> tuple[tuple[MpiLaunch, ...], tuple[LaunchState, ...]]:
-        """Return what the latest orders say of launches (`Orders`); nothing if they are for another generation."""
+        """Return the launches of the latest orders (`Orders`); empty if they are for another generation."""
         orders = self._orders
         if orders is None or orders.generation != generation:
             return (), ()
@@ -227,38 +229,38 @@ class AmLink:
 
     @property
     def orders(self) -> Orders | None:
-        """The latest orders; None: there were none yet."""
+        """The latest orders; None before the first ones."""
         return self._orders
 
     def rest(self) -> None:
-        """Close the connections that nothing is said on."""
+        """Close idle connections."""
         self._news_connection.rest()
 
     @property
     def generation(self) -> int:
-        """Generation of the gang, as far as this task has heard."""
+        """Generation of the gang, as far as this task knows."""
         return self._orders.generation if self._orders is not None else 0
 
     @property
     def keep_s(self) -> float:
-        """Time for which the container of a payload that has failed is to be kept [s]; 0: it is not."""
+        """Time to keep the container of a failed payload [s]; 0 to not keep it."""
         return self._orders.keep_s if self._orders is not None else 0.0
 
     @property
     def abort(self) -> str:
-        """Reason why the payload is taken to hang; empty: it is not."""
+        """Reason why the payload is considered hung; empty if it is not."""
         return self._orders.abort if self._orders is not None else ""
 
     def wait_for_go(self, generation: int, *, with_roster: bool, restored: int | None = None) -> int | None:
-        """Wait until the gate is open for a generation, or until there is a later one; return which there is.
+        """Wait until the gate is open for a generation, or a later generation exists; return the current one.
 
         Args:
-            generation: the one that is ready.
-            with_roster: the gate does not count as open before the roster is there.
-            restored: the checkpoint that is restored; None: that does not matter.
+            generation: that this task is ready for.
+            with_roster: wait for the roster, too.
+            restored: the restored checkpoint; None if it does not matter.
 
         Returns:
-            The generation; None: another checkpoint is to be restored for this one.
+            The generation; None if another checkpoint must be restored for this one.
         """
         with self._changed:
             while True:
@@ -274,18 +276,18 @@ class AmLink:
 
     @property
     def checkpoint(self) -> int:
-        """The number that the latest orders have for a checkpoint; 0: none."""
+        """The number of a checkpoint in the latest orders; 0 if none."""
         return (self._orders.checkpoint if self._orders is not None else None) or 0
 
     def wait_for_checkpoint(self, generation: int, other_than: int | None) -> tuple[int, int, int]:
-        """Wait until it is known with which checkpoint a generation begins, or until there is a later generation.
+        """Wait until the checkpoint of a generation is decided, or a later generation exists.
 
         Args:
             generation: of this task.
-            other_than: one that cannot be restored; None: any will do.
+            other_than: a checkpoint that cannot be restored; None accepts any.
 
         Returns:
-            The generation, the checkpoint's number (0: none), and after which number the next ones come.
+            The generation, the checkpoint's number (0: none), and the number after which new ones are counted.
         """
         with self._changed:
             while True:
@@ -299,22 +301,22 @@ class AmLink:
                 self._changed.wait()
 
     def wait_for_decision(self, generation: int) -> None:
-        """Wait until there is a later generation, or this task is to end, or to keep its container."""
+        """Wait until a later generation exists, or this task must end or keep its container."""
         with self._changed:
             while (
                 self.generation <= generation and self._stopper.wanted is Stop.NO and not self._over and not self.keep_s
             ):
-                self._changed.wait(_LOOK_FOR_DECISION_S)  # a signal that ends this task does not notify
+                self._changed.wait(_LOOK_FOR_DECISION_S)  # a signal that ends this task does not notify this condition
 
     @property
     def roster(self) -> Roster | None:
-        """The latest roster; None: the ApplicationMaster has not named one. Each is another object."""
+        """The latest roster; None if the ApplicationMaster has not named one. Each version is a new object."""
         known = self._roster
         return known[1] if known is not None else None
 
     def finish(self, result: TaskResult, deadline_s: float) -> bool:
-        """Report the result; whether the ApplicationMaster has it. Nothing can be said after it."""
-        # Of launches nobody wants to know any more, and with many of them there is no room for the result.
+        """Report the result; return whether the ApplicationMaster has received it. It is the last report."""
+        # Launches do not matter any more, and many of them would leave no room for the result.
         self.say(Phase.ENDED, result=result, launches=(), launch_states=())
         with self._changed:
             until = time.monotonic() + deadline_s
@@ -322,21 +324,21 @@ class AmLink:
                 self._changed.wait(min(left, 0.1))
             return not self._unsent
 
-    # ---- whether there is an ApplicationMaster ----
+    # ---- detecting the loss of the ApplicationMaster ----
 
     @property
     def is_alone(self) -> bool:
-        """True if there has been no ApplicationMaster for so long that the payload was ended."""
+        """True if the payload was ended because there was no ApplicationMaster for too long."""
         since = self._alone_since
         return self._alone_s is not None and since is not None and time.monotonic() - since >= self._alone_s
 
     @property
     def why_over(self) -> str:
-        """Reason why the application is over, if this task had to find that out; empty: it is not, as far as known."""
+        """Reason why the application has ended, if this task had to find it out; empty if that is not known."""
         return self._over
 
     def has_master(self) -> bool:
-        """Return whether an ApplicationMaster is there now, as far as can be seen."""
+        """Return whether an ApplicationMaster is running, as far as this task can see."""
         return self._alone_s is None or self._find is None or self._find.look() is not None
 
     def _notice(self, *, is_there: bool) -> None:
@@ -357,7 +359,7 @@ class AmLink:
             with self._changed:
                 idle_at: float | None = time.monotonic() + NEWS_IDLE_S
                 while not self._look_for_wait() and not self._unsent and not self._closing:
-                    # The payload, while it runs, waits for nothing of ours.
+                    # The running payload waits for none of our steps.
                     look_s = None if self.phase is Phase.RUNNING else waits.LOOK_EVERY_S
                     left_s = None if idle_at is None else max(0.0, idle_at - time.monotonic())
                     self._changed.wait(min((one for one in (look_s, left_s) if one is not None), default=None))
@@ -371,7 +373,7 @@ class AmLink:
             with self._changed:
                 if answer:
                     pauses_s = backoff_s(*self._pauses_s)
-                    # Newer news of the same phase may have taken its place.
+                    # Newer news of the same phase may have replaced it.
                     if self._unsent and self._unsent[0] is news:
                         self._unsent.popleft()
                         self._changed.notify_all()
@@ -379,7 +381,7 @@ class AmLink:
                     self._wait_to_repeat(url, next(pauses_s))
 
     def _look_for_wait(self) -> bool:
-        """Report what this task waits for, if it lasts, or that it no longer does. Return True if that is news."""
+        """Report what this task waits for if the wait lasts, or that it has ended. Return True if that is news."""
         assert self._last is not None
         text = waits.longest_text() or self._detail
         if self._unsent or text == self._last.detail or self._last.result is not None:
@@ -399,10 +401,10 @@ class AmLink:
                 last, url = self._last, self._url
                 wait_s = self._orders.report_every_s if self._orders else 10.0
                 if not self._has_roster():
-                    wait_s = 0.0  # it is fetched again after this report
+                    wait_s = 0.0  # fetched again after this report
                 if last.result is not None:
                     self._poll_connection.rest()
-                    return  # said by the other thread, once; no report follows it
+                    return  # sent by the other thread, once; no report follows it
             if self._report(self._poll_connection, self._with_usage(last), wait_s=wait_s) and self._fetch_roster():
                 pauses_s = backoff_s(*self._pauses_s)
             else:
@@ -410,7 +412,9 @@ class AmLink:
                     self._wait_to_repeat(url, next(pauses_s))
 
     def _with_usage(self, last: Report) -> Report:
-        """Add the use of the container to a report that is sent anyway, as often as the ApplicationMaster wants it."""
+        """Add the container's resource usage to an outgoing report, at the interval that the ApplicationMaster
+        wants.
+        """
         now, every_s = time.monotonic(), self._orders.usage_every_s if self._orders else USAGE_EVERY_S
         if self._measure is None or now < self._measured_at + _EARLY * every_s:
             return last
@@ -419,11 +423,11 @@ class AmLink:
         return replace(last, usage=usage, receipt=receipt)
 
     def _wait_to_repeat(self, url: str, pause_s: float) -> None:
-        """Wait before a report is sent again, unless the ApplicationMaster is elsewhere by now."""
+        """Wait before resending a report, unless the ApplicationMaster's address has changed."""
         self._changed.wait_for(lambda: self._closing or self._url != url, pause_s)
 
     def _report(self, connection: ControlConnection, news: Report, wait_s: float) -> bool:
-        """Send one report; False: nobody answered, so it is to be sent again."""
+        """Send one report; return False if there was no answer, so that it must be sent again."""
         with self._changed:
             seen = self._orders.number if self._orders else 0
             version = self._roster[1].version if self._roster else 0
@@ -448,14 +452,14 @@ class AmLink:
         return True
 
     def _has_roster(self, *, must_be: bool = False) -> bool:
-        """Return whether the roster that the latest orders name is there; what they do not name ``must_be`` or not."""
+        """Return whether the roster of the latest orders is fetched; ``must_be``: whether orders must name one."""
         orders, known = self._orders, self._roster
         if orders is None or not orders.roster:
             return not must_be
         return known is not None and (known[0].attempt, known[0].roster) == (orders.attempt, orders.roster)
 
     def _fetch_roster(self) -> bool:
-        """Fetch the roster that the latest orders name. Return False if it is to be tried again."""
+        """Fetch the roster of the latest orders. Return False to retry."""
         with self._changed:
             orders = self._orders
             if orders is None or self._has_roster():
@@ -474,7 +478,7 @@ class AmLink:
         return True
 
     def _say_undelivered(self, error: Unreachable, *, has_result: bool) -> None:
-        """Write down that nobody answers: each time at first, and then once an hour."""
+        """Log that there is no answer: every time at first, and then once an hour."""
         now = time.monotonic()
         with self._changed:
             if self._unheard_at is None:
@@ -490,14 +494,14 @@ class AmLink:
         self._warn(f"{text}: {error}")
 
     def _hear(self) -> None:
-        """Take note that the ApplicationMaster has answered."""
+        """Record that the ApplicationMaster has answered."""
         with self._changed:
             self._unheard_at = None
         if self._find is not None:
             self._find.heard()
 
     def _look_for_another(self) -> None:
-        """Turn to the next ApplicationMaster, if there is one by now; by a thread to which it does not answer."""
+        """Switch to the next ApplicationMaster, if there is one; called by a thread that gets no answer."""
         if self._find is None:
             return
         self._begin_to_look_for_end()
@@ -532,7 +536,7 @@ class AmLink:
             self._end_thread.start()
 
     def _look_for_end(self) -> None:
-        """Look for proof that the application is over until there is an answer of an ApplicationMaster."""
+        """Look for proof that the application has ended until an ApplicationMaster answers."""
         assert self._end is not None
         self._end.begin()
         while True:
@@ -546,10 +550,10 @@ class AmLink:
                     self._warn(over)
                     self._changed.notify_all()
             if self._find is not None:
-                # The other threads may wait for a host that is gone: this frees them.
+                # The other threads may be waiting for a dead host: this wakes them.
                 self._turn_to_another(self._find)
             if self._over:
-                # The payload has its grace time; whatever else goes on is for nobody.
+                # The payload has its grace time; every other step is interrupted.
                 self._stopper.order(Stop.SOFT if self.phase is Phase.RUNNING else Stop.NOW, self._over)
             with self._changed:
                 self._changed.wait_for(lambda: self._closing, self._look_for_end_every_s)
@@ -579,5 +583,5 @@ class AmLink:
 
 
 def _work_of(orders: Orders) -> tuple[object, ...]:
-    """Return what the main thread has to look at besides stops."""
+    """Return what the main thread must check besides stop orders."""
     return orders.launches, orders.launch_states, orders.trials, orders.trials_are_over

@@ -1,15 +1,16 @@
-"""The end of an application whose ApplicationMaster a task does not hear: what proves it, and who is asked how often.
+"""End of an application whose ApplicationMaster does not answer: which evidence proves it, and how often servers are
+asked.
 
-YARN ends the containers of an application that is over, but not those on a node whose NodeManager is dead, or was
-killed with what it knew. Their tasks find out by themselves. Proof is
+YARN ends the containers of a finished application, except those on a node whose NodeManager is dead or was killed with
+its state. Their tasks detect the end by themselves. Proof is
 
-- a staging directory that is gone: the active NameNode, out of safe mode, finds nothing of this name in a directory
-  that the user can read, twice, `APART_S` apart; unless an active ResourceManager says at that time that the
-  application is not over, as where its first ApplicationMaster died before it could write anything;
-- an application that an active ResourceManager has on record as ended.
+- a missing staging directory: the active NameNode, out of safe mode, reports it as missing twice, `APART_S` apart, in a
+  directory that the user can read. This is no proof while an active ResourceManager reports that the application has
+  not ended: its first ApplicationMaster may have died before writing anything;
+- an application that an active ResourceManager reports as ended.
 
-Nothing else is: not a missing address of an ApplicationMaster, a denial, a time-out, safe mode, or an id that the
-ResourceManager does not know.
+Nothing else is proof: not a missing address of an ApplicationMaster, a denial, a time-out, safe mode, or an application
+id that is unknown to the ResourceManager.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ FIRST_STATE_S = 20.0, 45.0
 
 
 class EndEvidence(NamedTuple):
-    """Evidence of the end of an application.
+    """Evidence that an application has ended.
 
     Args:
-        absent_since_s, absent_at_s: the first and the last look that found no staging directory, if none since has
+        absent_since_s, absent_at_s: the first and the last check that found no staging directory, if none since has
             found it [s, monotonic].
-        state: what a ResourceManager said last of the application; empty: none has said anything.
-        state_at_s: when it did.
+        state: state of the application that a ResourceManager last reported; empty if none has.
+        state_at_s: time of that report.
     """
 
     absent_since_s: float | None = None
@@ -53,7 +54,7 @@ class EndEvidence(NamedTuple):
     state_at_s: float = 0.0
 
     def with_staging(self, is_absent: bool | None, now_s: float) -> EndEvidence:
-        """Take a look at the staging directory; None: it says nothing."""
+        """Record a check of the staging directory; None is inconclusive."""
         if is_absent is None:
             return self
         if not is_absent:
@@ -62,12 +63,12 @@ class EndEvidence(NamedTuple):
         return self._replace(absent_since_s=since_s, absent_at_s=now_s)
 
     def with_state(self, state: str, now_s: float) -> EndEvidence:
-        """Take what a ResourceManager says; empty: none answers."""
+        """Record the state that a ResourceManager reports; empty if none answers."""
         return self._replace(state=state, state_at_s=now_s) if state else self
 
     @property
     def why_over(self) -> str:
-        """Return why the application is over, for users; empty: that is not proven."""
+        """Return why the application has ended, for users; empty if that is not proven."""
         if self.state in FINAL:
             return f"the application is over: the ResourceManager has it as {self.state}"
         if self.absent_since_s is None or self.absent_at_s - self.absent_since_s < APART_S:
@@ -79,25 +80,25 @@ class EndEvidence(NamedTuple):
 
 
 class Staging(Protocol):
-    """The application's directory on HDFS, as the search for the next ApplicationMaster sees it (`FindOnHdfs`)."""
+    """The application's directory on HDFS, as the finder of the next ApplicationMaster sees it (`FindOnHdfs`)."""
 
     @property
     def is_there(self) -> bool | None:
-        """True if the last look found the file with the address; None: it could not tell."""
+        """True if the last read found the address file; None if it was inconclusive."""
 
     def look(self) -> object:
-        """Look at that file, if it is time to."""
+        """Read the address file if that is due."""
 
     def lacks_directory(self) -> bool | None:
-        """Return whether it is proven that the directory is gone; None: it is not known."""
+        """Return whether the directory is proven to be gone; None if unknown."""
 
 
 class ApplicationEndWatch:
-    """Asks for evidence of the end, with pauses: ten thousand tasks ask at the same time. Used by one thread.
+    """Collector of evidence of the end, with pauses: ten thousand tasks ask at the same time. Used by one thread.
 
     Args:
-        staging: the application's directory; it is looked at only where the file with the address is not there.
-        read_state: returns what `read_application_state` does.
+        staging: the application's directory; it is checked only if the address file is missing.
+        read_state: see `read_application_state`.
         clock: of the pauses [s].
     """
 
@@ -108,13 +109,13 @@ class ApplicationEndWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew: the ApplicationMaster was heard until now."""
+        """Start over: the ApplicationMaster has answered until now."""
         self._evidence = EndEvidence()
         self._staging_at = float("-inf")
         self._state_at = self._clock() + random_s(*FIRST_STATE_S)
 
     def look(self) -> str:
-        """Ask what is due. Return why the application is over; empty: as far as is known it is not."""
+        """Make the queries that are due. Return why the application has ended; empty if that is not proven."""
         self._staging.look()
         now = self._clock()
         if self._staging.is_there:
@@ -143,11 +144,11 @@ class ApplicationEndWatch:
 
 
 def end_watch(launch: LaunchSpec, find: Find | None) -> ApplicationEndWatch | None:
-    """Return the watch of a task on a cluster; None: its engine ends it whatever happens.
+    """Return the watch of a task on a cluster; None if the engine ends the task in any case.
 
     Args:
         launch: names the ResourceManagers and the user.
-        find: the search for the next ApplicationMaster.
+        find: the finder of the next ApplicationMaster.
     """
     if not isinstance(find, FindOnHdfs) or launch.hdfs is None:
         return None

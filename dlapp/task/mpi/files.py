@@ -1,4 +1,4 @@
-"""Directory in DLAPP_DIR by which a task and mpirun, or its daemon, exchange what they know."""
+"""Directory in DLAPP_DIR through which a task communicates with mpirun or its daemon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MpiFiles:
         run: DLAPP_DIR on the host.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(self, run: str) -> None:
@@ -29,22 +29,22 @@ class MpiFiles:
         self._fifos: list[int] = []
 
     def write(self, name: str, text: str, mode: int = 0o600) -> None:
-        """Make a file. Raises OSError."""
+        """Create a file. Raises OSError."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with closing_fd(os.open(name, flags, mode, dir_fd=self.fd)) as fd:
             write_all(fd, os.fsencode(text))
 
     def write_script(self, name: str) -> None:
-        """Make a file of one of the scripts beside this module. Raises OSError."""
+        """Create a copy of one of the scripts beside this module. Raises OSError."""
         self.write(name, script(name))
 
     def write_variables(self, variables: Mapping[str, str]) -> None:
-        """Make the file by which the daemon of this container gets variables. Raises OSError."""
+        """Create the file with the variables of this container's daemon. Raises OSError."""
         quoted = {name: value.replace("'", "'\\''") for name, value in variables.items()}
         self.write("node.sh", "".join(f"export {name}='{value}'\n" for name, value in quoted.items()))
 
     def fifo(self, name: str) -> int:
-        """Make a FIFO, and return a descriptor that reads and writes without waiting. Raises OSError."""
+        """Create a FIFO, and return a non-blocking descriptor for reading and writing. Raises OSError."""
         os.mkfifo(name, 0o600, dir_fd=self.fd)
         fd = open_file(name, dir_fd=self.fd, write=True, kind=stat.S_IFIFO)
         self._fifos.append(fd)

@@ -1,4 +1,4 @@
-"""Launches of mpirun: taken in the head's task, and started in that of another container."""
+"""Launches of mpirun: received by the head's task, started by another container's task."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class HeadLaunches:
         return self._lines.fd
 
     def exchange(self, link: AmLink, generation: int) -> None:
-        """Report new requests, and answer those whose commands have ended.
+        """Report new requests; answer those whose commands have ended.
 
         Args:
             link: to the ApplicationMaster.
@@ -129,9 +129,9 @@ class HeadLaunches:
 class MemberLaunches:
     """Commands of the head's mpirun that run in this container, in its task.
 
-    The head numbers its launches in their order, and names each until it knows that it has ended. So a launch is new
-    if its number is greater than all before, and an ended one that a later list lacks is not named any more. Orders
-    without any launch prove nothing: an ApplicationMaster that has just begun has not heard the head yet.
+    The head numbers its launches, and lists each until it knows that it has ended. So a launch is new if its number is
+    greater than all before, and an ended one that is missing in a later list is not reported any more. Orders without
+    any launch prove nothing: a new ApplicationMaster has no report of the head yet.
 
     Args:
         files: of its payload.
@@ -147,11 +147,11 @@ class MemberLaunches:
         self._told: tuple[LaunchState, ...] = ()
 
     def fileno(self) -> int:
-        """The descriptor to poll for ends."""
+        """The descriptor to poll for ended commands."""
         return self._lines.fd
 
     def exchange(self, link: AmLink, generation: int) -> None:
-        """Start what is to be started, and report what has begun or ended.
+        """Start new launches, and report which have started or ended.
 
         Args:
             link: to the ApplicationMaster.
@@ -189,18 +189,18 @@ class MemberLaunches:
             while self._unwritten:
                 del self._unwritten[: os.write(self._start, self._unwritten)]
         except BlockingIOError:
-            return  # it has not read the former ones; the next call goes on
+            return  # the reader is behind; the next call continues
 
 
 class _Lines:
-    """Lines that come through a FIFO; what is no line of some bytes is passed over."""
+    """Lines read from a FIFO; malformed or too long lines are skipped."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._rest = b""
 
     def read(self) -> Iterator[str]:
-        """Return what has come since the last call."""
+        """Return the lines received since the last call."""
         try:
             data = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:

@@ -20,7 +20,7 @@ _SEPARATORS = " \t\n:"
 
 
 class MpiPayload:
-    """Task's part of the payloads of one container, of which each generation has one.
+    """Task's part of the payloads of one container; each generation has one payload.
 
     Args:
         assignment: the container's work.
@@ -53,15 +53,15 @@ class MpiPayload:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Words of the payload where it is not the user's program, which only the head runs; empty: it is."""
+        """Command of the payload if it is not the user's program, which only the head runs; empty otherwise."""
         return () if self._assignment.index == self._work.head else ("/bin/sh", f"{self._seen}/member.sh")
 
     def begin(self, roster: Roster, interface: str, kill_grace_s: float) -> dict[str, str]:
-        """Make the files of a payload, and return its variables.
+        """Create the files of a payload, and return its variables.
 
         Args:
             roster: of its generation.
-            interface: name of the network interface that has the container's address; empty: not known.
+            interface: name of the network interface with the container's address; empty if unknown.
             kill_grace_s: seconds between SIGTERM and SIGKILL.
 
         Raises:
@@ -102,7 +102,7 @@ class MpiPayload:
         return self._launches.fileno()
 
     def exchange(self, link: AmLink, generation: int) -> None:
-        """Pass on what mpirun, or the ApplicationMaster, wants.
+        """Exchange requests and orders between mpirun and the ApplicationMaster.
 
         Args:
             link: to the ApplicationMaster.
@@ -112,7 +112,7 @@ class MpiPayload:
             self._launches.exchange(link, generation)
 
     def close(self) -> None:
-        """Close all descriptors. May be repeated."""
+        """Close all descriptors. Idempotent."""
         self._launches = None
         if self._files is not None:
             self._files.close()

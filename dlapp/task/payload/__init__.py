@@ -1,5 +1,5 @@
-"""Payload of a container: how it is made, run and ended.
+"""Payload of a container: creation, run and end.
 
-`factory` makes it of the assignment; `container` runs it from the gate to its result; `runner` watches it, and those of
-trials; `end` has the signals that end it before its time; `kept_container` is the container of one that has failed.
+`factory` creates it from the assignment; `container` runs it from the gate to its result; `runner` monitors it, and
+those of trials; `end` sends the signals that end it early; `kept_container` is the container of a failed payload.
 """

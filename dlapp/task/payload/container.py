@@ -1,4 +1,4 @@
-"""Payload of a container: it waits for its gang, runs, and is ended as the ApplicationMaster orders."""
+"""Payload of a container: waits for its gang, runs, and ends on orders of the ApplicationMaster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def take_place(task: TaskState) -> None:
-    """Lock the ports of this container, and find the address at which its peers reach it."""
+    """Lock the ports of this container, and find the address that peers connect to."""
     one = task.assignment
     if not one.has_roster:
         return
@@ -45,7 +45,7 @@ def take_place(task: TaskState) -> None:
 
 
 def wait_for_gate(task: TaskState) -> bool:
-    """Wait for the gate. Return False if another checkpoint is to be restored first."""
+    """Wait for the gate. Return False if another checkpoint must be restored first."""
     task.say(Phase.WAITING)
     restored = None
     if task.checkpoints is not None and task.assignment.in_gang:
@@ -63,7 +63,7 @@ def wait_for_gate(task: TaskState) -> bool:
 
 
 class ContainerPayload:
-    """Owner of the payload of a container: the ApplicationMaster ends it, or a GPU that failed.
+    """Owner of a container's payload; the ApplicationMaster or a failed GPU ends it.
 
     Args:
         task: of the container.
@@ -71,14 +71,15 @@ class ContainerPayload:
 
     def __init__(self, task: TaskState) -> None:
         self._task = task
-        self._refused: Roster | None = None  # the payload did not let it be written
+        self._refused: Roster | None = None  # the payload prevented the write
 
     def start(self, run: Running) -> None:
-        """Start the payload, with what was not known before the gate opened."""
+        """Start the payload, with the values that were not known before the gate opened."""
         task = self._task
         if task.changes is not None:
             task.changes.begin()
-        # Once it may have begun, a soft stop is for the payload, which has a grace time; it does not cut us off.
+        # From here on the payload may have started, so a soft stop goes to it, with its grace time, and does not
+        # interrupt us.
         with _start_step(task, "the payload could not be started"):
             late_env = {"DLAPP_GENERATION": str(task.generation)}
             if task.rendezvous is not None:
@@ -122,7 +123,7 @@ class ContainerPayload:
         return self._task.link.abort
 
     def attend(self) -> float:
-        """Give the payload the latest roster, and mpirun's orders to others; measure."""
+        """Pass on the latest roster and mpirun's orders; measure usage."""
         task = self._task
         self._replace_roster()
         if task.mpi is not None:
@@ -152,7 +153,9 @@ class ContainerPayload:
         self._task.stopper.drain()
 
     def _replace_roster(self) -> None:
-        """Give the payload the latest roster. It may have made that impossible, which is its own loss."""
+        """Write the latest roster for the payload. Ignore a failure, which only the payload can cause and which harms
+        only itself.
+        """
         one, latest = self._task.rendezvous, self._task.link.roster
         if one is None or latest is None or latest is one.written or latest is self._refused:
             return
@@ -196,7 +199,7 @@ def run_payload(task: TaskState, run: Running) -> PayloadOutcome:
 
 
 def _observers(task: TaskState, run: Running) -> tuple[ReadinessProbe | None, UseWatch | None]:
-    """Return what looks at the ports of the payload from outside."""
+    """Return the monitors of the payload's ports."""
     one, place = task.assignment, task.rendezvous
     if place is None or not place.ports:
         return None, None
@@ -205,7 +208,7 @@ def _observers(task: TaskState, run: Running) -> tuple[ReadinessProbe | None, Us
 
 
 def _board(task: TaskState) -> AbstractContextManager[None]:
-    """Return what has TensorBoard run beside the payload, if that is wanted and possible."""
+    """Return the runner of TensorBoard beside the payload; a no-op if it is not wanted or not possible."""
     if not task.assignment.board:
         return nullcontext()
     from dlapp.task.payload.tensorboard import board_problem, open_board
@@ -225,7 +228,7 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
     Args:
         task: of the container.
         outcome: of its payload.
-        device: what failed of its GPUs; empty: they did not fail.
+        device: the GPU failure; empty if there was none.
     """
     stopper, is_soft = task.stopper, outcome.is_soft
     if is_soft and stopper.wanted is Stop.SOFT and stopper.reason == PREEMPTED:
@@ -240,7 +243,7 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
 
 
 def store_last_checkpoint(task: TaskState, outcome: PayloadOutcome) -> None:
-    """Store what a payload left that has ended, if there is somebody to use it."""
+    """Store the checkpoints of an ended payload, if somebody can use them."""
     if task.checkpoints is None or task.stopper.wanted is Stop.NOW or task.is_home_gone or task.link.why_over:
         return
     if not task.assignment.stores_checkpoints:
@@ -257,4 +260,4 @@ def store_last_checkpoint(task: TaskState, outcome: PayloadOutcome) -> None:
                 may_wait=lambda: not task.link.is_alone,
             )
     except Stopped:
-        return  # the result says it, too
+        return  # the result contains it, too

@@ -1,4 +1,4 @@
-"""End of a payload before its time: SIGTERM, or SIGABRT where it hangs, and SIGKILL after a time."""
+"""End of a payload before its time: SIGTERM, or SIGABRT if it hangs, then SIGKILL after a grace time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ABORT_S = 10.0
 
 
 class PayloadEnd:
-    """The signals that one payload gets. The first order counts; a later one changes nothing.
+    """Signals sent to one payload. The first order counts; later ones are ignored.
 
-    Used in a ``with`` block, which ends the process that reads stacks.
+    Used in a ``with`` block, which ends the stack reader process.
 
     Args:
         run: the payload.
         stderr: path of its stderr.
-        note: told of each signal.
+        note: called for each signal.
 
     Attributes:
         hang: why it was aborted; empty if it was not.
@@ -53,7 +53,7 @@ class PayloadEnd:
 
     @property
     def has_begun(self) -> bool:
-        """True after the first order."""
+        """True once an order was received."""
         return self._kill_at_s is not None or bool(self.hang)
 
     def stop(self, why: str, grace_s: float) -> None:
@@ -63,14 +63,14 @@ class PayloadEnd:
         self._run.soft_stop()
 
     def abort(self, why: str) -> None:
-        """Read the stacks of a payload that hangs; `advance` sends SIGABRT when that is done."""
+        """Read the stacks of a hung payload; `advance` sends SIGABRT when that is done."""
         from dlapp.runtime.stack_dump import StackDump
 
         self.hang = why
         self._stacks = StackDump(self._run.pids, self._stderr, self._note)
 
     def advance(self) -> None:
-        """Send the signal whose time has come, after an order."""
+        """Send the signal that is due after an order."""
         now_s = time.monotonic()
         if self._stacks is not None:
             if self._stacks.is_done():
@@ -84,7 +84,7 @@ class PayloadEnd:
             self._run.kill()
 
     def wait_s(self) -> float:
-        """Return how long to wait before `advance` [s]; infinite if nothing is to come."""
+        """Return how long to wait before `advance` [s]; infinite if nothing is due."""
         if self._stacks is not None:
             return self._stacks.poll_s
         return math.inf if self._kill_at_s is None else max(0.0, self._kill_at_s - time.monotonic())

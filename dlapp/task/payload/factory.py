@@ -1,4 +1,4 @@
-"""Payload of a container, made of its assignment, and made ready as a process or in Docker."""
+"""Payload of a container, created from its assignment and prepared as a process or in Docker."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def make_ready(task: TaskState) -> Running:
-    """Make the payload of a container ready to start."""
+    """Prepare the payload of a container."""
     if task.assignment.docker_image is None:
-        os.makedirs(os.path.join(task.home, "home"), 0o700, exist_ok=True)  # on a cluster the submitter's is away
+        os.makedirs(os.path.join(task.home, "home"), 0o700, exist_ok=True)  # no submitter environment on a cluster
         return PlainRun(plain_payload(task, task.home), task.guardian, task.note)
     task.guardian.close()  # a container has its own init, and its lifeline
     phase = task.link.phase
@@ -40,14 +40,14 @@ def make_docker_run(
     progress: Callable[[int, int], None] | None = None,
     network: str | None = None,
 ) -> DockerRun:
-    """Make a Docker container. For any thread.
+    """Create a Docker container. Thread-safe.
 
     Args:
         task: of the container.
-        payload: that is to run in it.
-        wait_out: calls what it is given, again while Docker or a registry is away.
-        progress: told how much of the image has come.
-        network: Docker's network mode; None: that of the assignment.
+        payload: to run in it.
+        wait_out: calls its argument, and retries while Docker or a registry is away.
+        progress: called with the pulled part of the image.
+        network: Docker's network mode; None for that of the assignment.
     """
     from dlapp.runtime.docker.payload import DockerRun
 
@@ -152,7 +152,7 @@ def _payload(
 
 
 def runs_as_submitter(environ: Mapping[str, str], *, on_a_node: bool) -> bool:
-    """Return whether this task runs as the user who submitted.
+    """Return whether this task runs as the submitting user.
 
     On a node the container executor decides that. A NodeManager sets USER to the submitter.
     """

@@ -1,7 +1,7 @@
-"""The container of a payload that has failed, kept for those who want to look into it (`dlapp.am.decisions.failures`).
+"""The container of a failed payload, kept for inspection (`dlapp.am.decisions.failures`).
 
-Its GPUs are given back before. What is kept is its directories and, for commands, a place to run in: a guardian that
-holds nothing of the payload's, or in Docker another container of the same image with the same directories.
+Its GPUs are released before. The directories are kept, and an environment for commands: a guardian without the
+payload's resources, or in Docker another container of the same image with the same directories.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _SLEEPS = "sh", "-c", "while :; do sleep 3600; done"
 
 
 def give_gpus_back(task: TaskState) -> None:
-    """Let others have the GPUs; what runs here from now on has none."""
+    """Release the GPUs; commands that run here from now on have none."""
     task.give_back_all()
     task.lease = None
     task.say(Phase.STARTING, detail="keeping the failed container")
 
 
 def keep(task: TaskState, keep_s: float, failure: TaskResult) -> None:
-    """Keep the container for a time, or until this task is to end.
+    """Keep the container for a time, or until this task must end.
 
     Args:
-        task: of the container, whose GPUs are given back.
+        task: of the container, whose GPUs are released.
         keep_s: how long.
-        failure: the payload's, which is reported with it.
+        failure: the payload's, reported with it.
     """
     deadline = time.monotonic() + keep_s
     until = date_and_time(time.time() + keep_s)

@@ -1,8 +1,7 @@
-"""Runner of one payload, of a container or of a trial: it is watched until nothing of it is left.
+"""Runner of one payload, of a container or of a trial: monitors it until all of its processes have ended.
 
-Whoever owns the payload (`PayloadOwner`) starts it, says when it is to end and is told what it reports. All else is the
-same for every payload: its logs are kept to their limit, its files are read, signals are sent in their order, and its
-end is judged.
+The owner of the payload (`PayloadOwner`) starts it, decides when it ends and receives its reports. Everything else is
+the same for every payload: logs are limited, its files are read, signals are sent in order, and its end is judged.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _MOST_POLL_S = 3600.0
 
 
 class EndOrder(NamedTuple):
-    """Order to end a payload softly; of several the first counts.
+    """Order to end a payload softly; the first of several counts.
 
     Args:
         why: for people.
@@ -49,31 +48,31 @@ class PayloadOwner(Protocol):
     """Owner of a payload that runs."""
 
     def start(self, run: Running) -> None:
-        """Start it."""
+        """Start the payload."""
 
     def is_killed(self) -> bool:
-        """Return whether it is to end now."""
+        """Return whether the payload must be killed now."""
 
     def end_order(self) -> EndOrder | None:
-        """Return the order to end it softly; None: it runs on."""
+        """Return the order to end it softly; None to continue."""
 
     def hang(self) -> str:
-        """Return why it is to be aborted, as one that hangs; empty: it is not."""
+        """Return why a hung payload must be aborted; empty if it does not hang."""
 
     def attend(self) -> float:
-        """Do what else there is to do while it runs. Return when to do it again [s]."""
+        """Do periodic work while it runs. Return the delay until the next call [s]."""
 
     def take(self, report: ReportFile) -> None:
-        """Take what it has reported so far."""
+        """Process the payload's reports so far."""
 
     def tell(self, status: PayloadStatus, cut: str) -> None:
-        """Tell what is news of it; ``cut`` says what was cut from its logs."""
+        """Report news of the payload; ``cut`` describes what was cut from its logs."""
 
     def wake_fds(self) -> Sequence[int]:
-        """Return descriptors to poll: they can be read when there is something to do."""
+        """Return descriptors to poll; a readable one means that there is work."""
 
     def drain(self) -> None:
-        """Forget that they could be read."""
+        """Empty these descriptors."""
 
 
 class PayloadOutcome(NamedTuple):
@@ -81,9 +80,9 @@ class PayloadOutcome(NamedTuple):
 
     Args:
         ended: how it ended.
-        is_soft: it got SIGTERM.
-        hang: why it was aborted; empty: it was not.
-        cut: what was cut from its logs; empty: nothing.
+        is_soft: it received SIGTERM.
+        hang: why it was aborted; empty if it was not.
+        cut: what was cut from its logs; empty if nothing.
     """
 
     ended: PayloadExit
@@ -95,7 +94,7 @@ class PayloadOutcome(NamedTuple):
         """Return the result of the payload.
 
         Args:
-            others: fault and message, if it is not the payload that is judged.
+            others: fault and message, if not the payload's exit decides.
             lost: as of `TaskResult`.
         """
         ended = self.ended
@@ -118,7 +117,7 @@ class PayloadRunner:
     """Runner of one payload.
 
     Args:
-        run: the payload, made ready.
+        run: the prepared payload.
         home: its directory, which has ``stdout``, ``stderr`` and ``run`` (DLAPP_DIR).
         owner: of it.
         log_limit_bytes: for each log.
@@ -152,7 +151,7 @@ class PayloadRunner:
         self._ending = PayloadEnd(run, logs[1], note)
 
     def run_to_end(self) -> PayloadOutcome:
-        """Start the payload, and return how it ended, once nothing of it is left."""
+        """Start the payload; return how it ended, after all of its processes have ended."""
         with self._files, self._cap, self._ending:
             self._owner.start(self._run)
             ended = self._watch()
@@ -200,7 +199,7 @@ class PayloadRunner:
         self._owner.tell(status, self._cap.told)
 
     def _poll(self, timeout_s: float) -> bool:
-        """Wait for news. Return whether the payload printed after a silence."""
+        """Wait for events. Return whether the payload printed after a silence."""
         poll = select.poll()
         for fd in self._owner.wake_fds():
             poll.register(fd, select.POLLIN)

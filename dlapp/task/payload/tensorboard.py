@@ -1,12 +1,13 @@
-"""TensorBoard beside the payload of one container: it reads a directory of the workspace while the payload writes it.
+"""TensorBoard beside the payload of one container: it reads a directory of the workspace while the payload writes to
+it.
 
-A thread starts it with the payload, again after a pause when it ends, and ends it with the payload. It is a process
-like the payload, in Docker a second container of the same image in which the workspace can only be read. Nothing that
-happens to it is a failure of the payload: what is wrong becomes a line for users.
+A thread starts it with the payload, restarts it after a pause if it exits, and ends it with the payload. It is a
+process like the payload; in Docker it is a second container of the same image with a read-only workspace. Its failures
+never fail the payload: they are reported to users as one line.
 
-Everybody who reaches its port may ask it. So all of its pages are below a path that nobody can guess, and this path is
-in its environment: the words of a command can be read by all users of a host. Another user may listen on the port
-before it does, or after its end: it is asked only if it is its user's, and each start has another path.
+Everybody who reaches its port can send requests. So all of its pages are below a secret path, which is passed in its
+environment, since all users of a host can read a command line. Another user may listen on the port before it does, or
+after its end: requests are sent only if the listening process belongs to its user, and each start has a new path.
 """
 
 from __future__ import annotations
@@ -81,15 +82,15 @@ class TensorBoard:
     """TensorBoard of one container.
 
     Args:
-        directory: what it reads, relative to the workspace.
-        payload: of the container; it is made anew for each start.
+        directory: that it reads, relative to the workspace.
+        payload: of the container; prepared again for each start.
         home: the directory of the container.
-        seen_workspace: path of a container's workspace as its program sees it; None: it is no container.
-        uid: of its process; None: Docker gives it another one.
-        address: at which others reach it.
+        seen_workspace: path of the workspace inside a container; None for a plain process.
+        uid: of its process; None if Docker maps it to another one.
+        address: that others connect to.
         ports: the port that is locked for it.
-        make_run: makes a payload ready; called by the thread.
-        tell: takes its state, by the thread.
+        make_run: prepares a payload; called by the thread.
+        tell: called with its state, by the thread.
         note: takes lines for dlapp's own log.
     """
 
@@ -116,7 +117,7 @@ class TensorBoard:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
-        """Have it run while the payload does."""
+        """Run it while the payload does."""
         self._over.clear()
         thread = threading.Thread(target=self._work, name="task-tensorboard", daemon=True)
         thread.start()
@@ -124,10 +125,10 @@ class TensorBoard:
             yield
         finally:
             self._over.set()
-            thread.join(_END_WITHIN_S)  # a dockerd that hangs is not waited for: its lifeline ends it
+            thread.join(_END_WITHIN_S)  # not waiting for a hung dockerd: its lifeline ends it
 
     def close(self) -> None:
-        """Let go of its port. May be repeated."""
+        """Release its port. Idempotent."""
         self._ports.close()
 
     # ---- its thread ----
@@ -150,7 +151,7 @@ class TensorBoard:
         """Run it once.
 
         Returns:
-            Why it ended, and whether it is not to be started again.
+            Return why it ended, and whether it must not be restarted.
         """
         prefix = new_prefix()
         run, probe = self._make_run(self._made_payload(prefix)), ReadinessProbe(self._place, prefix, self._uid)
@@ -227,14 +228,14 @@ class TensorBoard:
 
 
 def _is_rootless(docker_host: str) -> bool:
-    """Return whether Docker runs without root: then it has other uids for the processes in its containers."""
+    """Return whether Docker runs rootless: then the uids of processes in its containers are mapped."""
     with contextlib.suppress(OSError):
         return os.stat(docker_host.removeprefix("unix://")).st_uid != 0
     return False
 
 
 def _end(run: Running) -> None:
-    """Kill it, and return when nothing of it is left; what hangs is not waited for."""
+    """Kill it, and return when all of its processes have ended; do not wait for a hung one."""
     until = time.monotonic() + _KILLED_WITHIN_S
     run.kill()
     while run.ended() is None and time.monotonic() < until:
@@ -242,5 +243,5 @@ def _end(run: Running) -> None:
 
 
 def board_problem(text: str) -> str:
-    """Return what is wrong as a line that a report can have."""
+    """Return a problem as one line that fits in a report."""
     return "".join(char if char.isprintable() else " " for char in text)[:MOST_PROBLEM]

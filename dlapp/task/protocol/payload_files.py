@@ -21,22 +21,22 @@ _CONTAINERS_PER_S = 1000
 
 
 class PayloadFiles:
-    """The files by which one payload and its task exchange what they know.
+    """The files through which one payload and its task exchange information.
 
-    Made before the payload starts; used in a ``with`` block.
+    Created before the payload starts; used in a ``with`` block.
 
     Args:
         path: DLAPP_DIR on the host.
-        total: the containers of the application.
-        tell: takes what the payload has said, at once when it becomes ready or ends, otherwise once a second at most,
+        total: number of containers of the application.
+        tell: called with the payload's status: at once when it becomes ready or ends, otherwise once a second at most,
             and less often in a large application.
         note: takes lines for dlapp's own log.
-        probe: tells when the payload is ready; None: it says so itself.
-        use: tells whether it is in use; None: nobody asks.
-        watch: takes each report of a metric; None: nobody does.
+        probe: detects when the payload is ready; None if it reports that itself.
+        use: detects whether it is in use; None if not needed.
+        watch: called with each report of a metric; None if not needed.
 
     Raises:
-        OSError: the directory is not ours, or has files already.
+        OSError: the directory is not ours, or is not empty.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PayloadFiles:
         os.close(self._directory)
 
     def check(self, now_s: float) -> None:
-        """Read what the payload wrote, and tell of it if that is due.
+        """Read what the payload wrote, and pass it on if that is due.
 
         Args:
             now_s: the time [s, monotonic].
@@ -87,7 +87,7 @@ class PayloadFiles:
 
     @property
     def status(self) -> PayloadStatus:
-        """Return what is known of the payload: what it reported, and what is seen of its ports."""
+        """Return the status of the payload: its reports, and the state of its ports."""
         said = self.report.status
         is_ready = said.ready or (self._probe is not None and self._probe.is_ready)
         if (is_ready, self._in_use) == (said.ready, said.in_use):
@@ -95,17 +95,17 @@ class PayloadFiles:
         return replace(said, ready=is_ready, in_use=self._in_use)
 
     def finish(self, now_s: float) -> None:
-        """Read and tell the rest after the payload's end."""
+        """Read and pass on the rest after the payload's end."""
         self.report.finish(now_s)
         self._tell_news(now_s, is_due=True)
 
     def write_stop(self, reason: str, message: str, grace_s: float) -> None:
-        """Make DLAPP_STOP appear, complete, before SIGTERM.
+        """Write DLAPP_STOP atomically, before SIGTERM.
 
         Args:
             reason: one word, for programs.
             message: the same for people.
-            grace_s: from now to SIGKILL [s].
+            grace_s: seconds until SIGKILL.
         """
         deadline_ms = time.time_ns() // 1_000_000 + int(grace_s * 1000)
         data = json.dumps({"reason": reason, "message": message, "deadline_ms": deadline_ms}).encode() + b"\n"
@@ -116,7 +116,7 @@ class PayloadFiles:
                 write_all(fd, data)
             os.rename(new, _STOP, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         except OSError as error:
-            # A full disk, or the payload's own doing; SIGTERM comes anyway.
+            # A full disk, or caused by the payload itself; SIGTERM is sent anyway.
             self._note(f"$DLAPP_STOP could not be written: {error}")
 
     def _tell_news(self, now_s: float, *, is_due: bool) -> None:

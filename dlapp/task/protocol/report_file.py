@@ -1,10 +1,10 @@
-"""File DLAPP_REPORT: the payload appends lines of JSON, the task follows it.
+"""File DLAPP_REPORT: the payload appends lines of JSON, the task reads them.
 
-The task makes the file before the payload starts and keeps it open. It never opens that name again: a link, a FIFO or
-another file in its place is noted and not read. It reads what was appended, up to a bound for each call, and what is
-beyond the bound is skipped. Of each second 10 lines are parsed; of those beyond them the last one, and the last one
-with each key, so that a flood of metrics hides no other key. In a sweep each line with the metric is parsed besides. A
-bad line costs a line in dlapp.log for its kind of problem, once.
+The task creates the file before the payload starts and keeps it open. It never opens the name again: a link, a FIFO or
+another file in its place is logged and not read. Each call reads the appended bytes up to a bound, and skips the rest.
+Of each second 10 lines are parsed; of the remaining ones the last, and the last with each key, so that a flood of
+metrics does not suppress other keys. In a sweep each line with the metric is parsed in addition. Each kind of problem
+in bad lines is logged once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHOWN = 200
 
 
 class BadLine(ValueError):
-    """A line is not taken; ``problem`` says why, the same text for each line with this problem."""
+    """A line is rejected; ``problem`` says why, with the same text for each line with this problem."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -40,11 +40,11 @@ class BadLine(ValueError):
 
 
 class ReportLine:
-    """Content of one line. Attributes are those of `PayloadStatus`; None: it does not say it.
+    """Content of one line. Attributes are those of `PayloadStatus`; None if the line has no such key.
 
     Attributes:
-        checkpoint: the directory of a checkpoint that is complete.
-        unknown: a key that dlapp does not know; empty: there is none.
+        checkpoint: the directory of a complete checkpoint.
+        unknown: an unknown key; empty if there is none.
     """
 
     def __init__(self, line: bytes) -> None:
@@ -69,10 +69,10 @@ class ReportLine:
             raise BadLine("checkpoint is not the path of a directory")
 
     def added_to(self, status: PayloadStatus) -> PayloadStatus:
-        """Return a status with what this line says.
+        """Return a status updated with this line.
 
         Raises:
-            BadLine: a value is out of its range, or there are too many metrics.
+            BadLine: a value is out of range, or there are too many metrics.
         """
         said = {name: getattr(self, name) for name in ("progress", "step", "ready")}
         changes: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
@@ -116,7 +116,7 @@ def _number(value: Any, what: str) -> float:
 
 def _progress(value: Any) -> float:
     number = _number(value, "progress")
-    # A sum of shares may be a little above 1.
+    # A sum of shares may exceed 1 slightly.
     return 1.0 if 1.0 < number < 1.0 + 1e-6 else number
 
 
@@ -125,36 +125,36 @@ def _is_path(value: Any) -> bool:
 
 
 class MetricWatch(Protocol):
-    """Taker of every report of one metric, also of those that are not parsed for others.
+    """Receiver of all reports of one metric, also of lines that are otherwise not parsed.
 
     Attributes:
         metric: its name.
-        problem: why a line that names it was not taken; empty: all were.
+        problem: why a line with the metric was rejected; empty if none was.
     """
 
     metric: str
     problem: str
 
     def add(self, value: float, step: int | None) -> None:
-        """Take a report; ``step`` None: it does not say of which step."""
+        """Take a report; ``step`` is None if it has no step."""
 
 
 class ReportFile:
-    """The file, and what the payload has said in it. Closed by `close`.
+    """The report file, and the state that the payload has reported. Closed by `close`.
 
     Args:
-        directory: descriptor of DLAPP_DIR, which the payload can write; it is not kept.
+        directory: descriptor of DLAPP_DIR, which the payload can write to; not kept open.
         note: takes lines for dlapp's own log.
-        watch: takes each report of a metric; None: nobody does.
+        watch: called with each report of a metric; None if not needed.
 
     Attributes:
-        status: what the payload has said so far.
-        checkpoint: the directory that it reported last; empty: none.
-        checkpoints: how many it reported.
-        checkpoint_step: the step that it reported with the last one; None: it did not say.
+        status: what the payload has reported so far.
+        checkpoint: the last reported directory; empty if none.
+        checkpoints: number of reported checkpoints.
+        checkpoint_step: step of the last reported checkpoint; None if it had none.
 
     Raises:
-        OSError: the file cannot be made, or is there already.
+        OSError: the file cannot be created, or exists already.
     """
 
     def __init__(self, directory: int, note: Callable[[str], None], watch: MetricWatch | None = None) -> None:
@@ -169,20 +169,20 @@ class ReportFile:
         self.checkpoint_step: int | None = None
         self._at = 0
         self._rest = b""
-        self._skips = False  # the rest of a line of which the beginning was not kept
+        self._skips = False  # the rest of a line whose beginning was dropped
         self._lines_left, self._read_at = float(LINES_PER_S), 0.0
         self._noted: set[str] = set()
         self._ignored = 0
 
     def close(self) -> None:
-        """Let go of the file. May be repeated."""
+        """Close the file. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             os.close(self._directory)
             self._fd = -1
 
     def read(self, now_s: float) -> bool:
-        """Read what was appended; return whether a line was taken.
+        """Read the appended lines; return whether a line was accepted.
 
         Args:
             now_s: the time [s, monotonic].
@@ -206,7 +206,7 @@ class ReportFile:
         return self.status.lines > before
 
     def finish(self, now_s: float) -> bool:
-        """Read the rest after the payload's end, a last line without a line end included; return as `read`."""
+        """Read the rest after the payload's end, including an unterminated last line; see `read` for the result."""
         before = self.status.lines
         self.read(now_s)
         if self._rest:
@@ -238,7 +238,7 @@ class ReportFile:
                 self._take_line(line)
 
     def _take_metric(self, lines: bytes) -> None:
-        """Read the metric that is watched, of each line that has it."""
+        """Read the watched metric from each line that has it."""
         if self._watch is None or self._watched not in lines:
             return
         for line in lines.split(b"\n"):
@@ -254,7 +254,7 @@ class ReportFile:
                 self._watch.problem = error.problem
 
     def _chosen(self, lines: bytes) -> list[bytes]:
-        """Return the lines of a block that are parsed."""
+        """Return the lines of a block that must be parsed."""
         chosen, at = [], 0
         while at < len(lines) and self._lines_left >= 1:
             end = lines.find(b"\n", at)

@@ -1,10 +1,10 @@
-"""Streams of the kind ``event-files``: files of the workspace that TensorBoard reads, for dlapp-board.
+"""Streams of the kind ``event-files``: event files of TensorBoard in the workspace, for dlapp-board.
 
     {"path": "output"}                 a directory of the workspace
 
-The stream is a line of JSON with each file, ``[[name below the path, size], ...]``; then the command says which bytes
-it wants, a line ``[[name, offset, size], ...]``, and gets them, file after file. Links are not followed: what a program
-makes of its workspace leads nowhere else.
+The stream starts with a line of JSON that lists the files, ``[[name below the path, size], ...]``. The command answers
+with a line that requests ranges, ``[[name, offset, size], ...]``, and receives their bytes, file after file. Links are
+not followed, so a program cannot redirect reads out of its workspace.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _CHUNK = 1 << 20
 
 
 def serve(stream: Stream) -> None:
-    """Send what the command asks for.
+    """Send the requested ranges.
 
     Raises:
-        StreamRefused: there is no such directory.
+        StreamRefused: the directory does not exist.
     """
     path = stream.head.get("path")
     try:
@@ -59,7 +59,7 @@ def serve(stream: Stream) -> None:
 
 
 def _open_directory(root: str | int, path: str) -> int:
-    """Open a directory below another one, without a link on the way."""
+    """Open a directory below another one without following links."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.dup(root) if isinstance(root, int) else os.open(root, flags)
     for name in os.path.normpath(path).split("/"):
@@ -69,7 +69,7 @@ def _open_directory(root: str | int, path: str) -> int:
 
 
 def _event_files(top: int) -> dict[str, int]:
-    """Return name -> size of the event files of a directory and all below it."""
+    """Return name -> size of the event files in a directory tree."""
     found: dict[str, int] = {}
     seen = 0
     for directory, _, names, fd in os.fwalk(".", dir_fd=top):

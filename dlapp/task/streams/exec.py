@@ -1,7 +1,7 @@
 """Streams of the kind ``exec``: a command beside the payload; the head is an `ExecRequest`.
 
-In Docker this process passes the bytes on. Beside a plain payload the guardian has forked a keeper, which takes the
-stream itself, so the command ends with the payload and the bytes pass through no process of the task.
+In Docker this process copies the bytes. Beside a plain payload, the guardian has forked a keeper, which takes over the
+stream, so the command ends with the payload and no process of the task copies the bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def serve(stream: Stream) -> None:
     """Run the command until it or the stream ends.
 
     Raises:
-        StreamRefused: there is no payload any more, or Docker refuses.
+        StreamRefused: the payload has ended, or Docker refuses.
     """
     request = from_json(ExecRequest, stream.head)
     if stream.place.container:
@@ -36,7 +36,7 @@ def serve(stream: Stream) -> None:
         try:
             hand_over(keeper, to_json(request), connection)
         except OSError:
-            return  # it ended with the payload; the command sees the stream end
+            return  # ended with the payload; the command sees the end of the stream
 
 
 def _serve_in_docker(stream: Stream, request: ExecRequest) -> None:

@@ -1,7 +1,7 @@
 """The kinds of streams: name of a kind -> the module whose ``serve`` runs at the container's end of it.
 
-``serve(stream)`` runs in a thread of its own, in the process of the streams. It raises `DlappError` before
-`Stream.accept` if there can be no stream; the user gets its message.
+``serve(stream)`` runs in its own thread in the streams process. It raises `DlappError` before `Stream.accept` if the
+stream is refused; the user gets the message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HANDLERS = {
 
 
 def handler_of(kind: str) -> Callable[[Stream], None]:
-    """Return the ``serve`` of a kind. Raises StreamRefused: this dlapp has no such kind."""
+    """Return the ``serve`` of a kind. Raises StreamRefused: the kind is unknown."""
     if kind not in HANDLERS:
         raise StreamRefused(f"the dlapp of this container has no streams of the kind {kind}")
     serve: Callable[[Stream], None] = importlib.import_module(HANDLERS[kind]).serve

@@ -3,15 +3,16 @@
     {"port": 8888}                  the stream is a connection to that port
     {"port": 8888, "look": true}    the stream is one JSON object: where the port can be reached directly (`PortPlace`)
 
-Only a port on which the payload itself listens is reached: in a container with a network of its own any of that
-network; else, in the network of the host, which others use too, one whose socket was made by the payload's user, at the
-address to which that socket is bound. Who took the connection is looked at again before anything is sent there.
+Only a port on which the payload itself listens can be reached. In a container with its own network that is any port of
+that network. In the network of the host, which other users share, the socket must have been created by the payload's
+user, and is reached at its bound address. After connecting, the owner of the accepting socket is checked again before
+anything is sent.
 
-That user has other programs on the host, too. So whom `view_acl` names reaches only sockets that the payload's own
-processes have.
+That user also has other programs on the host. So users in `view_acl` only reach sockets that the payload's own
+processes hold.
 
-A network of its own is entered by this process, where it may (root); so ports of the loopback interface in the
-container are reached as well. Where it may not, the container's address as Docker says it is used.
+A container's own network is entered by this process if permitted (root), so ports of the container's loopback interface
+are reached as well. Otherwise the container's address is taken from Docker.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _ANY = "0.0.0.0", "::"
 
 
 def serve(stream: Stream) -> None:
-    """Connect the stream with the port, or say where the port is.
+    """Connect the stream with the port, or send its place.
 
     Raises:
         StreamRefused: the payload does not listen there.
@@ -80,8 +81,8 @@ def _host_sockets(stream: Stream, port: int) -> list[TcpSocket]:
     if not own:
         raise StreamRefused(f"nothing listens on port {port} yet", NOT_OPEN)
     if len(own) < len(there):
-        # Another user listens on another address of the same port: only what is bound to one address is told apart.
-        # Another program of the same user can have the very same address (SO_REUSEPORT).
+        # Another user may listen on another address of the same port; only a socket bound to one address can be
+        # distinguished. Another program of the same user can have the very same address (SO_REUSEPORT).
         taken = {one.address for one in there if one not in own}
         own = [one for one in own if one.address not in (*_ANY, *taken)]
         if not own:
@@ -90,15 +91,15 @@ def _host_sockets(stream: Stream, port: int) -> list[TcpSocket]:
 
 
 def _of_payload(stream: Stream, port: int, found: Sequence[TcpSocket]) -> list[TcpSocket]:
-    """Return which sockets of the payload's user the payload's processes have.
+    """Return those sockets of the payload's user that the payload's processes hold.
 
     Raises:
-        StreamRefused: there is none, or that cannot be seen.
+        StreamRefused: there are none, or they cannot be read.
     """
     place, unseen = stream.place, not stream.place.pid
     inodes: set[int] = set()
     if place.pid and start_time(place.pid) == place.started:
-        # Which processes it has is asked of /proc, so only for others than the owner.
+        # The processes are read from /proc, so only for users other than the owner.
         for pid in (place.pid, *descendants(place.pid)):
             try:
                 inodes |= socket_inodes(pid)
@@ -115,7 +116,7 @@ def _of_payload(stream: Stream, port: int, found: Sequence[TcpSocket]) -> list[T
 
 
 def _container_sockets(place: PayloadPlace, port: int) -> list[TcpSocket]:
-    """Return the sockets that listen on a port in the network of a container; none if that cannot be seen."""
+    """Return the sockets that listen on a port in the network of a container; empty if they cannot be read."""
     if not place.pid:
         return []
     there = tcp_table.listeners(port, f"/proc/{place.pid}/net")
@@ -125,7 +126,7 @@ def _container_sockets(place: PayloadPlace, port: int) -> list[TcpSocket]:
 
 
 def _place_of(stream: Stream, where: list[TcpSocket]) -> PortPlace:
-    """Return where others may reach a port without us."""
+    """Return the addresses at which others reach a port directly."""
     if stream.place.own_network:
         return PortPlace()
     found: list[str] = []
@@ -138,7 +139,7 @@ def _place_of(stream: Stream, where: list[TcpSocket]) -> PortPlace:
 
 
 def _nearest(address: str) -> tuple[str, ...]:
-    """Return the addresses at which its host reaches a socket that is bound to one address or to all."""
+    """Return the host's addresses for a socket that is bound to one address or to all."""
     return {"0.0.0.0": ("127.0.0.1",), "::": ("::1", "127.0.0.1")}.get(address, (address,))
 
 
@@ -158,7 +159,9 @@ def _connect(place: PayloadPlace, where: list[TcpSocket], port: int) -> socket.s
 
 
 def _check_reached(stream: Stream, local: socket.socket, port: int) -> None:
-    """Refuse a connection that is not to the payload: its port or its address may be another's since it was found."""
+    """Refuse a connection that does not reach the payload: its port or address may have been reused since the
+    lookup.
+    """
     place = stream.place
     if place.own_network:
         if place.pid and start_time(place.pid) != place.started:
@@ -168,16 +171,17 @@ def _check_reached(stream: Stream, local: socket.socket, port: int) -> None:
 
 
 def _is_own(stream: Stream, local: socket.socket, port: int) -> bool:
-    """Return whether a connection within the network of this host is to the payload's user, and for a viewer to the
+    """Return whether a connection within the network of this host reaches the payload's user, and for a viewer the
     payload."""
-    # In this order: what nobody has accepted at the end is of who has listened there since the connect.
+    # The order matters: a connection that is still not accepted at the end belongs to the socket that has listened
+    # there since the connect.
     try:
         address = local.getpeername()[0]
         is_listening = any(address in _nearest(one.address) for one in _host_sockets(stream, port))
     except StreamRefused:
-        is_listening = False  # a server may take one connection, and listen no longer
+        is_listening = False  # a server may accept one connection and stop listening
     except OSError:
-        return False  # the connection is over
+        return False  # the connection is closed
     try:
         peer = tcp_table.peer_of(local)
         if peer is not None and peer.uid == os.getuid() and stream.for_viewer:
@@ -188,7 +192,7 @@ def _is_own(stream: Stream, local: socket.socket, port: int) -> bool:
 
 
 def _first_of(addresses: list[str], port: int) -> socket.socket:
-    """Return a connection to the first address that takes it. Raises StreamRefused: none does."""
+    """Return a connection to the first address that accepts it. Raises StreamRefused: none does."""
     problem = "it has no address"
     for address in addresses:
         try:
@@ -199,13 +203,13 @@ def _first_of(addresses: list[str], port: int) -> socket.socket:
 
 
 def _inside(place: PayloadPlace, addresses: list[str], port: int) -> socket.socket | None:
-    """Return a connection that was made in the network of a container; None: we may not enter it."""
+    """Return a connection from inside the network of a container; None if we may not enter it."""
     done: list[socket.socket | DlappError] = []
 
     def work() -> None:
         try:
             with closing_fd(os.open(f"/proc/{place.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)) as fd:
-                # From here on the descriptor means the namespace, whoever has the pid.
+                # From here on the descriptor refers to the namespace, even if the pid is reused.
                 if start_time(place.pid) != place.started:
                     raise StreamRefused("the program has ended", NOT_OPEN)
                 kernel.enter_network(fd)
@@ -215,7 +219,7 @@ def _inside(place: PayloadPlace, addresses: list[str], port: int) -> socket.sock
         except OSError:
             return  # we may not enter it
 
-    # A thread that has entered another network stays there, so this one ends.
+    # A thread cannot leave the entered network, so this one ends.
     thread = threading.Thread(target=work, name="enter", daemon=True)
     thread.start()
     thread.join()

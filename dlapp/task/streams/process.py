@@ -1,7 +1,7 @@
-"""The process of a task's streams: ``dlapp/__main__.py streams``, with its channel as standard input.
+"""Process of a task's streams: ``dlapp/__main__.py streams``, with its channel as standard input.
 
-It gets one message for each stream and runs the handler in a thread. When the task closes the channel, or dies, it ends
-at once, with all of its streams.
+It receives one message for each stream and runs the handler in a thread. When the task closes the channel, or dies, the
+process ends at once with all of its streams.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dlapp.values.serialization import from_json
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve streams until the task is gone."""
+    """Serve streams until the task closes the channel."""
     channel = own_channel()
     while True:
         data, fds, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 1)

@@ -1,4 +1,4 @@
-"""One stream at the container's end, as its handler sees it."""
+"""One stream, at the container's end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ACCEPT_S = 15.0
 
 
 class Stream:
-    """A stream that a user's command wants.
+    """A stream that a user's command requested.
 
     Args:
         url, token: of the ApplicationMaster, and the task's for it.
         container_id: of the task.
-        host: what users know this host by.
+        host: host name that users know.
         place: where the payload runs.
         order: of the ApplicationMaster.
-        keeper: the channel of a keeper beside a plain payload (`dlapp.runtime.exec.keeper`); None: there is none.
+        keeper: the channel of a keeper beside a plain payload (`dlapp.runtime.exec.keeper`); None if there is none.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Stream:
                 self.head = head
 
     def accept(self) -> socket.socket:
-        """Return the connection to the command; the caller closes it. Once.
+        """Return the connection to the command; the caller closes it. Call once.
 
         Raises:
             Unreachable, StreamRefused: the ApplicationMaster or the command is gone.
@@ -60,7 +60,7 @@ class Stream:
         return self._answer(StreamAnswer(container_id=self._container_id, number=self._order.number))
 
     def refuse(self, error: DlappError) -> None:
-        """Tell the command that there is no stream, if it has none. An ApplicationMaster that is gone is not told."""
+        """Tell the command that the stream is refused, unless it was accepted. Ignore a lost ApplicationMaster."""
         if self._is_accepted:
             return
         reason = error.reason if isinstance(error, StreamRefused) else ""

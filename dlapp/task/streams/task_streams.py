@@ -1,4 +1,4 @@
-"""The task's side of its streams: each order goes to the process of the streams, once."""
+"""Streams of a task, in the task itself: each order is passed to the streams process once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class TaskStreams(Closeable):
-    """Hands the streams that orders name to their process.
+    """Sender of stream orders to the streams process.
 
     Args:
         container_id: of the task.
         token: of the task, for its ApplicationMaster.
-        place: returns where the payload runs; None: it does not run now.
-        open_keeper: as of `Running.open_keeper`, of the payload that runs now.
+        place: returns where the payload runs; None if it does not run.
+        open_keeper: see `Running.open_keeper`, of the running payload.
         warn: takes lines for dlapp's own log.
     """
 
@@ -48,12 +48,12 @@ class TaskStreams(Closeable):
         self._latest = 0, 0
 
     def take(self, url: str, attempt: int, orders: Sequence[StreamOrder]) -> None:
-        """Take the streams that orders name; by the thread of orders.
+        """Take the streams of new orders; called by the orders thread.
 
         Args:
             url: of the ApplicationMaster.
             attempt: of it.
-            orders: the streams; those that were there before are passed over.
+            orders: the streams; known ones are skipped.
         """
         with self._lock:
             for one in orders:
@@ -76,16 +76,16 @@ class TaskStreams(Closeable):
             fds = (stack.enter_context(keeper).fileno(),) if keeper is not None else ()
             try:
                 if self._process is None:
-                    from dlapp.system.processes.helper import HelperProcess  # few payloads are ever reached into
+                    from dlapp.system.processes.helper import HelperProcess  # few payloads ever have streams
 
                     self._process = HelperProcess("streams")
                 self._process.send(json.dumps(message).encode(), fds)
             except OSError as error:
-                # Who waits for it is told by the ApplicationMaster, after some seconds.
+                # The ApplicationMaster tells the waiting command after some seconds.
                 self._warn(f"stream {order.number} cannot be opened: {error}")
 
     def close(self) -> None:
-        """End all streams, and take no more. May be repeated."""
+        """End all streams, and accept no more. Idempotent."""
         with self._lock:
             self._is_closed = True
             if self._process is not None:

@@ -25,7 +25,7 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
 
     one = task.assignment
     with task.step("the workspace cannot be copied", node=True):
-        for name in ("stdout", "stderr"):  # of the container, in which nothing but trials runs
+        for name in ("stdout", "stderr"):  # of the container, in which only trials run
             os.close(os.open(os.path.join(task.home, name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
         own = [each.output_path for each in one.outputs] + ([one.script] if one.script else [])
         shared = shared_paths([each.input_path for each in one.inputs if not each.as_list], own)
@@ -73,14 +73,14 @@ def _why_no_trial(task: TaskState) -> WorkerEnd | None:
 def _made_trial_ready(
     task: TaskState, work: TrialWork, template: WorkspaceTemplate, order: TrialOrder, slot: int, home: str
 ) -> Running:
-    """Make the payload of a trial ready; by the thread of its slot.
+    """Prepare the payload of a trial; called by the thread of its slot.
 
     Args:
         task: of the container.
         work: what the trials of this container share.
         template: of their workspaces.
         order: the trial.
-        slot: its slot, which has its share of the GPUs, or all if they cannot be divided.
+        slot: of the trial; it has its share of the GPUs, or all if they cannot be divided.
         home: its directory.
     """
 

@@ -11,18 +11,18 @@ MOST_POINTS = 128
 class MetricCurve:
     """Curve of a metric, as one trial has reported it.
 
-    Steps grow: of reports with one step the last one counts, and one with an earlier step is only counted. A report
-    without a step has the next one. Beyond `MOST_POINTS` points every other one is left out, but never the last one,
-    the best ones, or the first one at or after a milestone, which early stopping needs.
+    Steps increase: of several reports of one step the last one counts, and reports of earlier steps are only counted. A
+    report without a step gets the next one. Beyond `MOST_POINTS` points every other one is dropped, except the last
+    one, the best ones, and the first one at or after a milestone, which early stopping needs.
 
     Args:
         metric: its name.
-        milestones: those steps.
+        milestones: steps whose first point is never dropped.
 
     Attributes:
         points: step and value of each.
-        reports: how many there were.
-        problem: why a report was not taken; empty: all were.
+        reports: number of reports.
+        problem: why a report was rejected; empty if none was.
     """
 
     def __init__(self, metric: str = "", milestones: Sequence[int] = ()) -> None:

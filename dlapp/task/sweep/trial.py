@@ -1,8 +1,8 @@
 """One trial in a container: its copy of the workspace, its program, its output.
 
-A thread of its own runs it. What it needs of the task it is given in `TrialSetup`.
-Files of a trial are in ``trials/<number>_<try>`` of the container's directory and are removed with its end. Its logs
-stay, beside those of the container: ``trial_<number>_<try>.stdout`` and ``.stderr``.
+It runs in its own thread. `TrialSetup` has what it needs of the task. Files of a trial are in ``trials/<number>_<try>``
+of the container's directory and are removed at its end. Its logs stay, beside those of the container:
+``trial_<number>_<try>.stdout`` and ``.stderr``.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class TrialSetup(NamedTuple):
     Args:
         home: the container's directory.
         logs: the directory of its logs.
-        make_run: makes the payload of a trial ready, by its order, its slot and its directory.
+        make_run: prepares the payload of a trial, from its order, its slot and its directory.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
         note: takes lines for dlapp's own log.
-        tell: called when there is news of a trial; from any thread.
+        tell: called when the state of a trial changes; thread-safe.
     """
 
     assignment: Assignment
@@ -113,12 +113,12 @@ class TrialRun:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing of it is left but its report, and its directory for a moment."""
+        """True if only its report remains, and its directory for a moment."""
         return self._result is not None
 
     @property
     def is_gone(self) -> bool:
-        """True if its directory is removed, too."""
+        """True if its directory is also removed."""
         return not self._thread.is_alive()
 
     def stop(self, why: str, reason: str) -> None:
@@ -128,12 +128,12 @@ class TrialRun:
             os.eventfd_write(self._wake, 1)
 
     def kill(self) -> None:
-        """End its program now, and store nothing."""
+        """Kill its program, and store nothing."""
         self._is_killed = True
         os.eventfd_write(self._wake, 1)
 
     def read_counters(self) -> ResourceCounters:
-        """Return what its program has used so far."""
+        """Return the resources that its program has used so far."""
         run = self._run
         if run is not None and self._result is None:
             self.counters = self.counters.updated(run.counters())
@@ -157,7 +157,7 @@ class TrialRun:
         )
 
     def close(self) -> None:
-        """Let go of it, once it is gone."""
+        """Release it after its end."""
         self._thread.join()
         os.close(self._wake)
 
@@ -179,7 +179,7 @@ class TrialRun:
             result = with_cause(result, self.home, self._setup.note)
         self._result = result
         self._setup.tell()
-        # The next one in this slot has another directory, and does not wait for this.
+        # The next trial in this slot has another directory, and does not wait for the removal.
         try:
             remove_tree(self.home)
         except Exception as error:
@@ -202,10 +202,10 @@ class TrialRun:
         return self._stored(result, changes)
 
     def _prepared(self, workspace: str) -> WorkspaceChanges | None:
-        """Make the directory of the trial. While the disk is full it is made again: who waits loses nothing.
+        """Create the directory of the trial. Retry while the disk is full: waiting loses nothing.
 
         Returns:
-            What was in the workspace before the program; None: it has no outputs.
+            Return the state of the workspace before the program starts; None if the trial has no outputs.
         """
         one, until = self._setup, time.monotonic() + _ROOM_WITHIN_S
         for pause_s in backoff_s(*_ROOM_AGAIN_S):
@@ -217,12 +217,12 @@ class TrialRun:
                     for name in ("tmp", "run", "home"):
                         os.mkdir(os.path.join(self.home, name), 0o700)
                     changes = None
-                    if one.assignment.outputs:  # it waits for two ticks of the clock of the file system
+                    if one.assignment.outputs:  # waits for two clock ticks of the file system
                         changes = WorkspaceChanges(workspace, os.path.join(self.home, "tmp"))
                     one.template.copy_to(workspace, lambda _: None)
                     for name in ("stdout", "stderr"):
                         log = os.path.join(one.logs, f"trial_{self.name}.{name}")
-                        remove_tree(log)  # a program of an earlier trial may have made a FIFO there, or a link
+                        remove_tree(log)  # a program of an earlier trial may have created a FIFO there, or a link
                         os.close(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
                         os.symlink(log, os.path.join(self.home, name))
                 return changes
@@ -279,15 +279,15 @@ class TrialRun:
         return EndOrder(self._why, self._reason, self._setup.kill_grace_s()) if self._why else None
 
     def hang(self) -> str:
-        """Return that it does not hang: an idle trial is ended by its time."""
+        """Return that it does not hang: an idle trial is ended by its time limit."""
         return ""
 
     def attend(self) -> float:
-        """Return how long to wait for the end of its time [s]."""
+        """Return the time until its time limit [s]."""
         return math.inf if self._why or self._is_killed else self._left_s()
 
     def take(self, report: ReportFile) -> None:
-        """Do nothing: its curve has what counts of a report."""
+        """Do nothing: the curve keeps what counts of a report."""
 
     def tell(self, status: PayloadStatus, cut: str) -> None:
         """See `PayloadOwner.tell`."""

@@ -1,12 +1,12 @@
-"""The trials of one container: they are started as orders say, and reported until orders leave them out.
+"""Trials of one container: started on orders, and reported until orders omit them.
 
-What runs is a matter of orders alone (`dlapp.values.messages.Orders.trials`), so a trial runs once, however often its
+Only orders decide what runs (`dlapp.values.messages.Orders.trials`), so a trial runs once, however often its
 ApplicationMaster is replaced:
 
-- A trial is started when orders name it with a try that this task has not had.
-- Its result is part of each report until orders do not name it any more: then the journal has it.
-- A trial that runs and is not named is killed: it belongs to another container.
-- An ApplicationMaster that does not know yet what runs here names nothing (None), and nothing changes.
+- A trial is started when orders name it with a try that is new to this task.
+- Its result is part of each report until orders omit it: then the journal has it.
+- A running trial that orders omit is killed: it belongs to another container.
+- An ApplicationMaster that does not know yet what runs here sends None, and nothing changes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class TrialWorker:
     Args:
         setup: what they share.
         stopper: takes the orders to stop.
-        why_over: returns why the container is of no use any more; None: it is.
-        sample: measures the container; returns when to do it again [s].
+        why_over: returns why the container cannot be used any more; None if it can.
+        sample: measures the container; returns the delay until the next call [s].
     """
 
     def __init__(
@@ -59,21 +59,21 @@ class TrialWorker:
         self._trials: dict[tuple[int, int], TrialRun] = {}
         self._unnamed: set[tuple[int, int]] = set()
         self._leaving: list[TrialRun] = []
-        self._used = NOTHING_KNOWN  # by trials that are over
+        self._used = NOTHING_KNOWN  # by trials that have ended
         self._stored_bytes = 0  # by them
         self._reported: dict[tuple[int, int], tuple[object, ...]] = {}
 
     def counters(self) -> ResourceCounters:
-        """Return what all trials so far have used."""
+        """Return the resources used by all trials so far."""
         running = (one.read_counters() for one in self._trials.values())
         return reduce(ResourceCounters.plus, running, self._used)
 
     def stored_bytes(self) -> int:
-        """Return the size of the output that all trials so far have stored."""
+        """Return the size of the output stored by all trials so far."""
         return self._stored_bytes + sum(map(_stored_by, self._trials.values()))
 
     def run(self) -> TaskResult:
-        """Run trials until orders say that there are no more, or to end."""
+        """Run trials until orders say that there are no more, or that the task must end."""
         try:
             return self._run()
         finally:
@@ -100,7 +100,7 @@ class TrialWorker:
                 if not running:
                     break
                 if all(one.is_storing for one in running) and self._link.phase is not Phase.STORING:
-                    self._link.say(Phase.STORING)  # which is given more time than programs
+                    self._link.say(Phase.STORING)  # it has a longer time limit than programs
             elif not self._trials and self._is_finished:
                 return TaskResult(fault=Fault.NONE)
             self._wait()
@@ -114,7 +114,7 @@ class TrialWorker:
         return orders is not None and orders.trials_are_over and not orders.trials
 
     def _obey(self) -> None:
-        """Start, stop and forget trials as the latest orders say."""
+        """Start, stop and remove trials as the latest orders say."""
         orders = self._link.orders
         if orders is None or orders.trials is None:
             return
@@ -157,7 +157,7 @@ class TrialWorker:
             (one.number, one.try_number): (one.reports, one.problem, one.result) for one in reports
         }
         if said != self._reported:
-            # That one was started or is forgotten follows from orders: only the next ApplicationMaster has to hear it.
+            # Started and removed trials follow from orders: only the next ApplicationMaster has to be told.
             at_once = any(what != self._reported.get(key, _NOTHING) for key, what in said.items())
             self._reported = said
             self._link.say_besides(at_once=at_once, trials=reports)

@@ -1,8 +1,8 @@
-"""Workspaces of trials: each is a copy of the container's, and all see one tree of input.
+"""Workspaces of trials: each is a copy of the container's, and all share one input tree.
 
-Copies share blocks where the file system can (reflink), never names: with hard links a trial would write into the files
-of the others. Input is not copied. It stays in the container's workspace, write-protected; a plain process finds a link
-to it, a Docker container has it mounted there, read-only.
+Copies share blocks if the file system can (reflink), never inodes: with hard links a trial would write to the files of
+the others. Input is not copied. It stays in the container's workspace, write-protected; a plain process gets a link to
+it, a Docker container a read-only mount.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dlapp.storage.tree import OpenTree, TreeNode, copy_nodes
 
 
 class WorkspaceTemplate:
-    """The container's workspace, which trials get copies of. Nothing may change it.
+    """The container's workspace, which is copied for each trial. Nothing may change it.
 
     Args:
         path: of the workspace.
-        shared: paths in it that are not copied, relative to it.
-        mounts: the trials run in Docker, which mounts what is shared; else they get links.
+        shared: paths that are not copied, relative to the workspace.
+        mounts: whether the trials run in Docker, which mounts the shared paths; else they get links.
     """
 
     def __init__(self, path: str, shared: Sequence[str], *, mounts: bool) -> None:
@@ -49,30 +49,30 @@ class WorkspaceTemplate:
         return nodes
 
     def copy_to(self, path: str, done: Callable[[int], None]) -> None:
-        """Make a copy.
+        """Create a copy.
 
         Args:
-            path: of the copy; nothing is there.
-            done: told the number of bytes after each piece.
+            path: of the copy; must not exist.
+            done: called with the number of bytes after each piece.
 
         Raises:
-            DiskFull, DlappError, OSError: it cannot be made.
+            DiskFull, DlappError, OSError: it cannot be created.
         """
         copy_nodes(self._nodes, path, owner_bits=0o600, done=done)
 
     def mounts_of(self, path: str) -> tuple[tuple[str, str], ...]:
-        """Return what is mounted in a copy at ``path``: paths of the host, each with where it is seen."""
+        """Return the mounts of a copy at ``path``: host path and path in the container of each."""
         if not self._mounts:
             return ()
         return tuple((os.path.join(self._path, one), os.path.join(path, one)) for one in self._shared)
 
 
 def shared_paths(inputs: Sequence[str], written: Sequence[str]) -> list[str]:
-    """Return the paths of input that trials can share, the outermost ones.
+    """Return the input paths that trials can share, the outermost ones.
 
     Args:
-        inputs: paths in the workspace that have input.
-        written: paths in it that a trial may write, or that have to be its own.
+        inputs: paths in the workspace that contain input.
+        written: paths in the workspace that a trial may write to, or needs a copy of.
     """
     found: list[str] = []
     for path in sorted(os.path.normpath(one) for one in inputs):
@@ -87,7 +87,7 @@ def _is_in(path: str, directory: str) -> bool:
 
 
 def _protect(top: str) -> None:
-    """Take the right to write from all files and directories of a tree. Links are left alone."""
+    """Make all files and directories of a tree read-only. Skip links."""
     for directory, names, files in os.walk(top):
         for name in (*names, *files):
             path = os.path.join(directory, name)
