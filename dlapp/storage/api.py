@@ -19,11 +19,11 @@ Progress = Callable[[int, int], None]
 
 
 class DiskFull(DlappError):
-    """Lack of room, or quota, where something was to be written; another machine may have it.
+    """Lack of space or quota for a write; another machine may have it.
 
     Attributes:
         lack: what is missing, and where: ``4.1 MiB on /data``, ``3 names in the name quota of /user/ann``.
-        is_too_small: even the empty disk would be too small.
+        is_too_small: the disk would be too small even when empty.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class DiskFull(DlappError):
         lack: str = "",
         is_too_small: bool = False,
     ) -> None:
-        """Make the error.
+        """Create the error.
 
         Args:
             text: the message.
-            missing_bytes: how much more room it takes; None: not known.
-            place: the mount point of the disk; empty: not known.
-            lack: what is missing, in place of both.
-            is_too_small: even the empty disk would be too small.
+            missing_bytes: additional space that is needed; None if unknown.
+            place: the mount point of the disk; empty if unknown.
+            lack: description of what is missing, in place of both.
+            is_too_small: the disk would be too small even when empty.
         """
         super().__init__(text)
         self.is_too_small = is_too_small
@@ -59,50 +59,50 @@ class MatchedEntry(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Amount that was fetched or stored: how many files, with how many bytes together."""
+    """Number of files that were fetched or stored, and their total bytes."""
 
     files: int
     size_bytes: int
 
 
 class FileSystem(Protocol):
-    """File system, as far as input needs it. Every call may be repeated."""
+    """File system, as far as input needs it. Every call is idempotent."""
 
     def matches(self, pattern: str) -> list[MatchedEntry]:
-        """Return what ``pattern`` matches, sorted by location; nothing is an empty list.
+        """Return the matches of ``pattern``, sorted by location; empty if nothing matches.
 
-        The rules are Hadoop's (`dlapp.storage.glob`): ``*``, ``?``, ``[a-z]``, ``[^a]``, ``{a,b}``, a backslash takes
-        the next character as it is, hidden files are matched like others.
+        The rules are Hadoop's (`dlapp.storage.glob`): ``*``, ``?``, ``[a-z]``, ``[^a]``, ``{a,b}``; a backslash escapes
+        the next character; hidden files are matched like others.
 
         Raises:
-            UsageError: no valid pattern.
-            Denied: a directory on the way may not be read.
+            UsageError: the pattern is invalid.
+            Denied: a directory on the path may not be read.
         """
 
     def exists(self, location: str) -> bool:
-        """Return whether something is there."""
+        """Return whether the location exists."""
 
     def tree(self, entry: MatchedEntry) -> list[TreeNode]:
-        """Return all that is in an entry, the entry itself first (its ``name`` is empty), parents before what is in
-        them.
+        """Return an entry and everything below it: the entry itself first (its ``name`` is empty), parents before
+        children.
 
         Raises:
-            NotFound: it is gone.
+            NotFound: it does not exist any more.
             Denied: a directory may not be read.
         """
 
     def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
-        """Bring trees to where each lands; that there is room, and nothing in the way, was looked at before.
+        """Fetch trees to their destinations; the caller has checked that there is space and no conflicting file.
 
         Args:
-            done: told the number of bytes after each piece, in the caller's thread.
+            done: called with the number of bytes after each piece, in the caller's thread.
 
         Raises:
-            NotFound, DlappError, DiskFull: as `fetch`.
+            NotFound, DlappError, DiskFull: see `fetch`.
         """
 
     def read_range(self, node: TreeNode, fd: int, start: int, end: int) -> None:
-        """Bring a part of a file, which `tree` has found, to the same place of an open local file. Any thread may call.
+        """Fetch a part of a file, found by `tree`, to the same offset of an open local file. Thread-safe.
 
         Args:
             node: the file.
@@ -110,15 +110,15 @@ class FileSystem(Protocol):
             start, end: the first byte, and the one after the last.
 
         Raises:
-            NotFound: it is gone.
-            DlappError: it became shorter. That something else is there by now is not always found out.
+            NotFound: it does not exist any more.
+            DlappError: it became shorter. A file that was replaced meanwhile is not always detected.
             Unreachable: its server does not answer.
-            OSError: ``fd`` cannot be written.
+            OSError: writing to ``fd`` failed.
         """
 
 
 class OutputFileSystem(FileSystem, Protocol):
-    """File system that output can go to. Every call may be repeated."""
+    """File system that output can be stored on. Every call is idempotent."""
 
     def store(
         self,
@@ -130,93 +130,92 @@ class OutputFileSystem(FileSystem, Protocol):
         replaces: str = "",
         note: Callable[[str], None] | None = None,
     ) -> Moved:
-        """Put the local file or directory ``local`` under ``location``, in place of what a try before left there.
+        """Store the local file or directory ``local`` as ``location``, replacing what an earlier try left there.
 
         Args:
             local: its path, without links.
-            location: what it becomes.
-            move: ``local`` is not needed any more, so it may be renamed instead of copied.
-            seen_as: other absolute paths under which a payload saw ``local``; links that name it so stay right.
-            replaces: location of a directory that the output will replace, if there is one: what is stored has its
-                storage policies from the start, where the file system has such.
-            note: told, in a line each, what is not stored: sockets and the like, links that lead out of ``local``.
+            location: of the stored file or directory.
+            move: whether ``local`` is not needed any more, so that it may be renamed instead of copied.
+            seen_as: other absolute paths of ``local`` as payloads saw it; links that contain them are kept correct.
+            replaces: location of a directory that the output will replace, if there is one: stored files get its
+                storage policies from the start, if the file system has such.
+            note: called with a line for each entry that is not stored: sockets and the like, links that point out of
+                ``local``.
 
         Raises:
-            NotFound: ``local`` is not there.
-            UntrustedFile: its path leads elsewhere by a link.
-            DiskFull: there is not enough room.
+            NotFound: ``local`` does not exist.
+            UntrustedFile: a link in its path points elsewhere.
+            DiskFull: there is not enough space.
         """
 
     def pass_on(self, location: str, new: str) -> None:
-        """Rename what `store` has stored to another place that `store` could have stored it in.
+        """Rename what `store` has stored to another location that `store` could have used.
 
-        Nothing at ``location`` is no error: it may have been passed on before.
+        A missing ``location`` is no error: it may have been renamed by an earlier call.
         """
 
     def try_storing(self, location: str) -> None:
-        """Store and delete a small file beside ``location``, in the way in which `store` will: from this machine.
+        """Store and delete a small file beside ``location``, in the same way as `store`, from this machine.
 
-        A local directory needs none.
+        Not needed for a local directory.
 
         Raises:
-            Unreachable: what it needs does not answer; `dlapp.storage.hdfs.webhdfs.DataNodeUnreachable`: no DataNode
-                does.
-            Denied, DlappError: it is refused.
+            Unreachable: a server does not answer; `dlapp.storage.hdfs.webhdfs.DataNodeUnreachable`: no DataNode does.
+            Denied, DlappError: the write is refused.
         """
 
     def check_writable(self, target: str, *, overwrite: bool = True) -> Sequence[str]:
-        """Refuse a target that output could never be committed to. Leaves nothing behind.
+        """Refuse a target that output could never be committed to. Leave nothing behind.
 
         Args:
             target: its location.
-            overwrite: what is there when the output is committed is to be replaced.
+            overwrite: whether an existing target is replaced at the commit.
 
         Returns:
-            What a new target would not have of the one that is there, in words.
+            Description of the attributes of the existing target that a new one would not get.
 
         Raises:
             Denied: it may not be written.
-            UsageError: it is no possible target.
+            UsageError: it is not a valid target.
         """
 
     def remove(self, location: str) -> None:
-        """Remove a file or a directory with all that it holds; that nothing is there is no error."""
+        """Remove a file or a directory tree; a missing one is no error."""
 
     def make_own_directory(self, location: str) -> None:
-        """Make a directory that only the caller may write, with those above it; one that is there must be one.
+        """Create a directory that only the caller can write to, and its parents; an existing one must satisfy that.
 
         Raises:
-            UntrustedFile: others own or may write it.
+            UntrustedFile: others own it or can write to it.
         """
 
     def replace_file(self, fd: int, size_bytes: int, location: str, mode: int) -> None:
-        """Put the beginning of an open file under a name, in place of a file that is there: a reader finds the one or
-        the other, whole.
+        """Write the beginning of an open file under a name, atomically replacing an existing file.
 
         Args:
             fd: of the open file.
-            size_bytes: of it.
+            size_bytes: number of bytes to write.
             location: in a directory of `make_own_directory`.
             mode: permissions.
 
         Raises:
-            DlappError: it became shorter, or cannot be written.
+            DlappError: the file became shorter, or writing failed.
         """
 
     def remove_in_own(self, location: str, name: str) -> None:
-        """Remove what has a name in a directory of `make_own_directory`, with all that it holds, and then the directory
-        if it is empty; nothing there is no error. What gets the name ``location`` meanwhile is left alone.
+        """Remove an entry of a directory of `make_own_directory` with everything below it, and then the directory if it
+        is empty; a missing one is no error. An entry that gets the name ``location`` meanwhile is left alone.
 
         Raises:
-            UntrustedFile: others own or may write the directory.
+            UntrustedFile: others own the directory or can write to it.
         """
 
     def cut_off(self, threads: Collection[int]) -> AbstractContextManager[Callable[[], None]]:
-        """End the calls of threads (idents), and those that they begin in the block, by an error. What it gives is to
-        be called until they have ended."""
+        """Abort the calls of threads (idents), and those that they start in the block, with an error. Call the result
+        repeatedly until the threads have ended."""
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
         """The commit of an application's output to ``target``."""
 
     def marked(self, target: str) -> list[str]:
-        """The applications whose commit to ``target`` has a marker."""
+        """Return the applications whose commit to ``target`` has a marker."""

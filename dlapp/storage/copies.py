@@ -1,4 +1,4 @@
-"""Copy of an output that is stored somewhere: for a sweep that goes on from another one."""
+"""Copy of a stored output: for a sweep that continues another one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from dlapp.storage.open import open_output
 
 
 def copy_output(source: str, target: str, hdfs: HdfsPlace | None) -> None:
-    """Copy a directory, or a file, to where nothing is, or what a copy that was cut off left.
+    """Copy a directory or a file to a path that must be empty, or have leftovers of an interrupted copy.
 
-    What is on this machine is copied as it is stored (`OutputFileSystem.store`); what is on HDFS goes through this
-    machine's disk.
+    Local files are copied like stored output (`OutputFileSystem.store`); files on HDFS go through this machine's disk.
 
     Args:
         source: its location.
         target: location of the copy.
-        hdfs: the HDFS that is configured, if one is.
+        hdfs: the configured HDFS, if any.
 
     Raises:
-        NotFound: it is not there.
-        DlappError: it cannot be read, or stored.
+        NotFound: the source does not exist.
+        DlappError: it cannot be read or stored.
     """
     files = open_output(target, hdfs)
     if source.startswith(FILE):

@@ -1,10 +1,10 @@
-"""Plan of a fetch before anything is written: which files, where each lands, how much room all of it takes.
+"""Plan of a fetch before anything is written: which files, their destinations, the space needed.
 
     plan = open.plan_fetch(sources, into, hdfs) looks: what matches, all that is in it, that no two land in one place
     plan.check_room()                           the disk
     plan.fetch(progress)                        brings it
 
-Between the first and the last a caller may take out what it has already (`FetchPlan.without`), as a cache does.
+Between the first and the last call, a caller may remove what it has already (`FetchPlan.without`), as a cache does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class FetchTarget(NamedTuple):
-    """One entry, all that is in it, and the absolute path that it lands at."""
+    """One entry, its nodes, and its absolute destination path."""
 
     entry: MatchedEntry
     path: str
@@ -34,38 +34,38 @@ class FetchTarget(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Size of all files in it together."""
+        """Total size of all its files."""
         return sum(node.size_bytes for node in self.nodes if node.is_file)
 
     @property
     def files(self) -> int:
-        """Number of files in it."""
+        """Number of its files."""
         return sum(node.is_file for node in self.nodes)
 
     def places(self) -> Iterator[tuple[TreeNode, str]]:
-        """Each thing in it with its path here, parents first."""
+        """Yield each node with its local path, parents first."""
         for node in self.nodes:
             yield node, f"{self.path}/{node.name}" if node.name else self.path
 
 
 class FetchPlan(NamedTuple):
-    """Plan of a fetch into one directory: what lands there, with the file system that it comes from."""
+    """Plan of a fetch into one directory: the targets, each with the file system of its source."""
 
     into: str
     landings: tuple[tuple[FileSystem, FetchTarget], ...]
 
     @property
     def moved(self) -> Moved:
-        """Number of files, with their bytes."""
+        """Number of files, and their total bytes."""
         return Moved(sum(one.files for _, one in self.landings), sum(one.size_bytes for _, one in self.landings))
 
     def without(self, landed: Sequence[FetchTarget]) -> FetchPlan:
-        """The same without some landings: they are there in another way."""
+        """Return the plan without some targets, which are provided in another way."""
         paths = {one.path for one in landed}
         return self._replace(landings=tuple(pair for pair in self.landings if pair[1].path not in paths))
 
     def at(self, into: str) -> FetchPlan:
-        """The same, landing in another directory."""
+        """Return the plan with another destination directory."""
         into = into.rstrip("/") or "/"
         moved = [
             (system, one._replace(path=f"{into}{one.path[len(self.into.rstrip('/')) :]}"))
@@ -74,7 +74,7 @@ class FetchPlan(NamedTuple):
         return FetchPlan(into, tuple(moved))
 
     def shard(self, index: int, total: int) -> FetchPlan:
-        """The part of the files that container ``index`` of ``total`` gets, with the directories above them."""
+        """Return the part of the files for container ``index`` of ``total``, with their parent directories."""
         from dlapp.storage.shards import shard
 
         places = [(path, node) for _, one in self.landings for node, path in one.places() if node.is_file or node.link]
@@ -88,10 +88,10 @@ class FetchPlan(NamedTuple):
         return self._replace(landings=tuple(kept))
 
     def listed(self) -> list[str]:
-        """Return where all files of it are, sorted: paths on this machine, else locations.
+        """Return the sources of all files, sorted: local paths, or locations.
 
         Raises:
-            DlappError: a name has a newline in it, so a list cannot hold it.
+            DlappError: a name contains a newline, so that a list file cannot hold it.
         """
         found = sorted(node.source for _, one in self.landings for node in one.nodes if node.is_file)
         for source in found:
@@ -100,15 +100,15 @@ class FetchPlan(NamedTuple):
         return found
 
     def check_free_names(self) -> None:
-        """Refuse what would land on something else.
+        """Refuse targets that conflict with existing files or with each other.
 
         Raises:
-            DlappError: a file stands where one would land, or two would land in one place.
+            DlappError: a file exists at a target, or two targets are the same.
         """
         _check_free_names([one for _, one in self.landings])
 
     def check_room(self) -> None:
-        """Raises DiskFull: it is more than there is room for."""
+        """Raise DiskFull if there is not enough space."""
         total, free = self.moved.size_bytes, free_bytes(self.into)
         if total > free:
             raise DiskFull(
@@ -119,15 +119,15 @@ class FetchPlan(NamedTuple):
             )
 
     def fetch(self, progress: Progress | None = None) -> Moved:
-        """Bring it, each entry under its own last name, directories with all they hold.
+        """Fetch all entries, each under its own last name, directories with their contents.
 
-        Nothing is written before it is known that all of it has room and that nothing is in its way. Permissions and
-        modification times are kept, but what is fetched can always be read and written by its new owner.
+        Nothing is written before it is known that there is enough space and no conflict. Permissions and modification
+        times are kept, but the new owner can always read and write the fetched files.
 
         Raises:
-            NotFound: an entry, or something in it, is gone.
-            DlappError: a file stands where one would land, or changed while it was read; it names the file.
-            DiskFull: there is not enough room.
+            NotFound: an entry, or something in it, does not exist any more.
+            DlappError: a file exists at a target, or changed while it was read; the message names the file.
+            DiskFull: there is not enough space.
         """
         self.check_free_names()
         self.check_room()
@@ -159,7 +159,7 @@ def plan_entries(
 
 
 def _check_free_names(landings: Sequence[FetchTarget], *, may_be_there: bool = False) -> None:
-    """Refuse what would land on something else, before anything is written."""
+    """Refuse conflicting targets, before anything is written."""
     taken: dict[str, TreeNode] = {}
     for landing in landings:
         for node, path in landing.places():
@@ -173,7 +173,7 @@ def _check_free_names(landings: Sequence[FetchTarget], *, may_be_there: bool = F
 
 
 def counter(total: int, progress: Progress | None) -> Callable[[int], None]:
-    """Adds up what is done and tells ``progress``; for one thread."""
+    """Sum of the bytes done, reported to ``progress``; not thread-safe."""
     count = 0
 
     def done(more: int) -> None:
@@ -193,14 +193,14 @@ def all_at_once(
     at_once: int,
     cut_off: Callable[[Collection[int]], AbstractContextManager[Callable[[], None]]] = lambda _: nullcontext(_nothing),
 ) -> None:
-    """Do ``work`` with every item, several at a time. After the first failure, which is raised, all are cut off.
+    """Call ``work`` with every item, several in parallel. The first error aborts the other calls and is raised.
 
     Args:
-        work: does one item, and calls its second argument with the bytes that are done.
-        items: what to do.
-        done: hears, in the caller's thread, what the workers tell.
-        at_once: how many at a time.
-        cut_off: ends the calls of threads; see `WebHdfs.cut_off`. Without it each ends when it tells next.
+        work: processes one item, and calls its second argument with the bytes done.
+        items: to process.
+        done: called in the caller's thread with the bytes that the workers report.
+        at_once: number of parallel calls.
+        cut_off: aborts the calls of threads; see `WebHdfs.cut_off`. Without it, each ends when it reports next.
     """
     import queue
     import threading
@@ -254,12 +254,12 @@ def all_at_once(
         if failures:
             raise failures[0]
     finally:
-        # An error holds the frames that hold this list; with it, they would keep connections open.
+        # An error holds the frames that hold this list, which would keep connections open.
         failures.clear()
 
 
 class _CutOff(Exception):
-    """Somebody else's failure ends this, too."""
+    """Aborted because of another worker's error."""
 
 
 def _nothing() -> None:

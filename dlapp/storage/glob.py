@@ -1,10 +1,10 @@
-"""Hadoop's file patterns, as regular expressions; pure.
+"""Hadoop's file patterns, as regular expressions; pure functions.
 
     *          any characters, none too        [abc] [a-z]    one of these      {ab,cd}   one of these words
     ?          one character                   [^a] [!a]      one of the others  \\c       the character c itself
 
-No wildcard matches ``/``, ``**`` means ``*``, and a leading dot is a character like any other. Words in braces may
-hold slashes and further braces.
+No wildcard matches ``/``, ``**`` means ``*``, and a leading dot is an ordinary character. Alternatives in braces may
+contain slashes and further braces.
 
 Source: org.apache.hadoop.fs.FileSystem.globStatus (its documentation), GlobPattern, GlobExpander.
 """
@@ -26,16 +26,16 @@ MOST_WRITTEN_OUT = 1 << 18
 
 
 def literal_pattern(location: str) -> str:
-    """Return a pattern that matches this location alone."""
+    """Return a pattern that matches only this location."""
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", location)
 
 
 def split_pattern(pattern: str) -> list[list[str | re.Pattern[str]]]:
-    """The alternatives of an absolute pattern, each a list of path components: text to take as it is, or what to match.
+    """Return the alternatives of an absolute pattern, each a list of path components: literal text, or a pattern.
 
     Raises:
-        UsageError: brackets or braces that do not close, a range that runs backwards, a backslash at the end; it is
-            longer than `MOST_CHARACTERS`, or stands for more than `MOST_ALTERNATIVES` patterns without braces.
+        UsageError: unclosed brackets or braces, a reversed range, a trailing backslash; or the pattern is longer than
+            `MOST_CHARACTERS`, or expands to more than `MOST_ALTERNATIVES` patterns without braces.
     """
     if len(pattern) > MOST_CHARACTERS:
         raise UsageError(f"the pattern {shown(pattern)} has {len(pattern)} characters, at most {MOST_CHARACTERS}")
@@ -63,14 +63,16 @@ def _components(path: str) -> list[str]:
 
 
 def _compile(part: str, alternatives: list[str]) -> str | re.Pattern[str]:
-    """One component: without wildcards its text, escapes resolved, else an expression to match fully."""
+    """Return one component: its text with escapes resolved if it has no wildcards, else an expression for a full
+    match.
+    """
     expressions, literals, wild = [], [], alternatives != [part]
     for one in alternatives:
         runs, literal, stars = _runs(one)
         literals.append(literal)
         wild = wild or stars
-        # Once a run is found, an earlier "*" has no reason to take more: no time is lost in trying all ways. Braces
-        # are written out before, for that does not hold for a choice. Source: fnmatch.translate of Python.
+        # Once a run is found, an earlier "*" has no reason to match more, so there is no backtracking. Braces are
+        # expanded before, since this does not hold for alternatives. Source: fnmatch.translate of Python.
         first, *middle, last = runs if len(runs) > 1 else [*runs, None]
         between = "".join(f"(?>.*?{run})" for run in middle)
         expressions.append(first if last is None else f"{first}{between}.*{last}")
@@ -86,7 +88,8 @@ def _runs(part: str) -> tuple[list[str], str, bool]:
     """Translate a component without braces.
 
     Returns:
-        The expressions before, between and after its stars, its text with escapes resolved, and if it has wildcards.
+        Return the expressions before, between and after its stars, its text with escapes resolved, and whether it has
+        wildcards.
     """
     runs: list[str] = []
     run: list[str] = []
@@ -120,7 +123,7 @@ def _runs(part: str) -> tuple[list[str], str, bool]:
 
 
 def _character_class(part: str, at: int) -> tuple[str, int]:
-    """The expression for the class whose ``[`` stands before ``at``, and the place after its ``]``."""
+    """Return the expression for the class whose ``[`` is before ``at``, and the position after its ``]``."""
     out = ["["]
     if part[at : at + 1] in ("^", "!"):
         out.append("^")
@@ -136,7 +139,7 @@ def _character_class(part: str, at: int) -> tuple[str, int]:
             at += 1
             out.append(re.escape(char[1]))
         elif char == "-" and not first and out[-1] != "-" and part[at : at + 1] not in ("", "]"):
-            out.append("-")  # of a range; one that follows it is its end
+            out.append("-")  # of a range; the end follows
         else:
             out.append(re.escape(char))
         first = False
@@ -144,7 +147,7 @@ def _character_class(part: str, at: int) -> tuple[str, int]:
 
 
 def _expand(pattern: str, *, slashed: bool = False) -> list[str]:
-    """Write out all braces; `slashed`: those only that hold a slash, for components can be told apart only then."""
+    """Expand all braces; with `slashed`, only those that contain a slash: components cannot be separated before."""
     done: list[str] = []
     waiting = [pattern]
     while waiting:
@@ -163,10 +166,11 @@ def _expand(pattern: str, *, slashed: bool = False) -> list[str]:
 
 
 def _first_braces(pattern: str, slashed: bool) -> tuple[int, int, list[int]] | None:
-    """Return where the first outermost braces open and close, and their commas; None: there are none.
+    """Return the positions of the first outermost braces and their commas; None if there are none.
 
     Args:
-        slashed: the first that hold a slash. What is in brackets counts, as in Hadoop, which looks for them first.
+        slashed: only braces that contain a slash. Those inside brackets count, as in Hadoop, which looks for them
+            first.
     """
     start, depth, slash, at = 0, 0, False, 0
     commas: list[int] = []

@@ -1,9 +1,9 @@
-"""One ``[from_hdfs]`` section: what it asks for, looked at first and carried out later.
+"""One ``[from_hdfs]`` section: planned first, fetched later.
 
     planned = plan_input(section, into, index, total, hdfs)     looks; what cannot be fetched is known now
     planned.bring(into, carry_out, temporary, progress)         brings files, or what is in archives, or a list
 
-Between the two a task gets its GPUs and its workspace; they are not taken for input that is not there.
+Between the two calls a task gets its GPUs and its workspace; missing input is detected before.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ CarryOut = Callable[[FetchPlan], Moved]
 
 
 class PlannedInput(NamedTuple):
-    """A section of input, and the files that this container gets of it."""
+    """A section of input, and this container's files of it."""
 
     section: InputSpec
     plan: FetchPlan
 
     def bring(self, into: str, carry_out: CarryOut, temporary: str, progress: Progress | None = None) -> Moved:
-        """Bring the input. Return how many files, with how many bytes, are there now.
+        """Fetch the input. Return the number of files and their total bytes.
 
         Args:
             into: absolute path of ``input_path``.
-            carry_out: carries out the plan.
-            temporary: a directory that is not there, on the same file system, where archives wait to be unpacked.
-            progress: told of unpacking; ``carry_out`` tells of the rest.
+            carry_out: executes the plan.
+            temporary: path of a directory that does not exist, on the same file system, for archives to be unpacked.
+            progress: called while unpacking; ``carry_out`` reports the rest.
 
         Raises:
-            what `FetchPlan.fetch` and `unpack_archive` raise.
+            see `FetchPlan.fetch` and `unpack_archive` for errors.
         """
         if self.section.as_list:
             return self._list(into)
@@ -74,17 +74,17 @@ def plan_input(
     hdfs: HdfsPlace | None = None,
     may_be_there: bool = False,
 ) -> PlannedInput:
-    """Plan what a section asks for; of a feed, look whether it is there.
+    """Plan the fetch of a section; for a feed, check that the input exists.
 
     Args:
         section: of the input.
-        into: absolute path of ``input_path``, as far as it is known.
+        into: absolute path of ``input_path``, as far as known.
         index, total: CONTAINER_INDEX and NUM_CONTAINERS.
-        hdfs: the HDFS that is configured, if one is.
+        hdfs: the configured HDFS, if any.
         may_be_there: see `plan_fetch`.
 
     Raises:
-        what `plan_fetch` raises.
+        see `plan_fetch` for errors.
     """
     optional = section.optional
     if section.feed is not None:
@@ -100,10 +100,10 @@ def plan_input(
 
 
 def check_feed(feed: FeedSpec, nodes: Sequence[TreeNode]) -> None:
-    """Refuse what cannot be fed.
+    """Refuse input that cannot be fed.
 
     Args:
-        feed: how.
+        feed: format and settings.
         nodes: the files.
 
     Raises:
@@ -133,13 +133,13 @@ def _unpack_all(plan: FetchPlan, into: str, progress: Progress | None) -> Moved:
         unpacked = unpack_archive(path, target, name=source, done=done)
         files, size = files + unpacked.files, size + unpacked.size_bytes
         with explaining(path, "removed"):
-            os.unlink(path)  # its room is wanted
+            os.unlink(path)  # its space is needed
     make_directories(into)
     return Moved(files, size)
 
 
 def _archives(plan: FetchPlan, into: str) -> Iterator[tuple[str, str, str]]:
-    """Each archive where it waits, the directory that it lands in, and where it came from."""
+    """Return for each archive its temporary path, its destination directory, and its source."""
     for _, landing in plan.landings:
         for node, path in landing.places():
             if node.is_file:

@@ -1,4 +1,4 @@
-"""Targets of symbolic links: a tree that travels can keep the links that stay inside it, and only those."""
+"""Targets of symbolic links: a copied tree keeps the links that stay inside it, and only those."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ MAX_HOPS = 40
 
 
 class TooManyLinks(Exception):
-    """A link leads through more links than `MAX_HOPS`, perhaps in a circle."""
+    """A link passes through more links than `MAX_HOPS`, perhaps in a loop."""
 
 
 def link_kept_inside(name: str, text: str, roots: Sequence[str], read_link: Callable[[str], str | None]) -> str | None:
-    """Return what a link must say to mean the same wherever its tree lies; None: it leads out of the tree.
+    """Return the target of a link that is valid wherever its tree is; None if it points out of the tree.
 
-    The way is followed link by link, so ``a/..`` is not taken for ``.`` where ``a`` is a link itself, and a way that
-    leaves the tree and comes back by the tree's present name leads out. A link to nothing, or in a circle, stays as it
-    is. An absolute one into the tree becomes relative.
+    The path is resolved link by link, so ``a/..`` is not taken for ``.`` if ``a`` is a link itself, and a path that
+    leaves the tree and re-enters it by the tree's current name points out of it. A dangling or circular link stays
+    unchanged. An absolute link into the tree becomes relative.
 
     Args:
-        name: the link's path in the tree, no directory on it a link.
-        text: what it says.
-        roots: the absolute paths that name the tree itself, without ``/`` at the end.
-        read_link: what the link at a path in the tree says; None: there is none.
+        name: the link's path in the tree; no directory on it is a link.
+        text: its current target.
+        roots: the absolute paths of the tree itself, without ``/`` at the end.
+        read_link: returns the target of the link at a path in the tree; None if there is no link.
     """
     kept = text
     if text.startswith("/"):
@@ -40,13 +40,13 @@ def link_kept_inside(name: str, text: str, roots: Sequence[str], read_link: Call
 
 
 def link_target(name: str, text: str, roots: Sequence[str], read_link: Callable[[str], str | None]) -> str | None:
-    """Return the path in the tree that a link leads to; None: it leads out of the tree.
+    """Return the path in the tree that a link resolves to; None if it points out of the tree.
 
     Args:
-        name, text, roots, read_link: as of `link_kept_inside`; ``read_link`` may raise where there is nothing.
+        name, text, roots, read_link: see `link_kept_inside`; ``read_link`` may raise for a missing entry.
 
     Raises:
-        TooManyLinks: it leads through more links than the kernel follows.
+        TooManyLinks: it passes through more links than the kernel follows.
     """
     here, todo, hops = name.split("/")[:-1], list[str](), 0
     while True:
@@ -78,7 +78,7 @@ def link_target(name: str, text: str, roots: Sequence[str], read_link: Callable[
 
 
 def link_reader(tree: str) -> Callable[[str], str | None]:
-    """Reads the links of a real tree, for `link_kept_inside`."""
+    """Reader of the links of a real tree, for `link_kept_inside`."""
 
     def read(name: str) -> str | None:
         try:

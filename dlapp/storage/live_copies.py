@@ -1,11 +1,12 @@
-"""Live copies of an output while its payload runs: in ``<target>.live/<application>.live``, by container if several.
+"""Live copies of an output while its payload runs: in ``<target>.live/<application>.live``, in a directory for each
+container if there are several.
 
-Each file there is whole: it is written under another name and renamed. It is as its source was at one moment, which may
-have been in the middle of a write of the payload's. What the payload removes stays. Only the user can read the copies;
-they are removed when the output is committed, and stay when it is not.
+Each file is complete: it is written under a temporary name and renamed. It is a snapshot of its source, perhaps in the
+middle of a write of the payload. Files that the payload removes stay. Only the user can read the copies; they are
+removed when the output is committed, and kept if it is not.
 
-Others may be able to rename what is beside the target, and give a directory of the user's the name ``<target>.live``.
-So what is removed lies in a directory that is the user's alone, and has a name there that nothing else gets: that of
+Others may be able to rename entries beside the target, and rename a directory of the user to ``<target>.live``. So the
+entries to remove are in a directory that is exclusively the user's, under a name that nothing else gets: that of
 checkpoints is ``<application>``.
 """
 
@@ -38,13 +39,13 @@ def live_name(application_id: ApplicationId) -> str:
 
 
 class LiveCopies:
-    """Live copies of one directory; for one thread at a time.
+    """Live copies of one directory; not thread-safe.
 
     Args:
-        files: the file system that they are on.
+        files: the file system of the copies.
         target: location of the output.
-        inner: where they are in the directory of all live copies of that output, such as `live_name`.
-        note: takes lines on what cannot be copied.
+        inner: path below the directory of all live copies of that output, such as `live_name`.
+        note: called with a line on each file that cannot be copied.
     """
 
     def __init__(self, files: OutputFileSystem, target: str, inner: str, note: Callable[[str], None]) -> None:
@@ -58,20 +59,20 @@ class LiveCopies:
         return self._files.cut_off(threads)
 
     def copy(self, directory: str, is_over: Callable[[], bool]) -> int:
-        """Copy the files that are new or have changed since the last call; return how many.
+        """Copy the files that are new or changed since the last call; return their number.
 
         Args:
             directory: of the payload's output.
-            is_over: returns whether to end early.
+            is_over: returns whether to stop early.
 
         Raises:
-            Unreachable, DiskFull: the rest is not copied now.
-            UntrustedFile: others can write where the copies would be.
+            Unreachable, DiskFull: the remaining files are not copied now.
+            UntrustedFile: others can write to the directory of the copies.
             DlappError: the directory cannot be copied.
         """
         count = 0
         with contextlib.closing(OpenTree(directory)) as tree:
-            # Links are left out, as what they lead to is copied where it is.
+            # Links are skipped, since their targets are copied at their own paths.
             nodes = [one for one in nodes_to_store(tree, note=self._note_once, most=MOST_FILES)[0] if one.is_file]
             for node in nodes:
                 if is_over():
@@ -100,7 +101,7 @@ class LiveCopies:
         return count
 
     def _make_directories(self, name: str) -> None:
-        """Make the directories that a file lies in, from ``<target>.live`` on."""
+        """Create the parent directories of a file, from ``<target>.live`` on."""
         at = self._top
         for part in ("", *self._inner.split("/"), *filter(None, name.split("/"))):
             at = f"{at}/{part}".rstrip("/")

@@ -1,4 +1,4 @@
-"""``file://``: this machine's own files, and what is mounted there."""
+"""``file://``: this machine's file systems, including mounted ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LocalFiles:
     """The `dlapp.storage.api.FileSystem` of ``file://`` locations."""
 
     def matches(self, pattern: str) -> list[MatchedEntry]:
-        """See `FileSystem.matches`. A link is what it leads to; one that leads nowhere counts as a file."""
+        """See `FileSystem.matches`. Links are followed; a dangling link counts as a file."""
         found: dict[str, MatchedEntry] = {}
         for components in split_pattern(local_path(pattern)):
             for path in _matching(components):
@@ -49,11 +49,11 @@ class LocalFiles:
         return [found[path] for path in sorted(found)]
 
     def exists(self, location: str) -> bool:
-        """See `FileSystem.exists`; a link counts, wherever it leads."""
+        """See `FileSystem.exists`; a link counts even if it is dangling."""
         return os.path.lexists(local_path(location))
 
     def tree(self, entry: MatchedEntry) -> list[TreeNode]:
-        """See `FileSystem.tree`. A link out of an entry is replaced by what it leads to."""
+        """See `FileSystem.tree`. A link out of an entry is replaced by its target."""
         nodes = nodes_to_fetch(local_path(entry.location))
         for node in nodes:
             if node.is_file and not os.access(node.source, os.R_OK, effective_ids=True):
@@ -69,7 +69,7 @@ class LocalFiles:
         """See `FileSystem.read_range`.
 
         Args:
-            node, fd, start, end: as there.
+            node, fd, start, end: see there.
         """
         name = shown(shown_path(node.source))
         try:
@@ -100,11 +100,11 @@ class LocalFiles:
         """Store a file or a tree; see `FileSystem.store`. Permissions, modification times, empty directories and links
         are kept.
 
-        What was stored can be moved on by its owner: the outermost directory is always writable for them. The directory
-        that it is stored in is made 0700, and must be one that only the caller may write.
+        The owner can move stored entries: the outermost directory is always writable for them. The directory to store
+        in is created with mode 0700; an existing one must be writable only for the caller.
 
         Args:
-            local, location, move, seen_as, replaces, note: as there; a directory here has no storage policy.
+            local, location, move, seen_as, replaces, note: see there; a local directory has no storage policy.
         """
         target = local_path(location).rstrip("/")
         if not os.path.exists(local):
@@ -115,7 +115,7 @@ class LocalFiles:
             above, name = os.path.split(target)
             make_own_directory(above)
             with closing_fd(open_own_directory(above)) as above_fd:
-                # In the directory that was checked: others may give its name to another one meanwhile.
+                # In the checked directory: others may rename another one to its name meanwhile.
                 remove_tree(target, dir_fd=above_fd, name=name)
                 inside = f"/proc/self/fd/{above_fd}/{name}"
                 if move and _renamed(tree, inside, changed):
@@ -139,13 +139,13 @@ class LocalFiles:
         above, name = os.path.split(path)
         with closing_fd(open_own_directory(above)) as above_fd:
             self.store(path, new, move=True)
-            remove_tree(path, dir_fd=above_fd, name=name)  # where it had to be copied
+            remove_tree(path, dir_fd=above_fd, name=name)  # if it had to be copied
 
     def try_storing(self, location: str) -> None:
         """See `OutputFileSystem.try_storing`."""
 
     def check_writable(self, target: str, *, overwrite: bool = True) -> Sequence[str]:
-        """See `FileSystem.check_writable`. It tries, beside the target or in the nearest directory above it.
+        """See `FileSystem.check_writable`. It writes beside the target, or in the nearest directory above it.
 
         Raises:
             UsageError: the target is a mount point, or its file system cannot exchange two names.
@@ -161,7 +161,7 @@ class LocalFiles:
         check_exchange(above)
         if not os.path.lexists(path):
             return ()
-        # The one that is there has to give way: in a sticky directory only its owner may move it.
+        # The existing target must be moved: in a sticky directory only its owner may do that.
         status, around = os.lstat(path), os.stat(above)
         me = os.geteuid()
         if around.st_mode & stat.S_ISVTX and me not in (0, status.st_uid, around.st_uid):
@@ -180,7 +180,7 @@ class LocalFiles:
         """See `OutputFileSystem.replace_file`.
 
         Args:
-            fd, size_bytes, location, mode: as there.
+            fd, size_bytes, location, mode: see there.
         """
         above, name = os.path.split(local_path(location))
         temporary = f".{name[:200]}.{os.urandom(6).hex()}"
@@ -212,7 +212,7 @@ class LocalFiles:
                 raise explained(error, path, "removed") from error
 
     def cut_off(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """See `OutputFileSystem.cut_off`: no call here waits for anybody."""
+        """See `OutputFileSystem.cut_off`: no call here blocks."""
         return contextlib.nullcontext(lambda: None)
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
@@ -233,7 +233,7 @@ def _nothing(_line: str) -> None:
 
 
 def _matching(components: Sequence[str | re.Pattern[str]]) -> list[str]:
-    """The paths that the components lead to; the last text of each has not been looked at yet."""
+    """Return the paths that the components match; the last text of each has not been checked yet."""
     paths = [""]
     for component in components:
         if isinstance(component, str):
@@ -266,7 +266,7 @@ def _entry(path: str) -> MatchedEntry | None:
 
 
 def _renamed(tree: OpenTree, target: str, changed: Sequence[TreeNode]) -> bool:
-    """Rename a tree to ``target`` after correcting it; return False if it has to be copied."""
+    """Rename a tree to ``target`` after correcting it; return False if it must be copied."""
     try:
         for node in changed:
             tree.replace_link(node.name, node.link)
@@ -282,7 +282,7 @@ def _renamed(tree: OpenTree, target: str, changed: Sequence[TreeNode]) -> bool:
 
 
 def _make_movable(path: str | int) -> None:
-    # A directory that its owner may not write cannot be renamed into another one (its ".." would change).
+    # A directory without write permission for its owner cannot be renamed into another one (its ".." would change).
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o700 != 0o700:
         os.chmod(path, status.st_mode & 0o7777 | 0o700)

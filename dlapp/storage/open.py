@@ -1,4 +1,4 @@
-"""The file system that a location is on, opened."""
+"""Opening the file system of a location."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dlapp.storage.tree import TreeNode
 
 
 def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
-    """The file system that ``location`` is on.
+    """Return the file system of ``location``.
 
     Args:
-        hdfs: the HDFS that is configured, if one is.
+        hdfs: the configured HDFS, if any.
 
     Raises:
-        UsageError: no scheme, or one that we have no storage for.
+        UsageError: the scheme is missing or unsupported.
     """
     if scheme := remote_scheme(location):
         from dlapp.storage.remote import RemoteFiles
@@ -28,13 +28,13 @@ def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
 
 
 def open_output(location: str, hdfs: HdfsPlace | None = None) -> OutputFileSystem:
-    """The file system that ``location`` is on, for output.
+    """Return the file system of ``location``, for output.
 
     Args:
-        hdfs: the HDFS that is configured, if one is.
+        hdfs: the configured HDFS, if any.
 
     Raises:
-        UsageError: output cannot be there.
+        UsageError: output cannot be stored there.
     """
     if scheme := remote_scheme(location):
         raise UsageError(
@@ -61,19 +61,19 @@ def plan_fetch(
     may_be_there: bool = False,
     may_be_missing: bool = False,
 ) -> FetchPlan:
-    """Plan the fetch of all that ``sources`` match; nothing is written.
+    """Plan the fetch of all matches of ``sources``; nothing is written.
 
     Args:
         sources: locations, which may be patterns.
-        into: the directory that it lands in.
-        hdfs: the HDFS that is configured, if one is.
-        may_be_there: what stands in the way there is the caller's affair.
-        may_be_missing: a source that matches nothing is passed over.
+        into: the destination directory.
+        hdfs: the configured HDFS, if any.
+        may_be_there: do not check for existing files at the targets; the caller does.
+        may_be_missing: skip a source without matches.
 
     Raises:
-        NotFound: a source matches nothing.
-        Denied: something may not be read.
-        DlappError: a file stands where one would land, or two would land in one place.
+        NotFound: a source has no matches.
+        Denied: a file may not be read.
+        DlappError: a file exists at a target, or two targets are the same.
     """
     into = into.rstrip("/") or "/"
     found = _matched(sources, {}, hdfs, may_be_missing=may_be_missing)
@@ -81,10 +81,10 @@ def plan_fetch(
 
 
 class SourceFiles:
-    """All files of sources, without a place where they land; the same file systems each time.
+    """All files of sources, without destinations; opened file systems are reused.
 
     Args:
-        sources, hdfs, may_be_missing: as of `plan_fetch`.
+        sources, hdfs, may_be_missing: see `plan_fetch`.
     """
 
     def __init__(self, sources: Sequence[str], hdfs: HdfsPlace | None = None, *, may_be_missing: bool = False) -> None:
@@ -92,7 +92,7 @@ class SourceFiles:
         self._systems: dict[str, FileSystem] = {}
 
     def find(self) -> list[tuple[FileSystem, TreeNode]]:
-        """Return the files that are there now, by their locations. Raises as `plan_fetch`."""
+        """Return the files that exist now, by location. Raises the errors of `plan_fetch`."""
         found = _matched(self._sources, self._systems, self._hdfs, may_be_missing=self._may_be_missing)
         files = {node.source: (system, node) for system, entry in found for node in system.tree(entry) if node.is_file}
         return [files[source] for source in sorted(files)]
@@ -101,11 +101,11 @@ class SourceFiles:
 def _matched(
     sources: Sequence[str], systems: dict[str, FileSystem], hdfs: HdfsPlace | None, *, may_be_missing: bool
 ) -> list[tuple[FileSystem, MatchedEntry]]:
-    """Return what sources match, each once.
+    """Return the matches of sources without duplicates.
 
     Args:
         sources, hdfs, may_be_missing: see `plan_fetch`.
-        systems: the file systems that were opened; grows.
+        systems: the opened file systems; extended here.
     """
     found: dict[str, tuple[FileSystem, MatchedEntry]] = {}
     for source in sources:

@@ -1,15 +1,16 @@
-"""Everything else that files can be on, for input: what fsspec knows, by its scheme (s3, gcs, abfs, http and more).
+"""Other file systems, for input: all that fsspec supports, by scheme (s3, gcs, abfs, http and more).
 
-The names below a bucket are taken as they are, nothing in them is escaped, and patterns are Hadoop's as everywhere. A
-web address is one file, and its ``?``, ``*`` and ``%`` are the address's own.
+Names below a bucket are literal, without escapes, and patterns are Hadoop's as everywhere. A web address is one file;
+its ``?``, ``*`` and ``%`` are part of the address.
 
-An object store keeps no permissions, and not every one a time: files get the usual ones, and the time of their coming.
-Output does not go there (`dlapp.storage.open.open_output`): none of them can replace a directory in one step.
+An object store keeps no permissions, and some no modification time: files get default permissions, and the time of the
+fetch. Output cannot be stored there (`dlapp.storage.open.open_output`): none of them can replace a directory
+atomically.
 
-Credentials are fsspec's affair: they are found, on the machine that fetches, where its libraries look for them.
+fsspec finds the credentials: on the machine that fetches, where its libraries look for them.
 
-Where a location names a server (``ftp://host/name``), each thread has a connection of its own to it: not every library
-lets threads share one, nor makes a new one by itself where it broke.
+If a location names a server (``ftp://host/name``), each thread has its own connection to it: not every library lets
+threads share one, or reconnects by itself.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "crea
 
 
 class RemoteFiles:
-    """The `dlapp.storage.api.FileSystem` of a scheme that fsspec has; it can only be read.
+    """The `dlapp.storage.api.FileSystem` of a scheme that fsspec has; read-only.
 
     Raises:
-        UsageError: fsspec, or what it needs for this scheme, is not installed; or nobody knows the scheme.
+        UsageError: fsspec, or a library that it needs for this scheme, is not installed; or the scheme is unknown.
     """
 
     def __init__(self, scheme: str) -> None:
@@ -84,7 +85,7 @@ class RemoteFiles:
         return self._info(location) is not None
 
     def tree(self, entry: MatchedEntry) -> list[TreeNode]:
-        """See `FileSystem.tree`. A time that is not known is 0."""
+        """See `FileSystem.tree`. An unknown modification time is 0."""
         info = self._info(entry.location)
         if info is None:
             raise NotFound(f"{shown(entry.location)} is gone")
@@ -103,7 +104,7 @@ class RemoteFiles:
         return nodes
 
     def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
-        """See `FileSystem.bring`. Several files at once."""
+        """See `FileSystem.bring`. Several files in parallel."""
         places = [pair for one in landings for pair in one.places()]
         directories = [(node, path) for node, path in places if node.is_dir]
         for _, path in directories:
@@ -118,13 +119,13 @@ class RemoteFiles:
         """See `FileSystem.read_range`.
 
         Args:
-            node, fd, start, end: as there.
+            node, fd, start, end: see there.
         """
         os.lseek(fd, start, os.SEEK_SET)
         for piece in self._pieces(node, start, end):
             write_all(fd, piece)
 
-    # ---- looking ----
+    # ---- reading metadata ----
 
     def _matching(self, components: Sequence[str | re.Pattern[str]]) -> list[tuple[str, Mapping[str, Any]]]:
         found: list[tuple[str, Mapping[str, Any] | None]] = [(f"{self.scheme}:/", None)]
@@ -149,7 +150,7 @@ class RemoteFiles:
         return found
 
     def _list(self, location: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """Last name and description of all that is in a directory, sorted; of what is none, nothing."""
+        """Return last name and description of all entries of a directory, sorted; empty if it is not a directory."""
         try:
             listed = self._asked(location, lambda fs: fs.ls(location, detail=True))
         except NotFound:
@@ -161,7 +162,7 @@ class RemoteFiles:
             if not isinstance(path, str):
                 raise DlappError(f"{shown(location)} cannot be listed: its server sent something else")
             if path.strip("/") == own:
-                continue  # a file, or the mark that a console makes for an empty directory, lists itself
+                continue  # a file, or the marker that a console creates for an empty directory, lists itself
             name = path.rstrip("/").rpartition("/")[2]
             if not is_plain_name(name):
                 raise DlappError(
@@ -171,7 +172,7 @@ class RemoteFiles:
         return sorted(inner.items())
 
     def _fs(self, location: str) -> Any:
-        """fsspec's file system that a location is on."""
+        """Return fsspec's file system of a location."""
         try:
             options = self._class._get_kwargs_from_urls(location)
             if not options:
@@ -188,7 +189,7 @@ class RemoteFiles:
         return self._own.fs
 
     def _asked(self, location: str, call: Callable[[Any], Any]) -> Any:
-        """Return the result of ``call``, tried several times; its errors are ours."""
+        """Return the result of ``call``, retried several times; its errors are converted to ours."""
         wait = Wait(f"{self.scheme}://{location.partition('://')[2].partition('/')[0]}", None)
         try:
             return self._tried(location, call, wait)
@@ -196,7 +197,7 @@ class RemoteFiles:
             wait.end()
 
     def _tried(self, location: str, call: Callable[[Any], Any], wait: Wait) -> Any:
-        """Begin the wait after the first try that failed: a long one may be a large piece that comes slowly."""
+        """Start the wait after the first failed try: a long try may be a large piece that arrives slowly."""
         for left, pause_s in zip(reversed(range(TRIES)), backoff_s(FIRST_PAUSE_S, math.inf), strict=False):
             try:
                 return call(self._fs(location))
@@ -207,7 +208,7 @@ class RemoteFiles:
             except DlappError:
                 raise
             except Exception as error:
-                # Each library has errors of its own; which of them pass, nobody can say for all.
+                # Each library has its own errors; which of them are transient is not known for all.
                 self._own.options = None
                 if not left:
                     raise Unreachable(
@@ -218,7 +219,7 @@ class RemoteFiles:
             time.sleep(pause_s)
         raise AssertionError
 
-    # ---- bringing ----
+    # ---- fetching ----
 
     def _bring_file(self, node: TreeNode, path: str, tell: Callable[[int], None]) -> None:
         location = node.source
@@ -244,7 +245,7 @@ class RemoteFiles:
     def _piece(self, fs: Any, node: TreeNode, at: int, end: int) -> bytes:
         piece: bytes = fs.cat_file(node.source, start=at, end=end)
         if len(piece) == node.size_bytes != end - at:
-            piece = piece[at:end]  # a server that does not know ranges
+            piece = piece[at:end]  # a server without range requests
         if len(piece) != end - at:
             raise OSError(f"received {len(piece)} bytes instead of {end - at}")
         return piece

@@ -1,7 +1,8 @@
-"""Settle the outputs of an application: commit what was claimed, keep what was stored as ``.partial``, or remove it.
+"""Settlement of the outputs of an application: commit what was claimed, keep the stored parts as ``.partial``, or
+remove them.
 
-An ApplicationMaster settles its own outputs. If it died, the aftermath does so on one machine, and on YARN the user's
-next command. All of them use this module, and may repeat what was interrupted.
+An ApplicationMaster settles its own outputs. If it died, a cleanup process does so on one machine, and on YARN the
+user's next command. All of them use this module, and may repeat interrupted steps.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ Waits = tuple[type[Unreachable | DiskFull], ...]
 
 
 class ApplicationOutputs(NamedTuple):
-    """The outputs of one application, and where they are.
+    """The outputs of one application, and their file systems.
 
     Args:
         application_id: of the application.
         specs: the outputs, as submitted.
-        open_files: returns the file system that a target is on.
-        note: takes a line about parts that stay where they are.
-        commit_times: returns when applications of the user ended that committed to a target [ms since 1970].
+        open_files: returns the file system of a target.
+        note: called with a line about parts that stay where they are.
+        commit_times: returns when those applications of the user ended that committed to a target [ms since 1970].
     """
 
     application_id: ApplicationId
@@ -46,12 +47,12 @@ class ApplicationOutputs(NamedTuple):
     commit_times: Callable[[str], Iterable[int]] = lambda _: ()
 
     def commit(self, claim: CommitClaim, *, again: bool, wait: Waits) -> tuple[tuple[OutputView, ...], str | None]:
-        """Carry out a commit claim. An output that cannot be committed is kept as ``.partial``.
+        """Execute a commit claim. An output that cannot be committed is kept as ``.partial``.
 
         Args:
             claim: the decision, with the parts of each output in the order of ``specs``.
-            again: an earlier call may have done a part of it.
-            wait: the errors that are raised, because the caller retries; others count as a commit that failed.
+            again: an earlier call may have executed a part of it.
+            wait: errors that are raised because the caller retries; other errors count as a failed commit.
 
         Returns:
             The outputs, and the first error.
@@ -112,22 +113,22 @@ class ApplicationOutputs(NamedTuple):
     def commit_trial(
         self, output: OutputSpec | OutputClaim, number: int | str, location: str, *, again: bool
     ) -> str | None:
-        """Commit the output of one trial, to a directory of its own in the target.
+        """Commit the output of one trial, to its own directory in the target.
 
-        It is renamed to where a part of that directory is stored, and committed from there. So what lies in the target
-        under a name of the application is to be committed, whoever finds it.
+        It is renamed to the place of that directory's parts, and committed from there. So an entry with a name of the
+        application in the target is always to be committed, by any process that finds it.
 
         Args:
-            output: what it belongs to.
+            output: that it belongs to.
             number: of the trial.
             location: where its task has stored it.
-            again: an earlier call may have got through.
+            again: an earlier call may have succeeded.
 
         Returns:
-            As `dlapp.storage.commit.commit`.
+            See `dlapp.storage.commit.commit`.
 
         Raises:
-            DlappError, OSError: as there.
+            DlappError, OSError: see there.
         """
         target, files = commit.trial_target(output.target, number), self.open_files(output.target)
         part = self._trial_part(target, location)
@@ -144,7 +145,9 @@ class ApplicationOutputs(NamedTuple):
         )
 
     def _commit_trials(self, output: OutputClaim, wait: Waits) -> list[str]:
-        """Commit each trial that is not committed. Return an error for each that cannot be: it is kept aside."""
+        """Commit each uncommitted trial. Return an error for each that cannot be committed: its output is kept
+        aside.
+        """
         errors = []
         for number, location in output.parts.items():
             target = commit.trial_target(output.target, number)
@@ -161,7 +164,7 @@ class ApplicationOutputs(NamedTuple):
         return errors
 
     def _finish_trials(self, output: OutputSpec) -> None:
-        """Commit the trials whose commit was begun by a process that has died."""
+        """Finish the commits of trials that a dead process has started."""
         files, pattern = self.open_files(output.target), literal_pattern(output.target)
         begun = {}
         for kind in ("tmp", "commit"):
@@ -190,10 +193,10 @@ class ApplicationOutputs(NamedTuple):
         return commit.part_location(target, self.application_id, location.rpartition("/")[2])
 
     def leave(self, parts_of: Callable[[OutputSpec], Parts] | None) -> tuple[OutputView, ...]:
-        """Keep what was stored as ``.partial``, or remove it where the output's ``on_failure`` says so.
+        """Keep the stored parts as ``.partial``, or remove them if the output's ``on_failure`` says so.
 
         Args:
-            parts_of: returns the parts of an output; None: remove all outputs.
+            parts_of: returns the parts of an output; None removes all outputs.
 
         Raises:
             DlappError, OSError: an output can neither be kept nor removed; the others are settled.
@@ -212,8 +215,8 @@ class ApplicationOutputs(NamedTuple):
         return _each(settle, self.specs)
 
     def _kept(self, target: str, parts: Parts) -> str | None:
-        """Call `OutputCommit.keep_partial`; leave the parts where they are if a file of another user is in the way, or
-        if there is no space even for that."""
+        """Call `OutputCommit.keep_partial`; leave the parts where they are if another user's file is in the way, or if
+        there is no space even for that."""
         try:
             return self._commit_of(target).keep_partial(parts)
         except (DlappError, OSError) as error:
@@ -228,7 +231,7 @@ class ApplicationOutputs(NamedTuple):
 
 
 def _full_disk(error: DlappError | OSError, target: str) -> DiskFull | None:
-    """Return the error as DiskFull if it is that, whoever found it; otherwise None."""
+    """Return the error as DiskFull if it means that, whatever its class; otherwise None."""
     if isinstance(error, DlappError) or error.errno not in FULL:
         return error if isinstance(error, DiskFull) else None
     place = mount_point(local_path(target))
@@ -236,13 +239,13 @@ def _full_disk(error: DlappError | OSError, target: str) -> DiskFull | None:
 
 
 def _each(settle: Callable[[T], OutputView], outputs: Iterable[T]) -> tuple[OutputView, ...]:
-    """Settle each output, also after one that failed; then raise the first error."""
+    """Settle each output, also after a failed one; then raise the first error."""
     views, problem = [], None
     for one in outputs:
         try:
             views.append(settle(one))
         except Unreachable:
-            raise  # nor will it take the others
+            raise  # the others would fail, too
         except (DlappError, OSError) as error:
             problem = problem or error
     if problem is not None:

@@ -1,4 +1,4 @@
-"""Trees of local files: what is in one, copying it, removing it."""
+"""Trees of local files: listing, copying, removing."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Note = Callable[[str], None]
 
 
 class TreeNode(NamedTuple):
-    """One thing in a tree.
+    """One node of a tree.
 
     Args:
-        source: where it is.
+        source: its location.
         name: its path in the tree, empty for the tree itself.
-        link: what the link is to say where the tree lands; None: it is no link.
+        link: new target of a link at the destination; None if it is not a link.
     """
 
     source: str
@@ -58,7 +58,7 @@ class TreeNode(NamedTuple):
 
 
 def explained(error: OSError, path: str, doing: str) -> DlappError:
-    """The error of ours that says what became of ``path``."""
+    """Return the error of ours for an OSError at ``path``."""
     name = shown(shown_path(path))
     line = f"{name} cannot be {doing}: {error.strerror}"
     if error.errno in FULL:
@@ -72,17 +72,17 @@ def explained(error: OSError, path: str, doing: str) -> DlappError:
 
 @contextlib.contextmanager
 def explaining(path: str, doing: str) -> Iterator[None]:
-    """Raise what `explained` makes of an error of the kernel; others pass as they are."""
+    """Convert an error of the kernel by `explained` and raise it; pass on others."""
     try:
         yield
     except OSError as error:
-        if isinstance(error, DlappError) or error.errno is None:  # the kernel's have a number
+        if isinstance(error, DlappError) or error.errno is None:  # the kernel's have an errno
             raise
         raise explained(error, path, doing) from error
 
 
 class Pace:
-    """The rate of a transfer and its remaining time, as text.
+    """Rate and remaining time of a transfer, as text.
 
     Args:
         clock: seconds.
@@ -92,7 +92,7 @@ class Pace:
         self._clock, self._began, self._first = clock, clock(), -1
 
     def text(self, done: int, total: int) -> str:
-        """``1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left``; what was there at the first call counts as no speed."""
+        """``1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left``; the bytes at the first call do not count for the rate."""
         now = self._clock()
         if self._first < 0:
             self._began, self._first = now, done
@@ -111,17 +111,17 @@ def _duration(seconds: float) -> str:
 
 
 def make_directories(path: str) -> None:
-    """Make a directory with those above it, where they are missing. Raises DlappError."""
+    """Create a directory and its parents if missing. Raises DlappError."""
     with explaining(path, "made"):
         os.makedirs(path, exist_ok=True)
 
 
 def make_own_directory(path: str) -> None:
-    """Make a directory 0700 with those above it; one that is there must be one that only the caller may write.
+    """Create a directory with mode 0700, and its parents; an existing one must be writable only for the caller.
 
     Raises:
-        UntrustedFile: something else has that name, or others own or may write it.
-        DlappError: it cannot be made.
+        UntrustedFile: something else has that name, or others own it or can write to it.
+        DlappError: it cannot be created.
     """
     with explaining(path, "made"):
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -131,15 +131,15 @@ def make_own_directory(path: str) -> None:
 
 
 class OpenTree:
-    """A tree that a payload wrote, read by descriptor: nothing in it is reached through a link, also not through one
-    that takes the place of a directory or file meanwhile, and no FIFO or device is opened. Any thread may call.
+    """A tree that a payload wrote, read by descriptors: nothing in it is reached through a link, even if one replaces a
+    directory or file meanwhile, and no FIFO or device is opened. Thread-safe.
 
     Args:
-        top: path of the tree, without links: where one has taken the place of a part of it, it is refused.
+        top: path of the tree, without links: refused if a part of it was replaced by one.
 
     Raises:
         NotFound, Denied: it cannot be opened.
-        UntrustedFile: the path leads elsewhere by a link.
+        UntrustedFile: a link in the path points elsewhere.
     """
 
     def __init__(self, top: str) -> None:
@@ -156,12 +156,12 @@ class OpenTree:
         self._at, self._at_fd = "", self.fd
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close open descriptors."""
         self._leave()
         os.close(self.fd)
 
     def open(self, source: str) -> int:
-        """Open a regular file of the tree, by its whole path.
+        """Open a regular file of the tree, by its absolute path.
 
         Raises:
             OSError: it cannot be opened, or is not a regular file any more.
@@ -177,8 +177,7 @@ class OpenTree:
         return os.open(f"/proc/self/fd/{self.fd}", _READ)
 
     def children(self, node: TreeNode, most: int | None = None) -> list[TreeNode]:
-        """Return the entries of a directory, sorted by name; of more than ``most``, one more than that. Raises
-        NotFound, Denied."""
+        """Return the entries of a directory, sorted by name; at most ``most`` and one more. Raises NotFound, Denied."""
         with explaining(node.source, "read"), self._lock, os.scandir(self._directory(node.name)) as found:
             read = found if most is None else itertools.islice(found, most + 1)
             entries = sorted(read, key=lambda entry: entry.name)
@@ -198,7 +197,7 @@ class OpenTree:
             return os.readlink(last, dir_fd=self._directory(above))
 
     def replace_link(self, name: str, text: str | None) -> None:
-        """Put a link in the place of what has this name, or nothing. Raises OSError."""
+        """Create a link of this name, replacing an existing entry. Raises OSError."""
         with self._lock:
             above, _, last = name.rpartition("/")
             fd = self._directory(above)
@@ -207,7 +206,9 @@ class OpenTree:
                 os.symlink(text, last, dir_fd=fd)
 
     def _directory(self, name: str) -> int:
-        """Return a descriptor of a directory in the tree; the last one is kept for the next entry of that directory."""
+        """Return a descriptor of a directory in the tree; the last one is cached for the next entry of that
+        directory.
+        """
         if name == self._at:
             return self._at_fd
         if not (self._at and name.startswith(f"{self._at}/")):
@@ -231,17 +232,17 @@ def nodes_to_store(
 ) -> tuple[list[TreeNode], list[TreeNode]]:
     """Return the nodes of a tree that can be stored, parents first, and those that must be changed or removed.
 
-    Links that lead out, sockets, FIFOs and devices are left out and noted. The second list has those, without
-    ``link``, and the links whose target must be rewritten.
+    Links that point out of the tree, sockets, FIFOs and devices are skipped and noted. The second list has those,
+    without ``link``, and the links whose target must be rewritten.
 
     Args:
         tree: the tree.
-        seen_as: other paths of it that links may name.
-        note: takes a line about what is left out.
-        most: of files, directories and others in it; None: any number.
+        seen_as: other paths of it that links may contain.
+        note: called with a line about each skipped node.
+        most: maximum number of nodes; None for no limit.
 
     Raises:
-        DlappError: the tree itself is neither a file nor a directory, cannot be read, or has more than ``most``.
+        DlappError: the tree itself is neither a file nor a directory, cannot be read, or has more than ``most`` nodes.
     """
     top, left = tree.top, most
     roots = [os.path.abspath(top), os.path.realpath(top), *(path.rstrip("/") for path in seen_as)]
@@ -290,15 +291,15 @@ def _link_reader_of(tree: OpenTree) -> Callable[[str], str | None]:
 
 
 def nodes_to_fetch(top: str) -> list[TreeNode]:
-    """Return all of the tree ``top``, parents first. Links inside it stay links; what one that leads out names is
-    taken.
+    """Return all nodes of the tree ``top``, parents first. Links inside it stay links; a link out of it is replaced by
+    its target.
 
     Raises:
-        DlappError: something that is neither file nor directory, or links that lead in a circle.
-        NotFound: a link that leads out of the tree, to nothing.
+        DlappError: a node is neither file nor directory, or links form a loop.
+        NotFound: a link out of the tree is dangling.
     """
     nodes: list[TreeNode] = []
-    # Each directory to look at, with the identities of the trees around it: itself, and those whose link led here.
+    # Each directory to list, with the identities of the trees around it: itself, and those whose link led here.
     todo: list[tuple[str, str, tuple[tuple[int, int], ...]]] = [(top, "", ())]
     while todo:
         start, prefix, around = todo.pop()
@@ -326,7 +327,7 @@ def nodes_to_fetch(top: str) -> list[TreeNode]:
             nodes.append(_fetchable(node._replace(name=name)))
             if node.is_dir:
                 inner.extend(reversed(_children(node)))
-    # What a link named was found late; its parents have come before it all the same.
+    # Targets of links are listed late; their parents are still before them.
     return nodes
 
 
@@ -351,7 +352,7 @@ def _children(node: TreeNode) -> list[TreeNode]:
 
 
 def kind_in_words(mode: int) -> str:
-    """Return what a file of this mode is."""
+    """Return the kind of a file of this mode."""
     kinds = (
         (stat.S_ISFIFO, "a FIFO"),
         (stat.S_ISSOCK, "a socket"),
@@ -370,18 +371,18 @@ def copy_nodes(
     done: Callable[[int], None],
     tree: OpenTree | None = None,
 ) -> None:
-    """Make ``nodes`` anew under ``into``, with their permissions and modification times.
+    """Recreate ``nodes`` under ``into``, with their permissions and modification times.
 
     Args:
-        nodes: the tree's, parents before what is in them.
-        into: what the tree itself becomes; its parent is there.
-        merge: directories may be there already; files and links never.
-        owner_bits: permissions that the owner has in any case, of 0o600; directories get the x with them.
-        done: told the number of bytes after each piece.
-        tree: what the nodes are of, where a payload wrote it.
+        nodes: of the tree, parents before children.
+        into: path of the copy of the tree itself; its parent exists.
+        merge: whether directories may exist already; files and links never may.
+        owner_bits: permissions that the owner always gets, of 0o600; directories also get the x bit.
+        done: called with the number of bytes after each piece.
+        tree: the tree of the nodes, if a payload wrote it.
 
     Raises:
-        DiskFull, Denied, NotFound, DlappError: it names the file.
+        DiskFull, Denied, NotFound, DlappError: the message names the file.
     """
     made: list[tuple[str, TreeNode]] = []
     for node in nodes:
@@ -417,19 +418,19 @@ def _make_link(text: str, path: str) -> None:
 def copy_file(
     node: TreeNode, path: str, *, mode: int, done: Callable[[int], None], tree: OpenTree | None = None
 ) -> None:
-    """Copy one file to the new name ``path``: sharing blocks where the file system can, keeping holes.
+    """Copy one file to the new name ``path``, with shared blocks if the file system can, and with holes kept.
 
     Args:
         node: the file.
-        path: of the copy; nothing is there.
+        path: of the copy; must not exist.
         mode: permissions of the copy.
-        done, tree: as for `copy_nodes`.
+        done, tree: see `copy_nodes`.
 
     Raises:
         DlappError: its size changed, or ``path`` already exists.
     """
     with explaining(node.source, "read"):
-        # O_NONBLOCK: a FIFO that took the file's place does not hold us up.
+        # O_NONBLOCK: do not block if a FIFO has replaced the file.
         source = tree.open(node.source) if tree is not None else os.open(node.source, _READ)
     with closing_fd(source), explaining(path, "written"):
         try:
@@ -454,19 +455,19 @@ def copy_data(source: int, target: int, size_bytes: int, *, path: str) -> None:
 
     Args:
         source, target: descriptors.
-        size_bytes: of the beginning.
+        size_bytes: number of bytes to copy.
         path: of the copy, for messages.
 
     Raises:
         DlappError: the source is shorter.
-        OSError: it cannot be read or written.
+        OSError: reading or writing failed.
     """
     if _copy_data(source, target, size_bytes, sparse=False, done=lambda _: None) != size_bytes:
         raise DlappError(f"the source of {shown(path)} became shorter while it was copied")
 
 
 def _copy_data(source: int, target: int, size: int, *, sparse: bool, done: Callable[[int], None]) -> int:
-    """Copy ``size`` bytes; how many there were."""
+    """Copy ``size`` bytes; return the number copied."""
     at = 0
     while at < size:
         end = size
@@ -477,7 +478,7 @@ def _copy_data(source: int, target: int, size: int, *, sparse: bool, done: Calla
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise
-                data = end = size  # nothing but a hole is left
+                data = end = size  # only a hole is left
             done(data - at)
             at = data
         while at < end:
@@ -496,7 +497,7 @@ def _copy_some(source: int, target: int, at: int, count: int) -> int:
         if copied:
             return copied
     except OSError as error:
-        # Two file systems before Linux 5.3, or one that cannot: the bytes go through us.
+        # Two file systems before Linux 5.3, or an unsupported one: copy in user space.
         if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM):
             raise
     piece = os.pread(source, min(READ_CHUNK, count), at)
@@ -507,18 +508,18 @@ def _copy_some(source: int, target: int, at: int, count: int) -> int:
 
 
 def remove_tree(path: str, *, dir_fd: int | None = None, name: str = "", number: int | None = None) -> None:
-    """Remove a file, a link or a directory with all that it holds, also what is write-protected; gone is fine.
+    """Remove a file, a link or a directory tree, also if write-protected; a missing one is no error.
 
-    No link is followed, also not one that takes a directory's place meanwhile: all is done by descriptor.
+    No link is followed, even if one replaces a directory meanwhile: all operations use descriptors.
 
     Args:
-        path: its whole path.
-        dir_fd, name: the directory that it lies in and its name there; without them ``path`` is removed.
-        number: the inode number that it must have; None: any.
+        path: its absolute path.
+        dir_fd, name: its directory and its name there; without them ``path`` is removed.
+        number: the inode number that it must have; None for any.
 
     Raises:
-        UntrustedFile: it is another one than ``number``.
-        Denied, DlappError: something cannot be removed; it is named.
+        UntrustedFile: it has another inode number than ``number``.
+        Denied, DlappError: an entry cannot be removed; the message names it.
     """
     name = name or path
     with explaining(path, "removed"):
@@ -557,8 +558,8 @@ class _Emptied(Record):
     """A directory that is being emptied: descriptor ``fd``, with the name ``name`` in ``above``.
 
     Args:
-        inner: names of the directories in it that are left.
-        number: the inode number that it must have; None: any.
+        inner: names of its remaining subdirectories.
+        number: the inode number that it must have; None for any.
     """
 
     above: int | None
@@ -570,7 +571,7 @@ class _Emptied(Record):
 
 
 def _enter(stack: list[_Emptied], one: _Emptied) -> None:
-    """Remove all from a directory but directories, and put it on the stack; gone is fine."""
+    """Remove everything but subdirectories from a directory, and push it on the stack; a missing one is no error."""
     with explaining(one.path, "removed"), contextlib.suppress(FileNotFoundError):
         one.fd = _open_for_removal(one)
         stack.append(one)
@@ -590,7 +591,7 @@ def _open_for_removal(one: _Emptied) -> int:
     try:
         fd = os.open(one.name, os.O_RDONLY | flags, dir_fd=one.above)
     except PermissionError:
-        # Its owner may change that, by way of a descriptor that needs no permission.
+        # Its owner may change that, through a descriptor that needs no permission.
         with closing_fd(os.open(one.name, os.O_PATH | flags, dir_fd=one.above)) as handle:
             os.chmod(f"/proc/self/fd/{handle}", 0o700)
             return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -604,7 +605,7 @@ def _open_for_removal(one: _Emptied) -> int:
 
 
 def _hoist(top: _Emptied, one: _Emptied) -> None:
-    """Move a directory that lies too deep into the outermost one, to be removed there."""
+    """Move a directory that is nested too deep into the outermost one, to be removed there."""
     new = f".dlapp-remove-{os.urandom(8).hex()}"
     with explaining(one.path, "removed"), contextlib.suppress(FileNotFoundError):
         os.close(_open_for_removal(one))  # makes it writable, which moving a directory requires

@@ -1,1 +1,1 @@
-"""Untrusted tar and zip files: reading them in bounded memory and time, and unpacking them."""
+"""Reading and unpacking of untrusted tar and zip files in bounded memory and time."""

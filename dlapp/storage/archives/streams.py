@@ -1,8 +1,8 @@
-"""Reading tar and zip files of somebody else's in bounded memory and time.
+"""Reading of untrusted tar and zip files in bounded memory and time.
 
-The standard library reads an extended header of a tar whole, however long, searches it in quadratic time, and gives a
+The standard library reads a tar's extended header whole, however long, searches it in quadratic time, and gives a
 decompressor as much memory as the archive asks for. Here each header has a limit, extended headers are parsed in one
-pass, and what is decompressed in one go has a limit for every method.
+pass, and the output of one decompression call is limited for every method.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class TarStream:
         kind: ``tar``, ``gz``, ``bz2`` or ``xz``.
 
     Raises:
-        ValueError, EOFError, zlib.error, lzma.LZMAError, OSError: (`read`) it is damaged, or a header is too long.
+        ValueError, EOFError, zlib.error, lzma.LZMAError, OSError: (`read`) the file is damaged, or a header is too
+        long.
     """
 
     def __init__(self, file: IO[bytes], kind: str) -> None:
@@ -72,11 +73,11 @@ class TarStream:
         self._header_bytes = 0
 
     def begin_content(self) -> None:
-        """Lift the limit of headers: content follows, then the next header."""
+        """Lift the header limit: content follows, then the next header."""
         self._header_bytes = 0
 
     def read(self, count: int) -> bytes:
-        """Return at most ``count`` bytes; none at the end."""
+        """Return at most ``count`` bytes; empty at the end."""
         piece = self._some(min(count, _PIECE))
         self._header_bytes += len(piece)
         if self._header_bytes > MAX_HEADER_BYTES:
@@ -103,7 +104,7 @@ class TarStream:
                 return piece
 
     def _next_data(self) -> bytes:
-        """Return the bytes after a stream that has ended, without its padding of zeros."""
+        """Return the bytes after the end of a stream, without its zero padding."""
         while data := self._file.read(_PIECE):
             if data := data.lstrip(b"\0"):
                 return data
@@ -111,7 +112,7 @@ class TarStream:
 
 
 class BoundedTarInfo(tarfile.TarInfo):
-    """A header of a tar that is refused before it is read where it, or what belongs to it, is too long."""
+    """A tar header with a size limit: it is refused before it is read if it, or its extended headers, are too long."""
 
     def _proc_member(self, tar: Any) -> Any:
         kind = self.type
@@ -157,11 +158,11 @@ def parse_pax(data: bytes, size: int) -> dict[str, str]:
     """Return the records of an extended header, in one pass.
 
     Args:
-        data: the header, filled up to whole blocks.
-        size: how many bytes of it count.
+        data: the header, padded to whole blocks.
+        size: of the header without padding [bytes].
 
     Raises:
-        tarfile.ReadError: it is damaged.
+        tarfile.ReadError: the header is damaged.
 
     Source: POSIX.1-2017, pax, "pax Extended Header": "%d %s=%s\\n".
     """

@@ -1,14 +1,13 @@
-"""Unpacking somebody's tar and zip files, without trust in them.
+"""Unpacking of untrusted tar and zip files.
 
-Nothing is written outside the directory that they are unpacked into: a name that is absolute or has ``..`` is refused,
-so is one that passes through a link. Links are made last, when nothing is written any more, and only those that
-stay inside. Nothing is written over. Archives that grow out of all proportion are refused before the disk is full.
-Devices, FIFOs and passwords are refused, and so is what takes more memory than 64 MiB above the archive's own size: zip
-files have the methods stored and deflate only (zipfile decompresses the others without a limit), headers are short, and
-what has to be remembered of directories and links is limited. Permissions (without setuid and the like) and times are
-kept, owners are not.
+Nothing is written outside the destination directory: absolute names, names with ``..``, and names that pass through a
+link are refused. Links are created last, after all writes, and only those that stay inside. Nothing is overwritten.
+Archives that expand out of proportion are refused before the disk is full. Devices, FIFOs and passwords are refused,
+and so are archives that need more than 64 MiB of memory above their own size: zip files may use the methods stored and
+deflate only (zipfile decompresses the others without a limit), headers are short, and the recorded directories and
+links are limited. Permissions (without setuid and the like) and times are kept, owners are not.
 
-What was unpacked before a refusal stays; the caller's directory is worthless then.
+Files unpacked before a refusal stay; the caller must discard the directory then.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ _MAGIC = (
 
 
 class Unpacked(NamedTuple):
-    """Number of files in an archive, and their bytes together."""
+    """Number of files in an archive, and their total bytes."""
 
     files: int
     size_bytes: int
 
 
 class ArchiveRefused(DlappError):
-    """An archive that is none, is damaged, or does what none should."""
+    """An archive that is invalid, is damaged, or has content that is not allowed."""
 
 
 def unpack_archive(
@@ -72,13 +71,13 @@ def unpack_archive(
     Args:
         path: of the archive.
         into: the directory.
-        name: what messages call the archive.
-        done: told how many bytes of the archive are used up, after each piece.
+        name: of the archive in messages.
+        done: called with the number of archive bytes consumed, after each piece.
 
     Raises:
-        ArchiveRefused: see the module's text.
-        DiskFull: it is more than there is room for.
-        DlappError: something is in the way of what comes.
+        ArchiveRefused: see the module's docstring.
+        DiskFull: there is not enough space.
+        DlappError: an existing file conflicts with a member.
     """
     with explaining(path, "read"), open(path, "rb") as file:
         return _ArchiveUnpacking(file, into, shown(name or path), done).run()
@@ -94,7 +93,7 @@ def _kind_of(file: IO[bytes]) -> str | None:
 
 
 class _ArchiveUnpacking:
-    """One archive on its way."""
+    """Unpacking of one archive."""
 
     def __init__(self, file: IO[bytes], into: str, name: str, done: Callable[[int], None]) -> None:
         self._file, self._into, self._name, self._done = file, into, name, done
@@ -119,12 +118,12 @@ class _ArchiveUnpacking:
             if kept is not None:
                 mode, mtime = kept
                 os.chmod(self._at(name), mode & 0o777 | 0o700)
-                with self._damage_named():  # a header may have any time
+                with self._damage_named():  # a header may contain any time
                     os.utime(self._at(name), (mtime, mtime))
         self._tell(self._size)
         return Unpacked(self._files, self._bytes)
 
-    # ---- kinds ----
+    # ---- formats ----
 
     def _tar(self, kind: str) -> None:
         import tarfile
@@ -158,7 +157,7 @@ class _ArchiveUnpacking:
                 tar.members.clear()  # type: ignore[attr-defined]  # else all of them stay in memory
                 stream.begin_content()
             while piece := stream.read(_PIECE):
-                # What compressed it has its checksum at the end.
+                # The checksum of the compressed data is at the end.
                 stream.begin_content()
                 self._weigh(len(piece))
 
@@ -197,7 +196,7 @@ class _ArchiveUnpacking:
                 self._tell(used)
 
     def _check_members_of_zip(self) -> None:
-        """Count the members before zipfile keeps all of them in memory."""
+        """Count the members before zipfile loads all of them into memory."""
         import zipfile
 
         record: Any = zipfile._EndRecData(self._file)  # type: ignore[attr-defined]
@@ -235,12 +234,12 @@ class _ArchiveUnpacking:
         except OSError as error:
             if error.errno is not None:
                 raise
-            raise ArchiveRefused(f"{self._name} is damaged: {error}") from error  # gzip and bz2 say it so
+            raise ArchiveRefused(f"{self._name} is damaged: {error}") from error  # how gzip and bz2 report it
 
     # ---- members ----
 
     def _checked(self, text: str) -> str:
-        """A member's name as a path below ``into``. Raises ArchiveRefused."""
+        """Return a member's name as a path below ``into``. Raises ArchiveRefused."""
         self._weigh(_MEMBER_BYTES)
         parts = [part for part in text.split("/") if part not in ("", ".")] if len(text) <= _MAX_NAME else []
         if text.startswith("/") or "\0" in text:
@@ -262,7 +261,7 @@ class _ArchiveUnpacking:
         self._directories[name] = (mode, mtime)
 
     def _parent_of(self, name: str) -> None:
-        """Make the directories above ``name``; none of them may be a link."""
+        """Create the parent directories of ``name``; none of them may be a link."""
         above = name.rpartition("/")[0]
         if above in self._directories:
             return
@@ -305,9 +304,9 @@ class _ArchiveUnpacking:
         """Write a file.
 
         Args:
-            name: its path below ``into``.
-            content: what to write.
-            mode, mtime: its permissions, and its time [s since 1970].
+            name: path below ``into``.
+            content: to write.
+            mode, mtime: permissions and modification time [s since 1970].
             goes_on: called after each piece.
         """
         path = self._free_place(name)
@@ -323,7 +322,7 @@ class _ArchiveUnpacking:
 
     def _hard_link(self, name: str, other: str) -> None:
         source = self._at(other)
-        # What it names must be a file that came out of this archive, or lies here: never through a link.
+        # The target must be a file from this archive, or exist here: never through a link.
         if other.rpartition("/")[0] not in self._directories or not os.path.isfile(source) or os.path.islink(source):
             raise ArchiveRefused(f"{self._name}: {shown(name)} is a link to {shown(other)}, which is not before it")
         with open(source, "rb") as content:

@@ -1,1 +1,1 @@
-"""Input that stays on a node."""
+"""Cache of input on a node."""

@@ -1,4 +1,4 @@
-"""Entry of the cache, and the files around it: values and single steps; `dlapp.storage.cache.store` has the idea."""
+"""Entry of the cache, and its files: values and single steps; `dlapp.storage.cache.store` explains the design."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _ABOUT = {
 
 
 class CachePlace(NamedTuple):
-    """Location of the cache of a node, and how much it may take.
+    """Location of a node's cache, and its limits.
 
     Args:
-        directory: one of its user alone, on a file system of this node.
-        limit_bytes: the most that all entries may have together.
-        age_s: how long an unused one is kept.
+        directory: exclusive to the user, on a file system of this node.
+        limit_bytes: maximum total size of all entries.
+        age_s: how long an unused entry is kept.
         keep_free: share of the file system that the cache leaves free.
     """
 
@@ -42,11 +42,11 @@ class CachePlace(NamedTuple):
 
 
 class CacheKeySource(NamedTuple):
-    """Match of a source, as it was found.
+    """Matches of one source pattern, with the files found.
 
     Args:
         source: the pattern.
-        trees: for each match the name that it lands under, and all that is in it, parents first.
+        trees: for each match its destination name, and all nodes below it, parents first.
     """
 
     source: str
@@ -54,7 +54,7 @@ class CacheKeySource(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name of its entry."""
+        """Key of its entry."""
         import hashlib
 
         digest = hashlib.sha256(b"%d\n" % FORMAT)
@@ -68,7 +68,7 @@ class CacheKeySource(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of all files."""
         return sum(node.size_bytes for _, nodes in self.trees for node in nodes if node.is_file)
 
     @property
@@ -83,10 +83,10 @@ class CacheKeySource(NamedTuple):
 
 
 class CacheEntry(NamedTuple):
-    """An entry, as `InputCache.entries` finds it.
+    """A cache entry, as `InputCache.entries` lists it.
 
     Args:
-        used_ms: when it was last taken into use [ms since 1970].
+        used_ms: last use [ms since 1970].
         use: ``in use``, ``being fetched`` or empty.
     """
 
@@ -102,7 +102,7 @@ class CacheEntry(NamedTuple):
 
 
 def is_as_wanted(tree: str, wanted: CacheKeySource) -> bool:
-    """Return True if every file is in ``tree`` with its length and time."""
+    """Return True if every file is in ``tree`` with its length and modification time."""
     for name, nodes in wanted.trees:
         for node in nodes:
             try:
@@ -122,7 +122,7 @@ def is_as_wanted(tree: str, wanted: CacheKeySource) -> bool:
 
 
 def names(directory: str) -> list[str]:
-    """The names in a directory, sorted; none where there is no directory."""
+    """Return the names in a directory, sorted; empty if it does not exist."""
     try:
         return sorted(os.listdir(directory))
     except FileNotFoundError:
@@ -130,7 +130,7 @@ def names(directory: str) -> list[str]:
 
 
 def read_about(directory: str) -> dict[str, Any] | None:
-    """Return the description of an entry or a part; None: there is none."""
+    """Return the description of an entry or a part; None if there is none."""
     try:
         with closing_fd(open_own_directory(directory)) as fd:
             about = read_json_object("about", dir_fd=fd, owners=(os.geteuid(),), max_bytes=1 << 20)
@@ -140,7 +140,9 @@ def read_about(directory: str) -> dict[str, Any] | None:
 
 
 def write_about(directory: str, about: dict[str, Any]) -> None:
-    """Say what an entry is; several may at once. What names a boot need not outlive it, and is not synced."""
+    """Write the description of an entry; concurrent calls are allowed. A description with a boot id need not survive
+    that boot, and is not synced.
+    """
     path = os.path.join(directory, "about")
     new = f"{path}.{os.urandom(4).hex()}"
     with explaining(path, "written"):
@@ -154,5 +156,5 @@ def write_about(directory: str, about: dict[str, Any]) -> None:
 
 
 def same_file_system(path: str, other: str) -> bool:
-    """Return True if two paths are, or would be, on one file system."""
+    """Return True if two paths are, or would be created, on one file system."""
     return os.stat(existing_above(path)).st_dev == os.stat(other).st_dev

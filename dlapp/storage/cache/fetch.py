@@ -1,7 +1,7 @@
-"""Input by way of the node's cache: what is planned to be fetched is taken from there, as far as it can be.
+"""Fetching input through the node's cache: planned fetches are taken from it where possible.
 
-A container gets what lies in the cache mounted, read-only: nothing is copied. A plain process could write through a
-mount or a link, so it gets a copy, which shares its blocks with the cache where the file system can do that.
+A container gets cached files as a read-only mount: nothing is copied. A plain process could write through a mount or a
+link, so it gets a copy, which shares its blocks with the cache if the file system can do that.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ MOST_ENTRIES = 32
 
 
 class Mounted(NamedTuple):
-    """A file or directory of the cache, and the absolute path where the payload is to find it; there, an empty one of
-    its kind waits for the mount."""
+    """A file or directory of the cache, and the absolute path where the payload finds it; an empty file or directory
+    there is the mount point."""
 
     source: str
     path: str
 
 
 class FetchResult(NamedTuple):
-    """Result of bringing input.
+    """Result of fetching input.
 
     Args:
-        moved: all of it.
-        hits: of that, what had not to be fetched.
-        mounts: what is there only once it is mounted.
-        held: entries in use by ``mounts``; to be closed when nobody sees them any more.
-        settle: keys of entries that nobody has synced yet; see `InputCache.settle`.
+        moved: the whole input.
+        hits: the part of it that came from the cache.
+        mounts: files and directories that exist only once mounted.
+        held: entries in use by ``mounts``; close them after the mounts are gone.
+        settle: keys of entries that are not synced yet; see `InputCache.settle`.
     """
 
     moved: Moved
@@ -56,17 +56,17 @@ def fetch(
     closed_to_mounts: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> FetchResult:
-    """Carry a plan out, by way of ``cache`` where there is one.
+    """Execute a plan, through ``cache`` if there is one.
 
     Args:
-        plan: what to fetch, and where it lands.
-        cache: of this node; None: there is none.
-        may_mount: the payload is a container.
-        closed_to_mounts: absolute paths; where one lies in what lands, that is copied: it must be writable.
-        progress: told the bytes that are done and those in all.
+        plan: what to fetch, and where to put it.
+        cache: of this node; None if there is none.
+        may_mount: whether the payload is a container.
+        closed_to_mounts: absolute paths; input that contains one of them is copied, because it must be writable.
+        progress: called with the bytes done and the total.
 
     Raises:
-        what `FetchPlan.fetch` raises.
+        see `FetchPlan.fetch` for errors.
     """
     if cache is None:
         return FetchResult(plan.fetch(progress))
@@ -76,7 +76,7 @@ def fetch(
     try:
         for system, landings in _groups(plan):
             mounted = may_mount and all(_mountable(each, closed_to_mounts) for each in landings)
-            # A copy needs its room besides, as far as no blocks are shared.
+            # A copy needs additional space unless blocks are shared.
             one = _hold(cache, system, landings, 0 if mounted else _size(landings), tell)
             if one is None:
                 continue  # without the cache, below
@@ -101,18 +101,18 @@ def fetch(
 
 
 def is_worth_keeping(plan: FetchPlan) -> bool:
-    """Return whether something of it may be kept."""
+    """Return whether any of it may be cached."""
     return any(_may_be_kept(one) for _, one in plan.landings)
 
 
 def _may_be_kept(landing: FetchTarget) -> bool:
-    """Files of this machine are here already; where a time is not known, nothing tells that a file has changed."""
+    """Local files need no cache; without a modification time, changes of a file could not be detected."""
     here = landing.entry.location.startswith(FILE)
     return not here and all(node.mtime_ns for node in landing.nodes if node.is_file)
 
 
 def _groups(plan: FetchPlan) -> list[tuple[FileSystem, list[FetchTarget]]]:
-    """Return what may be kept, by entry."""
+    """Return what may be cached, by entry."""
     some = [(system, one) for system, one in plan.landings if _may_be_kept(one)]
     if len(some) <= MOST_ENTRIES:
         return [(system, [one]) for system, one in some]
@@ -139,7 +139,7 @@ def _hold(
 
 
 def _mountable(landing: FetchTarget, closed: Sequence[str]) -> bool:
-    """Return True if nothing is where it lands, and nothing has to be written there."""
+    """Return True if the destination is empty, and nothing below it must be written."""
     path = landing.path
     return not os.path.lexists(path) and not any(one == path or one.startswith(path + "/") for one in closed)
 
@@ -155,7 +155,9 @@ def _mount_point(landing: FetchTarget, tree: str) -> Mounted:
 
 
 def _copied(cache: InputCache, landings: Sequence[FetchTarget], held: CacheHold, into: str) -> bool:
-    """Copy an entry to where it lands, and let it go; False: there is no room beside it, so it went."""
+    """Copy an entry to its destination, and release it; if there is no space for the copy, remove the entry and return
+    False.
+    """
     try:
         size = _size(landings)
         cache.make_room(into, size)
@@ -178,13 +180,13 @@ def _size(landings: Sequence[FetchTarget]) -> int:
 
 
 class _Shares:
-    """Progress of parts as progress of the whole."""
+    """Progress of parts, reported as progress of the whole."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total, self._progress, self._before = total, progress, 0
 
     def share(self, size: int) -> Progress | None:
-        """Return what the next part, of ``size``, is to tell; the parts before it are taken as done."""
+        """Return the callback for the next part of ``size`` bytes; earlier parts count as done."""
         if self._progress is None:
             return None
         whole, before, total = self._progress, self._before, self._total

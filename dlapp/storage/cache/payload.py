@@ -1,4 +1,4 @@
-"""Directories that a user's payloads keep on a node between runs: downloaded models, packages.
+"""Caches of a user's payloads on a node that persist between runs: downloaded models, packages.
 
     <directory>/                0700, its user's alone
         lock                    held for a moment by who makes room
@@ -6,9 +6,9 @@
         locks/<name>            shared: a task uses it; exclusive: it is being removed; its time: last used
         removed/<name>.<random> a cache that is being removed
 
-A cache has no parts that dlapp knows: it stays or goes as a whole. It goes when the user's caches take more than the
-limit, or the disk has less free than it should, the one that was used longest ago first, or when it was not used for
-too long; never while a task holds its lock. What several payloads do in one at the same time is theirs to agree on.
+dlapp does not look inside a cache: it is kept or removed as a whole. It is removed when the user's caches exceed the
+limit, or the disk has less free space than it should, the least recently used first, or when it was unused for too
+long; never while a task holds its lock. Payloads that share a cache must synchronize themselves.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PayloadCacheEntry(NamedTuple):
-    """A cache, as `PayloadCaches.entries` finds it.
+    """A cache, as `PayloadCaches.entries` lists it.
 
     Args:
-        size_bytes: what it takes on the disk.
+        size_bytes: disk space used.
         used_ms: when a task last used it [ms since 1970].
-        in_use: a task uses it now.
+        in_use: whether a task uses it now.
     """
 
     name: str
@@ -54,21 +54,21 @@ class PayloadCacheEntry(NamedTuple):
 
 
 class PayloadCaches:
-    """One user's caches on this node. Any process may use them at the same time.
+    """One user's caches on this node. Several processes may use them at the same time.
 
     Args:
-        place: its directory, and what it may take.
+        place: directory and limits.
         note: takes lines for dlapp's own log.
 
     Raises:
-        Denied: the directory is another user's, or others can write or replace it.
-        DlappError: it cannot be made.
+        Denied: the directory is another user's, or others can write to it or replace it.
+        DlappError: it cannot be created.
     """
 
     def __init__(self, place: CachePlace, note: Note = lambda _: None) -> None:
         self.place, self._note = place, note
         self._held: dict[str, int] = {}
-        # Below it all is reached by path, so nobody else may put another directory in its place.
+        # Everything below is accessed by path, so nobody else may be able to replace the directory.
         if who := other_writers_above(place.directory):
             raise Denied(
                 f"{shown(place.directory)} can be replaced by {who}, so it cannot have caches (chmod go-w or +t)"
@@ -81,15 +81,15 @@ class PayloadCaches:
 
     @property
     def lock_fds(self) -> tuple[int, ...]:
-        """Descriptors that keep what is held, in whatever process they are."""
+        """Descriptors that keep the locks held, in whatever process they are open."""
         return tuple(self._held.values())
 
     def hold(self, name: str) -> str:
-        """Return the path of a cache, which is made if it is not there and stays until `close`.
+        """Return the path of a cache, created if missing and kept until `close`.
 
         Raises:
-            Denied: something else has its name.
-            DlappError: it cannot be made.
+            Denied: another file has its name.
+            DlappError: it cannot be created.
         """
         lock = self._locked(self._path("locks", name))
         self._held[name] = lock
@@ -108,7 +108,7 @@ class PayloadCaches:
         return path
 
     def entries(self, only: Collection[str] | None = None) -> list[PayloadCacheEntry]:
-        """Return all caches, or those named ``only``, the one used longest ago first."""
+        """Return all caches, or those named ``only``, the least recently used first."""
         found = [
             PayloadCacheEntry(
                 name,
@@ -122,14 +122,14 @@ class PayloadCaches:
         return sorted(found, key=lambda one: one.used_ms)
 
     def remove(self, name: str) -> bool:
-        """Remove a cache. Return False if a task uses it, or somebody else removes it."""
+        """Remove a cache. Return False if a task uses it, or another process is removing it."""
         if (path := self._put_away(name)) is None:
             return False
         remove_tree(path)
         return True
 
     def close(self) -> None:
-        """Release what is held, then remove what is too much. May be repeated."""
+        """Release all held caches, then remove those above the limits. Idempotent."""
         if not self._held:
             return
         for lock in self._held.values():
@@ -143,7 +143,7 @@ class PayloadCaches:
             self._note(f"the caches in {self.place.directory} are not looked through: {error}")
 
     def _make_room(self) -> None:
-        for name in names(self._path("removed")):  # of those who were killed
+        for name in names(self._path("removed")):  # left by killed processes
             remove_tree(self._path("removed", name))
         gone = []
         lock = self._locked(self._path("lock"), shared=False)
@@ -170,7 +170,7 @@ class PayloadCaches:
             remove_tree(path)
 
     def _put_away(self, name: str) -> str | None:
-        """Take a cache its name away, in one step; what is to be removed. None: a task uses it."""
+        """Rename a cache away atomically; return what to remove, or None if a task uses it."""
         path = self._path("locks", name)
         lock = lock_files.take(path, shared=False)
         if lock is None:
@@ -204,9 +204,9 @@ class PayloadCaches:
 
 
 def _size_bytes(path: str) -> int:
-    """Return the room that a tree takes on the disk; what goes away meanwhile counts as gone.
+    """Return the disk space of a tree; entries that disappear meanwhile do not count.
 
-    A payload may nest directories as deep as it likes: neither a path, nor a descriptor or a call for each level.
+    A payload may nest directories arbitrarily deep: use no full paths, and no descriptor or recursion for each level.
     """
     seen: set[int] = set()
     total = 0
@@ -214,7 +214,7 @@ def _size_bytes(path: str) -> int:
         fd = os.open(path, _DIRECTORY)
     except OSError:
         return 0
-    levels: list[tuple[os.stat_result, list[str]]] = []  # each directory on the way, and those in it that are left
+    levels: list[tuple[os.stat_result, list[str]]] = []  # each directory on the current path, and its remaining ones
     is_new = True
     try:
         while True:
@@ -246,13 +246,13 @@ def _size_bytes(path: str) -> int:
             os.close(fd)
             fd = new
             if not is_new and not os.path.samestat(os.fstat(fd), levels[-1][0]):
-                return total  # moved to another place meanwhile
+                return total  # moved meanwhile
     finally:
         os.close(fd)
 
 
 def _opened_within(above: int, name: str) -> int | None:
-    """Open a directory in another one; None: it is gone, or one cannot go on from there."""
+    """Open a subdirectory; None if it is gone or inaccessible."""
     try:
         fd = os.open(name, _DIRECTORY, dir_fd=above)
     except OSError:

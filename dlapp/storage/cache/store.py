@@ -1,7 +1,7 @@
-"""Input that stays on a node: fetched once, used by every task of its user that asks for the same again.
+"""Cache of input on a node: fetched once, used by every task of the user that requests the same input again.
 
-What one source matched is one *entry*, named by a digest over what was found there: the location, and each file with
-its length and modification time. So an entry never changes; what changed at its source is another entry.
+The matches of one source form one *entry*, named by a digest over the location and each file with its length and
+modification time. So an entry never changes; a changed source is another entry.
 
     <directory>/                0700, its user's alone
         lock                    held for a moment by who makes room
@@ -10,17 +10,17 @@ its length and modification time. So an entry never changes; what changed at its
         locks/<key>             shared: in use; exclusive: being fetched, or being removed; its time: last used
         parts/<key>.<random>/   an entry that is being fetched, or removed
 
-An entry is fetched into ``parts`` and gets its name by one rename, so what has a name is whole. The lock of a key is
-held through all of it and ends with its holder, however that ends: whoever waited for it fetches, and what lies in
-``parts`` without a held lock is nobody's and is swept. Whoever uses an entry holds its lock shared, so nothing in use
-is removed.
+1. An entry is fetched into ``parts`` and gets its name by one rename, so a named entry is complete.
+2. The key's lock is held exclusively meanwhile and ends with its holder, even if killed. A process that waited for it
+   fetches then. An entry in ``parts`` without a held lock is abandoned and removed.
+3. Users of an entry hold its lock shared, so entries in use are not removed.
 
-A rename survives a SIGKILL, but what a power cut leaves of files that were never synced is anything. To sync a large
-input takes longer than to fetch it, and nobody should wait for that: until somebody has settled an entry, in his own
-time, it names the boot of the machine that it was fetched in, and counts in no other.
+A rename survives a SIGKILL, but after a power cut the content of files that were never synced is undefined. Syncing a
+large input takes longer than fetching it, and no task should wait for that: until a process has settled an entry later,
+the entry names the machine's boot in which it was fetched, and is invalid in any other.
 
-Where there is no room, the cache makes some, oldest use first; where that does not do, it steps aside (`hold` gives
-None), and the caller fetches as if there were none.
+If there is no space, the cache removes the least recently used entries; if that is not enough, `hold` returns None, and
+the caller fetches without the cache.
 """
 
 from __future__ import annotations
@@ -67,21 +67,23 @@ Fetch = Callable[[str, Progress | None], object]
 
 
 class CacheHold:
-    """An entry that stays as it is until `close`. ``tree`` is a directory with what was wanted, under its names."""
+    """An entry that stays unchanged until `close`. ``tree`` is a directory with the requested files, under their
+    destination names.
+    """
 
     def __init__(self, key: str, tree: str, lock: int, let_go: Callable[[int], None], *, was_there: bool) -> None:
         self.key, self.tree, self.was_there = key, tree, was_there
         self._lock, self._let_go = lock, let_go
 
     def close(self) -> None:
-        """Release the entry: it may be deleted if nobody else holds it. May be repeated."""
+        """Release the entry: it may be deleted if no other process holds it. Idempotent."""
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
             self._let_go(lock)
 
 
 class _Waiting:
-    """Waiting for another process's fetch: passes on how far it is, and sees when it does not go on."""
+    """Wait for another process's fetch: forwards its progress, and detects a stalled one."""
 
     def __init__(self) -> None:
         self.told = False
@@ -89,7 +91,7 @@ class _Waiting:
         self._wait = Wait("another container that fetches the same input", STALLED_S)
 
     def goes_on(self, lock_path: str, progress: Progress | None) -> bool:
-        """Wait a moment; False: there was no progress for too long."""
+        """Wait a moment; return False if there was no progress for too long."""
         self.told = True
         said = b""
         with contextlib.suppress(OSError, ValueError):
@@ -106,16 +108,17 @@ class _Waiting:
 
 
 class InputCache:
-    """One user's cache on this node. Any process may use it at the same time.
+    """One user's cache on this node. Several processes may use it at the same time.
 
     Args:
         note: takes lines for dlapp's own log.
         clock_ns: the time [ns since 1970].
-        boot_id: what names this boot of the machine.
+        boot_id: id of this boot of the machine.
 
     Raises:
-        Denied: the directory is another user's, or open to others, or one above it that is not sticky is.
-        DlappError: it cannot be made.
+        Denied: the directory is another user's, or open to others, or has a parent that others can write to and that is
+            not sticky.
+        DlappError: it cannot be created.
     """
 
     def __init__(
@@ -127,8 +130,8 @@ class InputCache:
         boot_id: str = "",
     ) -> None:
         self.place, self._note, self._clock_ns = place, note, clock_ns
-        self._boot_id = boot_id or machine.boot_id() or "unknown"  # an entry without a boot's id has been synced
-        # Below it all is reached by path, so nobody else may put another directory in its place.
+        self._boot_id = boot_id or machine.boot_id() or "unknown"  # an entry without a boot id is synced
+        # Everything below is accessed by path, so nobody else may be able to replace the directory.
         if who := other_writers_above(place.directory):
             raise Denied(
                 f"{shown(place.directory)} can be replaced by {who}, so it cannot be used as a cache (chmod go-w or +t)"
@@ -140,21 +143,22 @@ class InputCache:
         except UntrustedFile as error:
             raise Denied(f"{shown(error.path)}: {error.problem}, so it cannot be used as a cache") from error
 
-    # ---- using it ----
+    # ---- using the cache ----
 
     def hold(
         self, wanted: CacheKeySource, fetch: Fetch, *, spare_bytes: int = 0, progress: Progress | None = None
     ) -> CacheHold | None:
-        """Return what is wanted, as it lies here; fetch it if it does not, or wait while another process fetches it.
+        """Return the requested input from the cache; fetch it if it is missing, or wait while another process fetches
+        it.
 
         Args:
-            wanted: what makes the entry's key.
-            fetch: called at most twice, with an empty directory; what it raises is raised.
-            spare_bytes: as many have to be free on the disk after the fetch.
-            progress: handed to ``fetch``.
+            wanted: identifies the entry.
+            fetch: called at most twice, with an empty directory; its errors are passed on.
+            spare_bytes: free space that must remain on the disk after the fetch.
+            progress: passed to ``fetch``.
 
         Returns:
-            None: there is no room for it here.
+            None if there is no space here.
         """
         key, waiting = wanted.key, _Waiting()
         while True:
@@ -183,7 +187,7 @@ class InputCache:
                 else:
                     self._note(f"{shown(wanted.source)}: what is kept of it is damaged; it is fetched anew")
                     if not lock_files.make_exclusive(lock):
-                        return None  # others use it as it is
+                        return None  # others use it unchanged
                     if gone := self._put_away(key):
                         remove_tree(gone)
                     held = self._fetched(key, wanted, lock, fetch, spare_bytes, progress)
@@ -193,7 +197,7 @@ class InputCache:
                     self._leave(key, lock)
 
     def settle(self, key: str) -> None:
-        """Sync an entry to the disk if nobody has yet, so that it counts after a reboot, too."""
+        """Sync an entry to the disk if that was not done yet, so that it stays valid after a reboot."""
         lock = lock_files.take(self._path("locks", key), shared=True)
         if lock is None:
             return
@@ -210,10 +214,10 @@ class InputCache:
         finally:
             self._leave(key, lock)
 
-    # ---- looking after it ----
+    # ---- maintenance ----
 
     def entries(self) -> list[CacheEntry]:
-        """Return all entries, those that were used longest ago first."""
+        """Return all entries, the least recently used first."""
         found = []
         for key in names(self._path("entries")):
             about = self._about(key)
@@ -224,7 +228,7 @@ class InputCache:
                 used_ns = os.lstat(path).st_mtime_ns
             except FileNotFoundError:
                 used_ns = about["fetched_ms"] * 1_000_000
-            # Who fetches an entry that has a name repairs it.
+            # A fetch of an entry that has a name is a repair.
             use = {"shared": "in use", "exclusive": "being fetched"}.get(lock_files.kind_held(path), "")
             pinned = os.path.lexists(self._path("entries", key, "pinned"))
             found.append(
@@ -243,11 +247,11 @@ class InputCache:
         return sorted(found, key=lambda one: (one.used_ms, one.key))
 
     def find(self, text: str) -> list[CacheEntry]:
-        """The entries whose key begins with ``text``, or whose source it is.
+        """Return the entries whose key begins with ``text``, or whose source it is.
 
         Raises:
             NotFound: there is none.
-            UsageError: several keys begin so.
+            UsageError: the prefix is ambiguous.
         """
         kept = self.entries()
         if found := [one for one in kept if one.source == text]:
@@ -260,7 +264,9 @@ class InputCache:
         return found
 
     def pin(self, key: str, pinned: bool = True) -> None:
-        """Keep an entry until it is unpinned, whatever room is needed. Raises NotFound: it went away meanwhile."""
+        """Keep an entry until it is unpinned, however much space is needed. Raises NotFound: it was removed
+        meanwhile.
+        """
         path = self._path("entries", key, "pinned")
         try:
             if pinned:
@@ -275,7 +281,7 @@ class InputCache:
             raise explained(error, path, "written" if pinned else "removed") from error
 
     def remove(self, key: str) -> bool:
-        """Remove an entry, pinned or not; False: it is in use."""
+        """Remove an entry, pinned or not; return False if it is in use."""
         lock = lock_files.take(self._path("locks", key), shared=False)
         if lock is None:
             return False
@@ -283,7 +289,7 @@ class InputCache:
         return True
 
     def sweep(self, held: str = "") -> None:
-        """Remove what fetches and removals that were killed left, and what cannot be trusted after a reboot.
+        """Remove leftovers of killed fetches and removals, and entries that are invalid after a reboot.
 
         Args:
             held: a key that the caller has locked exclusively.
@@ -295,7 +301,7 @@ class InputCache:
                 kept.add(key)
             else:
                 left.append((key, self._path("entries", key)))
-        # And locks of those who were killed before there was anything else.
+        # Also locks of processes that were killed before they created anything else.
         left += [(key, "") for key in names(self._path("locks")) if key not in kept and key != held]
         for key, path in left:
             if key == held:
@@ -303,9 +309,9 @@ class InputCache:
                 continue
             lock = lock_files.take(self._path("locks", key), shared=False)
             if lock is None:
-                continue  # of one that is being fetched
+                continue  # of an entry that is being fetched
             try:
-                # Since we looked it may have been fetched.
+                # It may have been fetched since the check.
                 if path and not (path == self._path("entries", key) and self._is_whole(key)):
                     remove_tree(path)
             finally:
@@ -316,7 +322,7 @@ class InputCache:
     def _fetched(
         self, key: str, wanted: CacheKeySource, lock: int, fetch: Fetch, spare_bytes: int, progress: Progress | None
     ) -> CacheHold | None:
-        """Fetch under the exclusive lock, which the entry then holds shared; None: there is no room."""
+        """Fetch under the exclusive lock, which is then converted to a shared one; None if there is no space."""
         for again in (True, False):
             try:
                 self.sweep(held=key)
@@ -334,7 +340,8 @@ class InputCache:
                 os.rename(part, self._path("entries", key))
             except DiskFull as error:
                 remove_tree(part)
-                # Others wrote at the same time. Once more, with room made for what is there now; then without us.
+                # Others wrote at the same time. Make room for the current usage and try once more; then give up on the
+                # cache.
                 self._note(f"{shown(wanted.source)} cannot be kept here: {error}")
                 if not again:
                     return None
@@ -357,7 +364,7 @@ class InputCache:
         os.close(lock)
 
     def _leave(self, key: str, lock: int) -> None:
-        """Let a lock go; its file, too, where it is held exclusively and there is nothing that it stands for."""
+        """Release a lock; also remove its file if it is held exclusively and has no entry."""
         path = self._path("locks", key)
         if not os.path.lexists(self._path("entries", key)) and lock_files.make_exclusive(lock):
             lock_files.drop(lock, path)
@@ -376,19 +383,19 @@ class InputCache:
         }
 
     def _part_with_room(self, key: str, wanted: CacheKeySource, spare_bytes: int) -> str | None:
-        """A directory to fetch into, once there is room for what is wanted; None: there is not."""
+        """Return a directory to fetch into, once there is space; None if there is not."""
         with self._deciding():
             if not self._make_room(wanted.room_bytes, spare_bytes):
                 return None
             part = self._path("parts", f"{key}.{os.urandom(6).hex()}")
             os.mkdir(part, 0o700)
             os.mkdir(os.path.join(part, "tree"), 0o700)
-            # From here on it counts, also for others who need room.
+            # From here on it counts, also for other processes that need space.
             write_about(part, self._about_of(wanted))
         return part
 
     def _teller(self, lock: int, progress: Progress | None) -> Progress:
-        """Passes progress on, and leaves it in the lock file for those who wait."""
+        """Forward progress, and write it to the lock file for waiting processes."""
         next_at = 0.0
 
         def tell(done: int, total: int) -> None:
@@ -402,11 +409,11 @@ class InputCache:
 
         return tell
 
-    # ---- room ----
+    # ---- space ----
 
     def make_room(self, path: str, size_bytes: int) -> None:
-        """Let entries go until ``path``, where it is on the cache's own file system, has that much room; as far as it
-        can: what is in use or pinned stays."""
+        """Remove entries until ``path``, if it is on the cache's file system, has that much space, as far as possible:
+        entries that are in use or pinned stay."""
         if size_bytes <= free_bytes(path) or not same_file_system(path, self.place.directory):
             return
         try:
@@ -417,7 +424,7 @@ class InputCache:
             self._note(f"the cache in {self.place.directory} makes no room: {error}")
 
     def _make_room(self, room_bytes: int, spare_bytes: int) -> bool:
-        """Make room for so many bytes more. Return True if they may be kept."""
+        """Make room for a number of additional bytes. Return True if they may be stored."""
         limit = self.place.limit_bytes
         if room_bytes > limit:
             self._note(f"{human_size(room_bytes)} are more than the cache may have ({human_size(limit)})")
@@ -435,7 +442,9 @@ class InputCache:
         return False
 
     def _evict(self, over_limit: int, over_disk: int, *, partly: bool = False) -> bool:
-        """Remove the entries that are too old, and those used longest ago, as many bytes as must go; or none."""
+        """Remove entries that are too old, and the least recently used ones until enough bytes are free; without
+        ``partly``, remove nothing if that is impossible.
+        """
         oldest_ms = self._clock_ns() // 1_000_000 - int(self.place.age_s * 1000)
         must, going, locked = max(over_limit, over_disk, 0), 0, []
         for one in self.entries():
@@ -455,7 +464,7 @@ class InputCache:
         return enough
 
     def _remove(self, key: str, lock: int) -> None:
-        """Remove an entry whose lock is held exclusively; the lock goes with it."""
+        """Remove an entry and its lock, which is held exclusively."""
         try:
             if gone := self._put_away(key):
                 remove_tree(gone)
@@ -463,13 +472,13 @@ class InputCache:
             self._leave(key, lock)
 
     def _put_away(self, key: str) -> str | None:
-        """Take an entry its name away, in one step; what is to be removed."""
+        """Rename an entry away atomically; return what to remove."""
         gone = self._path("parts", f"{key}.{os.urandom(6).hex()}")
         try:
             os.rename(self._path("entries", key), gone)
         except FileNotFoundError:
             return None
-        # It counts no more, and if we are killed now it is swept like what a fetch left.
+        # It does not count any more; if we are killed now, it is removed like an abandoned fetch.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(gone, "about"))
         return gone
@@ -492,7 +501,7 @@ class InputCache:
         return os.path.join(self.place.directory, *names)
 
     def _about(self, key: str) -> dict[str, Any] | None:
-        """Return the description of an entry; None: there is none, or it cannot be trusted any more."""
+        """Return the description of an entry; None if it is missing or not valid any more."""
         about = read_about(self._path("entries", key))
         if about is None or about.get("format") != FORMAT or about.get("boot_id", "") not in ("", self._boot_id):
             return None

@@ -1,4 +1,4 @@
-"""Copies of a directory at a place: one is stored, or the newest whole one is restored."""
+"""Copies of a directory: store one, or restore the newest complete one."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _MOST_NOTED = 100
 
 
 class CheckpointChanged(DlappError):
-    """The directory changed while it was copied, so there is no copy."""
+    """The directory changed while it was copied; nothing was stored."""
 
 
 class FileIdentity(NamedTuple):
-    """Identity of a file with its content: every change of it sets ``ctime_ns``."""
+    """Identity of a file with its content: every change updates ``ctime_ns``."""
 
     device: int
     inode: int
@@ -53,10 +53,10 @@ class FileIdentity(NamedTuple):
 
 
 class DirectoryState(NamedTuple):
-    """State of a directory: two that are equal have the same content.
+    """State of a directory: equal states mean equal content.
 
     Args:
-        nodes: what it holds, the directory itself first.
+        nodes: all entries, the directory itself first.
         identities: of its files, by name.
     """
 
@@ -65,7 +65,7 @@ class DirectoryState(NamedTuple):
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint that was stored: its number, its files and their bytes, and the bytes that were new."""
+    """A stored checkpoint: its number, number of files, total bytes, and newly stored bytes."""
 
     number: int
     files: int
@@ -78,32 +78,32 @@ def _accept(_state: DirectoryState) -> None:
 
 
 class Checkpoints:
-    """Checkpoints of one directory at one place. One thread at a time, and `giving_up` for any other.
+    """Checkpoints of one directory at one place. Not thread-safe, except `giving_up`.
 
     Args:
-        place: where they are; entered by the caller.
-        keep: so many are kept.
-        note: takes a line about what is not stored, or not restored.
-        seen_as: other absolute paths under which a payload sees the directory; links that name it so stay right.
+        place: of the checkpoints; entered by the caller.
+        keep: number of checkpoints to keep.
+        note: called with a line about an entry that is not stored, or a checkpoint that is not restored.
+        seen_as: other absolute paths of the directory as payloads see it; links that contain them are kept correct.
 
     Attributes:
-        spared: number of one that is kept besides, if it is there; 0: none.
+        spared: number of an additional checkpoint to keep, if it exists; 0 for none.
     """
 
     def __init__(self, place: CheckpointPlace, keep: int, note: Note, seen_as: Sequence[str] = ()) -> None:
         self._place, self._keep, self._note, self._seen_as = place, keep, note, seen_as
         self._digests: dict[FileIdentity, str] = {}
-        self._objects: dict[int, dict[str, int]] = {}  # of manifests, which never change
+        self._objects: dict[int, dict[str, int]] = {}  # of manifests, which are immutable
         self._is_given_up = False
         self._left_out: set[str] = set()
         self.spared = 0
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the manifests, ascending; one may be of a checkpoint that is not whole."""
+        """Return the numbers of the manifests, ascending; their checkpoints may be incomplete."""
         return sorted(number for name in self._place.sizes("") if (number := number_of(name)) is not None)
 
     def whole(self) -> list[int]:
-        """Return the numbers of the newest checkpoints of which everything is there, ascending. Contents are not read.
+        """Return the numbers of the newest checkpoints whose objects all exist, ascending. Contents are not read.
 
         Raises:
             DlappError: the place cannot be read.
@@ -121,8 +121,8 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def giving_up(self) -> Iterator[Callable[[], None]]:
-        """End the call of the other thread soon, by an error: a block in which its owner waits for that. What it gives
-        is to be called again and again meanwhile."""
+        """Abort the call of the other thread with an error: a block in which its owner waits for that. Call the result
+        repeatedly meanwhile."""
         self._is_given_up = True
         try:
             with self._place.giving_up() as cut:
@@ -131,26 +131,26 @@ class Checkpoints:
             self._is_given_up = False
 
     def state(self, directory: str) -> DirectoryState:
-        """Return the state of a directory as `store` would find it. Errors as of `store`."""
+        """Return the state of a directory as `store` would find it. Raises the errors of `store`."""
         with contextlib.closing(OpenTree(directory)) as tree:
             return self._state(tree, _ignore)
 
     def store(
         self, directory: str, number: int | None = None, check: Callable[[DirectoryState], None] = _accept
     ) -> StoredCheckpoint:
-        """Store a directory as a checkpoint, and remove those that are too many.
+        """Store a directory as a checkpoint, and remove surplus ones.
 
         Args:
             directory: its path, without links.
-            number: of the checkpoint; None: the one after the last.
-            check: called with what is stored, before the first change and before the checkpoint is there; what it
-                raises ends the call.
+            number: of the checkpoint; None for the next number.
+            check: called with the result, before the first change and before the checkpoint becomes visible; its errors
+                abort the call.
 
         Raises:
-            CheckpointChanged: the directory changed meanwhile, or somebody else stored this number.
-            NotFound: it is not there.
-            UntrustedFile: others own or may write the place, or the directory is reached by a link.
-            DlappError: it cannot be stored; the checkpoints that were there still are.
+            CheckpointChanged: the directory changed meanwhile, or another process stored this number.
+            NotFound: the directory does not exist.
+            UntrustedFile: others own the place or can write to it, or the directory is reached by a link.
+            DlappError: storing failed; the earlier checkpoints still exist.
         """
         with contextlib.closing(OpenTree(directory)) as tree:
             if not stat.S_ISDIR(os.fstat(tree.fd).st_mode):
@@ -190,18 +190,18 @@ class Checkpoints:
         return StoredCheckpoint(number, len(files), total, new)
 
     def restore(self, into: str, number: int | None = None) -> int | None:
-        """Restore a whole checkpoint as a directory, in place of what has this name.
+        """Restore a complete checkpoint as a directory, replacing an existing one.
 
         Args:
-            into: path of the directory; the one above it must be there, and nobody else may change names in it.
-            number: of the checkpoint; None: the newest whole one.
+            into: path of the directory; its parent must exist, and nobody else may rename entries in it.
+            number: of the checkpoint; None for the newest complete one.
 
         Returns:
-            Its number; None: there is none.
+            Its number; None if there is none.
 
         Raises:
-            NotWhole: the one that was asked for is not whole.
-            DlappError, OSError: it cannot be restored; what was there still is.
+            NotWhole: the requested checkpoint is incomplete.
+            DlappError, OSError: restoring failed; the existing directory is unchanged.
         """
         objects = self._place.sizes(OBJECTS)
         for one in reversed(self.numbers()) if number is None else (number,):
@@ -219,15 +219,15 @@ class Checkpoints:
     def fetch_files(
         self, number: int, is_wanted: Callable[[ManifestEntry], bool], into: str
     ) -> tuple[ManifestEntry, ...]:
-        """Fetch some files of a checkpoint, each to its path in a directory; return which these are.
+        """Fetch some files of a checkpoint, each to its path in a directory; return them.
 
         Args:
             number: of the checkpoint.
-            is_wanted: tells which files; links are not asked for.
-            into: path of the directory, which is the caller's alone and is made where it is missing.
+            is_wanted: selects files; not called for links.
+            into: path of the directory, which must be exclusive to the caller; created if missing.
 
         Raises:
-            NotWhole: the checkpoint is not whole, or gone.
+            NotWhole: the checkpoint is incomplete, or was removed.
             DlappError, OSError: a file cannot be fetched.
         """
         entries = self._read_manifest(number).entries
@@ -254,15 +254,15 @@ class Checkpoints:
         return DirectoryState(nodes, identities)
 
     def _note_left_out(self, line: str) -> None:
-        """Note what is not stored, once and not for ever: each copy meets it again, and a payload can make much of
-        it."""
+        """Log what is not stored, once and a bounded number of times: each copy meets it again, and a payload can
+        create many such entries."""
         if line in self._left_out or len(self._left_out) > _MOST_NOTED:
             return
         self._left_out.add(line)
         self._note(line if len(self._left_out) <= _MOST_NOTED else "what else is not stored is not written here")
 
     def _digests_of(self, tree: OpenTree, state: DirectoryState) -> dict[str, str]:
-        """Return name -> digest of all files; those that are as they were are not read again."""
+        """Return name -> digest of all files; unchanged ones are not read again."""
         known, self._digests = self._digests, {}
         digests = {}
         for node in state.nodes:
@@ -296,7 +296,7 @@ class Checkpoints:
             with _opened(tree, node) as fd:
 
                 def check() -> None:
-                    # What was sent is what was read before only if it is that still.
+                    # The sent content is the content that was read before only if the file is still unchanged.
                     if _identity(fd) != before.identities[node.name] or digest_of(fd, go_on) != digest:
                         raise CheckpointChanged(f"{shown(node.source)} changed while it was copied")
 
@@ -305,10 +305,10 @@ class Checkpoints:
         self._place.all_at_once(put, len(items))
 
     def _remove_old(self, but: dict[str, int] | None = None) -> None:
-        """Remove the manifests before the last ones that are whole, then what no manifest names.
+        """Remove all manifests but the last complete ones, then the objects that no manifest names.
 
         Args:
-            but: objects that stay.
+            but: objects to keep.
         """
         objects, left = self._place.sizes(OBJECTS), self._keep
         for number in reversed(self.numbers()):
@@ -324,10 +324,10 @@ class Checkpoints:
         self._remove_unused(but)
 
     def _remove_unused(self, but: dict[str, int] | None = None) -> None:
-        """Remove objects that no manifest names, and what somebody was writing when they were killed.
+        """Remove objects that no manifest names, and partial files of killed writers.
 
         Args:
-            but: objects that stay.
+            but: objects to keep.
         """
         used = set(but or ())
         for number in self.numbers():
@@ -355,13 +355,13 @@ class Checkpoints:
             raise NotWhole(f"checkpoint {number} is gone") from error
 
     def _objects_of(self, number: int) -> dict[str, int]:
-        """Return digest -> size of what a manifest names. Raises NotWhole."""
+        """Return digest -> size of a manifest's objects. Raises NotWhole."""
         if (found := self._objects.get(number)) is None:
             found = self._objects[number] = self._read_manifest(number).objects
         return found
 
     def _check_objects(self, number: int, objects: dict[str, int]) -> None:
-        """Raises NotWhole: an object of a checkpoint is not there."""
+        """Raise NotWhole if an object of a checkpoint is missing."""
         for digest, size in self._objects_of(number).items():
             if objects.get(digest) != size:
                 raise NotWhole(f"checkpoint {number} is not whole: object {digest} is missing or has another size")
@@ -387,7 +387,9 @@ class Checkpoints:
                     remove_tree(f"{above}/{rest}", dir_fd=above_fd, name=rest)
 
     def _fill(self, manifest: Manifest, top: str) -> None:
-        """Make the tree of a manifest at ``top``, where nothing is. Links come last, so none is on the way."""
+        """Create the tree of a manifest at ``top``, which must not exist. Links are created last, so that no path
+        passes through one.
+        """
         directories = [one for one in manifest.entries if one.kind is EntryKind.DIRECTORY]
         files = [one for one in manifest.entries if one.kind is EntryKind.FILE]
         for one in directories:
@@ -432,7 +434,7 @@ def digest_of(fd: int, tell: Callable[[int], None]) -> str:
 
 @contextlib.contextmanager
 def _opened(tree: OpenTree, node: TreeNode) -> Iterator[int]:
-    """Open a file of a tree. Raises CheckpointChanged: it is gone, or no file any more; DlappError."""
+    """Open a file of a tree. Raises CheckpointChanged: it is gone, or is not a file any more; DlappError."""
     try:
         fd = tree.open(node.source)
     except PermissionError as error:

@@ -1,4 +1,4 @@
-"""Manifest of a checkpoint: what is in it, as JSON."""
+"""Manifest of a checkpoint: its entries, as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEAST_TIME_NS, _MOST_TIME_NS = -(1 << 63), 1 << 63
 
 
 class NotWhole(DlappError):
-    """A checkpoint is not whole: its manifest cannot be read, or a file is missing or has another content."""
+    """A checkpoint is incomplete: its manifest cannot be read, or a file is missing or has other content."""
 
 
 class EntryKind(Enum):
@@ -44,13 +44,13 @@ class ManifestEntry(Value):
     """One entry of a checkpoint.
 
     Args:
-        name: path in the directory; empty: the directory itself.
-        kind: what it is.
+        name: path in the directory; empty for the directory itself.
+        kind: file, directory or link.
         mode: permission bits.
-        mtime_ns: time of its last change [ns since 1970].
+        mtime_ns: modification time [ns since 1970].
         size_bytes: of a file.
         digest: SHA-256 of a file's content, 64 hex digits.
-        link: what a link says.
+        link: target of a link.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ManifestEntry(Value):
 
 
 class Manifest(Value):
-    """Content of checkpoint ``number``: the directory itself first, parents before what is in them."""
+    """Content of checkpoint ``number``: the directory itself first, parents before children."""
 
     number: int
     entries: tuple[ManifestEntry, ...]
@@ -75,18 +75,18 @@ class Manifest(Value):
 
 
 def manifest_name(number: int) -> str:
-    """Return the name of a manifest in its place."""
+    """Return the file name of a manifest."""
     return f"checkpoint-{number}.json"
 
 
 def number_of(name: str) -> int | None:
-    """Return the number of a manifest by its name; None: it is not a manifest's."""
+    """Return the number in a manifest's file name; None if it is another file's name."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def entry_of(node: TreeNode, digest: str) -> ManifestEntry:
-    """Return the entry of a node of a tree."""
+    """Return the manifest entry of a tree's node."""
     kind = EntryKind.LINK if node.link is not None else EntryKind.DIRECTORY if node.is_dir else EntryKind.FILE
     size = node.size_bytes if kind is EntryKind.FILE else 0
     mtime_ns = min(max(node.mtime_ns, _LEAST_TIME_NS), _MOST_TIME_NS)
@@ -103,7 +103,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         elif one.kind is EntryKind.LINK:
             said["link"] = one.link
         entries.append(said)
-    # Names that are not UTF-8 travel as escaped surrogates, which JSON can have.
+    # Names that are not UTF-8 are represented as escaped surrogates, which JSON allows.
     data = json.dumps({"version": _VERSION, "number": manifest.number, "entries": entries}).encode("ascii")
     if len(data) > MAX_BYTES:
         raise DlappError(f"the names of the checkpoint's files need {len(data)} bytes, at most {MAX_BYTES} are stored")
@@ -114,7 +114,7 @@ def parse_manifest(data: bytes, number: int) -> Manifest:
     """Return the manifest of checkpoint ``number``.
 
     Raises:
-        NotWhole: it is not one that dlapp writes; nothing in it is used then.
+        NotWhole: the text is not a valid manifest; nothing in it may be used.
     """
     where = manifest_name(number)
     try:
@@ -158,7 +158,7 @@ def _amount(value: Any, most: int, *, least: int = 0) -> int:
 
 
 def _problem_of(entries: Sequence[ManifestEntry]) -> str:
-    """Return why these are not the entries of one tree; empty: they are."""
+    """Return why the entries do not form one tree; empty if they do."""
     if entries[0].name or entries[0].kind is not EntryKind.DIRECTORY:
         return "the first entry is not the directory itself"
     directories, seen, sizes = {""}, {""}, dict[str, int]()
@@ -181,7 +181,7 @@ def _problem_of(entries: Sequence[ManifestEntry]) -> str:
 
 
 def _is_component(name: str) -> bool:
-    """Return whether a payload can have given a file this name; control characters are allowed."""
+    """Return whether a file of a payload can have this name; control characters are allowed."""
     try:
         return 0 < len(os.fsencode(name)) <= NAME_MAX and name not in (".", "..")
     except UnicodeEncodeError:

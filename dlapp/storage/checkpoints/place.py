@@ -1,4 +1,4 @@
-"""Places of checkpoints: a directory of this machine, or one on HDFS, that belongs to the user alone."""
+"""Places of checkpoints: a directory of this machine or on HDFS that is exclusive to the user."""
 
 from __future__ import annotations
 
@@ -26,80 +26,81 @@ _ON_ITS_WAY = "."
 
 
 class GivenUp(DlappError):
-    """A copy was given up by its owner."""
+    """The owner of a copy aborted it."""
 
 
 class CheckpointPlace(Protocol):
-    """Place of checkpoints. Names are ``NAME`` or ``objects/NAME``. Any thread may call; every call may be repeated."""
+    """Place of checkpoints. Names are ``NAME`` or ``objects/NAME``. Thread-safe; every call is idempotent."""
 
     def __enter__(self) -> CheckpointPlace:
         """Return itself."""
 
     def __exit__(self, *error: object) -> None:
-        """Close what is open."""
+        """Close open files and connections."""
 
     def prepare(self) -> None:
-        """Make the directories where they are missing.
+        """Create missing directories.
 
         Raises:
-            UntrustedFile: others own or may write one of them.
+            UntrustedFile: others own one of them or can write to it.
         """
 
     def sizes(self, directory: str) -> dict[str, int]:
-        """Return name -> size [bytes] of what is in the place (empty) or in ``objects``; nothing if it is missing."""
+        """Return name -> size [bytes] of the files in the place (empty) or in ``objects``; empty if it does not
+        exist.
+        """
 
     def put(self, name: str, fd: int, size: int, check: Callable[[], None], tell: Tell) -> None:
-        """Write an object from an open file, whole or not at all; one of this name gives way.
+        """Write an object from an open file atomically, replacing one of this name.
 
         Args:
             name: of the object.
             fd, size: the file.
-            check: called before the object gets its name; what it raises ends the call.
-            tell: told bytes that are done, and 0 now and then; what it raises ends the call.
+            check: called before the object gets its name; its errors abort the call.
+            tell: called with the bytes done, and with 0 from time to time; its errors abort the call.
         """
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small file, whole, if there is none of this name; otherwise return False. All that was written
-        before is on the disk by then."""
+        """Create a small file atomically; return False if the name exists. All earlier writes are on disk by then."""
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """Return all of a small file. Raises NotFound."""
+        """Return the content of a small file. Raises NotFound."""
 
     def fetch(self, name: str, fd: int, size: int, tell: Tell) -> None:
-        """Write the content of an object into an open, empty file.
+        """Write the content of an object to an open, empty file.
 
         Args:
             name: of the object.
             fd: the file.
             size: of the object [bytes].
-            tell: as of `put`.
+            tell: see `put`.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: it does not exist.
             DlappError: it is shorter.
         """
 
     def remove(self, name: str) -> None:
-        """Remove a file; that it is gone is no error."""
+        """Remove a file; a missing one is no error."""
 
     def all_at_once(self, work: Callable[[int, Tell], None], count: int) -> None:
-        """Do ``work`` for the numbers from 0 to ``count``, as many at a time as is good for this place. After the first
-        failure, which is raised, all are cut off."""
+        """Call ``work`` with the numbers from 0 to ``count``, with the parallelism that suits this place. The first
+        error aborts the other calls and is raised."""
 
     def giving_up(self) -> AbstractContextManager[Callable[[], None]]:
-        """End the calls of the other threads in this place, and those that they begin in the block: Unreachable.
-        What it gives breaks the connections that they use; to be called until they have ended."""
+        """Abort the calls of the other threads in this place, and those that they start in the block, with Unreachable.
+        The result breaks the connections that they use; call it until they have ended."""
 
 
 def open_place(location: str, hdfs: HdfsPlace | None = None) -> CheckpointPlace:
-    """Return the place at a location; nothing is made yet.
+    """Return the place at a location; nothing is created yet.
 
     Args:
         location: of a directory, on HDFS or of this machine.
-        hdfs: the HDFS that is configured, if one is.
+        hdfs: the configured HDFS, if any.
 
     Raises:
-        UsageError: checkpoints cannot be there.
+        UsageError: checkpoints cannot be stored there.
     """
     files = open_output(location, hdfs)
     if location.startswith(HDFS):
@@ -109,18 +110,18 @@ def open_place(location: str, hdfs: HdfsPlace | None = None) -> CheckpointPlace:
 
 
 def is_on_its_way(name: str) -> bool:
-    """Return whether this is what somebody writes, or wrote before they were killed."""
+    """Return whether the name is that of a partial file, of a running or killed writer."""
     return name.startswith(_ON_ITS_WAY)
 
 
 def _temporary(name: str) -> str:
-    """Return a name beside ``name`` that is this call's alone."""
+    """Return a unique temporary name beside ``name``."""
     above, slash, last = name.rpartition("/")
     return f"{above}{slash}{_ON_ITS_WAY}{last[:100]}.{os.urandom(6).hex()}"
 
 
 class _LocalPlace:
-    """A place on this machine; all is done by the descriptors of its two directories."""
+    """A place on this machine, accessed through the descriptors of its two directories."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -200,16 +201,16 @@ class _LocalPlace:
             os.unlink(last, dir_fd=self._fds[above])
 
     def all_at_once(self, work: Callable[[int, Tell], None], count: int) -> None:
-        """See `CheckpointPlace.all_at_once`: one after the other, as the disk is one."""
+        """See `CheckpointPlace.all_at_once`: sequential, since there is one disk."""
         for number in range(count):
             work(number, lambda _: None)
 
     def giving_up(self) -> AbstractContextManager[Callable[[], None]]:
-        """See `CheckpointPlace.giving_up`: no call here waits for anybody."""
+        """See `CheckpointPlace.giving_up`: no call here blocks."""
         return contextlib.nullcontext(lambda: None)
 
     def _open(self) -> bool:
-        """Open the two directories; return False if they are not there."""
+        """Open the two directories; return False if they do not exist."""
         try:
             for directory in ("", OBJECTS):
                 if directory not in self._fds:
@@ -234,8 +235,8 @@ class _LocalPlace:
 
     @contextlib.contextmanager
     def _new_file(self, name: str) -> Iterator[tuple[int, str, int]]:
-        """Yield the descriptor of a new file, its name for now, and the descriptor of its directory; what still has
-        that name at the end is removed."""
+        """Yield the descriptor of a new file, its temporary name, and the descriptor of its directory; a file that
+        still has that name at the end is removed."""
         dir_fd, temporary = self._fds[name.rpartition("/")[0]], _temporary(name).rpartition("/")[2]
         with explaining(self._shown(name), "written"):
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
@@ -326,7 +327,7 @@ class _HdfsPlace:
 
     @contextlib.contextmanager
     def _new_file(self, name: str) -> Iterator[str]:
-        """Yield a path for a new file; what has it after an error is removed, else by a later copy."""
+        """Yield a path for a new file; after an error it is removed, if necessary by a later copy."""
         temporary = f"{self._path}/{_temporary(name)}"
         try:
             yield temporary

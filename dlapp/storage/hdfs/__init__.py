@@ -1,3 +1,3 @@
-"""HDFS as a place of input and output: by its own protocols (`dlapp.hadoop.hdfs`) where they serve, by WebHDFS where
-they do not. What is common to all file systems is one level up, and protocols and tokens are of `dlapp.hadoop`.
+"""HDFS for input and output: by its native protocols (`dlapp.hadoop.hdfs`) where possible, otherwise by WebHDFS. Code
+common to all file systems is one level up; protocols and tokens are in `dlapp.hadoop`.
 """

@@ -1,7 +1,7 @@
 """``hdfs://``: files on Hadoop's distributed file system.
 
-Trees travel many files at once: most of a small file's time is waiting for the NameNode and a DataNode. What is written
-goes first under a name that is the caller's alone, and only a rename gives it the one that others look at.
+Many files of a tree are transferred in parallel: most of a small file's time is waiting for the NameNode and a
+DataNode. A file is first written under a unique temporary name, and then renamed to its final name.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ MAX_PATH = 8000
 
 
 class HdfsFiles:
-    """The `FileSystem` of ``hdfs://`` locations, and small files of our own there. Any thread may call.
+    """The `FileSystem` of ``hdfs://`` locations, and small files of dlapp's own there. Thread-safe.
 
     Args:
-        web: who makes the calls; default: a new one for ``place``.
+        web: makes the calls; default: a new one for ``place``.
     """
 
     def __init__(self, place: HdfsPlace, web: WebHdfs | None = None) -> None:
@@ -82,7 +82,7 @@ class HdfsFiles:
         return self._nodes(self.place.path(entry.location), readable=True)
 
     def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
-        """See `FileSystem.bring`. Many files at once, and several ranges of a large one."""
+        """See `FileSystem.bring`. Many files in parallel, and several ranges of a large one."""
         directories = [(node, path) for one in landings for node, path in one.places() if node.is_dir]
         files = [(node, path) for one in landings for node, path in one.places() if node.is_file]
         for _, path in directories:
@@ -100,7 +100,7 @@ class HdfsFiles:
         """See `FileSystem.read_range`.
 
         Args:
-            node, fd, start, end: as there.
+            node, fd, start, end: see there.
         """
         direct_to_datanode = node.size_bytes <= SMALL_BYTES
         self.web.fetch(self.place.path(node.source), fd, start, end, _ignore, direct_to_datanode=direct_to_datanode)
@@ -118,12 +118,12 @@ class HdfsFiles:
         """Store a file or a tree; see `FileSystem.store`. Permissions, modification times and empty directories are
         kept.
 
-        HDFS has no links: one to a file becomes a copy of it, one to a directory or to nothing is noted. ``move`` makes
-        no difference: all of it is sent. HDFS codes and places a file by the policies of its directory at the time when
-        it is written, so those of ``replaces`` are taken over before.
+        HDFS has no links: a link to a file is stored as a copy, one to a directory or to nothing is noted and skipped.
+        ``move`` has no effect: everything is sent. HDFS encodes and places a file by the policies of its directory when
+        it is written, so the policies of ``replaces`` are applied before.
 
         Args:
-            local, location, move, seen_as, replaces, note: as there.
+            local, location, move, seen_as, replaces, note: see there.
         """
         top, note = self.place.path(location), note or _ignore
         if not os.path.exists(local):
@@ -138,7 +138,7 @@ class HdfsFiles:
                 self._remove(place, self.web.clear)
                 directories = [(node, f"{place}/{node.name}".rstrip("/")) for node in nodes if node.is_dir]
                 files = [(node, f"{place}/{node.name}".rstrip("/")) for node in nodes if node.is_file]
-                # One at a time and parents first: no directory gets the permissions of a parent made on the way.
+                # Sequentially and parents first: no directory gets the permissions of an implicitly created parent.
                 for _, path in directories:
                     self.web.make_directory(path, 0o700)
                 all_at_once(
@@ -156,12 +156,13 @@ class HdfsFiles:
 
     @contextlib.contextmanager
     def _held_in_place(self, top: str) -> Iterator[str]:
-        """Yield the path by which to reach ``top`` in a directory that only the user may write, made if needed.
+        """Yield the path for accessing ``top`` in a directory that only the user can write to, created if needed.
 
-        The directory is named by its number, where there are: others may be able to give its name to another one.
+        The directory is addressed by its inode number, if available: others may be able to rename another one to its
+        name.
 
         Raises:
-            UntrustedFile: others own or may write the directory.
+            UntrustedFile: others own the directory or can write to it.
         """
         above, _, name = top.rpartition("/")
         self.web.make_directory(above or "/", 0o700)
@@ -189,11 +190,11 @@ class HdfsFiles:
             raise DlappError(f"{shown(new)} is there, so {shown(location)} cannot be renamed to it")
 
     def check_own_directory(self, path: str) -> FileStatus:
-        """Return what a directory is that only the user may write.
+        """Return the status of a directory that only the user can write to.
 
         Raises:
-            UntrustedFile: something else has that name, or others own or may write it.
-            NotFound: nothing is there.
+            UntrustedFile: something else has that name, or others own it or can write to it.
+            NotFound: it does not exist.
         """
         status, where = self.web.status(path), self.place.location + path
         if status is None:
@@ -207,10 +208,10 @@ class HdfsFiles:
         return status
 
     def pass_on_policies(self, path: str, to: str) -> list[str]:
-        """Give a directory the storage policy and the erasure coding policy that are in force in another one.
+        """Apply the effective storage policy and erasure coding policy of one directory to another.
 
         Returns:
-            Those that ``to`` does not get, in words; none if one of both is no directory.
+            Return a description of those that ``to`` does not get; empty if one of the two is not a directory.
         """
         old, new = self.web.status(path), self.web.status(to)
         if old is None or new is None or not (old.is_dir and new.is_dir):
@@ -229,11 +230,11 @@ class HdfsFiles:
         return lacks
 
     def try_storing(self, location: str) -> None:
-        """See `OutputFileSystem.try_storing`. The file is named as a marker that is not yet in force: what a task
-        leaves that dies in between goes with the directory, when the commit removes that.
+        """See `OutputFileSystem.try_storing`. The file is named like a marker that is not yet valid: if the task dies
+        in between, the file is removed with the directory by the commit.
 
         Raises:
-            UntrustedFile: others own or may write the directory of the parts.
+            UntrustedFile: others own the directory of the parts or can write to it.
         """
         above = self.place.path(location).rpartition("/")[0]
         with self._held_in_place(f"{above}/commit.{os.urandom(6).hex()}") as place:
@@ -244,7 +245,7 @@ class HdfsFiles:
                     self.web.clear(place, file=True)
 
     def check_writable(self, target: str, *, overwrite: bool = True) -> list[str]:
-        """See `FileSystem.check_writable`. It tries, in the nearest directory above the target that is there."""
+        """See `FileSystem.check_writable`. It writes a test file to the nearest existing directory above the target."""
         path = self.place.path(target)
         if path == "/":
             raise UsageError(f"{shown(target)} is the root of HDFS; output needs a name inside it")
@@ -279,13 +280,14 @@ class HdfsFiles:
         return lacks
 
     def check_one_destination(self, location: str) -> None:
-        """Refuse what is below a mount point of several destinations of an HDFS Router.
+        """Refuse a path below a mount point of an HDFS Router with several destinations.
 
-        There a directory has an inode in each, and a rename looks for a file of the new name only in the destination
-        that has the old one: no output can be committed, and of many who create one file several succeed.
+        There a directory has an inode in each destination, and a rename checks for a file of the new name only in the
+        destination of the old one: no output can be committed, and of several concurrent creates of one file more than
+        one succeeds.
 
         Raises:
-            UsageError: it is there.
+            UsageError: the path is below such a mount point.
 
         Source: RouterClientProtocol.rename2, getRenameDestinations.
         """
@@ -298,7 +300,7 @@ class HdfsFiles:
             )
 
     def _why_not_replaced(self, path: str, *, encrypted: bool, around: FileStatus) -> str:
-        """Return why a directory must keep its inode, which a replacement has not; empty: it need not.
+        """Return why a directory must keep its inode, so that it cannot be replaced; empty if it can.
 
         Source: FSDirRenameOp.validateRenameSource; EncryptionZoneManager; DFSUtil.checkProtectedDescendants.
         """
@@ -329,7 +331,7 @@ class HdfsFiles:
         """See `OutputFileSystem.replace_file`.
 
         Args:
-            fd, size_bytes, location, mode: as there.
+            fd, size_bytes, location, mode: see there.
         """
         self._write_new(location, RequestBody(fd, size_bytes) if size_bytes else b"", mode, overwrite=True)
 
@@ -361,39 +363,41 @@ class HdfsFiles:
 
         return marked_beside(self, target)
 
-    # ---- small files of our own ----
+    # ---- small files of dlapp's own ----
 
     def read_bytes(self, location: str, most: int) -> bytes:
-        """Return all of a small file. Raises NotFound."""
+        """Return the content of a small file. Raises NotFound."""
         return self.web.read_bytes(self.place.path(location), most)
 
     def write_atomic(self, location: str, data: bytes, mode: int = 0o644) -> None:
-        """Put a small file there, in place of one that is: a reader sees the one or the other, whole."""
+        """Write a small file, atomically replacing an existing one."""
         self._write_new(location, data, mode, overwrite=True)
 
     def create_exclusive(self, location: str, data: bytes | RequestBody, mode: int = 0o644) -> bool:
-        """Put a small file there, whole, if nothing is; False: something is. Of many at once, one gets True."""
+        """Create a small file atomically; return False if the name exists. Of several concurrent calls, one returns
+        True.
+        """
         return self._write_new(location, data, mode, overwrite=False)
 
     def names(self, location: str) -> list[str]:
-        """The names in a directory, sorted. A log is written as files of their own, one for each piece, in order.
+        """Return the names in a directory, sorted. A log is written as one file for each piece, in order.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: it does not exist.
         """
         return [one.name for one in self.web.children(self.place.path(location))]
 
     def make_directory(self, location: str, mode: int = 0o755) -> None:
-        """Make a directory with those above it; one that is there stays as it is."""
+        """Create a directory and its parents; an existing one stays unchanged."""
         self.web.make_directory(self.place.path(location), mode)
 
-    # ---- how ----
+    # ---- implementation ----
 
     def _matching(self, components: Sequence[str | re.Pattern[str]]) -> list[tuple[str, FileStatus]]:
         paths: list[tuple[str, FileStatus | None]] = [("", None)]
         for component in components:
             if isinstance(component, str):
-                # Looked at only when it matters: at a wildcard, or at the end.
+                # Checked only when needed: at a wildcard, or at the end.
                 paths = [(f"{path}/{component}", None) for path, _ in paths]
                 continue
             paths = [
@@ -413,10 +417,10 @@ class HdfsFiles:
             return []
 
     def _nodes(self, top: str, *, readable: bool = False) -> list[TreeNode]:
-        """All of a tree on HDFS, parents first.
+        """Return all nodes of a tree on HDFS, parents first.
 
         Args:
-            readable: each file must be one that may be read.
+            readable: refuse a tree with a file that may not be read.
         """
         status = self.web.status(top)
         if status is None:
@@ -432,7 +436,7 @@ class HdfsFiles:
                 raise DlappError(f"{shown(self.place.location + path)} is a symbolic link, which HDFS does not support")
             nodes.append(_node(self.place.location + path, name, status))
             if readable and not status.is_dir and not (status.mode & 0o004):
-                # Whether by its owner, its group or an ACL, only HDFS knows.
+                # Whether its owner, its group or an ACL allows it, only HDFS knows.
                 self.web.check_readable(path)
             if status.is_dir:
                 inner = [(f"{name}/{one.name}".lstrip("/"), one) for one in self.web.children(path, located=readable)]
@@ -440,7 +444,7 @@ class HdfsFiles:
         return nodes
 
     def _jobs_of(self, files: Iterable[tuple[TreeNode, str]]) -> Iterator[_Range | _SmallFileBatch]:
-        """Return the jobs that fetch files, each with its path here."""
+        """Return the jobs that fetch files, each with its local path."""
         batches: dict[tuple[str, int], _SmallFileBatch] = {}
         for node, path in files:
             source = self.place.path(node.source)
@@ -455,7 +459,7 @@ class HdfsFiles:
         yield from batches.values()
 
     def _jobs(self, node: TreeNode, path: str) -> list[_Range]:
-        """Return the jobs that fetch one file: it whole, or ranges of it that can be fetched at the same time."""
+        """Return the jobs that fetch one file: the whole file, or ranges of it that can be fetched in parallel."""
         count = max(1, -(-node.size_bytes // RANGE_BYTES))
         left = [count]
         edges = [min(number * RANGE_BYTES, node.size_bytes) for number in range(count + 1)]
@@ -474,7 +478,7 @@ class HdfsFiles:
             file = tree.open(node.source)
         with closing_fd(file):
             source = RequestBody(file, node.size_bytes) if node.size_bytes else b""
-            # Its directory is there; a try that comes late does not bring back one that was renamed since.
+            # Its directory exists; a late retry must not recreate one that was renamed since.
             self.web.write(path, source, mode, parents=False, direct_to_datanode=direct_to_datanode, tell=tell)
             now = os.fstat(file)
             if (now.st_size, now.st_mtime_ns) != (node.size_bytes, node.mtime_ns):
@@ -482,7 +486,7 @@ class HdfsFiles:
         self.web.set_mtime(path, node.mtime_ns // 1_000_000)
 
     def _check_stored(self, top: str, files: Sequence[tuple[TreeNode, str]]) -> None:
-        """Compare with what was to be stored; a DataNode takes its own mask off permissions."""
+        """Compare with the expected permissions; a DataNode applies its own umask."""
         there = {node.source: node for node in self._nodes(top)}
         for node, path in files:
             stored = there.get(self.place.location + path)
@@ -499,7 +503,7 @@ class HdfsFiles:
         try:
             delete(path)
         except Denied:
-            # Of a directory that may not be written, HDFS removes nothing; its owner may change that.
+            # HDFS removes nothing from a directory without write permission; its owner may change that.
             status = self.web.status(path)
             if status is None or not status.is_dir:
                 raise
@@ -531,11 +535,11 @@ class HdfsFiles:
         try:
             self.web.delete(temporary)
         except DlappError:
-            return  # What is to be said is already on its way; a hidden file stays.
+            return  # The original error is more important; a hidden file stays.
 
 
 def open_hdfs(place: HdfsPlace) -> WebHdfs:
-    """Return who makes the calls to an HDFS: natively where ``place.protocol`` says so, else by WebHDFS."""
+    """Return the client of an HDFS: native if ``place.protocol`` says so, else WebHDFS."""
     if place.protocol == WEBHDFS:
         return WebHdfs(place)
     from dlapp.storage.hdfs.native import NativeHdfs
@@ -568,8 +572,8 @@ def _check_name(path: str) -> None:
 
 
 def _without_links(nodes: Sequence[TreeNode], note: Callable[[str], None]) -> list[TreeNode]:
-    """Put files in the place of the links to them. Where a link leads is found in the tree, never by the kernel: the
-    one that a container made says what its name meant in there."""
+    """Replace links to files by copies. Link targets are resolved within the tree, never by the kernel: a link that a
+    container created is relative to the paths inside the container."""
     by_name = {node.name: node for node in nodes}
     kept = []
     for node in nodes:
@@ -587,9 +591,9 @@ def _without_links(nodes: Sequence[TreeNode], note: Callable[[str], None]) -> li
 
 
 def _linked(link: TreeNode, by_name: Mapping[str, TreeNode]) -> TreeNode | None:
-    """Return the node that a link leads to in its tree; None if there is none, or if the links form a loop."""
+    """Return the node in the tree that a link points to; None if there is none, or if the links form a loop."""
     try:
-        # By name: what is missing in the tree raises KeyError.
+        # By name: a missing node raises KeyError.
         path = link_target(link.name, link.link or "", (), lambda name: by_name[name].link)
     except (KeyError, TooManyLinks):
         return None
@@ -605,13 +609,13 @@ class _SmallFileBatch:
         self._size_bytes = 0
 
     def add(self, source: str, node: TreeNode, path: str) -> None:
-        """Add a file: its path on HDFS, itself, and its path here."""
+        """Add a file: its path on HDFS, its node, and its local path."""
         self._todo.append((source, node, path))
         self._size_bytes += node.size_bytes
 
     @property
     def is_full(self) -> bool:
-        """True if no further file is to be added."""
+        """True if no further file may be added."""
         return len(self._todo) >= BATCH_FILES or self._size_bytes >= BATCH_BYTES
 
     def run(self, tell: Callable[[int], None]) -> None:
@@ -635,7 +639,7 @@ class _SmallFileBatch:
 
 
 class _Range:
-    """One range of a file on its way; whoever of a file's ranges ends last gives it its permissions and time."""
+    """Transfer of one range of a file; the last range to finish sets the file's permissions and modification time."""
 
     def __init__(self, files: HdfsFiles, node: TreeNode, path: str, start: int, end: int, left: list[int]) -> None:
         self._files, self._node, self._path, self._start, self._end, self._left = files, node, path, start, end, left

@@ -1,7 +1,7 @@
-"""HDFS by its own protocols where they serve, and by WebHDFS where they do not: the calls of `WebHdfs`.
+"""HDFS by its native protocols where possible, otherwise by WebHDFS: the calls of `WebHdfs`.
 
-Status, listings, names and the content of files go to the NameNode by Hadoop RPC, and to the DataNodes by their data
-transfer protocol. All else is WebHDFS, as are
+Status, listings, renames and the content of files use Hadoop RPC to the NameNode, and the data transfer protocol to the
+DataNodes. Everything else uses WebHDFS, and so do
 
     a whole HDFS      with other authentication than by name; a Router, or a gateway; encrypted data transfer; an RPC
                       port that does not answer; with ``auto`` also data ports that do not, and one whose
@@ -9,24 +9,30 @@ transfer protocol. All else is WebHDFS, as are
     a file            that is encrypted, or has checksums that cannot be computed here; that is erasure coded, where it
                       is written, or a block with its content is missing
 
-Whether an HDFS is served is found out once (`why_not`), with ``auto`` once in a process. With ``auto`` it is then
-WebHDFS for good; with ``native`` a server that does not answer is waited for, as by WebHDFS.
+Whether the native protocols can be used is determined once (`why_not`); with ``auto`` once for a process. If not,
+``auto`` uses WebHDFS from then on; ``native`` waits for a server that does not answer, as WebHDFS does.
 
-All that is read is verified against its checksums, before it is written to the local file. A replica that is corrupt is
-reported to the NameNode, and another one is read. Small files whose block came with the listing are requested and read
-many at a time, from a DataNode that has them; where one fails, it and those after it are read one by one. A block that
-was not written as a whole is abandoned and written anew, from the local file, with other DataNodes: so there is no
-recovery of pipelines.
+All content is verified against its checksums, before it is written to the local file. A corrupt replica is reported to
+the NameNode, and another one is read. Small files whose block locations came with the listing are requested in batches,
+from a DataNode that has them; if one fails, it and the following ones are read one by one. A block that was not written
+completely is abandoned and rewritten from the local file, with other DataNodes: so there is no pipeline recovery.
 
-A call whose answer was lost is made again with the same number, also to the NameNode that took over: where it was
-carried out, the NameNode answers as it did then, so that a create, a rename or a delete happens once. It remembers that
-for ten minutes. One that was started anew may not, and then what became of the call is looked at, as by WebHDFS.
+1. A call is sent, and its answer is lost.
+2. The call is retried with the same call id, also to a NameNode that took over.
+3. If it was executed, the NameNode repeats its first answer from the retry cache, so that a create, a rename or a
+   delete happens once. The cache keeps answers for ten minutes.
+4. A restarted NameNode may have lost its cache. Then the effect of the call is checked, as for WebHDFS.
 
-Of several NameNodes the active one is called. Each is asked for its state first, as ``dfs.ha.allow.stale.reads`` lets
-one on standby answer. Listings and the locations of blocks, which take most of its time, are read from an observer
-where there is one that keeps up. The active one is asked for the number of its last transaction just before (msync),
-and the observer answers when it has that one: so it knows all that was there when it was asked. What it refuses, or
-does not know, the active one is asked for. Without such a number, observers refuse calls.
+Of several NameNodes the active one is called. Each is asked for its state first, since ``dfs.ha.allow.stale.reads``
+lets a standby answer reads. Listings and block locations, which take most of a NameNode's time, are read from an
+up-to-date observer if there is one:
+
+1. The active NameNode is asked for the id of its last transaction just before (msync).
+2. The observer answers when it has applied that transaction, so it knows everything that existed at the time of the
+   request.
+3. If the observer refuses, or lacks the file, the active NameNode is asked.
+
+Observers refuse calls without a transaction id.
 
 Source: DFSInputStream, DataStreamer, GlobalStateIdContext (observers), RetryCache, FSEditLogLoader (the NameNode on
 standby has what the active one remembers), FSNamesystem.analyzeFileState (a repeated addBlock gets the same block).
@@ -99,19 +105,19 @@ _NO_SUCH_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
 
 
 class _Unserved(Exception):
-    """A file that only WebHDFS serves; the text says why. ``at``: its first byte that was not read."""
+    """A file that only WebHDFS can serve; the text says why. ``at``: its first byte that was not read."""
 
     at = 0
 
 
 class _BlockFailed(Exception):
-    """A range of a block was not read from any DataNode.
+    """A range of a block that no DataNode could deliver.
 
     Args:
         message: why.
-        at: the first byte of the file that is missing.
-        answered: one of them lives, and would not.
-        stale: with other locations it may be.
+        at: offset of the first missing byte in the file.
+        answered: whether a DataNode answered and refused.
+        stale: whether new block locations may help.
     """
 
     def __init__(self, message: str, at: int, *, answered: bool, stale: bool) -> None:
@@ -120,11 +126,11 @@ class _BlockFailed(Exception):
 
 
 class _ProtocolState:
-    """Knowledge of the ways to one HDFS.
+    """Protocols that one HDFS supports, as far as known.
 
     Attributes:
-        why_not: see `NativeHdfs.why_not`; None: it is not known yet.
-        data_served: a DataNode has transferred data natively.
+        why_not: see `NativeHdfs.why_not`; None if not determined yet.
+        data_served: whether a DataNode has transferred data natively.
     """
 
     def __init__(self) -> None:
@@ -144,18 +150,18 @@ def _protocol_state(place: HdfsPlace) -> _ProtocolState:
 
 
 class _Source(NamedTuple):
-    """The content of a file that is written."""
+    """Content of a file that is being written."""
 
     read: Callable[[int, int], bytes]
     size_bytes: int
 
 
 def rpc_addresses(place: HdfsPlace) -> list[Address]:
-    """Return where the NameNodes of an HDFS serve RPC, as far as the configuration says."""
+    """Return the RPC addresses of an HDFS's NameNodes, as far as the configuration has them."""
     found: list[Address] = []
     named = [one for one in place.names if ":" in one]
     here = place.location.removeprefix(HDFS)
-    # A nameservice has no port, and is in the names of its NameNodes.
+    # A nameservice has no port, and its NameNodes have names of their own.
     for one in named or [here if ":" in here or place.names else f"{here}:{_PORT}"]:
         host, _, port = one.rpartition(":")
         if host and port.isdecimal() and int(port) < 1 << 16 and (host, int(port)) not in found:
@@ -164,10 +170,10 @@ def rpc_addresses(place: HdfsPlace) -> list[Address]:
 
 
 class NativeHdfs(WebHdfs):
-    """One user's calls to one HDFS. Any thread may call.
+    """One user's calls to one HDFS. Thread-safe.
 
     Args:
-        place, options: as of `WebHdfs`; ``place.protocol`` is `NATIVE` or `AUTO`.
+        place, options: see `WebHdfs`; ``place.protocol`` is `NATIVE` or `AUTO`.
     """
 
     large_reads_at_once = 4
@@ -184,7 +190,7 @@ class NativeHdfs(WebHdfs):
         self._nodes: ConnectionPool[DataNodeConnection] = ConnectionPool()
         self._protocol = _protocol_state(place)
         self._states: dict[Address, float] = {}
-        self._state_id: int | None = None  # the last transaction that an answer was of
+        self._state_id: int | None = None  # the last transaction that an answer reflected
         self._observers: list[Address] = []
         self._observers_asked_s = -_OBSERVERS_HOLD_S
         self._defaults: ServerDefaults | None = None
@@ -221,7 +227,7 @@ class NativeHdfs(WebHdfs):
         try:
             found = self._rpc(path, protocol.get_file_info(path), protocol.parse_file_info)
         except NotFound:
-            return None  # it was asked for by a number that is gone
+            return None  # it was requested by an inode number that does not exist any more
         return None if found is None else _file_status(found)
 
     def children(self, path: str, *, located: bool = False) -> list[FileStatus]:
@@ -233,7 +239,7 @@ class NativeHdfs(WebHdfs):
         found: list[FileStatus] = []
         after = b""
         while True:
-            # Entries that come and go between two parts of a listing: each part holds by itself, as in Hadoop.
+            # Entries may appear and disappear between two parts of a listing: each part is consistent, as in Hadoop.
             call = protocol.get_listing(path, after, located=located)
             part = self._read_rpc(path, call, lambda answer: protocol.parse_listing(answer, nodes))
             if part is None:
@@ -312,7 +318,7 @@ class NativeHdfs(WebHdfs):
         """See `WebHdfs.fetch`.
 
         Args:
-            path, fd, offset, end, tell, direct_to_datanode: as there.
+            path, fd, offset, end, tell, direct_to_datanode: see there.
         """
         if not self.why_not() and self._can_verify:
             try:
@@ -336,7 +342,7 @@ class NativeHdfs(WebHdfs):
         """See `WebHdfs.write`.
 
         Args:
-            path, data, mode, parents, direct_to_datanode, tell: as there.
+            path, data, mode, parents, direct_to_datanode, tell: see there.
         """
         if not self.why_not():
             try:
@@ -345,17 +351,17 @@ class NativeHdfs(WebHdfs):
                 self._pass_over(str(why))
         super().write(path, data, mode, parents=parents, direct_to_datanode=direct_to_datanode, tell=tell)
 
-    # ---- whether it serves ----
+    # ---- choice of the protocol ----
 
     def why_not(self) -> str:
-        """Return why this HDFS is used by WebHDFS alone; empty: it is not. It is found out once.
+        """Return why only WebHDFS is used for this HDFS; empty if it is not so. Determined once.
 
         Raises:
-            HdfsUnreachable: no NameNode says what it is.
+            HdfsUnreachable: no NameNode reports its state.
         """
         state = self._protocol
         if state.why_not is None:
-            # Threads that begin at once each look: who waited for another one's look would wait twice for a server.
+            # Concurrent threads each probe: waiting for another thread's probe would double the wait for a server.
             why_not = self._probe()
             if why_not and state.why_not is None:
                 log.info(f"{self.place.location} is used by WebHDFS: {why_not}")
@@ -388,7 +394,7 @@ class NativeHdfs(WebHdfs):
         return "it encrypts data transfer" if self._server_defaults().encrypts else ""
 
     def _is_namenode(self, web: str) -> bool:
-        """Return whether a server says that it is a NameNode; one that is just starting does not."""
+        """Return whether a server identifies itself as a NameNode; one that is starting does not."""
         with contextlib.suppress(HdfsUnreachable):
             return self._role(web).is_namenode
         return False
@@ -399,13 +405,13 @@ class NativeHdfs(WebHdfs):
         return self._defaults
 
     def _pass_over(self, why: str) -> None:
-        """Tell once that files of a kind go by WebHDFS."""
+        """Report once that files of a kind use WebHDFS."""
         if why not in self._unserved and len(self._unserved) < 16:
             self._unserved.add(why)
             log.info(f"{self.place.location}: {why}")
 
     def _may_give_up(self) -> bool:
-        """Return whether data ports that do not answer mean that they are closed to this machine."""
+        """Return whether unanswered data ports mean that they are blocked from this machine."""
         return self.place.protocol == AUTO and not self._protocol.data_served
 
     def _give_up(self, why: str) -> None:
@@ -416,18 +422,17 @@ class NativeHdfs(WebHdfs):
     # ---- NameNodes ----
 
     def _rpc(self, path: str, call: Call, parse: Callable[[Fields], T], *, call_id: int | None = None) -> T:
-        """Call the active NameNode, and return what ``parse`` makes of the answer.
+        """Call the active NameNode, and return the answer converted by ``parse``.
 
         Args:
-            path: that it is about.
+            path: for error messages.
             call, parse: see above.
-            call_id: its number, where the caller makes it again if it may have been carried out; None: that is done
-                here, with one number.
+            call_id: for a caller that retries a call that may have been executed; None to retry here, with one id.
 
         Raises:
-            HdfsUnreachable: no NameNode answered in time; ``doubtful``: it may have been carried out.
-            DlappError: what the NameNode refused, as by WebHDFS.
-            WrongAnswer: the answer cannot be used.
+            HdfsUnreachable: no NameNode answered in time; ``doubtful``: it may have been executed.
+            DlappError: the NameNode refused, as for WebHDFS.
+            WrongAnswer: the answer is invalid.
         """
         where = shown(self.place.location + path)
         own_id = new_call_id() if call_id is None else call_id
@@ -457,27 +462,27 @@ class NativeHdfs(WebHdfs):
                         try:
                             raise refused from error
                         finally:
-                            # In a frame that it holds itself, it would keep all connections open.
+                            # Its own frame would hold it, which would keep all connections open.
                             del refused
                     said.append(str(refused))
             again(HdfsUnreachable("; ".join(said)))
         raise AssertionError
 
     def _read_rpc(self, path: str, call: Call, parse: Callable[[Fields], T]) -> T:
-        """Do `_rpc` for a call that changes nothing, by an observer where there is one."""
+        """Execute `_rpc` for a read-only call, on an observer if there is one."""
         if self._state_id is not None and (address := self._observer()) is not None:
             self._rpc("/", protocol.synchronize(), _nothing)
             until = time.monotonic() + _OBSERVER_S
             try:
                 return parse(self._call_at(address, call, new_call_id(), until, state_id=self._state_id))
             except (ConnectionLost, NotHadoop, TryAgain):
-                self._observers = []  # until they are asked again
+                self._observers = []  # until they are tried again
             except RemoteError:
-                pass  # also of a file without access times, or of DataNodes that it has not heard of
+                pass  # also for a file without access times, or with DataNodes that it does not know
         return self._rpc(path, call, parse)
 
     def _observer(self) -> Address | None:
-        """Return an observer; None: there is none, as far as is known."""
+        """Return an observer; None if none is known."""
         now_s = self._clock()
         if len(self._addresses) > 1 and now_s - self._observers_asked_s > _OBSERVERS_HOLD_S:
             self._observers_asked_s = now_s
@@ -489,7 +494,7 @@ class NativeHdfs(WebHdfs):
                     if answer.number(1) == protocol.OBSERVER:
                         found.append(address)
             self._observers = found
-        observers = self._observers  # another thread may forget them meanwhile
+        observers = self._observers  # another thread may clear them meanwhile
         return random.choice(observers) if observers else None
 
     def _call_at(
@@ -498,13 +503,13 @@ class NativeHdfs(WebHdfs):
         """Call one NameNode.
 
         Args:
-            address: of it.
-            call, call_id, deadline: as of `Connection.call`.
-            state_id: the transaction that it must have, if it is an observer; None: it must be the active one.
+            address: of the NameNode.
+            call, call_id, deadline: see `Connection.call`.
+            state_id: the transaction that an observer must have applied; None if it must be the active one.
 
         Raises:
             TryAgain: it is not active.
-            HadoopError: as `Connection.call`.
+            HadoopError: see `Connection.call`.
         """
         for is_new in (False, True):
             connection, was_used = self._namenodes.take(
@@ -520,7 +525,8 @@ class NativeHdfs(WebHdfs):
                 keep = True
                 return Fields(answer)
             except ConnectionLost as error:
-                # A server closes what it heard nothing of; that it did so before it got the call, nobody says.
+                # A server closes idle connections; the client cannot know whether it did so before it received the
+                # call.
                 if not was_used or error.sent:
                     raise
             except (TryAgain, RemoteError):
@@ -534,7 +540,7 @@ class NativeHdfs(WebHdfs):
         raise AssertionError
 
     def _note_state(self, connection: Connection, wanted: int | None) -> None:
-        """Note which transaction an answer was of. Raises NotHadoop: an observer was to have a later one."""
+        """Record the transaction that an answer reflects. Raises NotHadoop: an observer's should be later."""
         state_id = connection.state_id
         if wanted is not None and (state_id is None or state_id < wanted):
             raise NotHadoop(f"{connection.name}: it answers before it has transaction {wanted}")
@@ -543,7 +549,7 @@ class NativeHdfs(WebHdfs):
                 self._state_id = max(state_id, self._state_id or 0)
 
     def _check_active_at(self, address: Address, connection: Connection, deadline: float) -> None:
-        """Raises TryAgain: it is one of several NameNodes, and not the active one."""
+        """Raise TryAgain if it is one of several NameNodes, and not the active one."""
         if len(self._addresses) < 2 or self._clock() - self._states.get(address, -_STATE_HOLDS_S) < _STATE_HOLDS_S:
             return
         asked = self._clock()
@@ -552,7 +558,7 @@ class NativeHdfs(WebHdfs):
         except RemoteError as error:
             if error.java_class != _NO_SUCH_METHOD:
                 raise
-            # Before 3.1 there is no such call, and no observer.
+            # Before 3.1 this call does not exist, and there are no observers.
             state = protocol.ACTIVE
         if state != protocol.ACTIVE:
             raise TryAgain(connection.name, "", "is not the active NameNode")
@@ -571,7 +577,7 @@ class NativeHdfs(WebHdfs):
         if blocks and blocks.is_plain and len(blocks.blocks) == 1 and len(self._located) < _MOST_LOCATED:
             path = f"{directory.rstrip('/')}/{status.name}" if status.name else directory
             block = blocks.blocks[0]
-            # In a listing the NameNode does not sort them by their distance.
+            # The NameNode does not sort them by distance in a listing.
             nodes = sorted(random.sample(block.nodes, len(block.nodes)), key=lambda one: one.host not in self._hosts)
             self._located[path] = status.size_bytes, block._replace(nodes=tuple(nodes))
 
@@ -590,7 +596,7 @@ class NativeHdfs(WebHdfs):
         kept = [self._located.get(path) for path in paths]
         blocks = [one[1] for one in kept if one is not None]
         if len(blocks) < len(paths):
-            return  # another thread reads them, too
+            return  # another thread also reads them
         count = 0
 
         def read(connection: DataNodeConnection, wait: Wait) -> None:
@@ -609,14 +615,16 @@ class NativeHdfs(WebHdfs):
         except HadoopError as error:
             if isinstance(error, CorruptReplica):
                 self._report(paths[count], blocks[count], node, error)
-            # Each of the others is read alone now, and first from another DataNode.
+            # Each of the others is now read alone, first from another DataNode.
             for path, block in zip(paths[count:], blocks[count:], strict=True):
                 self._located[path] = block.block.size_bytes, block._replace(nodes=(*block.nodes[1:], node))
         if count:
             self._protocol.data_served = True
 
     def _fetch(self, path: str, fd: int, offset: int, end: int, tell: Callable[[int], None]) -> int:
-        """Do `fetch`, or a part; return the first byte that is missing. Raises _Unserved, and as there."""
+        """Execute `fetch`, or a part of it; return the offset of the first missing byte. Raises _Unserved, and the
+        errors of `fetch`.
+        """
         at, dead_ends = offset, 0
         bad: set[tuple[int, str]] = set()
         kept = self._located.pop(path, None)
@@ -656,7 +664,7 @@ class NativeHdfs(WebHdfs):
         raise AssertionError
 
     def _block_at(self, path: str, at: int, end: int) -> tuple[LocatedBlock, Striping | None]:
-        """Return the block with a byte of a file, or a group of blocks, and how that is erasure coded."""
+        """Return the block, or block group, with a byte of a file, and its erasure coding."""
         call = protocol.get_block_locations(path, at, end - at)
         found = self._read_rpc(path, call, protocol.parse_block_locations)
         if found is None or not (found.is_plain or found.striping):
@@ -679,16 +687,16 @@ class NativeHdfs(WebHdfs):
         end: int,
         tell: Callable[[int], None],
     ) -> None:
-        """Read a part of a group of blocks of an erasure coded file: from each block what it has of it.
+        """Read a part of a block group of an erasure coded file, from each of its blocks.
 
         Args:
-            path, fd, tell: as of `_read_block`.
+            path, fd, tell: see `_read_block`.
             group: of the file.
-            striping: how its content is in its blocks.
+            striping: layout of the content in the blocks.
             at, end: the part, as offsets in the file.
 
         Raises:
-            _Unserved: one of the blocks cannot be read; a DataNode computes its content from the others.
+            _Unserved: one of the blocks cannot be read; a DataNode can reconstruct its content from the others.
         """
         count, cell = striping
         first, last = (at - group.offset) // cell, (end - 1 - group.offset) // cell
@@ -736,12 +744,12 @@ class NativeHdfs(WebHdfs):
             block: of it.
             fd: the local file.
             at, end: the part, as offsets in the file.
-            tell: as of `fetch`.
-            bad: blocks and DataNodes that failed.
+            tell: see `fetch`.
+            bad: failed pairs of block and DataNode.
 
         Raises:
-            _BlockFailed: none had it.
-            _Unserved: its checksums cannot be computed here.
+            _BlockFailed: no DataNode could deliver it.
+            _Unserved: its checksums cannot be verified here.
         """
         failures, answered, stale = [], False, False
 
@@ -759,7 +767,7 @@ class NativeHdfs(WebHdfs):
                 self._protocol.data_served = True
                 return end
             except CannotVerify as error:
-                # Most others have the same checksums; they are not tried one by one.
+                # Most others have the same checksum type; they are not tried one by one.
                 self._can_verify = False
                 raise _Unserved(f"files are read by WebHDFS: {error}") from error
             except CorruptReplica as error:
@@ -795,7 +803,7 @@ class NativeHdfs(WebHdfs):
         self._use_datanode(node, read)
 
     def _use_datanode(self, node: DataNode, use: Callable[[DataNodeConnection, Wait], None]) -> None:
-        """Call ``use`` with a connection to a DataNode, and the wait for it, which it renews when something came."""
+        """Call ``use`` with a connection to a DataNode, and its wait, which restarts whenever data arrived."""
         address = node.host, node.port
         wait = self._waiting_for(address)
         for is_new in (False, True):
@@ -826,7 +834,7 @@ class NativeHdfs(WebHdfs):
     def _write(
         self, path: str, data: bytes | RequestBody, mode: int, parents: bool, tell: Callable[[int], None]
     ) -> None:
-        """Do `write`. Raises _Unserved, with nothing left there, and as that."""
+        """Execute `write`. Raises _Unserved, with nothing left behind, and the errors of `write`."""
         source = _source(data)
         defaults = self._server_defaults()
         kind = defaults.checksum_kind
@@ -841,7 +849,7 @@ class NativeHdfs(WebHdfs):
         for again in self._rounds(f"{shown(path)} cannot be written"):
             tell(0)
             try:
-                # What an earlier try left goes first; a call of it that comes late finds another file, or none.
+                # Leftovers of an earlier try are removed first; a late call of that try finds another file, or none.
                 if tried:
                     self.clear(path, file=True)
                 tried = True
@@ -869,7 +877,7 @@ class NativeHdfs(WebHdfs):
                 raise
 
     def _forget_try(self, path: str) -> None:
-        """Remove a file that is not whole, so that it does not stay open; one that stays is closed in an hour."""
+        """Remove an incomplete file, so that it does not stay open; HDFS closes a remaining one after an hour."""
         with contextlib.suppress(DlappError):
             self.clear(path, file=True)
 
@@ -900,19 +908,18 @@ class NativeHdfs(WebHdfs):
         checksum: Checksum,
         excluded: list[DataNode],
     ) -> HdfsBlock:
-        """Write one block of an open file, on one pipeline after the other; return it.
+        """Write one block of an open file, retrying with new pipelines; return it.
 
         Args:
             path, file_id: of the file.
             source: its content.
-            start, count: the block's part of it.
-            previous: the block before.
-            checksum: that it is written with.
-            excluded: DataNodes that failed; grows.
+            start, count: the block's range of it.
+            previous: the previous block.
+            checksum: type and chunk size for writing.
+            excluded: failed DataNodes; extended here.
 
         Raises:
-            DataNodeUnreachable: pipelines failed, again and again.
-            DiskFull, SourceEnded, and what the NameNode refuses.
+            DataNodeUnreachable: repeated pipelines failed. DiskFull, SourceEnded, and what the NameNode refuses.
         """
         failures: list[str] = []
         answered = False
@@ -939,7 +946,7 @@ class NativeHdfs(WebHdfs):
                 failures.append(str(error))
                 excluded.append(_bad_node(located, error))
                 answered = answered or isinstance(error, (BlockRefused, PipelineFailed))
-                # One DataNode may be down; where there is no other, the NameNode names it again.
+                # One DataNode may be down; if there is no other, the NameNode returns it again.
                 if len(failures) > 1 and not answered and self._may_give_up():
                     self._give_up(f"no DataNode serves its data port: {error}")
                     raise _Unserved(str(error)) from error
@@ -954,7 +961,7 @@ class NativeHdfs(WebHdfs):
             except DiskFull as error:
                 if not excluded or "quota" in str(error).lower():
                     raise
-                # No DataNode is left; one that failed is better than none.
+                # No DataNode is left; a failed one is better than none.
                 excluded.clear()
                 call = protocol.add_block(path, self._client, file_id, previous, ())
             except HdfsRefused as refused:
@@ -964,7 +971,9 @@ class NativeHdfs(WebHdfs):
         raise AssertionError
 
     def _complete(self, path: str, file_id: int, last: HdfsBlock | None) -> None:
-        """Close a file: the NameNode does when it has heard of all blocks, which takes DataNodes some milliseconds."""
+        """Close a file: the NameNode does that when all blocks are reported, which takes DataNodes some
+        milliseconds.
+        """
         call = protocol.complete(path, self._client, file_id, last)
         began, pause_s = self._clock(), 0.002
         while not self._rpc(path, call, protocol.parse_flag):
@@ -974,7 +983,7 @@ class NativeHdfs(WebHdfs):
             pause_s = min(2 * pause_s, 0.4)
 
     def _between_packets(self, wait: Wait) -> None:
-        """Let the time of a wait begin anew; renew the lease on what this client writes, now and then."""
+        """Restart a wait; from time to time renew the lease on this client's open files."""
         wait.renew()
         now_s = self._clock()
         if now_s - self._lease_renewed_s > _LEASE_S:
@@ -983,12 +992,12 @@ class NativeHdfs(WebHdfs):
 
 
 def _spread(fd: int, spans: list[tuple[int, int]], tell: Callable[[int], None]) -> Callable[[list[memoryview]], None]:
-    """Return what writes content, as it comes, to one part of a file after the other.
+    """Return a function that writes arriving content to consecutive ranges of a file.
 
     Args:
         fd: the file.
-        spans: the parts, each its first byte and the one after the last.
-        tell: told the number of bytes.
+        spans: the ranges, each its first byte and the one after the last.
+        tell: called with the number of bytes.
     """
     todo = iter(spans)
     at, end = next(todo)
@@ -1013,7 +1022,7 @@ def _source(data: bytes | RequestBody) -> _Source:
 
 
 def _bad_node(located: LocatedBlock, error: HadoopError) -> DataNode:
-    """Return the DataNode that failed, as far as it is known; else the first one, which we talk to."""
+    """Return the DataNode that failed, if known; else the first one of the pipeline."""
     if isinstance(error, PipelineFailed):
         return located.nodes[min(error.position, len(located.nodes) - 1)]
     named = error.refusal.bad_node if isinstance(error, BlockRefused) else ""

@@ -1,7 +1,7 @@
-"""Small files on HDFS: what an application's client and ApplicationMaster keep beside it.
+"""Small files on HDFS: the state that an application's client and ApplicationMaster keep there.
 
-They are on the default file system; a location on another nameservice of the configuration is read there.
-Every file is written under another name first and then renamed, so a reader sees it whole or not at all.
+They are on the default file system; a location on another nameservice of the configuration is read there. Every file is
+written under a temporary name and then renamed, so a reader sees it complete or not at all.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ REPLICATION_WHERE_UNKNOWN = 10
 
 
 class HdfsStagingFiles:
-    """One user's view of the HDFS of a cluster. Any thread may call.
+    """One user's view of the HDFS of a cluster. Thread-safe.
 
     Args:
-        place: where it is, and as whom it is used.
-        patience_s: how long a call is tried while no NameNode serves it.
-        stranger_s: how long where none has answered yet (`WebHdfs`); None: ``patience_s``.
+        place: address and user.
+        patience_s: how long a call is retried while no NameNode serves it.
+        stranger_s: the same before any NameNode has answered (`WebHdfs`); None for ``patience_s``.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class HdfsStagingFiles:
         self._files: dict[str, HdfsFiles] = {}
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close idle connections."""
         for files in self._files.copy().values():
             files.web.close()
 
@@ -61,11 +61,13 @@ class HdfsStagingFiles:
 
     @property
     def home(self) -> str:
-        """The user's home directory."""
+        """Return the user's home directory."""
         return self._place.home
 
     def home_by_server(self) -> str:
-        """Return the path of the user's home directory as the NameNode has it; under viewfs, as the mount table."""
+        """Return the path of the user's home directory as the NameNode names it; under viewfs, as the mount table
+        does.
+        """
         files = self._at(self.home)
         return files.place.path(self.home) if self._place.view else files.web.home()
 
@@ -74,7 +76,7 @@ class HdfsStagingFiles:
         self._at(location).check_one_destination(location)
 
     def look(self, location: str) -> FileInfo | None:
-        """Return what is there; None: nothing."""
+        """Return the entry; None if it does not exist."""
         web, path = self._path_at(location)
         if (status := web.status(path)) is None:
             return None
@@ -90,19 +92,21 @@ class HdfsStagingFiles:
         )
 
     def lacks(self, location: str) -> bool | None:
-        """Return whether there is nothing of this name, as surely as `WebHdfs.lacks`; None: it is not known."""
+        """Return whether the name does not exist, with the certainty of `WebHdfs.lacks`; None if unknown."""
         web, path = self._path_at(location)
         return web.lacks(path)
 
     def names(self, location: str) -> list[str]:
-        """The names in a directory, sorted; none where there is no directory."""
+        """Return the names in a directory, sorted; empty if it does not exist."""
         try:
             return self._at(location).names(location)
         except NotFound:
             return []
 
     def entries(self, location: str) -> list[tuple[str, int, int]]:
-        """Name, size [bytes] and last change [ms since 1970] of all in a directory; nothing where there is none."""
+        """Return name, size [bytes] and modification time [ms since 1970] of all entries of a directory; empty if it
+        does not exist.
+        """
         try:
             web, path = self._path_at(location)
             found = web.children(path)
@@ -111,11 +115,11 @@ class HdfsStagingFiles:
         return [(one.name, one.size_bytes, one.mtime_ms) for one in found]
 
     def make(self, location: str, mode: int) -> None:
-        """Make a directory, with those above it; one that is there stays as it is."""
+        """Create a directory and its parents; an existing one stays unchanged."""
         self._at(location).make_directory(location, mode)
 
     def send(self, path: str, location: str, mode: int) -> FileInfo:
-        """Put a local file there, whole or not at all; one that already exists stays, untouched."""
+        """Upload a local file atomically; an existing one stays untouched."""
         with explaining(path, "read"):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         with closing_fd(file):
@@ -126,10 +130,10 @@ class HdfsStagingFiles:
         return found
 
     def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
-        """Write a small file, whole or not at all; see `StagingFiles.write`.
+        """Write a small file atomically; see `StagingFiles.write`.
 
         Args:
-            location, data, mode, once: as there.
+            location, data, mode, once: see there.
         """
         if once:
             return self._at(location).create_exclusive(location, data, mode)
@@ -137,7 +141,7 @@ class HdfsStagingFiles:
         return True
 
     def read(self, location: str, *, max_bytes: int) -> bytes:
-        """Return all of a small file. Raises NotFound; DlappError if it is larger than ``max_bytes``."""
+        """Return the content of a small file. Raises NotFound; DlappError if it is larger than ``max_bytes``."""
         return self._at(location).read_bytes(location, max_bytes)
 
     def read_part(self, location: str, offset: int, count: int) -> bytes:
@@ -146,24 +150,24 @@ class HdfsStagingFiles:
         return web.read_part(path, offset, count)
 
     def touch(self, location: str) -> None:
-        """Set the time of a file's last change to now, by our clock. Raises NotFound."""
+        """Set the modification time of a file to now, by our clock. Raises NotFound."""
         web, path = self._path_at(location)
         web.set_mtime(path, now_ms())
 
     def set_acl(self, location: str, entries: Sequence[str]) -> None:
-        """Give a file or directory an access control list; see `StagingFiles.set_acl`.
+        """Set the access control list of a file or directory; see `StagingFiles.set_acl`.
 
         Args:
-            location, entries: as there.
+            location, entries: see there.
         """
         web, path = self._path_at(location)
         web.set_acl(path, entries)
 
     def replicate(self, location: str, count: int) -> None:
-        """Have a file kept on more DataNodes; see `StagingFiles.replicate`.
+        """Increase the replication of a file; see `StagingFiles.replicate`.
 
         Args:
-            location, count: as there.
+            location, count: see there.
         """
         web, path = self._path_at(location)
         status = web.status(path)
@@ -175,11 +179,11 @@ class HdfsStagingFiles:
             web.set_replication(path, wanted)
 
     def remove(self, location: str) -> None:
-        """Remove a file, or a directory with all in it; nothing there is no error."""
+        """Remove a file or a directory tree; a missing one is no error."""
         self._at(location).remove(location)
 
     def remove_if_empty(self, location: str) -> None:
-        """Remove a directory if nothing is in it."""
+        """Remove a directory if it is empty."""
         web, path = self._path_at(location)
         web.delete_if_empty(path)
 
@@ -189,7 +193,7 @@ class HdfsStagingFiles:
         """Settle the outputs of an application without an ApplicationMaster; see `StagingFiles.settle_outputs`.
 
         Args:
-            application_id, outputs, claim, keep: as there.
+            application_id, outputs, claim, keep: see there.
         """
         from dlapp.storage.commit import parts_location
         from dlapp.storage.commit.marker import is_part

@@ -1,24 +1,24 @@
-"""The calls of WebHDFS that dlapp makes, with failover and repetition; all of dlapp's ways to HDFS go through here.
+"""WebHDFS calls with failover and retries; all of dlapp's access to HDFS goes through here.
 
-A call goes from NameNode to NameNode until one serves it, in rounds with growing pauses, as long as our patience lasts.
-Which failures are worth another try depends on what may have happened:
+A call tries one NameNode after the other until one serves it, in rounds with growing pauses, for at most `patience_s`.
+Whether a failed call is retried depends on what may have happened:
 
     nothing was sent, on standby, "retry"       any call again
     sent, and the answer was lost               a call that may be repeated; a rename looks at what became of it
     refused with another exception              no call: it is the answer
 
-Paths are absolute and nothing in them is escaped. Where a path was looked at before, ``/.reserved/.inodes/<id>`` names
-exactly what was seen, whatever it is called by now. That holds at a NameNode. A router of several nameservices takes
-such a path to its default one, where the number is of something else, and a gateway may do anything. So numbers are
-used only where the server says of itself that it is a NameNode (`WebHdfs.has_numbers`); elsewhere names are.
+Paths are absolute and not escaped. After a path was checked, ``/.reserved/.inodes/<id>`` addresses exactly the inode
+that was found, even if it is renamed. That works on a NameNode. A router of several nameservices resolves such a path
+in its default one, where the id belongs to another inode, and a gateway may do anything. So inode ids are used only if
+the server identifies itself as a NameNode (`WebHdfs.has_numbers`); otherwise names are used.
 
-Of several NameNodes only the active one is read: an observer, and with ``dfs.ha.allow.stale.reads`` one on standby,
-answers with what may be old. Each is asked what it is (``/jmx``, else ``/isActive``) before it is read, after each
-failure, and where its word is older than `_ROLE_HOLDS_S`; one that says nothing is read.
+Of several NameNodes only the active one is read: an observer, and with ``dfs.ha.allow.stale.reads`` a standby, may
+return stale data. Each is asked for its state (``/jmx``, else ``/isActive``) before it is read, after each failure, and
+when its answer is older than `_ROLE_HOLDS_S`; one that does not report a state is read.
 
-Content goes by way of a DataNode that the NameNode names. Any DataNode serves any file, as it asks the NameNode itself:
-so small files, of which there are many, go straight to DataNodes that were named before, each call to the NameNode
-saved; and where one fails that the NameNode still trusts, another one is asked.
+Content is transferred by a DataNode that the NameNode names. Any DataNode can serve any file, since it asks the
+NameNode itself. So the many small files are requested directly from DataNodes that were named before, which saves a
+call to the NameNode for each; and if a DataNode fails that the NameNode still trusts, another one is asked.
 
 Source: Hadoop's WebHDFS.md, FSDirRenameOp, WebHdfsHandler (of a DataNode), MountTableResolver.lookupLocation,
 NameNode.allowStaleReads, IsActiveServlet, NamenodeBeanMetrics (a router's copy of the NameNode's bean), RBFMetrics;
@@ -111,7 +111,7 @@ _NO_ROOM = ("QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceed
 
 
 class HdfsUnreachable(_Unreachable):
-    """A call that no NameNode, or DataNode, answered; ``doubtful``: it may have been carried out all the same."""
+    """A call that no NameNode, or DataNode, answered; ``doubtful``: it may have been executed."""
 
     def __init__(self, message: str, *, doubtful: bool = False) -> None:
         super().__init__(message)
@@ -119,11 +119,11 @@ class HdfsUnreachable(_Unreachable):
 
 
 class DataNodeUnreachable(HdfsUnreachable):
-    """A call that a NameNode answered, and no DataNode that it named."""
+    """A call that a NameNode answered, but none of the DataNodes that it named."""
 
 
 class HdfsRefused(DlappError):
-    """HDFS answered with a Java exception that no class of ours stands for; ``java_class`` is its short name."""
+    """A Java exception of HDFS without a class of its own here; ``java_class`` is its short name."""
 
     def __init__(self, message: str, java_class: str) -> None:
         super().__init__(message)
@@ -131,23 +131,23 @@ class HdfsRefused(DlappError):
 
 
 class DataNodeRefused(HdfsRefused):
-    """Answer of several DataNodes that were to write a file, of themselves or of the others of the pipeline."""
+    """Refusal by several DataNodes that should write a file; it may concern them or the others of the pipeline."""
 
 
 class AlreadyThere(HdfsRefused):
-    """A name that is taken, where something was to be made."""
+    """The name of a new entry exists already."""
 
 
 class WrongAnswer(DlappError):
-    """A NameNode's answer is not one that HDFS gives; nothing of it is used."""
+    """An invalid answer of a NameNode; nothing of it is used."""
 
 
 class ServerRole(NamedTuple):
-    """Role of a server in its own words; without an answer that can be read it is unknown.
+    """Role of a server as it reports it; unknown without a valid answer.
 
     Args:
-        is_namenode: it is a NameNode, and no router or gateway in front of one.
-        state: ``active``, ``standby``, ``observer`` or another one; empty: not known.
+        is_namenode: it is a NameNode, not a router or gateway.
+        state: ``active``, ``standby``, ``observer`` or another one; empty if unknown.
     """
 
     is_namenode: bool = False
@@ -158,18 +158,18 @@ class FileStatus(NamedTuple):
     """Status of a file or directory on HDFS.
 
     Args:
-        name: its last name; empty where it was asked for by its path.
-        number: its inode number, which a rename does not change and which is not used twice.
+        name: its last path component; empty if requested by its path.
+        number: its inode id, which a rename does not change and which is never reused.
         mode: permission bits.
-        mtime_ms: last change of the content, in milliseconds since 1970.
-        link: where a symbolic link leads; None: it is none.
-        group: empty: the server does not say.
-        encrypted: it is in an encryption zone.
-        has_acl: it has an access control list.
-        storage_policy: id of the storage policy that is in force there; 0: none is set.
-        ec_policy: name of the erasure coding policy that is in force there; empty: none; ``?``: one that the server
-            does not name.
-        replication: number of replicas that each block is to have; 0: it is no file, or has an erasure coding policy.
+        mtime_ms: modification time [ms since 1970].
+        link: target of a symbolic link; None if it is not one.
+        group: empty if the server does not report it.
+        encrypted: whether it is in an encryption zone.
+        has_acl: whether it has an access control list.
+        storage_policy: id of the effective storage policy; 0 if none is set.
+        ec_policy: name of the effective erasure coding policy; empty if none; ``?`` for one that the server does not
+            name.
+        replication: configured number of replicas; 0 if it is not a file, or has an erasure coding policy.
     """
 
     name: str
@@ -189,12 +189,13 @@ class FileStatus(NamedTuple):
 
 
 class WebHdfs:
-    """One user's calls to the NameNodes of one HDFS. Any thread may call.
+    """One user's calls to the NameNodes of one HDFS. Thread-safe.
 
     Args:
-        patience_s: how long one call is tried in all; reading and writing data may take longer as long as it goes on.
-        stranger_s: how long where no NameNode has answered yet, by whatever word: none is taking over from another,
-            which would say that it is on standby; they are down, or not at these addresses. None: ``patience_s``.
+        patience_s: total time for which one call is retried; transfers of data may take longer while they make
+            progress.
+        stranger_s: the same before any NameNode has answered in any way: then no failover is in progress, which a
+            standby would report; the NameNodes are down, or not at these addresses. None for ``patience_s``.
     """
 
     large_reads_at_once = 8
@@ -218,19 +219,19 @@ class WebHdfs:
         trust(place.certificates)
         self._connections = HttpClient(*timeout_s, place.ca, what="HDFS")
         self._first = 0  # the NameNode that served last
-        # Of web addresses that have said it since they last failed, with the time.
+        # By web address: those that have reported it since they last failed, with the time.
         self._roles: dict[str, tuple[float, ServerRole]] = {}
         self._lock = threading.Lock()
-        self._datanodes: list[str] = []  # addresses that redirections led to
-        self._namenode_rpc = ""  # what a DataNode is told of where its NameNode is
+        self._datanodes: list[str] = []  # addresses from redirects
+        self._namenode_rpc = ""  # tells a DataNode the address of its NameNode
         self._redirections = 0
         self._cut_off: set[int] = set()
 
     @contextlib.contextmanager
     def cut_off(self, threads: Collection[int]) -> Iterator[Callable[[], None]]:
-        """End the calls of some threads, by their identifiers, and those that they begin in the block: Unreachable.
+        """Abort the calls of some threads (idents), and those that they start in the block, with Unreachable.
 
-        What it gives breaks the connections that they use; to be called until they have ended.
+        The result breaks the connections that they use; call it until they have ended.
         """
         self._cut_off |= set(threads)
         try:
@@ -239,13 +240,13 @@ class WebHdfs:
             self._cut_off -= set(threads)
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close idle connections."""
         self._connections.close()
 
-    # ---- looking ----
+    # ---- reading metadata ----
 
     def status(self, path: str) -> FileStatus | None:
-        """Return what is at ``path``; None: nothing."""
+        """Return the status of ``path``; None if it does not exist."""
         try:
             return parse_status(self._json("GETFILESTATUS", path).get("FileStatus"))
         except NotFound:
@@ -254,11 +255,11 @@ class WebHdfs:
             raise WrongAnswer(f"{shown(self.place.location + path)}: {error}") from error
 
     def children(self, path: str, *, located: bool = False) -> list[FileStatus]:
-        """Return what is in a directory, sorted by name; of a file, the file with an empty name. Raises NotFound.
+        """Return the entries of a directory, sorted by name; of a file, the file with an empty name. Raises NotFound.
 
         Args:
             path: of the directory.
-            located: its files are to be read. (No matter here; natively their DataNodes come with them.)
+            located: whether its files will be read. (Ignored here; the native client also gets their block locations.)
         """
         try:
             return parse_listing(self._json("LISTSTATUS", path, most=MOST_BODY))
@@ -266,17 +267,17 @@ class WebHdfs:
             raise WrongAnswer(f"{shown(self.place.location + path)}: {error}") from error
 
     def check_readable(self, path: str) -> None:
-        """Raises Denied: the user may not read the file. NotFound: it is gone."""
+        """Raise Denied if the user may not read the file, NotFound if it does not exist."""
         self._call("CHECKACCESS", path, {"fsaction": "r--"})
 
     def lacks(self, path: str) -> bool | None:
-        """Return whether a directory that the user can read has no ``path``, by the word of the active NameNode.
+        """Return whether a directory that the user can read has no ``path``, according to the active NameNode.
 
-        None: it is not known. No other server is asked: one on standby, an observer or a router. One that is in safe
-        mode may not know of all that there is.
+        None if unknown. No other server is asked: a standby, an observer or a router. One in safe mode may not know all
+        files.
 
         Raises:
-            DlappError: the NameNode denies it, does not answer, or there is no directory either.
+            DlappError: the NameNode denies access or does not answer, or the directory does not exist.
         """
         for number in self._order():
             web = self.place.web[number]
@@ -302,7 +303,7 @@ class WebHdfs:
         return path
 
     def free_bytes(self, path: str) -> int | None:
-        """Return what the space quota of the directory ``path`` leaves; None: it has none. Raises NotFound."""
+        """Return the remaining space quota of the directory ``path``; None if it has none. Raises NotFound."""
         said = self._json("GETCONTENTSUMMARY", path).get("ContentSummary")
         quota = said.get("spaceQuota", -1) if isinstance(said, dict) else None
         consumed = said.get("spaceConsumed", 0) if isinstance(said, dict) else None
@@ -310,14 +311,14 @@ class WebHdfs:
             raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no summary of it")
         return None if quota < 0 else max(0, quota - consumed)
 
-    # ---- changing; each may be repeated ----
+    # ---- changes; all are idempotent ----
 
     def has_numbers(self) -> bool:
-        """Return whether a number below `INODES` names what has it in a listing: the server is a NameNode."""
+        """Return whether paths of inode ids below `INODES` work: the server is a NameNode."""
         return self._of_any(lambda web: self._role(web).is_namenode)
 
     def _of_any(self, ask: Callable[[str], T]) -> T:
-        """Return the answer of the first server that gives one. Raises HdfsUnreachable: none did in time."""
+        """Return the first server's answer. Raises HdfsUnreachable: none answered in time."""
         for again in self._rounds(self.place.location):
             said = []
             for number in self._order():
@@ -329,7 +330,7 @@ class WebHdfs:
         raise AssertionError
 
     def _role(self, web: str) -> ServerRole:
-        """Return what a server says that it is, as it said since it last failed. Raises HdfsUnreachable."""
+        """Return the role that a server reports, or has reported since it last failed. Raises HdfsUnreachable."""
         several = len(self.place.web) > 1
         asked, role = self._roles.get(web, (0.0, None))
         if role is None or (several and self._clock() - asked > _ROLE_HOLDS_S):
@@ -344,19 +345,19 @@ class WebHdfs:
         return role
 
     def _check_active(self, web: str) -> None:
-        """Raises HdfsUnreachable: the server is one of several, and says that it is not the active one."""
+        """Raise HdfsUnreachable if the server is one of several, and reports that it is not the active one."""
         if len(self.place.web) > 1 and (state := self._role(web).state) not in ("active", ""):
             words = {"observer": "an observer, whose answers may be old", "standby": "on standby"}.get(state, state)
             raise HdfsUnreachable(f"{web.partition('://')[2]} is {words}")
 
     def mounts(self) -> dict[str, int]:
-        """Return the mount points of a router with the number of places that each leads to; of a NameNode none.
+        """Return the mount points of a router with the number of destinations of each; empty for a NameNode.
 
-        Who has no ``/jmx``, or closes it, is taken for none that has mount points.
+        A server without an accessible ``/jmx`` is assumed to have no mount points.
 
         Raises:
-            HdfsUnreachable: no server could say.
-            WrongAnswer: a router's table cannot be read.
+            HdfsUnreachable: no server answered.
+            WrongAnswer: a router's mount table is invalid.
         """
         if self.has_numbers():
             return {}
@@ -371,21 +372,22 @@ class WebHdfs:
         return parse_mounts(answer.body) if answer.good else {}
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
-        """Make a directory with those above it; one that is there stays as it is. Raises AlreadyThere: a file is."""
+        """Create a directory and its parents; an existing one stays unchanged. Raises AlreadyThere: a file has the
+        name.
+        """
         self._json("MKDIRS", path, method="PUT", permission=f"{mode:o}")
 
     def delete(self, path: str) -> None:
-        """Delete a file or a directory with all that it holds; nothing there is no error."""
+        """Delete a file or a directory tree; a missing one is no error."""
         self._delete(path, path)
 
     def clear(self, path: str, *, file: bool = False) -> None:
-        """Delete what has this name, which is one that nobody renames, so that it can be written anew.
+        """Delete the entry of a name that nobody else renames, so that it can be rewritten.
 
-        It goes by its number, where there are: a call that was given up, and comes late, does not take what was written
-        since.
+        It is addressed by its inode id, if available: a late, abandoned call does not delete what was written since.
 
         Args:
-            file: only a file is to go. Raises DlappError: a directory is there.
+            file: delete only a file. Raises DlappError: a directory has the name.
         """
         found = self.status(path)
         if found is not None and found.is_dir and file:
@@ -394,16 +396,16 @@ class WebHdfs:
             self.delete_found(found, path)
 
     def delete_found(self, found: FileStatus, path: str, *, recursive: bool = True) -> None:
-        """Delete what was found at a path; by its number only what is the same in all that is known of it."""
+        """Delete an entry that was found at a path; by inode id only if its whole status is unchanged."""
         numbered = f"{INODES}/{found.inode_id}"
         if self.has_numbers() and self.status(numbered) == found and self._delete(numbered, path, recursive=recursive):
             return
-        # Numbers are not served, or it has changed since.
+        # Inode ids are not supported, or it has changed since.
         if (still := self.status(path)) and still.inode_id == found.inode_id:
             self._delete(path, path, recursive=recursive)
 
     def _delete(self, path: str, name: str, *, recursive: bool = True) -> bool:
-        """Remove something. Return True if anything was there; ``name`` is what messages call it."""
+        """Delete an entry. Return True if it existed; ``name`` is used in messages."""
         how = {"recursive": str(recursive).lower()}
         try:
             said = self._call("DELETE", path, how, method="DELETE", reads=True, name=name)
@@ -412,7 +414,7 @@ class WebHdfs:
         return bool(said.get("boolean"))
 
     def delete_if_empty(self, path: str) -> bool:
-        """Delete an empty directory, and no file; whether nothing is there now."""
+        """Delete an empty directory, and never a file; return whether the path is free now."""
         found = self.status(path)
         if found is None:
             return True
@@ -425,20 +427,20 @@ class WebHdfs:
         return True
 
     def set_mode(self, path: str, mode: int) -> None:
-        """Set permission bits."""
+        """Set the permission bits."""
         self._call("SETPERMISSION", path, {"permission": f"{mode:o}"}, method="PUT")
 
     def set_replication(self, path: str, count: int) -> None:
-        """Set the number of replicas of a file's blocks; the NameNode has them copied in its own time.
+        """Set the number of replicas of a file's blocks; the NameNode has them copied asynchronously.
 
         Raises:
             HdfsRefused: more than ``dfs.replication.max`` of the NameNode.
-            DiskFull: more than a quota of space leaves.
+            DiskFull: more than a space quota allows.
         """
         self._call("SETREPLICATION", path, {"replication": str(count)}, method="PUT")
 
     def live_datanodes(self) -> int | None:
-        """Return how many DataNodes the NameNode hears of; None: it does not say."""
+        """Return how many live DataNodes the NameNode reports; None if it does not."""
         for number in self._order():
             with contextlib.suppress(HdfsUnreachable):
                 answer = self._asked("GET", self.place.web[number], _STATE_OF_NAMESYSTEM, MOST_JSON)
@@ -448,11 +450,11 @@ class WebHdfs:
         return None
 
     def set_group(self, path: str, group: str) -> None:
-        """Set the group. Raises Denied: the user is not in it."""
+        """Set the group. Raises Denied: the user is not a member."""
         self._call("SETOWNER", path, {"group": group}, method="PUT")
 
     def copy_acl(self, path: str, to: str) -> None:
-        """Give ``to`` the permissions and the access control list of ``path``, which has one.
+        """Apply the permissions and the access control list of ``path``, which has one, to ``to``.
 
         Source: AclStatus (its entries lack those that the permissions stand for), FileSystem.setAcl.
         """
@@ -466,15 +468,15 @@ class WebHdfs:
         self.set_acl(to, [*base, *entries])
 
     def set_acl(self, path: str, entries: Sequence[str]) -> None:
-        """Set the access control list, of which ``entries`` are all.
+        """Replace the access control list by ``entries``.
 
         Raises:
-            HdfsRefused: the NameNode keeps none (``dfs.namenode.acls.enabled``).
+            HdfsRefused: the NameNode has ACLs disabled (``dfs.namenode.acls.enabled``).
         """
         self._call("SETACL", path, {"aclspec": ",".join(entries)}, method="PUT")
 
     def copy_storage_policy(self, path: str, to: str) -> None:
-        """Give ``to`` the storage policy that is in force at ``path``."""
+        """Apply the effective storage policy of ``path`` to ``to``."""
         said = self._json("GETSTORAGEPOLICY", path).get("BlockStoragePolicy")
         name = said.get("name") if isinstance(said, dict) else None
         if not isinstance(name, str):
@@ -482,11 +484,11 @@ class WebHdfs:
         self._call("SETSTORAGEPOLICY", to, {"storagepolicy": name}, method="PUT")
 
     def set_ec_policy(self, path: str, name: str) -> None:
-        """Set the erasure coding policy of what is written in a directory from now on."""
+        """Set the erasure coding policy for new files in a directory."""
         self._call("SETECPOLICY", path, {"ecpolicy": name}, method="PUT")
 
     def has_quota(self, path: str) -> bool:
-        """Return whether a directory has a quota of its own, of names or of space, also of one kind of storage."""
+        """Return whether a directory has its own quota, of names, space or a storage type."""
         try:
             said = self._json("GETQUOTAUSAGE", path).get("QuotaUsage")
         except HdfsRefused:  # before 3.0
@@ -496,9 +498,9 @@ class WebHdfs:
         return any(said.get(key, -1) != -1 for key in ("quota", "spaceQuota")) or bool(said.get("typeQuota"))
 
     def with_snapshots(self, path: str) -> str:
-        """Return a directory at or below ``path`` of which there are snapshots; empty: none is known.
+        """Return a directory at or below ``path`` that has snapshots; empty if none is known.
 
-        Who is no superuser is told of their own directories; before 3.1 of none but ``path``.
+        Users who are not superusers are told of their own directories only; before 3.1 only ``path`` is checked.
         """
         with contextlib.suppress(NotFound, HdfsRefused):
             if self.children(f"{path}/.snapshot"):
@@ -516,7 +518,7 @@ class WebHdfs:
         self._call("SETXATTR", path, parameters, method="PUT")
 
     def attribute(self, path: str, name: str) -> bytes | None:
-        """Return the value of an extended attribute; None: there is none of this name."""
+        """Return the value of an extended attribute; None if there is none of this name."""
         for one in self._json("GETXATTRS", path, encoding="hex").get("XAttrs", ()):
             if one["name"] == name:
                 return bytes.fromhex(str(one["value"]).removeprefix("0x"))
@@ -527,17 +529,17 @@ class WebHdfs:
         self._call("SETTIMES", path, {"modificationtime": str(mtime_ms), "accesstime": "-1"}, method="PUT")
 
     def rename(self, old: str, new: str, *, overwrite: bool = False) -> bool:
-        """Give what is at ``old`` the name ``new``, where nothing is; False: something is, and nothing was done.
+        """Rename ``old`` to ``new``, which must not exist; return False if it does, without changing anything.
 
-        With ``overwrite`` a file, or an empty directory, that has the name gives way.
+        With ``overwrite`` an existing file or empty directory is replaced.
 
-        The NameNode looks and renames in one step, so nothing is moved inside an existing directory. A gateway that
-        ignores the options (HttpFS) would do so; there ``new`` is looked at first, and ``old`` afterwards, as such a
-        rename may do nothing without an exception. ``old`` is the caller's alone: that it is gone after a lost answer
-        tells that the call got through.
+        The NameNode checks and renames in one operation, so nothing is moved into an existing directory. A gateway that
+        ignores the options (HttpFS) would do so; there ``new`` is checked before, and ``old`` afterwards, since such a
+        rename may do nothing without an exception. ``old`` must be exclusive to the caller: if it is gone after a lost
+        answer, the call was executed.
 
         Raises:
-            NotFound: there is no ``old``, or no directory for ``new``.
+            NotFound: ``old``, or the parent of ``new``, does not exist.
             HdfsRefused: a gateway did nothing.
         """
         is_namenode = self.has_numbers()
@@ -559,28 +561,31 @@ class WebHdfs:
                     return True
                 raise
             except HdfsRefused as refused:
-                # Not every "it is there" comes as FileAlreadyExistsException: a file onto a directory does not.
+                # Not every existing destination raises FileAlreadyExistsException: renaming a file onto a directory
+                # does not.
                 there, moved = self.status(new), self.status(old) is None
                 if there is not None and not moved:
                     return False
                 if not isinstance(refused, AlreadyThere):
                     raise
-                # Somebody else took one of them away since.
+                # Another client removed one of them since.
                 if moved:
                     raise NotFound(f"{shown(self.place.location + old)} is not there") from refused
                 again(HdfsUnreachable(str(refused)))
         raise AssertionError
 
     def _rename_call(self, old: str, new: str, *, overwrite: bool) -> Callable[[], None]:
-        """Return what makes the call of a rename, and makes it again; it raises HdfsUnreachable if it is doubtful."""
-        # renameoptions makes it the rename that refuses; without, HDFS moves into a directory of that name.
+        """Return a function that calls the rename and retries it; it raises HdfsUnreachable if the result is
+        doubtful.
+        """
+        # renameoptions selects the rename that refuses; without it, HDFS moves into a directory of that name.
         parameters = {"destination": new, "renameoptions": "OVERWRITE" if overwrite else "NONE"}
         return lambda: self._call("RENAME", old, parameters, method="PUT", repeatable=False)
 
     # ---- content ----
 
     def small_file_server(self, path: str, size_bytes: int) -> tuple[str, int] | None:
-        """Return the address that a small file is read from by `read_small`; None: it is not, but by `fetch`.
+        """Return the address from which `read_small` reads a small file; None to use `fetch`.
 
         Args:
             path: of the file; its directory was listed with ``located``.
@@ -589,11 +594,11 @@ class WebHdfs:
         return None
 
     def read_small(self, paths: Sequence[str], take: Callable[[bytes], None]) -> None:
-        """Read small files together; those of which ``take`` was given nothing are left to `fetch`.
+        """Read small files in one batch; files for which ``take`` was not called are left to `fetch`.
 
         Args:
-            paths: of files with one `small_file_server`; each once.
-            take: is given the content of each, in their order.
+            paths: of files with the same `small_file_server`; without duplicates.
+            take: called with the content of each, in order.
         """
 
     def fetch(
@@ -606,24 +611,25 @@ class WebHdfs:
         *,
         direct_to_datanode: bool = False,
     ) -> None:
-        """Bring the bytes from ``offset`` to ``end`` of a file to the same place of the open file ``fd``.
+        """Fetch the bytes from ``offset`` to ``end`` of a file to the same range of the open file ``fd``.
 
-        It goes on where a connection broke, and with other DataNodes where one fails.
+        It resumes after a broken connection, with other DataNodes if one fails.
 
         Args:
             path: of the file on HDFS.
             fd: the open local file.
             offset, end: the first byte, and the one after the last.
-            tell: told the number of bytes after each piece, and 0 before each try; what it raises ends the call.
-            direct_to_datanode: it is a small file of many, for which the NameNode need not be asked.
+            tell: called with the number of bytes after each piece, and with 0 before each try; its errors abort the
+                call.
+            direct_to_datanode: whether it is one of many small files, for which the NameNode need not be asked.
 
         Raises:
-            NotFound: it is gone.
-            DlappError: it has fewer bytes than that, or HDFS has lost some.
-            OSError: ``fd`` cannot be written.
+            NotFound: it does not exist any more.
+            DlappError: it has fewer bytes, or HDFS has lost some.
+            OSError: writing to ``fd`` failed.
         """
         at, dead_ends = offset, 0
-        bad: set[str] = set()  # DataNodes that failed us, which the NameNode may not know yet
+        bad: set[str] = set()  # DataNodes that failed, which the NameNode may not know yet
         for again in self._rounds(f"{shown(path)} cannot be read"):
             if at >= end:
                 return
@@ -642,7 +648,7 @@ class WebHdfs:
             except HdfsRefused as refused:
                 if _NO_NODE not in str(refused):
                     raise
-                # They may be on their way: a DataNode that started again has not told yet what it has.
+                # They may become available: a restarted DataNode has not reported its blocks yet.
                 again(HdfsUnreachable(str(refused)))
                 continue
             bad.add(failed.server)
@@ -655,7 +661,9 @@ class WebHdfs:
             again(HdfsUnreachable(str(failed)), progress=at > started)
 
     def read_bytes(self, path: str, most: int) -> bytes:
-        """Return all of a small file. Raises NotFound; DlappError where it is larger than ``most`` or a directory."""
+        """Return the content of a small file. Raises NotFound; DlappError if it is larger than ``most`` or a
+        directory.
+        """
         for again in self._rounds(f"{shown(path)} cannot be read"):
             status = self.status(path)
             if status is None:
@@ -664,18 +672,18 @@ class WebHdfs:
                 raise DlappError(f"{shown(self.place.location + path)} is a directory, or larger than {most} bytes")
             if status.size_bytes == 0:
                 return b""
-            # By its name it could be another one by now, of which so many bytes are not all. In a snapshot it cannot,
-            # and there the number leads to what has the name today.
+            # The name may belong to another, larger file by now. In a snapshot it cannot, and there the inode id refers
+            # to the current file.
             if "/.snapshot/" not in path and self.has_numbers():
                 try:
                     return self.read_part(f"{INODES}/{status.inode_id}", 0, status.size_bytes)
                 except NotFound:
                     pass  # it was replaced
                 except Denied:
-                    self.check_readable(path)  # to say it of the name
+                    self.check_readable(path)  # for a message with the name
                     raise
             else:
-                # No number is used twice: who has the name before and after had it in between.
+                # Ids are never reused: the inode that has the name before and after had it in between.
                 with contextlib.suppress(NotFound):
                     content = self.read_part(path, 0, status.size_bytes)
                     if self.status(path) == status:
@@ -700,26 +708,27 @@ class WebHdfs:
         direct_to_datanode: bool = False,
         tell: Callable[[int], None] | None = None,
     ) -> None:
-        """Write a file, over one that is there; it is not whole before this returns, so the name is the caller's own.
+        """Write a file, replacing an existing one; it is incomplete until this returns, so the name must be exclusive
+        to the caller.
 
         Args:
             path: of the file on HDFS.
-            data: the content; a try that failed begins again.
+            data: the content; a retry starts from the beginning.
             mode: its permissions.
-            parents: make the directories above that are not there.
-            direct_to_datanode: as for `fetch`.
-            tell: told 0 before each try.
+            parents: create missing parent directories.
+            direct_to_datanode: see `fetch`.
+            tell: called with 0 before each try.
 
         Raises:
-            DlappError: the file that is the source became shorter.
+            DlappError: the source file became shorter.
         """
         bad: set[str] = set()
         dead_ends, tried = 0, False
         for again in self._rounds(f"{shown(path)} cannot be written"):
             (tell or _ignore)(0)
             try:
-                # A DataNode may come late to a try that was given up. None replaces a file, so that it cannot take the
-                # name from a later one; what an earlier one left goes first.
+                # A DataNode may execute an abandoned try late. No try overwrites a file, so it cannot take the name
+                # from a later one; leftovers of an earlier try are removed first.
                 if tried:
                     self.clear(path, file=True)
                 tried = True
@@ -758,7 +767,7 @@ class WebHdfs:
         except (HdfsRefused, DiskFull):
             if not bad:
                 raise
-            # No DataNode is left, says the NameNode; one that failed is better than none.
+            # The NameNode has no DataNode left; a failed one is better than none.
             found = self._call(operation, path, parameters, method=method, redirected=True)
         where: _Where = found
         with self._lock:
@@ -770,12 +779,12 @@ class WebHdfs:
                     self._namenode_rpc = unquote(part.partition("=")[2])
             others = [one for one in self._datanodes if one not in bad]
         if where.server in bad and others:
-            # The NameNode may know several on one machine, or takes a while to see that one is dead.
+            # The NameNode may know several on one machine, or need a while to notice that one is dead.
             where = where._replace(server=random.choice(others))
         return where
 
     def _next_known(self) -> str | None:
-        """Every DataNode that is known in its turn; None: too few were named yet."""
+        """Return the known DataNodes in rotation; None if too few are known yet."""
         with self._lock:
             if self._redirections < DIRECT_AFTER or not self._datanodes or not self._namenode_rpc:
                 return None
@@ -789,7 +798,7 @@ class WebHdfs:
     def _at_datanode(
         self, method: str, where: _Where, path: str, content: bytes | RequestBody | ResponseSink | None = None
     ) -> HttpResponse:
-        """Ask a DataNode. Raises _DataNodeFailed where another one might do."""
+        """Send a request to a DataNode. Raises _DataNodeFailed if another one may succeed."""
         sink = content if isinstance(content, ResponseSink) else None
         body = None if isinstance(content, ResponseSink) else content
         host = where.server.partition("://")[2]
@@ -843,11 +852,11 @@ class WebHdfs:
         name: str = "",
         most: int = MOST_JSON,
     ) -> Any:
-        """One call to the NameNodes: its JSON with ``reads``, `_Where` with ``redirected``, else nothing.
+        """Make one call to the NameNodes; return its JSON with ``reads``, `_Where` with ``redirected``, else nothing.
 
         Args:
-            most: bytes that the answer may have.
-            name: what ``path`` is called in words, where that is another.
+            most: maximum size of the answer [bytes].
+            name: used for ``path`` in messages, if different.
         """
         who = self.place.login.webhdfs_query
         target = f"/webhdfs/v1{_quoted(path)}?{_encoded({'op': operation, **who, **(parameters or {})})}"
@@ -900,7 +909,9 @@ class WebHdfs:
         return [(first + place) % count for place in range(count)]
 
     def _rounds(self, what: str) -> Iterator[Callable[..., None]]:
-        """Rounds of one undertaking: each ends with ``again(why)``, which waits or, out of patience, raises."""
+        """Yield the rounds of one operation: each ends with ``again(why)``, which waits, or raises when the time is
+        over.
+        """
         began, wait = self._clock(), Wait(self.place.location, self._patience_s)
         pauses_s, count = backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S), 0
 
@@ -929,19 +940,19 @@ class WebHdfs:
 
 
 class _Where(NamedTuple):
-    """A DataNode's web address, and the query that it is to be asked with."""
+    """A DataNode's web address, and the query to send."""
 
     server: str
     query: str
 
 
 class _DataNodeFailed(Exception):
-    """A DataNode did not do what it was asked.
+    """A DataNode failed to serve a request.
 
     Args:
-        received: bytes that came before.
-        answered: it lives, and would not.
-        refused: what it said, if anything.
+        received: number of bytes that arrived before.
+        answered: it answered and refused.
+        refused: its message, if any.
     """
 
     def __init__(
@@ -959,7 +970,7 @@ class _DataNodeFailed(Exception):
 
 @contextlib.contextmanager
 def calling(place: str, name: str) -> Iterator[None]:
-    """Name a directory in errors as the user knows it, and not by its number."""
+    """Replace an inode path by the user's name of the directory in errors."""
     try:
         yield
     except DlappError as error:
@@ -970,8 +981,8 @@ def calling(place: str, name: str) -> Iterator[None]:
 
 
 def _quoted(text: str, safe: str = "/") -> str:
-    """A path, or a value, as an address can have it."""
-    # Usually there is nothing to quote, and urllib takes its time to find that out.
+    """Return a path, or a value, quoted for a URL."""
+    # Usually there is nothing to quote, and urllib is slow at finding that out.
     return text if _PLAIN.fullmatch(text) else quote(text, safe)
 
 
@@ -980,7 +991,7 @@ def _encoded(parameters: Mapping[str, str]) -> str:
 
 
 def _object(answer: HttpResponse, web: str) -> dict[str, Any]:
-    """The object that an answer holds."""
+    """Return the JSON object of an answer."""
     try:
         return json_object(answer.body, path=web)
     except UntrustedFile as error:
@@ -988,10 +999,10 @@ def _object(answer: HttpResponse, web: str) -> dict[str, Any]:
 
 
 def _redirection(answer: HttpResponse, web: str) -> _Where:
-    """The DataNode that an answer leads to.
+    """Return the DataNode that an answer redirects to.
 
-    Only its address and the query count: Java's URI normalizes text (NFC), so the NameNode changes paths on the way. A
-    name that came from a Mac, say, would be written, and looked for, under another name.
+    Only its address and the query are used: Java's URI normalizes text (NFC), so the NameNode may change the path. A
+    name from a Mac, for example, would be written, and searched, under another name.
     """
     try:
         server, _, query = split_url(answer.headers.get("location"))
@@ -1005,7 +1016,7 @@ def _not_webhdfs(server: str) -> HdfsUnreachable:
 
 
 def _lasting(server: str, broken: IncompleteResponse) -> _Unreachable:
-    """Return the Unreachable that is not retried."""
+    """Return an Unreachable that is not retried."""
     from dlapp.hadoop.web import tls_setting
 
     return _Unreachable(f"{server} {broken}; {tls_setting(broken, 'dfs.http.policy')}")
@@ -1016,11 +1027,11 @@ def _is_quota(refused: DiskFull) -> bool:
 
 
 def _lack(line: str, where: str) -> str:
-    """Return what is missing where a NameNode refuses a write for want of space, in words.
+    """Return a description of what is missing if a NameNode refuses a write for lack of space.
 
     Args:
         line: its message.
-        where: what cannot be written.
+        where: path of the write.
     """
     if (found := _QUOTA.search(line)) is None:
         return f"space on the DataNodes for {where}"
@@ -1031,12 +1042,12 @@ def _lack(line: str, where: str) -> str:
 
 
 def java_error(kind: str, message: str, where: str, server: str) -> DlappError:
-    """Return the error of ours that stands for a Java exception.
+    """Return the error class of ours for a Java exception.
 
     Args:
         kind: its short name.
-        message: its text, of which the first line counts.
-        where: the location that the call was about.
+        message: its text, of which the first line is used.
+        where: the location of the call.
         server: that answered, with a scheme.
     """
     line, kind = shown(message.partition("\n")[0][:500]), shown(kind)
@@ -1061,7 +1072,7 @@ def java_error(kind: str, message: str, where: str, server: str) -> DlappError:
 
 
 def parse_role(data: bytes) -> ServerRole:
-    """Return what a server's answer to `_STATUS_OF_NAMENODE` says; what is no such answer says nothing."""
+    """Return the role in a server's answer to `_STATUS_OF_NAMENODE`; unknown if the answer is invalid."""
     bean = _bean(data)
     if bean.get("modelerType") != _NAMENODE:
         return ServerRole()
@@ -1074,7 +1085,7 @@ def is_operational(data: bytes) -> bool:
 
 
 def _bean(data: bytes) -> dict[str, Any]:
-    """Return the one bean in an answer of ``/jmx``; empty: it is no such answer."""
+    """Return the one bean in an answer of ``/jmx``; empty if the answer is invalid."""
     try:
         beans = json_object(data, path="").get("beans")
     except UntrustedFile:
@@ -1084,10 +1095,10 @@ def _bean(data: bytes) -> dict[str, Any]:
 
 
 def parse_mounts(data: bytes) -> dict[str, int]:
-    """Return what `_MOUNTS` answers: path -> number of destinations; what is no such answer has no mount points.
+    """Return the answer of `_MOUNTS`: path -> number of destinations; an invalid answer has no mount points.
 
     Raises:
-        WrongAnswer: it has a table that cannot be read.
+        WrongAnswer: its mount table is invalid.
     """
     found: dict[str, set[str]] = {}
     if (table := _bean(data).get("MountTable")) is None:
@@ -1106,7 +1117,7 @@ def parse_snapshottable(said: Mapping[str, Any]) -> list[str]:
     """Return the paths of the directories with snapshots in an answer to GETSNAPSHOTTABLEDIRECTORYLIST.
 
     Raises:
-        WrongAnswer: it is not one.
+        WrongAnswer: the answer is invalid.
     """
     try:
         return [
@@ -1119,10 +1130,10 @@ def parse_snapshottable(said: Mapping[str, Any]) -> list[str]:
 
 
 def parse_listing(said: Mapping[str, Any]) -> list[FileStatus]:
-    """Return the answer to LISTSTATUS, sorted by name: of a file the file itself, with an empty name.
+    """Return the entries in an answer to LISTSTATUS, sorted by name: of a file the file itself, with an empty name.
 
     Raises:
-        WrongAnswer: it is not one, or has a name that no entry of a directory can have.
+        WrongAnswer: it is invalid, or contains a name that is impossible in a directory.
     """
     statuses = said.get("FileStatuses")
     listed = statuses.get("FileStatus") if isinstance(statuses, dict) else None
@@ -1140,7 +1151,7 @@ def parse_listing(said: Mapping[str, Any]) -> list[FileStatus]:
 
 
 def parse_status(said: object) -> FileStatus:
-    """Return a FileStatus of WebHDFS. Raises WrongAnswer: it is not one.
+    """Return a FileStatus of WebHDFS. Raises WrongAnswer: it is invalid.
 
     Source: WebHDFS.md, "FileStatus JSON Schema".
     """
@@ -1187,7 +1198,7 @@ def _amount(said: Mapping[str, Any], key: str, limit: int) -> int:
 
 
 def _address(server: str) -> str:
-    """The address by which a NameNode knows the DataNode of a URL; its HTTP port says nothing to it."""
+    """Return the address by which a NameNode knows the DataNode of a URL; it does not know the HTTP port."""
     import socket
 
     name = server.partition("://")[2].rpartition(":")[0]
