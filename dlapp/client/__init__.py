@@ -1,4 +1,4 @@
-"""The Python API: what the commands do, for scripts, notebooks and schedulers.
+"""Python API: the operations of the commands, for scripts, notebooks and schedulers.
 
     from dlapp import Client
 
@@ -7,8 +7,9 @@
     view = application.wait()
     print(view.final_status, [one.exit_code for one in view.containers], application.logs())
 
-Every call may be repeated but `submit`, which starts a new application each time. A `Client` belongs to one thread at a
-time. It keeps connections to a cluster until `close`, or the end of its ``with`` block; on one machine it keeps none.
+Every call is idempotent except `submit`, which starts a new application each time. A `Client` may be used by one thread
+at a time. It keeps connections to a cluster until `close`, or the end of its ``with`` block; on one machine it has
+none.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dlapp.errors import (
 from dlapp.id_text import LAST, is_application_id, looks_like_id
 from dlapp.value import Closeable
 
-# What defines classes is loaded where it is needed: dlapp-status needs none of it.
+# Modules that define classes are imported where they are needed: dlapp-status needs none of them.
 if TYPE_CHECKING:
     from typing import Unpack
 
@@ -86,15 +87,14 @@ class Client(Closeable):
     """Operations of one user on applications.
 
     Args:
-        config: None: the configuration files and DLAPP_* variables of the process.
-        cluster: the engine to submit to, in place of the one that the configuration names. What was submitted is
-            found wherever it is.
-        engine: one that already exists, for everything; None: made as configured.
-        note: told once of what keeps applications from going on: the full disk of this machine's state.
+        config: the configuration; None reads the configuration files and DLAPP_* variables of the process.
+        cluster: the engine to submit to, instead of the configured one. Submitted applications are found on any engine.
+        engine: an existing engine to use for everything; None to create the configured ones.
+        note: called once if something keeps applications from running: a full disk of this machine's state.
 
     Raises:
-        ConfigError: the configuration is refused.
-        UsageError: it names an engine that there is not.
+        ConfigError: the configuration is invalid.
+        UsageError: it names an unknown engine.
     """
 
     def __init__(
@@ -123,31 +123,31 @@ class Client(Closeable):
 
     @property
     def state_path(self) -> str:
-        """Directory of this machine's own state, whatever engine applications go to."""
+        """Directory of this machine's own state, on any engine."""
         from dlapp.cluster.local.state import open_state
 
         local = self.config.local
         return open_state(local.state_dir, shared=local.shared).path
 
-    # ---- naming an application ----
+    # ---- resolving application ids ----
 
     def resolve(self, text: str, *, user: str | None = None) -> ApplicationId:
-        """Find the application that ``text`` names: ``last``, a whole id, its number, or the ending of just one.
+        """Find the application for ``text``: ``last``, a complete id, its number, or a unique suffix of an id.
 
         Args:
-            user: whose application it must be; None: the caller's, or anybody's whose ending is given.
+            user: the required owner; None for the caller, or anybody if a suffix is given.
 
         Raises:
-            UsageError: several end like this (it names them), or no id can.
-            NotFound: none does.
-            Denied: it is not ``user``'s.
+            UsageError: the suffix is ambiguous (the message lists the matches), or impossible.
+            NotFound: there is no match.
+            Denied: it is not owned by ``user``.
         """
         from dlapp.values.ids import ApplicationId
 
         return ApplicationId.from_text(self.resolve_text(text, user=user))
 
     def application(self, text: str) -> Application:
-        """Return the application that ``text`` names. Raises what `resolve` raises, and NotFound for an id of none."""
+        """Return the application for ``text``. Raises the errors of `resolve`, and NotFound for an unknown id."""
         from dlapp.client.application import Application
 
         application = Application(self, self.resolve(text))
@@ -155,7 +155,7 @@ class Client(Closeable):
         return application
 
     def resolve_text(self, text: str, *, user: str | None = None) -> str:
-        """`resolve`, for who needs the id as text only."""
+        """Call `resolve`, for callers that need only the id as text."""
         if not looks_like_id(text):
             raise UsageError(f"{text!r} is neither 'last' nor an application's id nor the ending of one")
         if text == LAST:
@@ -181,8 +181,8 @@ class Client(Closeable):
         return mine[-1]
 
     def _ending_with(self, text: str) -> list[str]:
-        """The caller's own ids that end so; where there is none, everybody's. Those of exactly this number come first,
-        alone."""
+        """Return the caller's own ids with this suffix; if there are none, everybody's. If some have exactly this
+        number, return only those."""
         for everybody in (False, True):
             engines = self._engines.used()
             if found := [one for each in engines for one in each.ids(everybody=everybody) if one.endswith(text)]:
@@ -196,10 +196,10 @@ class Client(Closeable):
         last = next((one for one in reversed(found) if self.engine.owner(one) == user), None)
         return [] if last is None else [last]
 
-    # ---- looking ----
+    # ---- reading ----
 
     def status(self, application_id: AnyApplication) -> ApplicationView:
-        """Return what is known of it now. Raises NotFound."""
+        """Return the current state of an application. Raises NotFound."""
         application_id = self._id(application_id)
         engine = self._on(application_id)
         self._tend(engine)
@@ -208,11 +208,12 @@ class Client(Closeable):
     def list(
         self, *, user: str | None = None, everybody: bool = False, finished: int | None = FINISHED_SHOWN
     ) -> Sequence[ApplicationView]:
-        """Applications on all engines that the caller uses, oldest first: the caller's, one user's, or everybody's.
+        """Return applications on all engines that the caller uses, oldest first: the caller's, one user's, or
+        everybody's.
 
         Args:
-            finished: how many that have ended, the latest of them; None: all. Of the containers of these there is
-                only the one that speaks for the exit code.
+            finished: maximum number of ended applications, the latest ones; None for all. Of their containers only the
+                one that determines the exit code is included.
         """
         from dlapp.values.report import ApplicationView
         from dlapp.values.serialization import from_json
@@ -221,30 +222,32 @@ class Client(Closeable):
         return [from_json(ApplicationView, one) for one in found]
 
     def status_json(self, application_id: str) -> dict[str, Any]:
-        """`status` in its JSON form, as the engine has it: fields that have their defaults may be missing."""
+        """Return `status` in its JSON form, as the engine provides it: fields with default values may be missing."""
         engine = self._on(application_id)
         self._tend(engine)
         return engine.view_json(application_id)
 
     def why(self, application_id: AnyApplication) -> ApplicationView:
-        """Return what is known of it now; of one that waits, ``waiting`` has also the smallest change with which it
-        would start now, and an estimate of its start. Raises NotFound."""
+        """Return the current state of an application; if it waits, ``waiting`` also has the smallest change that would
+        let it start now, and an estimate of its start. Raises NotFound."""
         from dlapp.values.report import ApplicationView
         from dlapp.values.serialization import from_json
 
         return from_json(ApplicationView, self.why_json(str(self._id(application_id))))
 
     def why_json(self, application_id: str) -> dict[str, Any]:
-        """`why` in its JSON form."""
+        """Return `why` in its JSON form."""
         engine = self._on(application_id)
         self._tend(engine)
         return engine.view_in_full_json(application_id)
 
     def queue_json(self, *, unanswered: Callable[[Unreachable], None] | None = None) -> dict[str, Any]:
-        """Return what everybody runs and waits for on all engines that the caller uses; docs/json.md has the fields.
+        """Return running and waiting applications of all users on all engines that the caller uses; docs/json.md has
+        the fields.
 
         Args:
-            unanswered: told of an engine that is not the configured one and does not answer; None: it raises.
+            unanswered: called with an engine that is not the configured one and does not answer; None to raise the
+                error.
         """
         from dlapp.client.queue import queue_of
 
@@ -263,7 +266,7 @@ class Client(Closeable):
         return {"applications": applications, "shares": shares}
 
     def usage(self, application_id: AnyApplication) -> UsageHistory:
-        """Return the use of an application's containers over time, while it runs as of some minutes ago.
+        """Return the resource usage of an application's containers over time; while it runs, as of some minutes ago.
 
         Raises:
             NotFound: there is no such application.
@@ -281,7 +284,7 @@ class Client(Closeable):
             raise DlappError(f"the use of the containers of {found} cannot be read: {error}") from error
 
     def sweep(self, application_id: AnyApplication) -> Sweep:
-        """Return the sweep of an application, whose trials can be asked for. Raises NotFound."""
+        """Return the sweep of an application, with access to its trials. Raises NotFound."""
         from dlapp.client.sweep import Sweep
 
         found = self._id(application_id)
@@ -292,18 +295,18 @@ class Client(Closeable):
         packed workspace, versions.
 
         Raises:
-            NotFound: there is no such application, or nothing of this is left.
-            Denied: it is another user's.
+            NotFound: there is no such application, or this record was removed.
+            Denied: it is owned by another user.
         """
         application_id = self._id(application_id)
         return self._on(application_id).submission(application_id)
 
     def hdfs_of(self, application_id: AnyApplication, username: str | None = None) -> HdfsPlace | None:
-        """Return the HDFS with which the locations of an application are read; None: none is configured.
+        """Return the HDFS for reading the locations of an application; None if none is configured.
 
         Args:
             application_id: of the application.
-            username: its Hadoop user (`AppSpec.username`); None: the caller.
+            username: its Hadoop user (`AppSpec.username`); None for the caller.
         """
         place = self._on(self._id(application_id)).info().hdfs
         return place if place is None or username is None else place._replace(login=place.login.as_user(username))
@@ -317,12 +320,13 @@ class Client(Closeable):
         wanted: Callable[[dict[str, Any]], bool] | None = None,
         unanswered: Callable[[Unreachable], None] | None = None,
     ) -> Sequence[dict[str, Any]]:
-        """`list` in its JSON form, as the engines have it: fields that have their defaults may be missing.
+        """Return `list` in its JSON form, as the engines provide it: fields with default values may be missing.
 
         Args:
-            user, everybody, finished: as of `list`.
-            wanted: says of a view if it counts; None: all do.
-            unanswered: told of an engine that is not the configured one and does not answer; None: it raises.
+            user, everybody, finished: see `list`.
+            wanted: selects views; None for all.
+            unanswered: called with an engine that is not the configured one and does not answer; None to raise the
+                error.
         """
         limit = finished if wanted is None else None
         by_engine: list[tuple[Engine, list[dict[str, Any]]]] = []
@@ -342,8 +346,7 @@ class Client(Closeable):
         return shown
 
     def log_urls(self, view: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-        """Return where the logs of a view (in its JSON form) are, in CONTAINER_INDEX order: fields as `LogFiles` has
-        them."""
+        """Return the log files of a view (in its JSON form), in CONTAINER_INDEX order: fields of `LogFiles`."""
         names = ("container_id", "role", "role_index", "index")
         return [
             {
@@ -357,8 +360,8 @@ class Client(Closeable):
     def unstored(self, view: Mapping[str, Any]) -> Sequence[str]:
         """Return the directories with output of an application that could not be stored.
 
-        They are on this machine, and nothing removes them. On a cluster each is ``host:path``, on the node of its
-        container, and a NodeManager that starts without recovery removes it.
+        They are on this machine, and are never removed automatically. On a cluster each is ``host:path``, on the node
+        of its container, and a NodeManager that starts without recovery removes it.
 
         Args:
             view: of the application, in its JSON form.
@@ -366,12 +369,12 @@ class Client(Closeable):
         return self._on(str(view["application_id"])).unstored(view)
 
     def dashboard_urls(self, application_id: AnyApplication) -> tuple[str, str]:
-        """Return where a browser finds the application: while it runs, and after it is completed."""
+        """Return the URLs of the application for a browser: while it runs, and after its completion."""
         application_id = self._id(application_id)
         return self._on(application_id).dashboard_urls(application_id)
 
     def log_files(self, application_id: AnyApplication) -> Sequence[LogFiles]:
-        """Return where the logs of all containers that ran are, in CONTAINER_INDEX order. Raises NotFound."""
+        """Return the log files of all containers that have run, in CONTAINER_INDEX order. Raises NotFound."""
         application_id = self._id(application_id)
         return self._on(application_id).logs(application_id)
 
@@ -391,26 +394,27 @@ class Client(Closeable):
         on_change: Callable[[ApplicationView], None] = lambda _: None,
         missing: Callable[[str], None] = lambda _: None,
     ) -> Iterator[LogPiece]:
-        """Yield what the payloads print, as bytes; stdout and stderr of a container in the order of time.
+        """Yield the output of the payloads, as bytes; stdout and stderr of a container in the order of time.
 
         Args:
             application_id: of the application.
-            container: CONTAINER_INDEX or id of the only one wanted; None: all.
-            try_number: the try of each index, from 1; None: the last one, or that of the container's id.
-            generation: of the gang, from 0: what its programs printed before it was restarted; None: the last one.
-            trial: number of a trial of a sweep: what its last try has printed, in place of what containers did.
-            streams: of ``stdout``, ``stderr`` and ``dlapp.log`` (our own words on the container).
-            last_lines: begin with so many lines of each stream; None: with all.
-            since_ms: begin with the lines that were complete at this time [ms since 1970], and with those whose time is
-                not known; None: with all.
-            times: say of each piece of stdout or stderr when it was written; of both together that is always said.
-            follow: go on until the application has ended.
-            on_change: told of every new view while following.
-            missing: told of each log of an ended application that is nowhere any more, a line each; and of each that
-                cannot be read now while its application runs, which is tried again.
+            container: CONTAINER_INDEX or id of a single container; None for all.
+            try_number: the try of each index, from 1; None for the last one, or the one in the container's id.
+            generation: of the gang, from 0, to read output from before a restart; None for the last one.
+            trial: number of a trial of a sweep, to read the output of its last try instead of that of containers.
+            streams: of ``stdout``, ``stderr`` and ``dlapp.log`` (dlapp's own log of the container).
+            last_lines: start with this number of last lines of each stream; None for all.
+            since_ms: start with the lines that were complete at this time [ms since 1970], and with those whose time is
+                unknown; None for all.
+            times: include the time of writing with each piece of stdout or stderr; if both are read, it is always
+                included.
+            follow: continue until the application has ended.
+            on_change: called with every new view while following.
+            missing: called with a line for each log of an ended application that does not exist any more; and for each
+                that cannot be read now while its application runs, which is retried.
 
         Raises:
-            NotFound: there is no such application, or (it can be known) no such container, try or generation.
+            NotFound: there is no such application, or (if that can be known) no such container, try or generation.
         """
         from dlapp.client.logs import STREAMS, Logs, of_generation, of_trial, pieces_since, read_logs
         from dlapp.system.logs.log_times import former_name
@@ -418,7 +422,7 @@ class Client(Closeable):
         application_id, trial_name = self._id(application_id), ""
         if trial is not None:
             container, trial_name = self._try_of_trial(application_id, trial)
-            application_id = container.application  # this sweep may go on from the one that ran it
+            application_id = container.application  # this sweep may continue the one that ran it
         latest, engine = self.status(application_id), self._on(application_id)
         wanted = (lambda log: container in (None, log.index, log.container_id)) if container is not None else None
 
@@ -439,7 +443,7 @@ class Client(Closeable):
             if latest != seen:
                 on_change(latest)
             if latest.state.ended:
-                # Where they are now may be another place than before the end, and the last container may be new.
+                # The logs may have moved since the end of the application, and the last container may be new.
                 logs = engine.logs(application_id, _try_of(container, latest, try_number))
             if logs is None:
                 return False, ()
@@ -494,24 +498,25 @@ class Client(Closeable):
     def log_tail(
         self, application_id: AnyApplication, container: int, *, stream: str = "stderr", lines: int = 10
     ) -> bytes:
-        """Return the last lines of one stream of a container: of its last `TAIL_BYTES` bytes, the first line cut there.
+        """Return the last lines of one stream of a container, from its last `TAIL_BYTES` bytes; the first line may be
+        cut.
 
         Args:
             application_id: of the application.
             container: CONTAINER_INDEX.
             stream: ``stdout``, ``stderr`` or ``dlapp.log``.
-            lines: how many.
+            lines: number of lines.
 
         Raises:
-            NotFound: there is no such application, or the log of one that has ended is nowhere.
+            NotFound: there is no such application, or a log of an ended one does not exist.
             Denied, Unreachable: it cannot be read.
         """
         return self.log_tails(self.status(application_id))(container, stream, lines)
 
     def log_tails(self, view: ApplicationView) -> Callable[[int, str, int], bytes]:
-        """Return a function of a container, a stream and a number of lines that does what `log_tail` does.
+        """Return a function of a container, a stream and a number of lines that calls `log_tail`.
 
-        Where the logs are is asked for once, at its first call.
+        The locations of the logs are read once, at its first call.
 
         Args:
             view: of the application.
@@ -547,7 +552,7 @@ class Client(Closeable):
                 ):
                     data += piece.data
                     if len(data) > TAIL_BYTES:
-                        break  # somebody still writes there
+                        break  # still being written
             if missing:
                 raise NotFound(missing[0])
             return bytes(data[:TAIL_BYTES])
@@ -555,12 +560,12 @@ class Client(Closeable):
         return log_tail
 
     def stream_opener(self, application_id: AnyApplication) -> StreamOpener:
-        """Return what opens streams to the containers of an application, in any thread: of one of the caller's own, or
-        of one whose `view_acl` names the caller, to ports alone.
+        """Return a thread-safe opener of streams to the containers of an application: the caller's own, or one whose
+        `view_acl` contains the caller, to ports only.
 
         Raises:
-            NotFound: it is not there, or has ended.
-            Denied: it is another user's, or was submitted from another machine.
+            NotFound: it does not exist, or has ended.
+            Denied: it is owned by another user, or was submitted from another machine.
             StreamRefused: it has not started yet.
         """
         from dlapp.client.streams.opening import StreamOpener
@@ -569,7 +574,7 @@ class Client(Closeable):
         return StreamOpener(*self._on(application_id).control_access(application_id))
 
     def index_of(self, application_id: AnyApplication, role: str, number: int) -> int:
-        """Return CONTAINER_INDEX of a container that is known by its role and its number in it, from 0.
+        """Return the CONTAINER_INDEX of a container, by its role and its number in the role, from 0.
 
         Raises:
             NotFound: there is no such application, or it has no such role or number.
@@ -578,7 +583,7 @@ class Client(Closeable):
         try:
             spec = self.submission(application_id).spec
         except Denied:
-            # What was submitted is its owner's to read; who may see it knows the containers that were started.
+            # Only the owner can read what was submitted; a user in `view_acl` sees the started containers.
             for container in self.status(application_id).containers:
                 if (container.role, container.role_index) == (role, number):
                     return container.index
@@ -595,7 +600,7 @@ class Client(Closeable):
         raise NotFound(f"{application_id} has no role {role}, it has {names}")
 
     def index_of_rank(self, application_id: AnyApplication, rank: int) -> int:
-        """Return CONTAINER_INDEX of a rank: the number of a container in the role that decides.
+        """Return the CONTAINER_INDEX of a rank: the number of a container in the role that decides.
 
         Raises:
             NotFound: there is no such application or rank.
@@ -609,7 +614,7 @@ class Client(Closeable):
             raise UsageError(f"{application_id} has no ranks: {' and '.join(names)} decide; use {example}")
         return self.index_of(application_id, names[0], rank)
 
-    # ---- doing ----
+    # ---- changing ----
 
     def submit(
         self,
@@ -624,26 +629,26 @@ class Client(Closeable):
         progress: Callable[[int, int], None] | None = None,
         **fields: Unpack[ApplicationFields],
     ) -> Application:
-        """Check, pack and submit an application; it runs whatever becomes of the caller.
+        """Check, pack and submit an application; it runs independently of the caller.
 
         Args:
             source: the path of a properties file, what that was at another moment, or a spec. None: the application is
                 described by keywords. The paths of a spec and of keywords are as in a file that lies in the working
                 directory: relative ones begin there.
-            env: variables of the program; those of a file are kept, and replaced where they have the same name.
-            role_env: with a spec, role -> variables that only its containers get, or with another value.
-            args: the arguments of the program; of a file's in place of user_shell_args.
-            overrides: values in place of a file's, such as ``{"resources.containers": 2}``.
-            say: told the lines that ``dlapp-launcher`` prints.
-            note: told what the user should know beside them.
-            progress: told how many bytes of the workspace are packed, of how many.
-            fields: an application in place of a source, see `dlapp.client.keywords.ApplicationFields`.
+            env: variables of the program; they are added to those of a file, and override equal names.
+            role_env: with a spec: role -> variables for its containers only, overriding equal names.
+            args: arguments of the program, instead of a file's user_shell_args.
+            overrides: values that override a file's, such as ``{"resources.containers": 2}``.
+            say: called with the lines that ``dlapp-launcher`` prints.
+            note: called with notices for the user.
+            progress: called with the packed bytes of the workspace and the total.
+            fields: the application, instead of a source; see `dlapp.client.keywords.ApplicationFields`.
 
         Raises:
-            FileRefused: the file or spec has faults; all are named.
-            SpecError: a keyword, an argument or a variable has an impossible value.
-            UsageError: the ask fits nowhere, args or overrides come with a spec, an output may not be replaced, or the
-                workspace is too large.
+            FileRefused: the file or spec has errors; the message lists all of them.
+            SpecError: a keyword, an argument or a variable has an invalid value.
+            UsageError: the resource request fits nowhere, args or overrides are given with a spec, an output may not be
+                replaced, or the workspace is too large.
             NotFound: input is missing.
         """
         from dlapp.launcher.application import UnresolvedSpec
@@ -690,19 +695,19 @@ class Client(Closeable):
         source: str | os.PathLike[str] | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Application:
-        """Submit an application that goes on from the newest checkpoint of one that has ended.
+        """Submit an application that continues from the newest checkpoint of an ended one.
 
         Args:
-            application_id: of the one that has ended; it must be the caller's own.
-            source: the path of a properties file; None: all is as it was recorded, the workspace too.
-            options: as of `submit`. The values of variables are not recorded, so all that the application had must be
-                given by ``env``, or be in the file.
+            application_id: of the ended one; the caller must own it.
+            source: the path of a properties file; None to reuse the recorded application, including the workspace.
+            options: see `submit`. The values of variables are not recorded, so all of the application's variables must
+                be in ``env``, or in the file.
 
         Raises:
-            NotFound: there is no such application, no whole checkpoint of it, or no packed workspace any more.
-            Denied: it is another user's.
-            UsageError: it has not ended, has no checkpoints, another one goes on from them already, or a variable has
-                no value. As of `submit`.
+            NotFound: there is no such application, no complete checkpoint of it, or no packed workspace any more.
+            Denied: it is owned by another user.
+            UsageError: it has not ended, has no checkpoints, another application already continues from them, or a
+                variable has no value. See also `submit`.
         """
         return self._submit_once_more(application_id, source, resumes=True, **options)
 
@@ -712,12 +717,12 @@ class Client(Closeable):
         source: str | os.PathLike[str] | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Application:
-        """Submit an application once more, from its beginning; it need not have ended.
+        """Submit an application again, from its beginning; it need not have ended.
 
         Args:
             application_id: of the caller's own application.
-            source: the path of a properties file; None: all is as it was recorded, the workspace too.
-            options: as of `resume`. Errors as there.
+            source: the path of a properties file; None to reuse the recorded application, including the workspace.
+            options: see `resume`, also for errors.
         """
         return self._submit_once_more(application_id, source, resumes=False, **options)
 
@@ -759,7 +764,9 @@ class Client(Closeable):
         return self._launch(described, engine, given, say=say, note=note, progress=progress, origin=origin)
 
     def _refuse_if_resumed(self, engine: Engine, origin: Origin) -> None:
-        """Refuse to resume from checkpoints from which an application goes on that has not ended. Raises UsageError."""
+        """Refuse to resume from checkpoints that an application which has not ended continues from. Raises
+        UsageError.
+        """
         for other in engine.views_json(limit=0):
             if other["state"] in ENDED or not (resumed := other.get("resumed_from")):
                 continue
@@ -805,17 +812,17 @@ class Client(Closeable):
         overrides: Overrides | None = None,
         note: Callable[[str], None] = lambda _: None,
     ) -> dict[str, Any]:
-        """Return what a submission of a properties file would pack, ask for and wait for now; docs/json.md has the
+        """Return what a submission of a properties file would pack, request and wait for now; docs/json.md has the
         fields. Nothing is submitted.
 
         Args:
             source: the path of the file.
-            overrides: values in place of the file's.
-            note: told of what is not packed because a shell copied it.
+            overrides: values that override the file's.
+            note: called with what is not packed because a shell copied it.
 
         Raises:
-            FileRefused: the file has faults; all are named.
-            UsageError: the ask can never be met, or the workspace is too large.
+            FileRefused: the file has errors; the message lists all of them.
+            UsageError: the resource request can never be met, or the workspace is too large.
         """
         from dlapp.launcher.overrides import NO_OVERRIDES
         from dlapp.launcher.plan import plan_submission
@@ -838,14 +845,14 @@ class Client(Closeable):
         *,
         timeout_s: float | None = None,
     ) -> ApplicationView:
-        """Wait until an application has ended; its last view.
+        """Wait until an application has ended; return its last view.
 
         Args:
-            on_change: told the first view and each that differs from the one before.
+            on_change: called with the first view and each changed one.
 
         Raises:
             NotFound: there is no such application.
-            TimedOut: it has not ended within ``timeout_s``; it goes on.
+            TimedOut: it has not ended within ``timeout_s``; it continues to run.
         """
         for view in self.views(application_id, timeout_s=timeout_s):
             on_change(view)
@@ -856,7 +863,7 @@ class Client(Closeable):
 
         Raises:
             NotFound: there is no such application.
-            TimedOut: it has not ended within ``timeout_s``; it goes on.
+            TimedOut: it has not ended within ``timeout_s``; it continues to run.
         """
         application_id = self._id(application_id)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -873,43 +880,43 @@ class Client(Closeable):
             time.sleep(LOOK_EVERY_S)
 
     def softkill(self, application_id: AnyApplication, *, user: str | None = None) -> str:
-        """Ask for a soft-kill: SIGTERM, the grace time, output committed; a line on what comes of it.
+        """Request a soft-kill: SIGTERM, the grace time, output committed; return a line on what will happen.
 
         Args:
-            user: whose it must be; None: not asked.
+            user: the required owner; None to not check.
 
         Raises:
             NotFound: there is no such application.
-            Denied: it is another user's, or not ``user``'s.
+            Denied: it is owned by another user, or not by ``user``.
         """
         application_id = self._id(application_id)
         self._check_before_the_end(application_id, user)
         return self._on(application_id).soft_kill(application_id, caller())
 
     def kill(self, application_id: AnyApplication, *, user: str | None = None) -> str:
-        """Kill an application; nothing of it is left after the return. Arguments and errors as for `softkill`."""
+        """Kill an application; everything of it is removed on return. Arguments and errors as for `softkill`."""
         application_id = self._id(application_id)
         self._check_before_the_end(application_id, user)
         return self._on(application_id).kill(application_id, caller())
 
     def release(self, application_id: AnyApplication) -> str:
-        """Let an application that is held start; a line on what comes of it.
+        """Let a held application start; return a line on what will happen.
 
         Raises:
             NotFound: there is no such application.
-            Denied: it is another user's.
+            Denied: it is owned by another user.
         """
         application_id = self._id(application_id)
         return self._on(application_id).release(application_id, caller())
 
     def remove(self, applications: AnyApplication | Iterable[AnyApplication]) -> None:
-        """Remove applications that have ended from this machine's history, with their logs: one, or several.
+        """Remove one or more ended applications from this machine's history, with their logs.
 
         All are checked before the first is removed.
 
         Raises:
-            NotFound: one is not there.
-            Denied: one is another user's.
+            NotFound: one does not exist.
+            Denied: one is owned by another user.
             UsageError: one has not ended, or is on a cluster.
         """
         if isinstance(applications, str) or not isinstance(applications, Iterable):
@@ -920,7 +927,7 @@ class Client(Closeable):
         for one in ids:
             self._on(one).remove(one)
 
-    # ---- within ----
+    # ---- internal ----
 
     def _id(self, application: AnyApplication) -> ApplicationId:
         from dlapp.values.ids import ApplicationId
@@ -930,7 +937,7 @@ class Client(Closeable):
         return application if isinstance(application, ApplicationId) else application.application_id
 
     def _shell_input_patterns(self, spec: AppSpec, note: Callable[[str], None]) -> Sequence[str]:
-        """Return gitignore patterns of the input that dlapp-shell copied into the workspace."""
+        """Return gitignore patterns for the input that dlapp-shell copied into the workspace."""
         from dlapp.client.session import records_below
         from dlapp.client.shell import input as shell_input
 
@@ -943,13 +950,13 @@ class Client(Closeable):
         """Return why an application's network is not available here; empty if it is.
 
         Raises:
-            ConfigError: node.yaml of this machine is refused.
+            ConfigError: node.yaml of this machine is invalid.
         """
         if self.config.cluster != "local":
             return ""
         from dlapp.node_policy import node_policy
 
-        policy = node_policy()  # where it is refused no program runs, in Docker or not
+        policy = node_policy()  # with an invalid file no program runs, with or without Docker
         in_docker = [role for role in spec.roles if spec.image_of(role) is not None]
         networks = list(dict.fromkeys(filter(None, map(spec.network_of, in_docker))))
         if not networks:
@@ -962,13 +969,13 @@ class Client(Closeable):
             try:
                 missing = missing_network(dockerd, network)
             except (DockerRefused, DockerSilent):
-                missing = ""  # dockerd may answer by the time the application starts
+                missing = ""  # dockerd may be running by the time the application starts
             if problem := missing or forbidden_network(policy.docker, network):
                 return problem
         return ""
 
     def _registries(self) -> RegistryPolicy | None:
-        """Return the rules for registries where containers run; None: they are not known here."""
+        """Return the registry rules of the machine that runs the containers; None if they are not known here."""
         if self.config.cluster != "local":
             return None
         from dlapp.node_policy import node_policy
@@ -976,7 +983,7 @@ class Client(Closeable):
         return node_policy().docker.registry
 
     def _on(self, application_id: ApplicationId | str) -> Engine:
-        """The engine that an application is on."""
+        """Return the engine that an application is on."""
         return self._engines.of(str(application_id))
 
     def _tend(self, engine: Engine) -> None:
@@ -994,7 +1001,7 @@ class Client(Closeable):
             self._check_owner(str(application_id), user)
 
     def _check_owner(self, application_id: str, user: str) -> None:
-        # What a view says of its user, that user wrote.
+        # The user wrote what a view says about its user.
         if (owner := self._on(application_id).owner(application_id)) != user:
             raise Denied(f"{application_id} is {owner}'s, not {user}'s")
 
@@ -1002,7 +1009,7 @@ class Client(Closeable):
 def _overrides_of(
     overrides: Mapping[str, object] | Overrides | None, env: Mapping[str, str] | None, args: Sequence[str] | None
 ) -> Overrides:
-    """Return what is to be otherwise than in a file, as the arguments of `Client.submit` say."""
+    """Return the overrides of a file that the arguments of `Client.submit` describe."""
     from dlapp.launcher.overrides import OptionNames, Overrides
 
     if env or args is not None:
@@ -1017,12 +1024,12 @@ def _overrides_of(
 
 
 def _checkpoints_of(engine: Engine, application_id: str, resumed: str) -> str:
-    """Return of which application those checkpoints are with which one goes on.
+    """Return the application whose checkpoints an application continues from.
 
     Args:
         engine: of both.
-        application_id: of the one that goes on. What was submitted of it cannot be read on a cluster before it starts.
-        resumed: the application from which it was resumed.
+        application_id: of the continuing one. On a cluster, what was submitted of it cannot be read before it starts.
+        resumed: the application that it was resumed from.
     """
     from dlapp.values.ids import ApplicationId
 
@@ -1034,22 +1041,22 @@ def _checkpoints_of(engine: Engine, application_id: str, resumed: str) -> str:
 
 
 def _collected_in_s(view: ApplicationView) -> float:
-    """Return how long from now the logs of an application that has ended may be nowhere."""
+    """Return how long from now the logs of an ended application may be unavailable."""
     return COLLECTED_S + (view.finished_ms or 0) / 1000 - time.time()
 
 
 def log_file_url(log_url: str, name: str) -> str:
-    """Return where one log file is: a file, or a page that shows its last 4 KiB."""
+    """Return the URL of one log file: a file, or a page that shows its last 4 KiB."""
     return f"{log_url}/{name}" if log_url.startswith("file:") else f"{log_url}/{name}/?start=-4096"
 
 
 def exit_code(view: ApplicationView) -> int:
-    """The exit code that speaks of an application's end: 0, 1 (failed), 6 (timed out) or 7 (killed)."""
+    """Return the exit code for an application's end: 0, 1 (failed), 6 (timed out) or 7 (killed)."""
     return exit_code_of(view.state.value, view.final_status.value, view.cause.value if view.cause else None)
 
 
 def exit_code_of(state: str, final_status: str, cause: str | None) -> int:
-    """`exit_code`, of the three fields that it depends on."""
+    """Return `exit_code`, from the three fields that determine it."""
     if cause is not None:
         return _EXIT_BY_CAUSE.get(cause, EXIT_FAILED)
     if "KILLED" in (state, final_status):
@@ -1065,7 +1072,7 @@ def caller() -> str:
 
 
 def _latest(views: list[dict[str, Any]], finished: int | None) -> list[dict[str, Any]]:
-    """Views of several engines in one order, with so many ended ones among them."""
+    """Merge views of several engines in one order, with a maximum number of ended ones."""
     views.sort(key=lambda one: int(one["submitted_ms"]))
     if finished is None:
         return views
@@ -1075,7 +1082,7 @@ def _latest(views: list[dict[str, Any]], finished: int | None) -> list[dict[str,
 
 
 def _check_container(container: int | ContainerId | None, view: ApplicationView, logs: Sequence[LogFiles]) -> None:
-    """Refuse a container that the application cannot have; one that may still come is waited for."""
+    """Refuse a container that the application cannot have; one that may still be started is waited for."""
     if isinstance(container, int):
         if view.total_containers and not 0 <= container < view.total_containers:
             count = view.total_containers
@@ -1085,13 +1092,13 @@ def _check_container(container: int | ContainerId | None, view: ApplicationView,
 
 
 def _try_of(container: int | ContainerId | None, view: ApplicationView, try_number: int | None) -> int | None:
-    """The try that is wanted: of a container that an index had earlier its own."""
+    """Return the requested try: each earlier container of an index has its own."""
     earlier = (old for one in view.containers for old in one.earlier if old.container_id == container)
     return try_number if try_number is not None else next((old.attempt for old in earlier), None)
 
 
 def _check_try(try_number: int, view: ApplicationView, logs: Sequence[LogFiles]) -> None:
-    """Refuse a try that no index had, or none that is shown."""
+    """Refuse a try that no index has had, or that is not shown."""
     if not logs:
         most = max((one.attempt for one in view.containers), default=0)
         times = "once" if most == 1 else f"{most} times at the most"
@@ -1101,7 +1108,7 @@ def _check_try(try_number: int, view: ApplicationView, logs: Sequence[LogFiles])
 def _before_generation(
     generation: int | None, view: ApplicationView, logs: Sequence[LogFiles]
 ) -> list[tuple[LogFiles, int | None]]:
-    """Return each log, and with it the generation if its files have that in their names: None is the last one's.
+    """Yield each log, with the generation if its file names contain it: None means the last one.
 
     Raises:
         NotFound: no container has had such a generation yet.

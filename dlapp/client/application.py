@@ -1,4 +1,4 @@
-"""An application that a program submitted or looks at: its id, and what can be done with it."""
+"""An application that a program submitted or monitors: its id and operations."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LOOK_EVERY_S = 0.1
 
 
 class Application:
-    """One application. ``str`` of it is its id; two are equal if their ids are.
+    """One application. ``str`` returns its id; applications with equal ids are equal.
 
-    It needs its client's connections: use it before the client is closed, and in the client's thread.
+    It uses its client's connections: use it before the client is closed, and in the client's thread.
 
     Args:
-        client: what asks for it.
-        application_id: whose state, logs and end this is about.
+        client: executes the operations.
+        application_id: of the application.
     """
 
     def __init__(self, client: Client, application_id: ApplicationId) -> None:
@@ -49,16 +49,16 @@ class Application:
         return hash(self.application_id)
 
     def status(self) -> ApplicationView:
-        """Return what is known of it now. Raises NotFound."""
+        """Return its current state. Raises NotFound."""
         return self._client.status(self.application_id)
 
     def usage(self) -> UsageHistory:
-        """Return the use of its containers over time. Raises NotFound."""
+        """Return the resource usage of its containers over time. Raises NotFound."""
         return self._client.usage(self.application_id)
 
     def why(self) -> ApplicationView:
-        """Return what is known of it now; while it waits, with the change that would let it start now and an estimate
-        of its start in ``waiting``. Raises NotFound."""
+        """Return its current state; while it waits, ``waiting`` also has the change that would let it start now and an
+        estimate of its start. Raises NotFound."""
         return self._client.why(self.application_id)
 
     def wait(
@@ -67,24 +67,24 @@ class Application:
         """Wait until it has ended. Return its last view.
 
         Args:
-            timeout: the most to wait [s]; None: no limit.
-            on_change: told the first view and each that differs from the one before.
+            timeout: maximum wait [s]; None for no limit.
+            on_change: called with the first view and each changed one.
 
         Raises:
-            TimedOut: it has not ended by then; it goes on.
+            TimedOut: it has not ended by then; it continues to run.
         """
         return self._client.wait(self.application_id, on_change, timeout_s=timeout)
 
     def logs(self, container: int | None = None, stream: str | None = None, *, last_lines: int | None = None) -> str:
-        """Return what its containers have printed so far, as text; bytes that are not UTF-8 are replaced.
+        """Return the output of its containers so far, as text; bytes that are not UTF-8 are replaced.
 
         Args:
-            container: CONTAINER_INDEX of the only one wanted; None: all.
-            stream: ``stdout``, ``stderr`` or ``dlapp.log`` alone; None: stdout and stderr.
-            last_lines: so many lines of each stream; None: all.
+            container: CONTAINER_INDEX of a single container; None for all.
+            stream: only ``stdout``, ``stderr`` or ``dlapp.log``; None for stdout and stderr.
+            last_lines: number of last lines of each stream; None for all.
 
         Returns:
-            With ``container`` and ``stream`` exactly this stream. Else lines that begin as those of dlapp-logs:
+            With ``container`` and ``stream`` exactly this stream. Otherwise lines with the prefixes of dlapp-logs:
             ``[0] `` or ``[0 err] ``, one stream after the other.
 
         Raises:
@@ -111,7 +111,9 @@ class Application:
         )
 
     def outputs(self) -> dict[str, str]:
-        """Return where its committed output is: name of the section, empty for the one without -> path or location."""
+        """Return the locations of its committed output: name of the section, empty for the unnamed one -> path or
+        location.
+        """
         return {
             one.name: local_path(one.target) if one.target.startswith(FILE) else one.target
             for one in self.status().outputs
@@ -119,7 +121,7 @@ class Application:
         }
 
     def output(self) -> str:
-        """Return where its only output is.
+        """Return the location of its only output.
 
         Raises:
             NotFound: it has no committed output, or several (`outputs` has them).
@@ -130,19 +132,19 @@ class Application:
         return next(iter(found.values()))
 
     def release(self) -> str:
-        """Let it start, if it is held; a line on what comes of it. Raises Denied."""
+        """Let it start, if it is held; return a line on what will happen. Raises Denied."""
         return self._client.release(self.application_id)
 
     def softkill(self) -> str:
-        """Ask for a soft-kill: SIGTERM, the grace time, output committed. Return a line on what comes of it."""
+        """Request a soft-kill: SIGTERM, the grace time, output committed. Return a line on what will happen."""
         return self._client.softkill(self.application_id)
 
     def kill(self) -> str:
-        """End it at once; nothing of it is left after the return. Return a line on what came of it."""
+        """Kill it; everything of it is removed on return. Return a line on what happened."""
         return self._client.kill(self.application_id)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: its state now."""
+        """Return the HTML for a notebook: its current state."""
         from html import escape
 
         try:
@@ -163,15 +165,15 @@ class Application:
 
 
 def as_completed(applications: Iterable[Application], timeout: float | None = None) -> Iterator[Application]:
-    """Yield applications as they end, those that have ended first.
+    """Yield applications as they end, already ended ones first.
 
     Args:
-        applications: in any order; one that is there twice is yielded once.
-        timeout: the most to wait for all of them [s]; None: no limit.
+        applications: in any order; duplicates are yielded once.
+        timeout: maximum total wait [s]; None for no limit.
 
     Raises:
-        UsageError: one is not an `Application`: text has no client that could find it.
-        TimedOut: some have not ended by then; they go on.
+        UsageError: an item is not an `Application`: a text has no client that could find it.
+        TimedOut: some have not ended by then; they continue to run.
     """
     if isinstance(applications, (str, Application)):
         raise UsageError("as_completed takes several applications, such as a list of them")
@@ -188,5 +190,5 @@ def as_completed(applications: Iterable[Application], timeout: float | None = No
         if left and deadline is not None and time.monotonic() >= deadline:
             raise TimedOut(f"{len(left)} applications have not ended within {timeout:g} s: {', '.join(map(str, left))}")
         if left and not ended:
-            # A status takes 1 ms on one machine and some on a cluster: many are asked for less often.
+            # A status takes 1 ms on one machine and some on a cluster: many are polled less often.
             time.sleep(LOOK_EVERY_S * max(1.0, len(left) / 10))

@@ -1,7 +1,7 @@
-"""Ids for a shell that completes a command, read from what this user's own files say.
+"""Application ids for shell completion, read from the user's own files.
 
-Nothing is made, started or asked of a server: a shell calls this at each press of a key. So of a cluster there are the
-applications that were submitted from here, and of this machine the user's own.
+A shell calls this at each key press, so nothing is created or started, and no server is asked. So of a cluster, only
+applications submitted from here are offered, and of this machine the user's own.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ BUSY_S = 0.2
 
 
 class KnownApplication(NamedTuple):
-    """An id, and a few words on the application, which may be empty."""
+    """An id, and a short description of the application, which may be empty."""
 
     application_id: str
     text: str = ""
 
 
 def matching(incomplete: str, *, unfinished: bool) -> list[KnownApplication]:
-    """Return the applications that a word can become, the latest first.
+    """Return the applications that match a word, the latest first.
 
     Args:
-        incomplete: the beginning of an id, or of its last number without zeros.
+        incomplete: prefix of an id, or of its last number without zeros.
         unfinished: only those that wait or run.
     """
     found: list[KnownApplication] = []
-    # A shell has no place for an error.
+    # A shell cannot display an error here.
     with contextlib.suppress(DlappError, OSError, sqlite3.Error):
         from dlapp.cluster.yarn.client.local_files import tools_tokens
         from dlapp.config import load_config
 
         found = on_this_machine(load_config().local, unfinished=unfinished)
-        # As far as is known here, these have not ended.
+        # As far as known here, these have not ended.
         found += [KnownApplication(one, "on the cluster") for one in tools_tokens.known_ids()]
     found.sort(key=lambda one: tuple(map(int, one.application_id.split("_")[1:])), reverse=True)
     number = incomplete.lstrip("0") if incomplete.isdecimal() else None
@@ -60,7 +60,7 @@ def on_this_machine(local: LocalConfig, *, unfinished: bool) -> list[KnownApplic
     """Return the caller's applications of this machine, the latest first.
 
     Raises:
-        DlappError, OSError, sqlite3.Error: they cannot be read, or others could have written there.
+        DlappError, OSError, sqlite3.Error: they cannot be read, or others can write to their directory.
     """
     from urllib.parse import quote
 
@@ -70,7 +70,7 @@ def on_this_machine(local: LocalConfig, *, unfinished: bool) -> list[KnownApplic
     path = database_of(local)
     if not os.path.exists(path):
         return []
-    # Also to read, SQLite makes and empties the files beside a database.
+    # Even for reading, SQLite creates and truncates the files beside a database.
     check_own_directory(os.path.dirname(path))
     refuse_links(path)
     where = "WHERE state != 'done'" if unfinished else ""

@@ -1,7 +1,7 @@
-"""The engines that one user's applications are on: the configured one, and the other where it was used, too.
+"""Engines of one user's applications: the configured one, and the other one if it was used.
 
-An id says where its application is: those of this machine's engine all begin alike. So who submits to YARN now and then
-looks at an application without saying where it runs.
+An id contains its engine: ids of this machine's engine have a common prefix. So a user who sometimes submits to YARN
+can inspect an application without naming the engine.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ STRANGER_S = 3.0
 
 
 class Engines:
-    """Opens engines when they are needed, and keeps them.
+    """Engines, opened when needed and cached.
 
     Args:
-        engine: in place of the configured one; then it is the only one.
+        engine: instead of the configured one; then it is the only one.
     """
 
     def __init__(self, config: Config, engine: Engine | None = None) -> None:
@@ -38,7 +38,7 @@ class Engines:
         self._by_name = {config.cluster: self.configured}
 
     def of(self, application_id: str) -> Engine:
-        """The one that an application is on, or would be."""
+        """Return the engine of an application id, whether or not the application exists."""
         if self._only or not self._other_is_known():
             return self.configured
         from dlapp.cluster.local.client import ownership
@@ -46,11 +46,11 @@ class Engines:
         return self._named(LOCAL if ownership.owns(self._config, application_id) else YARN)
 
     def used(self) -> list[Engine]:
-        """All that this user's applications may be on, the configured one first."""
+        """Return all engines that this user's applications may be on, the configured one first."""
         return [self.configured, *([self._named(self._other)] if self._other_is_used() else [])]
 
     def other_last(self) -> tuple[str, int] | None:
-        """The caller's last application on the engine that is not the configured one, and when it was submitted."""
+        """Return the caller's last application on the engine that is not configured, and its submission time."""
         if not self._other_is_used():
             return None
         if self._other == YARN:
@@ -63,13 +63,13 @@ class Engines:
 
     @cached_property
     def login(self) -> Login:
-        """Identity with which a cluster is used from here. Raises ConfigError: there is no user name."""
+        """Return the identity for using a cluster from here. Raises ConfigError: there is no user name."""
         from dlapp.login import own_login
 
         return own_login()
 
     def close(self) -> None:
-        """Close the connections of all that were opened here."""
+        """Close the connections of all engines opened here."""
         if not self._only:
             for engine in self._by_name.values():
                 engine.close()
@@ -79,7 +79,7 @@ class Engines:
         return LOCAL if self._config.cluster == YARN else YARN
 
     def _other_is_known(self) -> bool:
-        """Return True if there can be applications on the other engine."""
+        """Return True if the other engine may have applications."""
         from dlapp.cluster.local.client import ownership
 
         if self._other == LOCAL:
@@ -87,7 +87,7 @@ class Engines:
         return bool(self._config.yarn.conf_dir or os.environ.get("HADOOP_CONF_DIR"))
 
     def _other_is_used(self) -> bool:
-        """Return True if this user ever submitted there from here: else it is not worth asking a server."""
+        """Return True if this user ever submitted there from here: otherwise the server need not be asked."""
         if self._only or not self._other_is_known():
             return False
         if self._other == LOCAL:
@@ -110,7 +110,7 @@ class Engines:
 
 
 def open_yarn(config: Config, login: Login) -> YarnEngine:
-    """The engine of the cluster that the configuration names, as ``login``."""
+    """Return the engine of the configured cluster, as ``login``."""
     from dlapp.cluster.yarn.client.engine import YarnEngine
     from dlapp.storage.hdfs.staging import HdfsStagingFiles
 

@@ -1,4 +1,4 @@
-"""An application by keywords: `AppSpec` for those who write one line, with the words and units of a properties file."""
+"""An application described by keywords: `AppSpec` with the names and units of a properties file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ _OTHER_WAYS = {
 
 
 class ApplicationFields(TypedDict, total=False):
-    """The keywords of `Client.submit`, named as the keys of a file; what is not given is as in a file without the key.
+    """Keywords of `Client.submit`, named like the keys of a file; an omitted keyword has the default of the missing
+    key.
 
     ``workspace`` and ``script`` are required, or ``command``: its words, or text as in a file. ``appname`` is the
     program's name if not given. Amounts and durations are
@@ -96,7 +97,7 @@ class ApplicationFields(TypedDict, total=False):
 
 
 class SubmitOptions(TypedDict, total=False):
-    """The keywords that `Client.resume` and `Client.again` have in common with `Client.submit`, which explains them."""
+    """Keywords that `Client.resume` and `Client.again` share with `Client.submit`, which documents them."""
 
     env: Mapping[str, str] | None
     args: Sequence[str] | None
@@ -109,18 +110,18 @@ class SubmitOptions(TypedDict, total=False):
 def spec_of(
     fields: Mapping[str, Any], config: Config, *, has_gpus: bool, args: Sequence[str], env: Mapping[str, str]
 ) -> AppSpec:
-    """Make the spec that keywords describe.
+    """Build the spec that keywords describe.
 
     Args:
         fields: the keywords, `ApplicationFields`.
-        config: has the defaults of amounts.
-        has_gpus: whether ``auto`` is one GPU.
+        config: has the default amounts.
+        has_gpus: whether ``auto`` means one GPU.
         args: of the program.
-        env: variables of the program; the spec has their names.
+        env: variables of the program; the spec contains their names only.
 
     Raises:
-        UsageError: a keyword is not known or a required one is missing.
-        SpecError: a value is not possible.
+        UsageError: a keyword is unknown or a required one is missing.
+        SpecError: a value is invalid.
     """
     known = ApplicationFields.__annotations__
     if unknown := next((name for name in fields if name not in known), None):
@@ -196,10 +197,10 @@ def spec_of(
 
 
 def check_words(args: Sequence[str], env: Mapping[str, str]) -> None:
-    """Refuse arguments and variables that are not text; values of variables are not shown.
+    """Refuse arguments and variables that are not text; messages do not contain the values of variables.
 
     Raises:
-        SpecError: one is not.
+        SpecError: one is not text.
     """
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise SpecError("args", "is not a list of words")
@@ -238,7 +239,7 @@ def _flag(given: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def _amount(given: Mapping[str, Any], name: str, default: int | None, section: str = "resources") -> Any:
-    """Return a whole number; text is read as in a file."""
+    """Return a whole number; text is parsed as in a file."""
     value = given.get(name, default)
     if isinstance(value, str):
         return _read(name, SECTIONS[section][name].read, value)
@@ -267,7 +268,7 @@ def _path(name: str, value: object) -> str:
 
 
 def _paths(name: str, value: object) -> tuple[str, ...]:
-    """Return the texts of a list, or of one value in place of a list."""
+    """Return the texts of a list, or a single text as a list."""
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
         return tuple(_path(name, one) for one in value)
     return (_path(name, value),)
@@ -316,7 +317,7 @@ def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
 
 
 def _name(field: str, path: object, paths: Mapping[Any, Any]) -> str:
-    """Return the name of one of several sections: its path, as far as a name can have it."""
+    """Return the name of one of several sections: its path, with invalid characters replaced."""
     if not isinstance(path, str):
         raise SpecError(field, f"the path {path!r} must be text (str)")
     return re.sub(r"[^A-Za-z0-9_-]", "_", path).strip("_")[:31] if len(paths) > 1 else ""

@@ -1,4 +1,4 @@
-"""stdout and stderr of one container in the order in which they were written, by the task's side index."""
+"""stdout and stderr of one container in the order in which they were written, by the task's time index."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dlapp.system.logs.log_times import LogTimes
 
 
 class TimedData(NamedTuple):
-    """Some bytes of a stream from an offset on, and when they had been written; no bytes: the stream has ended here.
+    """Bytes of a stream from an offset on, and the time by which they had been written; no bytes at the end of the
+    stream.
 
-    ``time_ms`` None: the index does not say; at the end of a stream: nothing of it has a time.
+    ``time_ms`` is None if the index has no time; at the end of a stream if nothing of it has a time.
     """
 
     stream: str
@@ -23,13 +24,13 @@ class TimedData(NamedTuple):
 def in_time_order(
     sources: Mapping[str, Iterator[tuple[int, bytes]]], open_times: Callable[[], LogTimes | None]
 ) -> Iterator[TimedData]:
-    """Merge the streams of a container. What has no time comes last, one stream after the other.
+    """Merge the streams of a container. Bytes without a time come last, one stream after the other.
 
     Args:
-        sources: of each stream its pieces, with the offset of each; they are read as they are needed.
-        open_times: called once if a stream has a piece; None: there is no index.
+        sources: pieces of each stream with their offsets; read lazily.
+        open_times: called once if a stream has a piece; None if there is no index.
     """
-    heads: dict[str, tuple[int, memoryview]] = {}  # no copies: a piece may be cut into thousands
+    heads: dict[str, tuple[int, memoryview]] = {}  # without copying: a piece may be cut into thousands
     last_ms: dict[str, int | None] = dict.fromkeys(sources)
     ended: list[str] = []
     for stream, source in sources.items():
@@ -45,7 +46,7 @@ def in_time_order(
         for stream, (offset, _) in heads.items():
             if stream not in known:
                 known[stream] = None if times is None else times.of_byte(stream, offset)
-        # The first of those with the same time, and without one.
+        # The first stream of those with the same time, and of those without one.
         stream = min(heads, key=lambda stream: _order(known[stream]))
         offset, data = heads[stream]
         found = known.pop(stream)

@@ -1,7 +1,7 @@
-"""Reading what payloads print: whole, the last lines, or as it grows. Bytes go through untouched.
+"""Reading the payloads' output: all of it, the last lines, or as it grows. Bytes are not modified.
 
-A piece is what was read of one stream at one moment, lines cut anywhere; an empty piece says that its stream has
-ended. No file is held open between two looks, so thousands of containers can be followed at once.
+A piece is what was read from one stream at one moment, with lines cut anywhere; an empty piece marks the end of its
+stream. No file is kept open between two reads, so thousands of containers can be followed at once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ HELD_LINE_BYTES = 1 << 20
 
 
 class LogPiece(NamedTuple):
-    """Some bytes of one stream of one container; none: the stream has ended.
+    """Bytes of one stream of one container; empty at the end of the stream.
 
-    ``time_ms``: when they had been written, approximately; None: it is not known, or was not asked for.
+    ``time_ms``: time by which they had been written, approximately; None if unknown or not requested.
     """
 
     log: LogFiles
@@ -47,18 +47,18 @@ class LogPiece(NamedTuple):
 
 
 class GrowingFile:
-    """A file that somebody else appends to, or will create; ``offset`` is where the last piece ends."""
+    """A file that another process appends to, or will create; ``offset`` is the end of the last piece."""
 
     def __init__(self, path: str, *, last_lines: int | None = None, last_bytes: int | None = None) -> None:
         self.path, self._last_lines, self._last_bytes = path, last_lines, last_bytes
         self.offset = 0
 
     def moved(self, url: str) -> None:
-        """Take the new place of the file: a node gives its logs away when the application has ended."""
+        """Switch to the new location of the file: a node uploads its logs when the application has ended."""
         self.path = path_of(url)
 
     def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
-        """Yield what has been added since the last call; nothing while there is no file."""
+        """Yield what was added since the last call; nothing while the file does not exist."""
         if (descriptor := open_log(self.path)) is None:
             return
         with files.closing_fd(descriptor):
@@ -74,10 +74,10 @@ class GrowingFile:
                 yield data
 
     def tail(self, most_bytes: int, *, ended: bool = False) -> bytes | None:
-        """Return its last bytes, as it is now, apart from what `pieces` returns; None: it is not there.
+        """Return its last bytes, independently of `pieces`; None if it does not exist.
 
         Raises:
-            NotFound: something else is there.
+            NotFound: it is not a regular file.
         """
         if (descriptor := open_log(self.path)) is None:
             return None
@@ -87,14 +87,14 @@ class GrowingFile:
 
 
 class Logs:
-    """Opens logs by their URLs: files of this machine, and pages of containers on YARN, which share connections.
+    """Opens logs by their URLs: local files, and web pages of containers on YARN, which share connections.
 
     Args:
-        last_lines: begin with so many lines of each; None: with all.
-        last_bytes: look for these lines in so many last bytes; None: the first of them may be far from the end.
-        collected: the whole of a container's log where no server shows it any more; None: it is not there.
-        patience_s: how long from now a log of an application that has ended may be nowhere, while it is collected.
-        login: as whom pages are asked for.
+        last_lines: start with this number of last lines of each; None for all.
+        last_bytes: search for these lines only in this number of last bytes; None for no limit.
+        collected: returns a container's complete log if no server shows it any more; None if it does not exist.
+        patience_s: how long from now a log of an ended application may be missing, while it is being aggregated.
+        login: identity for requesting pages.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Logs:
 
 
 def of_generation(log: LogFiles, number: int) -> LogFiles:
-    """Return the logs of a generation of a gang before the last one, which the task has renamed.
+    """Return the logs of an earlier generation of a gang, which the task has renamed.
 
     Args:
         log: of a container.
@@ -157,7 +157,7 @@ def of_trial(log: LogFiles, name: str) -> LogFiles:
 
     Args:
         log: of the container.
-        name: of the try of the trial (`dlapp.values.ids.trial_part`).
+        name: of the trial's try (`dlapp.values.ids.trial_part`).
     """
     files = {}
     for stream in STREAMS:
@@ -168,7 +168,7 @@ def of_trial(log: LogFiles, name: str) -> LogFiles:
 
 
 def path_of(url: str) -> str:
-    """The local file that a ``file://`` URL names."""
+    """Return the local path of a ``file://`` URL."""
     from urllib.parse import unquote_to_bytes
 
     scheme, _, rest = url.partition("://")
@@ -178,13 +178,13 @@ def path_of(url: str) -> str:
 
 
 class _ContainerLogs:
-    """The logs of one container, of which what is new is read again and again.
+    """Logs of one container, whose new content is read repeatedly.
 
     Args:
         opened: opens them.
-        streams: names of those that are read.
-        timed: in the order of time, each piece with its time.
-        missing: told of each log that is nowhere, once.
+        streams: names of those to read.
+        timed: merge by time; each piece has its time.
+        missing: called once for each log that does not exist.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class _ContainerLogs:
         self._held_until: dict[str, int] = {}
 
     def found(self, log: LogFiles) -> None:
-        """Take what the engine says of the logs now."""
+        """Set the current log locations from the engine."""
         known, self._log = self._log, log
         for name in self._names:
             if name not in log.files:
@@ -211,11 +211,11 @@ class _ContainerLogs:
                 self._growing[name].moved(log.files[name])
 
     def pieces(self, *, ended: bool, last: bool) -> Iterator[LogPiece]:
-        """Yield what is new.
+        """Yield new content.
 
         Args:
-            ended: the application has ended.
-            last: nothing is read after this; the ends of the streams are told.
+            ended: whether the application has ended.
+            last: whether this is the last read, so that the ends of the streams are reported.
         """
         streams = [name for name in self._growing if name != log_times.NAME]
         if not self._timed:
@@ -237,7 +237,7 @@ class _ContainerLogs:
         growing = self._growing[stream]
         try:
             for data in growing.pieces(ended=ended):
-                if data:  # none: the last lines are no lines
+                if data:  # zero: the last lines are no lines
                     yield growing.offset - len(data), data
         except (NotFound, files.UntrustedFile) as error:
             self._tell(stream, str(error))
@@ -254,7 +254,7 @@ class _ContainerLogs:
             self._missing(f"{stream} of container {self._log.index}: {problem}")
 
     def _hold(self, part: TimedData) -> bool:
-        """Keep what is newer than the index until the next look, once."""
+        """Keep content that is newer than the index until the next read, once."""
         offset, held = self._held.get(part.stream, (part.offset, b""))
         if (
             part.time_ms is not None
@@ -274,13 +274,13 @@ class _ContainerLogs:
         return [held]
 
     def _read_times(self, ended: bool, last: bool) -> LogTimes | None:
-        """Read the index: whole for the first time, then its end, for only what is new is compared with it."""
+        """Read the index: completely at first, then only its end, since only new content needs times."""
         most = log_times.TAIL_BYTES if self._has_read_times else log_times.MAX_BYTES
         times = self._growing.get(log_times.NAME)
         try:
             data = None if times is None else times.tail(most, ended=ended)
         except NotFound:
-            data = None  # the program has put something else there
+            data = None  # the program has replaced it
         except Unreachable:
             if last:
                 raise
@@ -300,19 +300,19 @@ def read_logs(
     pause: Callable[[], None] = lambda: None,
     missing: Callable[[str], None] = lambda _: None,
 ) -> Iterator[LogPiece]:
-    """Read all logs that there are; stdout and stderr of a container in the order in which they were written.
+    """Read all existing logs; stdout and stderr of a container in the order in which they were written.
 
     Args:
-        look: says if the application has ended (asked first, so that nothing is written after a yes) and where the
-            logs are.
-        streams: names of the logs that are read.
-        wanted: says of a container's logs whether they are read.
-        opened: opens them, and is closed at the end; None: all of each is read, from where it is.
-        times: say of each piece when it was written; of both streams together that is always said.
-        follow: go on until the application has ended.
-        pause: called before each further look.
-        missing: told of each log of an application that has ended which is nowhere, a line each; and of each that
-            cannot be read now while its application runs, which is tried again.
+        look: returns whether the application has ended (asked first, so that nothing is written after a yes) and the
+            log locations.
+        streams: names of the logs to read.
+        wanted: selects the containers to read.
+        opened: opens logs, and is closed at the end; None to read all of each from its location.
+        times: include the time of each piece; if both streams are read, it is always included.
+        follow: continue until the application has ended.
+        pause: called before each further read.
+        missing: called with a line for each missing log of an ended application; and for each that cannot be read now
+            while its application runs, which is retried.
     """
     known_logs: dict[ContainerId, _ContainerLogs] = {}
     timed = set(streams) == set(STREAMS) or (times and set(streams) <= set(STREAMS))
@@ -333,15 +333,15 @@ def read_logs(
 
 
 def pieces_since(pieces: Iterable[LogPiece], since_ms: int) -> Iterator[LogPiece]:
-    """Leave out the lines that were complete before a time. Pieces without a time stay.
+    """Drop the lines that were complete before a time. Pieces without a time stay.
 
-    Of a line of more than `HELD_LINE_BYTES` that was complete later, the beginning is left out, too.
+    Of a line of more than `HELD_LINE_BYTES` that was completed later, the beginning is also dropped.
 
     Args:
         pieces: with their times.
         since_ms: the time [ms since 1970].
     """
-    begun: dict[tuple[ContainerId, str], bytes] = {}  # of a line that is not complete yet
+    begun: dict[tuple[ContainerId, str], bytes] = {}  # of an incomplete line
     for piece in pieces:
         key = (piece.log.container_id, piece.stream)
         if piece.data and piece.time_ms is not None and piece.time_ms < since_ms:
@@ -353,9 +353,9 @@ def pieces_since(pieces: Iterable[LogPiece], since_ms: int) -> Iterator[LogPiece
 
 
 class LineMerger:
-    """Joins the streams of several containers to one: whole lines, each with its container in front.
+    """Joiner of the streams of several containers: whole lines, each with its container as prefix.
 
-    A line that is not complete is kept: in memory, and once it is longer than `HELD_LINE_BYTES` in a temporary file.
+    An incomplete line is held: in memory, and once it is longer than `HELD_LINE_BYTES` in a temporary file.
     """
 
     def __init__(self) -> None:
@@ -363,7 +363,9 @@ class LineMerger:
         self._long: dict[tuple[ContainerId, str], IO[bytes]] = {}
 
     def lines(self, piece: LogPiece) -> list[bytes]:
-        """The lines that ``piece`` completes, without their ends; what is left of an ended stream is a line as well."""
+        """Yield the lines that ``piece`` completes, without line ends; the rest of an ended stream is a line as
+        well.
+        """
         begin, lines = self._split(piece)
         if begin is not None:
             with begin:
@@ -371,7 +373,7 @@ class LineMerger:
         return lines
 
     def merged(self, pieces: Iterable[LogPiece], prefix: Callable[[LogPiece], bytes] | None = None) -> Iterator[bytes]:
-        """The lines of ``pieces``, each with its prefix (None: `prefix_of`) and its end."""
+        """Yield the lines of ``pieces``, each with its prefix (None: `prefix_of`) and line end."""
         prefix = prefix or prefix_of
         for piece in pieces:
             begin_of_line = prefix(piece)
@@ -403,7 +405,7 @@ class LineMerger:
         return begin, lines
 
     def _kept(self, _key: tuple[ContainerId, str], rest: bytes) -> bytes:
-        """Return what is kept of an incomplete line: all."""
+        """Return the held part of an incomplete line."""
         return rest
 
     def _keep_long(self, piece: LogPiece, rest: bytes) -> None:
@@ -422,9 +424,9 @@ class LineMerger:
 
 
 def prefix_of(piece: LogPiece) -> bytes:
-    """``[0] `` for what container 0 printed, ``[0 err] `` for its stderr, ``[0 dlapp] `` for our own log of it.
+    """``[0] `` for the stdout of container 0, ``[0 err] `` for its stderr, ``[0 dlapp] `` for dlapp's own log of it.
 
-    The containers of roles have their names: ``[trainer_0 err] ``.
+    Containers of roles have names: ``[trainer_0 err] ``.
     """
     log = piece.log
     is_alone = log.role == DEFAULT_ROLE and log.index == log.role_index
@@ -433,12 +435,12 @@ def prefix_of(piece: LogPiece) -> bytes:
 
 
 def timed_prefix_of(piece: LogPiece) -> bytes:
-    """``[0] 2025-03-04 17:02:11.3 ``: with the local time at which a line was complete; ``-`` where it is not known."""
+    """``[0] 2025-03-04 17:02:11.3 ``: with the local time at which a line was complete; ``-`` if unknown."""
     return prefix_of(piece) + time_text(piece.time_ms)
 
 
 def time_text(time_ms: int | None) -> bytes:
-    """Return a time as `timed_prefix_of` shows it."""
+    """Return a time in the format of `timed_prefix_of`."""
     if time_ms is None:
         return b"- "
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms // 1000))
@@ -446,7 +448,7 @@ def time_text(time_ms: int | None) -> bytes:
 
 
 def read_at_most(pieces: Iterator[bytes], most_bytes: int) -> bytes:
-    """Return the first so many bytes of what comes in pieces."""
+    """Return at most this number of first bytes of an iterable of pieces."""
     data = bytearray()
     for piece in pieces:
         data += piece

@@ -1,8 +1,8 @@
-"""Work on single nodes of a cluster, each by an application of one container there.
+"""Operations on single nodes of a cluster, each run by an application with one container there.
 
-Only a host itself can see what runs on it and whether it has what containers need. Such an application has no payload:
-its task clears up the GPU ledger as ``dlapp-gpu gc`` does, or checks its node for dlapp-doctor. What came of it is its
-standard output.
+Only a host itself can inspect its processes and whether it meets the requirements of containers. Such an application
+has no payload: its task cleans the GPU ledger like ``dlapp-gpu gc``, or checks its node for dlapp-doctor. The result is
+its standard output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOOK_EVERY_S = 0.3
 
 
 class _NodeRun(NamedTuple):
-    """One host on which an application is to run or runs."""
+    """One host, and its application."""
 
     host: str
     application: ApplicationId
@@ -41,15 +41,15 @@ class _NodeRun(NamedTuple):
 
 
 def reclaim_on(client: Client, hosts: Sequence[str], *, timeout_s: float) -> Iterator[dict[str, Any]]:
-    """End the leases of other hosts whose payloads are gone, as soon as each is done.
+    """Reclaim the leases of other hosts whose payloads are gone; yield each host when it is done.
 
     Args:
-        client: of the cluster that the hosts are nodes of.
-        hosts: as the cluster's nodes are called, or as the ledger calls them.
-        timeout_s: what one host may take, from the submission to the answer.
+        client: of the cluster of the hosts.
+        hosts: names of the cluster's nodes, or the ledger's names.
+        timeout_s: limit for one host, from the submission to the result.
 
     Yields:
-        ``host``; ``error``: why it was not reached, else empty; ``leases``: as `GpuLedger.reclaim` gives them.
+        ``host``; ``error``: why it was not reached, else empty; ``leases``: see `GpuLedger.reclaim`.
 
     Raises:
         Unreachable: the cluster does not answer at all.
@@ -58,13 +58,13 @@ def reclaim_on(client: Client, hosts: Sequence[str], *, timeout_s: float) -> Ite
 
 
 def check_on(client: Client, hosts: Sequence[str], texts: Mapping[str, str], *, timeout_s: float) -> Iterator[Any]:
-    """Check nodes as dlapp-doctor does, as soon as each is done.
+    """Check nodes like dlapp-doctor; yield each host when it is done.
 
     Args:
-        client: of the cluster that the hosts are nodes of.
-        hosts: as the cluster's nodes are called.
-        texts: the configuration, as far as it is not the default.
-        timeout_s: what one host may take, from the submission to the answer.
+        client: of the cluster of the hosts.
+        hosts: names of the cluster's nodes.
+        texts: the configuration, without defaults.
+        timeout_s: limit for one host, from the submission to the result.
 
     Yields:
         ``host``; ``error``: why it was not reached, else empty; ``findings``: each as a dictionary.
@@ -77,11 +77,11 @@ def check_on(client: Client, hosts: Sequence[str], texts: Mapping[str, str], *, 
 
 
 class _Work:
-    """Work of one such application.
+    """Operation of one such application.
 
     Args:
         appname: its name.
-        key: of the list in its standard output.
+        key: of the result list in its standard output.
         spec: fields of its `AppSpec`.
     """
 
@@ -120,7 +120,8 @@ def _run_on(client: Client, hosts: Sequence[str], work: _Work, timeout_s: float)
 
 
 def _node_of(host: str, nodes: Sequence[str]) -> str:
-    """The node that a host is: of that name, or the only one whose name begins so, as a host's own name often is short.
+    """Return the node of a host: with the same name, or the only one with this prefix, since a host's own name is often
+    short.
 
     Raises:
         DlappError: there is none.
@@ -138,11 +139,11 @@ def _node_of(host: str, nodes: Sequence[str]) -> str:
 
 
 class _Submitter:
-    """Hands in such applications, which differ in their node alone: what they have in common is made once.
+    """Submitter of such applications, which differ only in their node: the common parts are created once.
 
     Args:
         client: of the cluster.
-        work: of each of them.
+        work: operation of each of them.
     """
 
     def __init__(self, client: Client, work: _Work) -> None:
@@ -167,7 +168,7 @@ class _Submitter:
 
         engine = self._client.engine
         with tempfile.TemporaryDirectory(prefix=f"{self._work.appname}-") as workspace:
-            # What an application has: nothing of it runs.
+            # An application must have a command; it is never run.
             with open(os.path.join(workspace, "nothing.sh"), "w", encoding="ascii") as file:
                 file.write("#!/bin/sh\n")
             os.chmod(file.name, 0o755)
@@ -195,7 +196,7 @@ class _Submitter:
 
 
 def _answer(client: Client, work: _Work, asked: _NodeRun, *, late: bool, timeout_s: float) -> dict[str, Any] | None:
-    """Return the result of one host; None: none yet."""
+    """Return the result of one host; None if there is none yet."""
     try:
         view = client.status(asked.application)
         if view.state.ended:

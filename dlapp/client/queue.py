@@ -1,4 +1,4 @@
-"""The queue of an engine: what runs, then what waits in the order in which it is to start."""
+"""Queue of an engine: running applications, then waiting ones in the order of their start."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _WITHOUT_PLACE = (DEPENDENCY, HELD)
 
 
 def queue_of(engine: Engine) -> dict[str, Any]:
-    """Return all applications of an engine that have not ended, as views with their place and their expected start.
+    """Return all applications of an engine that have not ended, as views with queue position and expected start.
 
-    Those that run come first, then those that wait for their turn, then those that have no place in the queue yet.
+    Running ones first, then those with a queue position, then the others.
     """
     facts = engine.queue_facts()
     places = {application_id: place for place, application_id in enumerate(facts.order, start=1)}
@@ -28,7 +28,7 @@ def queue_of(engine: Engine) -> dict[str, Any]:
 
 
 def code_of(view: Any) -> str:
-    """Return the reason for which an application of a view waits; empty: none."""
+    """Return why the application of a view waits; empty if unknown."""
     return str((view.get("waiting") or {}).get("code", ""))
 
 

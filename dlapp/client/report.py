@@ -1,4 +1,4 @@
-"""Report on one application: what the engine and its history know of it, as one page."""
+"""Report on one application: the data of the engine and its history, as one page."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def report_of(client: Client, view: ApplicationView, now_ms: int) -> str:
-    """Return the page of an application, with the ends of its logs. What cannot be read is named in it.
+    """Return the report of an application, with the ends of its logs. It names what cannot be read.
 
     Args:
-        client: reads what the view does not have.
+        client: reads data that the view does not have.
         view: of the application.
         now_ms: the time [ms since 1970].
     """

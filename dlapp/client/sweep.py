@@ -1,4 +1,4 @@
-"""A sweep that a program looks at: its trials, as its application has recorded them."""
+"""Sweep for programs: its trials, as its application has recorded them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Sweep:
 
     Args:
         application_id: of the application.
-        engine: of its client, which is not to be closed before.
+        engine: of its client, which must stay open.
     """
 
     def __init__(self, application_id: ApplicationId, engine: Engine) -> None:
         self.application_id, self._engine = application_id, engine
 
     def results(self, *, curves: bool = True) -> SweepResults:
-        """Return what all trials have come to; while they run, as of some seconds ago.
+        """Return the results of all trials; while they run, as of some seconds ago.
 
         Args:
-            curves: with their curves, which takes most of the time.
+            curves: include their curves, which takes most of the time.
 
         Raises:
             NotFound: there is no such application.
@@ -40,7 +40,8 @@ class Sweep:
         if any(one.state is TrialState.RUNNING for one in found.trials):
             view = self._engine.view_json(str(self.application_id))
             if view["state"] in ENDED:
-                # Read again: the last results may have come since. What still runs by them nobody could record.
+                # Read again: the last results may have arrived since. Trials that are still running in them were never
+                # recorded.
                 found = self._read(curves)
                 return replace(found, trials=tuple(map(_ended, found.trials)))
         return found
@@ -58,17 +59,17 @@ class Sweep:
         return SweepResults(total=sweep.trials, parameters=sweep.parameters, metric=sweep.metric, goal=sweep.goal)
 
     def trials(self) -> list[TrialView]:
-        """Return the trials that were started, best first. Raises as `results`."""
+        """Return the started trials, best first. Raises the errors of `results`."""
         return self.results().ranked()
 
     def best(self) -> TrialView | None:
-        """Return the best of the trials that are done or were stopped early; None: none has a metric yet. Raises as
-        `results`."""
+        """Return the best of the trials that are done or were stopped early; None if none has a metric yet. Raises the
+        errors of `results`."""
         return self.results().best()
 
 
 def _ended(trial: TrialView) -> TrialView:
-    """Return a trial of an application that has ended: one that ran would run again in a sweep that resumes it."""
+    """Return a trial of an ended application: one that was running will run again in a sweep that resumes it."""
     if trial.state is not TrialState.RUNNING:
         return trial
     return replace(trial, state=TrialState.WAITING, why="ended with its application")

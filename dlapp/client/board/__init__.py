@@ -1,4 +1,4 @@
-"""One TensorBoard over many applications: their event files on this machine, and the process that shows them.
+"""One TensorBoard for many applications: copies of their event files on this machine, and the server process.
 
-What a single application shows while it runs is of its task (`dlapp.task.tensorboard`).
+TensorBoard of a single application runs beside its task (`dlapp.task.tensorboard`).
 """

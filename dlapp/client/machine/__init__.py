@@ -1,3 +1,3 @@
-"""State of a machine as its users and its operator see it: the GPU ledger, its exporter, and the caches. Nothing here
+"""State of a machine for its users and operators: the GPU ledger, its exporter, and the caches. This package never
 submits or ends an application.
 """

@@ -1,7 +1,7 @@
-"""Exporter of this host's GPUs for Prometheus: who holds each of them, and how it is used.
+"""Prometheus exporter of this host's GPUs: the holder and usage of each.
 
-Each scrape reads the GPU ledger and NVML once. What is not known has no line. ``dlapp_node_up`` is 0 where one of them
-does not answer, and the exporter goes on.
+Each scrape reads the GPU ledger and NVML once. Unknown values are omitted. ``dlapp_node_up`` is 0 if one of the two
+does not answer; the exporter continues.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _VALUES = (
 
 
 class GpuCollector:
-    """Collector of prometheus-client; scrapes come from several threads, one reads at a time."""
+    """Collector of prometheus-client; scrapes come from several threads, and read one at a time."""
 
     def __init__(self, ledger: GpuLedger) -> None:
         self._ledger, self._turn = ledger, threading.Lock()
         self._said = ""
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they are now."""
+        """Yield the current metrics."""
         from prometheus_client.core import GaugeMetricFamily
 
         here = self._ledger.here

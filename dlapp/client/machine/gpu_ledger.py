@@ -1,6 +1,6 @@
-"""The configured GPU ledger as people see it, and the operations of its operator.
+"""View of the configured GPU ledger, and the operator's operations on it.
 
-Hosts come one by one, as dictionaries: a cluster has thousands of them. A host:
+Hosts are yielded one by one, as dictionaries: a cluster has thousands of them. A host:
 
     {"host": "host03", "here": true, "seen_ms": …, "forgotten_ms": 0, "error": "", "devices": [one each, PCI bus order]}
 
@@ -46,7 +46,7 @@ MOST_HOSTS_NAMED = 20
 
 
 class GpuLedger(Closeable):
-    """The GPU ledger that a configuration names. Use it in a with block."""
+    """The GPU ledger of a configuration; a context manager."""
 
     def __init__(self, config: Config) -> None:
         settings = configured(config)
@@ -66,21 +66,21 @@ class GpuLedger(Closeable):
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return the bad entries that the last read of this machine's ledger found: path -> problem."""
+        """Return the invalid entries in the last read of this machine's ledger: path -> problem."""
         return dict(self._ledger.problems)
 
     @property
     def is_cluster(self) -> bool:
-        """True if it is the ledger of a cluster; else it is of this machine alone."""
+        """True if the ledger is a cluster's; False if it covers this machine only."""
         return self._cluster is not None
 
-    # ---- looking ----
+    # ---- reading ----
 
     def hosts(self, host: str | None = None, *, forgotten: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield all hosts by name, or the one that is named; those marked as forgotten only if asked for.
+        """Yield all hosts by name, or only the given one; forgotten ones only on request.
 
         Raises:
-            NotFound: the ledger knows no such host.
+            NotFound: the host is not in the ledger.
             Unreachable: the ledger does not answer.
         """
         for name, record in self._records(host):
@@ -90,20 +90,22 @@ class GpuLedger(Closeable):
                 yield _host_view(record, here=name == self.here, elsewhere=self._elsewhere(name))
 
     def original(self, host: str | None = None) -> Iterator[tuple[str, dict[str, str]]]:
-        """Host and GPU -> application of the hosts where somebody holds any: the original's map, piece by piece."""
+        """Yield the mapping from host and GPU to application, for each host with held GPUs: the format of the original
+        dlapp.
+        """
         for _, record in self._records(host):
             if isinstance(record, HostRecord) and not record.forgotten_ms:
                 yield from rules.original_map([record]).items()
 
     def why(self, count: int) -> dict[str, Any]:
-        """Return whether an ask of ``count`` GPUs can be met now on some host, and if not, what is in the way.
+        """Return whether a request for ``count`` GPUs can be met now on some host, and if not, why.
 
         Returns:
-            ``can``; ``host`` and ``devices`` (labels) where it can; ``lines``: a line for a host that cannot, those
-            with the most free first, at most `MOST_HOSTS_NAMED`; ``hosts``: how many there are.
+            ``can``; ``host`` and ``devices`` (labels) of a host that can; ``lines``: a line for each host that cannot,
+            those with the most free GPUs first, at most `MOST_HOSTS_NAMED`; ``hosts``: their number.
 
         Raises:
-            UsageError: fewer than one was asked for.
+            UsageError: the count is below one.
         """
         if count < 1:
             raise UsageError(f"asked for {count} GPUs, the minimum is 1")
@@ -148,35 +150,35 @@ class GpuLedger(Closeable):
             yield host, record
 
     def _elsewhere(self, host: str) -> Mapping[str, Holder]:
-        """Return the holders of a host's GPUs that its record does not name; only this host's are known."""
+        """Return the holders of a host's GPUs that are missing in its record; known for this host only."""
         if self._cluster is None or host != self.here:
             return {}
         return self._cluster.elsewhere()
 
-    # ---- doing ----
+    # ---- changing ----
 
     def reclaim(self) -> list[dict[str, Any]]:
         """End every lease of this host whose payload is gone.
 
         Returns:
-            Of each lease that is or was there: ``container``, ``application``, ``devices`` (labels), ``state``
-            (``gone``: it was ended; ``alive``, ``unknown``: it stays), ``why``.
+            For each lease found: ``container``, ``application``, ``devices`` (labels), ``state`` (``gone``: it was
+            ended; ``alive``, ``unknown``: it stays), ``why``.
         """
         return reclaim_all(self._ledger)
 
     def quarantine(self, device: str, *, host: str | None, reason: str, by: str) -> None:
-        """Give a GPU out no more, until `heal`; who holds it keeps it. Raises NotFound.
+        """Exclude a GPU from new leases until `heal`; a current holder keeps it. Raises NotFound.
 
         Args:
             device: uuid, ``gpu0`` or PCI bus id.
-            host: its name; None: this one.
-            reason: for those who find it, in a line.
-            by: the operator.
+            host: its name; None for this one.
+            reason: one line for other operators.
+            by: name of the operator.
         """
         self._ledger.quarantine(device, cause="operator", detail=reason or f"by {by}", by=by, host=host)
 
     def heal(self, device: str, *, host: str | None) -> None:
-        """Give a GPU out again, and forget how often it was ill. Raises NotFound."""
+        """Allow new leases of a GPU again, and reset its failure count. Raises NotFound."""
         self._ledger.heal(device, host=host)
 
     def release(
@@ -191,17 +193,17 @@ class GpuLedger(Closeable):
 
         Args:
             device: uuid, ``gpu0`` or PCI bus id; the container loses all its GPUs.
-            host: its name; None: this one.
-            by: the operator; the ledger keeps who it was.
-            ended_ms: returns when an application ended, by its engine's word, None: it has not [ms since 1970]; it must
-                be `ENDED_S` ago. None: nobody is asked.
+            host: its name; None for this one.
+            by: name of the operator, recorded in the ledger.
+            ended_ms: returns when an application ended according to its engine, None if it has not [ms since 1970]; it
+                must be `ENDED_S` ago. None to skip this check.
 
         Returns:
             ``host``, ``container``, ``application``, ``devices`` (labels).
 
         Raises:
-            NotFound: there is no such GPU, or nobody holds it.
-            Denied: its payload is running, or nothing says that its application ended long ago.
+            NotFound: there is no such GPU, or it is not held.
+            Denied: its payload is running, or there is no evidence that its application ended long ago.
             UsageError: the ledger is this machine's.
         """
         if self._cluster is None:
@@ -226,10 +228,10 @@ class GpuLedger(Closeable):
         return {"host": name, "container": lease.container, "application": lease.application, "devices": devices}
 
     def forget(self, host: str, *, by: str) -> None:
-        """Mark a host that does not come back: it is listed no more.
+        """Mark a host as permanently gone, so that it is not listed any more.
 
         Raises:
-            NotFound: the ledger knows no such host.
+            NotFound: the host is not in the ledger.
             UsageError: the ledger is this machine's.
         """
         if self._cluster is None:

@@ -1,4 +1,4 @@
-"""The cache of input of this machine, for `dlapp-cache` and dlapp-doctor; docs/data.md explains it."""
+"""Input cache of this machine, for `dlapp-cache` and dlapp-doctor; docs/data.md explains it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def open_input_cache(config: Config, state_path: str, directory: str | None = None) -> InputCache:
-    """Open the caller's cache of input.
+    """Open the caller's input cache.
 
     Args:
         config: has its limits.
-        state_path: where this machine's state is (`dlapp.client.Client.state_path`).
-        directory: a cache in place of the configured one; it must be there.
+        state_path: this machine's state directory (`dlapp.client.Client.state_path`).
+        directory: another cache instead of the configured one; it must exist.
 
     Raises:
-        NotFound: it is not.
-        Denied: it is somebody else's.
-        ConfigError: /etc/dlapp/node.yaml is not to be trusted.
+        NotFound: it does not exist.
+        Denied: it is another user's.
+        ConfigError: /etc/dlapp/node.yaml cannot be trusted.
     """
     from dlapp.storage.cache.entry import CachePlace
     from dlapp.storage.cache.store import InputCache
@@ -39,8 +39,8 @@ def open_input_cache(config: Config, state_path: str, directory: str | None = No
 def cache_directory(config: Config, state_path: str) -> str:
     """Return the caller's cache directory on this machine: below the operator's, else in the state directory.
 
-    On a node of a cluster, without the operator's word, it lies with what YARN keeps for a user, and whoever wants to
-    see it names it.
+    On a cluster node whose operator has configured none, it is among YARN's directories of the user, and must be named
+    explicitly.
     """
     from dlapp.cluster.local.state import StateDir
     from dlapp.node_policy import node_policy

@@ -1,4 +1,4 @@
-"""The caches of programs (``cache.NAME``) of this machine, for `dlapp-cache` and `dlapp-shell`."""
+"""Payload caches (``cache.NAME``) of this machine, for `dlapp-cache` and `dlapp-shell`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def payload_cache_settings(config: Config, state_path: str) -> CacheSettings:
-    """Return what the caller's applications on this machine are told of their caches.
+    """Return the cache settings for the caller's applications on this machine.
 
     Args:
         config: has the limits.
-        state_path: where this machine's state is (`dlapp.client.Client.state_path`).
+        state_path: this machine's state directory (`dlapp.client.Client.state_path`).
     """
     from dlapp.cluster.local.state import StateDir
     from dlapp.values.launch_spec import CacheSettings
@@ -32,17 +32,17 @@ def payload_cache_settings(config: Config, state_path: str) -> CacheSettings:
 
 
 def open_payload_caches(config: Config, state_path: str) -> PayloadCaches | None:
-    """Open the caller's caches of programs.
+    """Open the caller's payload caches.
 
     Args:
-        config, state_path: as of `payload_cache_settings`.
+        config, state_path: see `payload_cache_settings`.
 
     Returns:
-        None: there are none.
+        None if there are none.
 
     Raises:
-        Denied: they are somebody else's, or others can replace them.
-        ConfigError: /etc/dlapp/node.yaml is not to be trusted.
+        Denied: they are another user's, or others can replace them.
+        ConfigError: /etc/dlapp/node.yaml cannot be trusted.
     """
     from dlapp.node_policy import node_policy
     from dlapp.task.data.payload_caches import place_of_caches

@@ -1,9 +1,9 @@
-"""Files of a notebook, brought back into the user's own workspace.
+"""Files of a notebook, fetched into the user's own workspace.
 
-A file gets into the workspace only where the one there is still as it was packed, or where there is none; else both
-stay: the user's in the workspace, the notebook's where it was stored. What comes was written in a container, so it is
-fetched into a directory of its own first, and placed by descriptor, through no link. What programs of this machine run
-or obey by its name (hooks of git, an environment of Python) is not placed, whatever the container stored.
+A file is written to the workspace only if the existing one is unchanged since packing, or if there is none; otherwise
+both are kept: the user's in the workspace, the notebook's where it was stored. The files were written in a container,
+so they are first fetched into a separate directory, and then placed by descriptor, never through a link. Files that
+programs of this machine execute or trust by name (git hooks, a Python environment) are never placed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ FileFacts = tuple[int, int, int]
 
 
 class BroughtBack(NamedTuple):
-    """Files of a notebook by what became of them: paths in the workspace, sorted.
+    """Files of a notebook by result: paths in the workspace, sorted.
 
     Args:
-        placed: they are in the workspace.
-        kept: another file is there.
-        left_out: dlapp obeys the file there, or other programs run what lies in such a directory.
+        placed: written to the workspace.
+        kept: not written; another file exists there.
+        left_out: not written; dlapp trusts the file there, or other programs execute files in such a directory.
     """
 
     placed: tuple[str, ...]
@@ -46,12 +46,12 @@ class BroughtBack(NamedTuple):
 
 
 def list_workspace(workspace: str) -> dict[str, FileFacts]:
-    """Return path -> what changes with its content, of the regular files of a workspace."""
+    """Return path -> facts that change with the content, for the regular files of a workspace."""
     return list_files(workspace, ())
 
 
 def remove_leftovers(workspace: str) -> None:
-    """Remove what a command left in a workspace that was killed while it brought files back."""
+    """Remove leftovers in a workspace of a command that was killed while fetching files."""
     for name in os.listdir(workspace):
         path = os.path.join(workspace, name)
         if name.startswith(STAGING) and time.time() - os.lstat(path).st_mtime > _STALE_S:
@@ -65,17 +65,17 @@ def bring_back(
     hdfs: HdfsPlace | None,
     trusted: Collection[str] = (),
 ) -> BroughtBack:
-    """Bring the files of a notebook back.
+    """Fetch the files of a notebook.
 
     Args:
         location: where they are stored.
         workspace: absolute path of the workspace.
-        packed: path in it -> what was there when it was packed.
-        hdfs: the HDFS that is configured, if one is.
-        trusted: absolute paths of files and directories that dlapp obeys on this machine; nothing is placed there.
+        packed: path in it -> facts of the file at packing.
+        hdfs: the configured HDFS, if any.
+        trusted: absolute paths of files and directories that dlapp trusts on this machine; nothing is placed there.
 
     Raises:
-        DlappError: they cannot be read or written; those that were placed before stay.
+        DlappError: they cannot be read or written; files placed before stay.
     """
     with explaining(workspace, "written"):
         staging = tempfile.mkdtemp(prefix=STAGING, dir=workspace)
@@ -115,7 +115,7 @@ def _place_all(found: str, workspace: str, packed: Mapping[str, FileFacts], trus
 
 
 def _below(paths: Collection[str], workspaces: Collection[str]) -> set[str]:
-    """Return those that lie in a workspace, as given or by their links, as if that were the root."""
+    """Return the trusted paths that are in a workspace, as given or after resolving links, relative to it."""
     ways = {way(path) for path in paths for way in (os.path.abspath, os.path.realpath)}
     return {
         os.path.normpath(f"/{os.path.relpath(way, top)}")
@@ -126,7 +126,7 @@ def _below(paths: Collection[str], workspaces: Collection[str]) -> set[str]:
 
 
 def _facts(name: str, directory: int) -> FileFacts | None:
-    """Return the facts of a file; None: there is none. Of what is no regular file they are those of no file."""
+    """Return the facts of a file; None if it does not exist. For other than regular files they match no file."""
     with contextlib.suppress(FileNotFoundError):
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         return (found.st_size, found.st_mtime_ns, found.st_ino) if stat.S_ISREG(found.st_mode) else (-1, 0, 0)

@@ -1,7 +1,7 @@
-"""A notebook: an application whose program is JupyterLab (`dlapp.runtime.notebook_program`).
+"""A notebook: an application that runs JupyterLab (`dlapp.runtime.notebook_program`).
 
-Its token is made here and travels as the variables of an application do, with its credentials. What was made or changed
-in its workspace is its output, so it is stored and committed as any other, whatever ends it.
+Its token is created here and is sent as a variable of the application, with its credentials. New and changed files of
+its workspace are its output, which is stored and committed like any other, however it ends.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _START = (
 
 
 class Notebook(NamedTuple):
-    """A notebook that was submitted.
+    """A submitted notebook.
 
     Args:
-        application: in which it runs.
+        application: that runs it.
         token: of JupyterLab.
-        workspace: absolute path of the user's own; empty: there is none.
-        packed: path in it -> what was there at the submission.
-        trusted: absolute paths of what dlapp obeys on this machine: nothing of the notebook is placed there.
+        workspace: absolute path of the user's own; empty if there is none.
+        packed: path in it -> facts of the file at the submission.
+        trusted: absolute paths that dlapp trusts on this machine: no files of the notebook are placed there.
     """
 
     application: Application
@@ -55,12 +55,12 @@ class Notebook(NamedTuple):
     trusted: tuple[str, ...] = ()
 
     def page(self, base: str) -> str:
-        """Return the URL of its page, with the token, where it is reached at ``base``."""
+        """Return the URL of its page, with the token, below ``base``."""
         return f"{base.rstrip('/')}/lab?token={self.token}"
 
 
 class ReadyNotebook(NamedTuple):
-    """Container (CONTAINER_INDEX) and port at which JupyterLab answers."""
+    """Container (CONTAINER_INDEX) and port of a running JupyterLab."""
 
     container: int
     port: int
@@ -80,18 +80,18 @@ def start_notebook(
     """Submit a notebook.
 
     Args:
-        client: with the engine that it is to run on.
-        path: of the properties file; None: a process in the working directory.
-        gcores: GPUs; None: as many as a container of the application has.
-        idle_s: when it ends by itself if no kernel computes and nobody is connected.
-        save: where its files are stored, as ``hdfs`` of ``[to_hdfs]``; None: beside the workspace, or in the user's
-            home on HDFS.
-        say: told the lines that ``dlapp-launcher`` prints.
-        note: told, in a line each, what the user should know.
-        progress: told how many bytes of the workspace are packed, of how many.
+        client: with the engine to run on.
+        path: of the properties file; None for a process in the working directory.
+        gcores: GPUs; None for those of a container of the application.
+        idle_s: it ends by itself after this time without a computing kernel or a connected user.
+        save: where its files are stored, as ``hdfs`` of ``[to_hdfs]``; None for a place beside the workspace, or in the
+            user's home on HDFS.
+        say: called with the lines that ``dlapp-launcher`` prints.
+        note: called with one line for each notice for the user.
+        progress: called with the packed bytes of the workspace and the total.
 
     Raises:
-        as `Client.submit`.
+        see `Client.submit` for errors.
     """
     from dlapp.client.shell.session import trusted_paths
 
@@ -131,9 +131,9 @@ def default_target(spec: AppSpec, info: EngineInfo, now: str) -> str:
     """Return where the files of a notebook are stored.
 
     Args:
-        spec: of the application that it is made of.
+        spec: of the application that it is derived from.
         info: of the engine.
-        now: in the name, so that no notebook replaces what another has stored.
+        now: part of the name, so that no notebook replaces the files of another.
     """
     if info.paths_on_hdfs:
         return f"notebooks/{os.path.basename(spec.workspace) or ROLE}/{now}"
@@ -141,13 +141,13 @@ def default_target(spec: AppSpec, info: EngineInfo, now: str) -> str:
 
 
 def notebook_spec(spec: AppSpec, *, gcores: int | None, idle_s: int, target: str, env: list[str]) -> AppSpec:
-    """Return the application in which a notebook runs as a container of another application would.
+    """Return the spec of a notebook that runs like a container of another application.
 
     Args:
-        spec: of the other application. Its first role counts; outputs, checkpoints, trials and what starts or ends it
-            besides are left out.
-        gcores: GPUs; None: as many as the role has.
-        idle_s: when JupyterLab ends by itself [s].
+        spec: of the other application. Its first role is used; outputs, checkpoints, trials and other conditions for
+            its start or end are dropped.
+        gcores: GPUs; None for those of the role.
+        idle_s: idle time after which JupyterLab ends [s].
         target: where its files are stored.
         env: names of its variables.
     """
@@ -199,7 +199,7 @@ def wait_until_ready(
     Args:
         client: of the notebook.
         notebook: that was submitted.
-        on_change: told the first view and each that differs from the one before.
+        on_change: called with the first view and each changed one.
     """
     for view in client.views(notebook.application):
         on_change(view)
@@ -210,13 +210,13 @@ def wait_until_ready(
 
 
 def ready_port(metrics: Mapping[str, float]) -> int | None:
-    """Return the port that a notebook has reported; None: it is none."""
+    """Return the port that a notebook has reported; None if it is not one."""
     port = metrics.get("port", 0.0)
     return int(port) if 0 < port < 65_536 and port == int(port) else None
 
 
 def saved_place(view: ApplicationView) -> str | None:
-    """Return where the files of a notebook that has ended are stored; None: nowhere."""
+    """Return where the files of an ended notebook are stored; None if nowhere."""
     for one in view.outputs:
         if one.committed or one.partial:
             return one.target if one.committed else one.partial
@@ -224,7 +224,7 @@ def saved_place(view: ApplicationView) -> str | None:
 
 
 def bring_files_back(client: Client, notebook: Notebook, place: str) -> BroughtBack:
-    """Bring the files of a notebook that has ended back into the user's own workspace.
+    """Fetch the files of an ended notebook into the user's own workspace.
 
     Args:
         client: of the notebook.
@@ -232,7 +232,7 @@ def bring_files_back(client: Client, notebook: Notebook, place: str) -> BroughtB
         place: where they are stored.
 
     Raises:
-        as `bring_back`.
+        see `bring_back` for errors.
     """
     application_id = notebook.application.application_id
     hdfs = client.hdfs_of(application_id, client.submission(application_id).spec.username)

@@ -1,3 +1,3 @@
-"""Streams to running containers: the commands' ends of dlapp-exec and dlapp-port. What they say reaches a container
-only through its ApplicationMaster.
+"""Streams to running containers: the client side of dlapp-exec and dlapp-port. They reach a container only through its
+ApplicationMaster.
 """

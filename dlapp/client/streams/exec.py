@@ -34,7 +34,7 @@ _WRITE_BYTES = 4096
 
 
 def exec_request(command: Sequence[str], *, interactive: bool, terminal: bool) -> ExecRequest:
-    """Return the request to run a command, with this process's terminal where it is to have one.
+    """Return the request to run a command, with this process's terminal if requested.
 
     Raises:
         UsageError: there is no command, or no terminal here.
@@ -51,11 +51,11 @@ def exec_request(command: Sequence[str], *, interactive: bool, terminal: bool) -
 
 
 def exec_command(client: Client, application: AnyApplication, container: str, request: ExecRequest) -> ExecEnd:
-    """Run a command in a container, with standard input, output and error of this process.
+    """Run a command in a container, connected to standard input, output and error of this process.
 
     Args:
         client: of the user.
-        application: that runs.
+        application: the running application.
         container: CONTAINER_INDEX, or ``ROLE`` or ``ROLE:NUMBER`` of its role.
         request: from `exec_request`.
 
@@ -85,11 +85,11 @@ def exec_command(client: Client, application: AnyApplication, container: str, re
 
 
 class ExecClient:
-    """One command, as the process sees it that the user started: its streams, its terminal and its signals.
+    """Client of one command, in the process that the user started: its streams, its terminal and its signals.
 
     Args:
-        connection: to the command's keeper; it is closed in the end.
-        request: what was asked for.
+        connection: to the command's keeper; closed at the end.
+        request: of the command.
     """
 
     def __init__(self, connection: socket.socket, request: ExecRequest) -> None:
@@ -102,14 +102,14 @@ class ExecClient:
         self._end: ExecEnd | None = None
 
     def run(self) -> ExecEnd | None:
-        """Pass bytes and signals until the command has ended. Return how; None: the stream ended before."""
+        """Pass bytes and signals until the command has ended. Return its end; None if the stream ended before."""
         raw = self._request.terminal and self._request.interactive
         try:
             with self._caught_signals() as wake_fd, raw_terminal() if raw else contextlib.nullcontext():
                 if not self._request.interactive:
                     self._stream.send(frames.INPUT_OVER)
                 if self._request.terminal:
-                    self._signals.append(signal.SIGWINCH)  # it may have changed since it was asked
+                    self._signals.append(signal.SIGWINCH)  # it may have changed since the request
                 while self._end is None:
                     self._take_signals()
                     self._poll(wake_fd)
@@ -123,7 +123,7 @@ class ExecClient:
 
     @contextlib.contextmanager
     def _caught_signals(self) -> Iterator[int]:
-        """Collect signals for as long as the block runs; the descriptor can be read when there is one."""
+        """Collect signals during the block; the descriptor is readable when there is one."""
         wake_fd, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         before_fd = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
         numbers = [getattr(signal, f"SIG{name}") for name in frames.SIGNALS]
@@ -145,10 +145,10 @@ class ExecClient:
             if number == signal.SIGWINCH:
                 self._stream.send(frames.SIZE, frames.size_body(*_terminal_size()))
             elif number == signal.SIGHUP or number in self._passed_on or self._request.terminal:
-                # A terminal's keys come as bytes, so this one is for us. The command ends with the stream.
+                # A terminal sends its keys as bytes, so this signal is for us. The command ends with the stream.
                 self._end = ExecEnd(128 + number)
             else:
-                # Once: whoever sends it again means us.
+                # Only once: a second signal is for this process.
                 self._passed_on.add(number)
                 self._stream.send(frames.SIGNAL, bytes([number]))
 
@@ -209,7 +209,7 @@ class ExecClient:
 
 
 def _terminal_size() -> tuple[int, int]:
-    """Return rows and columns of this process's terminal; 0 where they are not known."""
+    """Return rows and columns of this process's terminal; 0 if unknown."""
     for fd in (0, 1, 2):
         with contextlib.suppress(OSError):
             size = os.get_terminal_size(fd)

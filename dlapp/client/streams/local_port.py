@@ -1,7 +1,7 @@
-"""A local port that serves one user: the one whose process this is.
+"""A local port that serves only the user of this process.
 
-It is on the loopback interface, which every user of this machine can reach. So a connection counts only if the kernel
-says that its other end is a socket that this user made; any other one is reset before a byte of it is read.
+It is on the loopback interface, which every user of this machine can reach. So a connection is accepted only if the
+kernel reports that this user owns the socket at its other end; any other is reset before a byte is read.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _TRIES = 20
 
 
 class LocalPort(Closeable):
-    """Listens on both loopback addresses, from its making until it is closed.
+    """Listener on both loopback addresses, until it is closed.
 
     Args:
-        wanted: the port; None: ``like``, or another one if that is taken or may not be used.
+        wanted: the port; None for ``like``, or another one if that is taken or not permitted.
         like: see ``wanted``; 0: any.
-        serve: serves one connection, in a thread of its own, and closes it.
-        say: takes lines for the user; any thread calls it.
+        serve: serves one connection in its own thread, and closes it.
+        say: called with lines for the user, by any thread.
 
     Raises:
-        UsageError: the port that is wanted is taken, or may not be used.
+        UsageError: the wanted port is taken, or not permitted.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LocalPort(Closeable):
         self._thread.start()
 
     def close(self) -> None:
-        """Close the port and reset all connections. May be repeated."""
+        """Close the port and reset all connections. Idempotent."""
         with self._lock:
             if self._is_closed:
                 return
@@ -64,7 +64,7 @@ class LocalPort(Closeable):
             one.close()
         with self._lock:
             for one in self._connections:
-                # Its thread has it open, and finds that it is over.
+                # Its thread has it open, and detects the reset.
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
 
@@ -113,9 +113,9 @@ class LocalPort(Closeable):
 
 
 def _listen(wanted: int | None, like: int) -> list[socket.socket]:
-    """Return sockets that listen on one port of both loopback addresses, or of the one that there is.
+    """Return sockets that listen on one port of both loopback addresses, or of the one that exists.
 
-    On a port whose other address is another user's, a browser that says localhost would reach that user.
+    If another user had the port on the other address, a browser that opens localhost could reach that user.
     """
     last = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     for port in [like, *[0] * _TRIES] if wanted is None else [wanted]:
@@ -127,7 +127,7 @@ def _listen(wanted: int | None, like: int) -> list[socket.socket]:
 
 
 def free_port(like: int) -> int:
-    """Return a local port on which a `LocalPort` can listen: this one, or another where it is taken.
+    """Return a local port that a `LocalPort` can listen on: this one, or another if it is taken.
 
     Raises:
         UsageError: there is none.

@@ -17,13 +17,14 @@ OPEN_S = 30.0
 
 
 class StreamOpener:
-    """Opens streams to the containers of one application. Any thread may call it.
+    """Opener of streams to the containers of one application. Thread-safe.
 
     Args:
         url: control address of its ApplicationMaster; a later attempt has another one.
-        token: for it.
-        is_own: the application is the caller's own; else what its containers say is another user's word.
-        owner: as of `dlapp.values.access.ControlAccess`.
+        token: for the ApplicationMaster.
+        is_own: whether the caller owns the application; otherwise data from its containers are another user's and not
+            trusted.
+        owner: see `dlapp.values.access.ControlAccess`.
     """
 
     def __init__(self, url: str, token: str, is_own: bool = True, owner: int | None = None) -> None:
@@ -35,17 +36,17 @@ class StreamOpener:
         Args:
             index: CONTAINER_INDEX.
             kind: what is at its other end, as of `StreamRequest`.
-            head: what that is told; JSON.
-            timeout_s: until it is open [s].
+            head: JSON for the handler.
+            timeout_s: for opening it [s].
 
         Returns:
             The connection, blocking; the caller closes it.
 
         Raises:
             NotFound: there is no such container.
-            StreamRefused: there can be none now.
+            StreamRefused: it is not possible now.
             Unreachable: the ApplicationMaster does not answer.
-            Denied: it does not know the token.
+            Denied: it does not accept the token.
         """
         request = StreamRequest(index=index, kind=kind, head=json.dumps(head, separators=(",", ":")))
         return open_stream(
@@ -54,7 +55,7 @@ class StreamOpener:
 
 
 def read_role_index(text: str) -> tuple[str, int]:
-    """Return role and number of ``ROLE[:INDEX]``; without INDEX it is 0. Raises UsageError."""
+    """Return role and number of ``ROLE[:INDEX]``; the default of INDEX is 0. Raises UsageError."""
     role, colon, number = text.partition(":")
     if not role or (colon and not (number.isascii() and number.isdecimal())) or len(number) > 9:
         raise UsageError(f"{text[:60]!r} is not ROLE or ROLE:INDEX, as in worker:0")

@@ -1,10 +1,13 @@
-"""A TCP port of a container, brought to this machine: `PortForward`, which is what dlapp-port runs.
+"""Forwarding of a container's TCP port to this machine: `PortForward`, used by dlapp-port.
 
-Each connection to the local port becomes a connection to the port of the container: directly, where the container's
-host can be reached at it, else by a stream through the ApplicationMaster. Which addresses of the host are the payload's
-is the task's word (`dlapp.values.messages.PortPlace`), for other users have ports on that host, too. It is asked for
-again when a direct connection is there, before a byte passes: what ended a moment ago may have left its port to another
-user.
+Each connection to the local port becomes a connection to the container's port: directly, if the container's host is
+reachable on it, else by a stream through the ApplicationMaster.
+
+1. The task reports which addresses of the host are the payload's (`dlapp.values.messages.PortPlace`), since other users
+   have ports on that host, too.
+2. The client connects directly.
+3. It asks the task again before it passes a byte: the payload may have ended meanwhile, and another user may have its
+   port.
 """
 
 from __future__ import annotations
@@ -47,25 +50,25 @@ _MAX_PLACE_BYTES = 64 << 10
 
 
 class PortForward(Closeable):
-    """Brings a port of a container to a local port, as long as it is not closed.
+    """Forwarder of a container's port to a local port, until it is closed.
 
-    Connections are served by threads of its own. `look`, or `run`, is called in the client's thread: it notices that
-    the container was started again, and that the application ended.
+    Connections are served by its own threads. `look`, or `run`, is called in the client's thread: it detects a
+    restarted container, and the end of the application.
 
     Args:
-        client: looks at the application.
-        application_id: the caller's own, or one whose `view_acl` names the caller. To another user's application all
-            connections are streams: addresses that its tasks name are not connected to.
+        client: reads the application's state.
+        application_id: the caller's own, or one whose `view_acl` contains the caller. For another user's application
+            all connections are streams: addresses that its tasks report are not trusted.
         index: CONTAINER_INDEX.
         port: of the container.
-        local: the local port; None: the same number if the program listens on it by now, and that can be used; else
+        local: the local port; None for the same number if the program already listens on it and it is available; else
             another one.
-        say: takes lines for the user; any thread calls it.
-        direct: connect directly where that is possible.
+        say: called with lines for the user, by any thread.
+        direct: connect directly if possible.
 
     Raises:
         NotFound: there is no such application, or it has ended.
-        Denied: it is another user's, or was submitted from another machine.
+        Denied: it is owned by another user, or was submitted from another machine.
         UsageError: the local port cannot be used.
     """
 
@@ -101,19 +104,19 @@ class PortForward(Closeable):
 
     @property
     def is_open(self) -> bool:
-        """True if the program was seen to listen on the port."""
+        """True if the program was seen listening on the port."""
         return self._place is not None
 
     @property
     def url(self) -> str:
-        """URL of the local port, for a server that speaks HTTP."""
+        """URL of the local port, for an HTTP server."""
         return f"http://127.0.0.1:{self.local_port}"
 
     def close(self) -> None:
-        """Close the local port and all connections. May be repeated."""
+        """Close the local port and all connections. Idempotent."""
         self._local.close()
 
-    # ---- in the client's thread ----
+    # ---- for the client's thread ----
 
     def run(self) -> str:
         """Serve until the application has ended; return a line that says so."""
@@ -139,7 +142,7 @@ class PortForward(Closeable):
             time.sleep(min(self._look_every_s, max(0.0, deadline - time.monotonic())))
 
     def look(self) -> str:
-        """Look at the application once; return a line if it has ended, else an empty text."""
+        """Read the application's state once; return a line if it has ended, else an empty text."""
         try:
             view = self._client.status(self._application_id)
         except Unreachable as error:
@@ -158,20 +161,20 @@ class PortForward(Closeable):
         except (StreamRefused, Unreachable) as error:
             self._say(str(error))
         except NotFound:
-            pass  # it ended at this moment; the next look says so
+            pass  # it has just ended; the next call reports that
         return ""
 
     def _find_opener(self) -> None:
-        """Learn where the ApplicationMaster is; a later attempt is elsewhere."""
+        """Update the address of the ApplicationMaster; a later attempt has another."""
         opener: StreamOpener | None = None
-        with contextlib.suppress(StreamRefused):  # it waits, and another one may have the address of the last
+        with contextlib.suppress(StreamRefused):  # it waits, and another process may have the old address
             opener = self._client.stream_opener(self._application_id)
         with self._lock:
             if self._opener is None or opener is None or self._opener.url != opener.url:
                 self._opener = opener
 
     def _take_container(self, container: ContainerView) -> None:
-        """Take note of the container that the index has."""
+        """Record the current container of the index."""
         self._name = f"{container.role}:{container.role_index}"
         latest = str(container.container_id), container.generation
         is_another = self._container not in (None, latest)
@@ -187,7 +190,7 @@ class PortForward(Closeable):
         self._container = latest
 
     def _say(self, text: str) -> None:
-        """Tell the user something, and not the same again and again."""
+        """Show a line to the user, without repeating the same line."""
         now = time.monotonic()
         with self._lock:
             self._said = {one: at for one, at in self._said.items() if now - at < _SAY_AGAIN_S}
@@ -197,7 +200,7 @@ class PortForward(Closeable):
             self._said[text] = now
         self._tell(text)
 
-    # ---- in the threads of connections ----
+    # ---- for the connections' threads ----
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -227,8 +230,8 @@ class PortForward(Closeable):
         return found
 
     def _is_still_there(self, connection: socket.socket, address: str) -> bool:
-        """Return whether the port at an address to which we are connected is the payload's; else close the connection.
-        Raises DlappError: nobody can say, or it is not open."""
+        """Return whether the connected address is the payload's port; else close the connection. Raises DlappError:
+        that cannot be determined, or the port is not open."""
         is_there = False
         try:
             is_there = address in addresses_of(self._place_now())
@@ -255,7 +258,9 @@ class PortForward(Closeable):
             raise
 
     def _place_now(self) -> PortPlace:
-        """Return where the port is, by the task's word. Raises DlappError: nobody can say, or it is not open."""
+        """Return where the port is, as reported by the task. Raises DlappError: that cannot be determined, or it is not
+        open.
+        """
         with self._stream({"port": self._port, "look": True}) as stream:
             place = _read_place(stream)
         with self._lock:
@@ -283,6 +288,6 @@ def addresses_of(place: PortPlace) -> tuple[str, ...]:
 
 
 def end_of(view: ApplicationView) -> str:
-    """Return a line on an application that has ended, which has no ports any more."""
+    """Return a line on an application that has ended and has no ports any more."""
     how = ", ".join(filter(None, (view.final_status.value.lower(), view.diagnostics)))
     return f"{view.application_id} has ended ({how}): it has no ports any more"
