@@ -400,7 +400,6 @@ WEBHDFS: dict[str, tuple[Callable[[WebHdfs], Any], Any]] = {
         {"beans": [{"modelerType": "org.apache.hadoop.hdfs.server.namenode.NameNode", "State": "active"}]},
     ),
     "make": (lambda web: web.make_directory("/a"), {"boolean": True}),
-    "free": (lambda web: web.free_bytes("/a"), {"QuotaUsage": {"spaceQuota": 10, "spaceConsumed": 1}, "ContentSummary": {"spaceQuota": 10, "spaceConsumed": 1}}),
 }  # fmt: skip
 
 

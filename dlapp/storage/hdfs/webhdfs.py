@@ -302,15 +302,6 @@ class WebHdfs:
             raise WrongAnswer(f"{self.place.location}: the NameNode sent no home directory")
         return path
 
-    def free_bytes(self, path: str) -> int | None:
-        """Return the remaining space quota of the directory ``path``; None if it has none. Raises NotFound."""
-        said = self._json("GETCONTENTSUMMARY", path).get("ContentSummary")
-        quota = said.get("spaceQuota", -1) if isinstance(said, dict) else None
-        consumed = said.get("spaceConsumed", 0) if isinstance(said, dict) else None
-        if type(quota) is not int or type(consumed) is not int:
-            raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no summary of it")
-        return None if quota < 0 else max(0, quota - consumed)
-
     # ---- changes; all are idempotent ----
 
     def has_numbers(self) -> bool:

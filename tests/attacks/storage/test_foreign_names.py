@@ -157,7 +157,7 @@ def test_a_listing_that_is_none_is_refused(said: dict[str, Any]) -> None:
 def test_deep_json_of_a_namenode_is_an_error_of_one_line(body: bytes) -> None:
     with namenode({"/in": body}) as place:
         web = WebHdfs(place, patience_s=0)
-        for call in (web.status, web.children, web.free_bytes):
+        for call in (web.status, web.children):
             with pytest.raises(DlappError, match="does not speak WebHDFS") as refused:
                 call("/in")
             assert "\n" not in str(refused.value)
