@@ -9,31 +9,18 @@ Source: torch/distributed/run.py, argparse_util.py, elastic/rendezvous/static_tc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
-from dlapp.frameworks import bracketed, pytorch
+from dlapp.frameworks import bracketed
+from dlapp.frameworks.pytorch import SERVICES, problems, success, takes_part
 from dlapp.values.roster import Member, Roster
-from dlapp.values.spec import Resources, RoleSpec
+from dlapp.values.spec import Resources
 
-SERVICES = pytorch.SERVICES
+__all__ = ("COMMAND", "SERVICES", "environment", "problems", "success", "takes_part")
+
 COMMAND = ("python3", "-m", "torch.distributed.run")
 """The same as torchrun, by the Python of PATH: an image may have PyTorch for another one than torchrun's."""
 _PROCESSES = "PET_NPROC_PER_NODE"
-
-
-def success(roles: Sequence[RoleSpec]) -> tuple[str, ...]:
-    """Return the roles that decide by default."""
-    return pytorch.success(roles)
-
-
-def problems(roles: Sequence[RoleSpec], deciding: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Find what leaves it open which containers are the nodes."""
-    return pytorch.problems(roles, deciding)
-
-
-def takes_part(role: str, deciding: Collection[str]) -> bool:
-    """Return whether the instances of a role are nodes of torchrun."""
-    return pytorch.takes_part(role, deciding)
 
 
 def environment(roster: Roster, member: Member, resources: Resources, user: Mapping[str, str]) -> dict[str, str]:
