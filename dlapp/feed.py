@@ -1,11 +1,11 @@
-"""Records of an input with ``mode=feed``: the part of `dlapp.context` that only programs load which read one.
+"""Records of an input with ``mode=feed``: the part of `dlapp.context` loaded only by programs that read a feed.
 
-A program in a container has this file as ``dlapp_feed``, beside ``dlapp_context``; its functions are called by way of
-that module. It is of the standard library, for Python 3.6 and later; pyarrow is imported where the format is parquet.
+A program in a container imports this file as ``dlapp_feed``, beside ``dlapp_context``, which calls its functions. It
+uses only the standard library and runs on Python 3.6 and later; pyarrow is imported for the parquet format.
 
-A process of dlapp sends open files by a Unix socket, in the order of the feed: each is a part of a file of the input,
-at its own place in an otherwise empty file. What was read is acknowledged, so that more may come. A connection that
-breaks is made again, at the byte that was reached.
+A dlapp process sends open files over a Unix socket, in the order of the feed. Each is a part of an input file, at its
+original offset in an otherwise empty file. The reader acknowledges what it has read, and the sender then sends more. A
+broken connection is opened again, at the byte that was reached.
 """
 
 import array
@@ -24,31 +24,31 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 __all__ = ["Feed", "FeedError"]
 
 POSITIONS = "dlapp_feed.json"
-"""File in the directory of a checkpoint with the positions of the feeds of the process that reported it."""
+"""File in a checkpoint's directory with the feed positions of the process that reported the checkpoint."""
 MOST_FDS = 64
-"""Files that one message brings at most."""
+"""Maximum number of files per message."""
 MESSAGE_BYTES = 256 << 10
 _TRIES = 60
-"""To connect without getting anything; they take a minute."""
+"""Number of connection attempts without any data; they take a minute."""
 _BLOCK_RECORDS, _BLOCK_BYTES = 1000, 64 << 20
-"""Of so many records of one file, or so many bytes, the order is changed at a time."""
+"""Shuffle window: this many records of one file, or this many bytes."""
 _MOST_POSITIONS_BYTES = 16 << 20
 
 
 class FeedError(RuntimeError):
-    """The feed cannot go on; the text says why."""
+    """The feed cannot continue; the text says why."""
 
 
 class Feed:
-    """Records of the part of the input that this process reads, of all epochs that are left.
+    """Records of this process's part of the input, for all remaining epochs.
 
-    It is opened by the process, and the DataLoader worker of PyTorch, that begins to iterate.
+    The process (or the PyTorch DataLoader worker) that starts to iterate opens it.
 
     Args:
         path: of the socket.
         name: of the section of the input.
         part: see `dlapp.context.feed`.
-        start: a position; None: the one in the directory of the checkpoint, if there is one.
+        start: a position; None: the one in the checkpoint's directory, if any.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Feed:
         return int(self._position.get("epoch", 0))
 
     def position(self) -> Dict[str, Any]:
-        """Return the position after the last record: a small value, of JSON's types, for ``start``."""
+        """Return the position after the last record: a small value of JSON types, for ``start``."""
         if self._records is None:
             self._begin()
         return dict(self._position)
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator of the records of all epochs that are left."""
+        """Return an iterator over the records of all remaining epochs."""
         return (record for _, record, is_end in self._begun() if not is_end)
 
     def by_epoch(self) -> Iterator[Tuple[int, Iterator[Any]]]:
-        """Yield each epoch that is left: its number, and an iterator of its records, to be read to its end."""
+        """Yield each remaining epoch: its number, and an iterator over its records, to be read to its end."""
         steps = self._begun()
         while True:
             first = next(steps, None)
@@ -136,7 +136,7 @@ class Feed:
 
 
 def write_positions(directory: str) -> None:
-    """Write the positions of the feeds of this process into the directory of a checkpoint."""
+    """Write the positions of this process's feeds into the directory of a checkpoint."""
     positions = {}  # type: Dict[str, Dict[str, Any]]
     for feed in _OPEN:
         position = feed.position()
@@ -151,7 +151,7 @@ def write_positions(directory: str) -> None:
 
 
 _OPEN = []  # type: List[Feed]
-"""The feeds that this process reads."""
+"""Feeds that this process reads."""
 
 
 def _forget() -> None:
@@ -170,7 +170,7 @@ def _until_end(first: Tuple[int, Any, bool], steps: Iterator[Tuple[int, Any, boo
 
 
 def _worker() -> Tuple[int, int]:
-    """Return the number of this DataLoader worker of PyTorch, and how many there are; elsewhere 0 of 1."""
+    """Return the number of this PyTorch DataLoader worker, and the number of workers; outside of workers 0 of 1."""
     module = sys.modules.get("torch.utils.data")
     info = module.get_worker_info() if module is not None else None
     return (0, 1) if info is None else (info.id, info.num_workers)
@@ -184,7 +184,7 @@ def _key(part: Tuple[int, int]) -> str:
 
 
 def _resumed(name: str, key: str) -> Optional[Dict[str, Any]]:
-    """Return the position in the checkpoint from which this program continues; None: there is no checkpoint."""
+    """Return the position in the checkpoint from which this program resumes; None: there is no checkpoint."""
     directory = os.environ.get("DLAPP_RESUME_FROM")
     if not directory:
         return None
@@ -209,7 +209,7 @@ def _resumed(name: str, key: str) -> Optional[Dict[str, Any]]:
 
 
 class _Item:
-    """A part of a file, with its descriptor; or the end of an epoch, with the descriptor -1."""
+    """Part of a file, with its descriptor; or the end of an epoch, with descriptor -1."""
 
     def __init__(self, epoch: int, file: int = 0, name: str = "", size: int = 0, start: int = 0, end: int = 0) -> None:
         self.epoch, self.file, self.name, self.size, self.start, self.end = epoch, file, name, size, start, end
@@ -217,12 +217,12 @@ class _Item:
 
 
 class _Connection:
-    """Connection to the process that sends, made again where it breaks.
+    """Connection to the sending process, opened again if it breaks.
 
     Args:
         path: of its socket.
-        part: which part of the container's records, of how many.
-        position: where to begin.
+        part: which part of the container's records, and the number of parts.
+        position: where to start.
     """
 
     def __init__(self, path: str, part: Tuple[int, int], position: Dict[str, Any]) -> None:
@@ -231,13 +231,13 @@ class _Connection:
         self._ready = []  # type: List[_Item]
         self._read = 0  # not yet acknowledged
         self._is_over = False
-        self._tries = 0  # since something came
+        self._tries = 0  # since the last data
         self._socket = None  # type: Optional[socket.socket]
         self.welcome = self._connect()
         self._files = self.welcome["files"]
 
     def close(self) -> None:
-        """Close it, and what came and was not read."""
+        """Close the connection and the received, unread files."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -245,7 +245,7 @@ class _Connection:
             _close(self._ready.pop(0))
 
     def next(self) -> Optional[_Item]:
-        """Return what comes next; None: all epochs are over."""
+        """Return the next item; None: all epochs are over."""
         while not self._ready:
             if self._is_over:
                 return None
@@ -265,7 +265,7 @@ class _Connection:
 
     def _acknowledge(self) -> None:
         if self._read and self._socket is not None:
-            with contextlib.suppress(OSError):  # receiving finds out, too
+            with contextlib.suppress(OSError):  # the next receive fails, too
                 self._socket.send(str(self._read).encode())
         self._read = 0
 
@@ -308,14 +308,14 @@ class _Connection:
         hello = {"part": self.part, "epoch": epoch, "file": file, "at": at, "files": self._files}
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # The path may be longer than an address can be.
+            # The path may exceed the size of a socket address.
             directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
             try:
                 made.connect("/proc/self/fd/{}/{}".format(directory, os.path.basename(self._path)))
             finally:
                 os.close(directory)
             made.send(json.dumps(hello).encode())
-            # The list of a large input takes its time.
+            # The sender lists a large input first, which takes time.
             welcome, _ = _receive(made)
         except BaseException:
             made.close()
@@ -349,11 +349,11 @@ def _close(item: _Item) -> None:
 
 
 class _SourceFile(io.RawIOBase):
-    """One file of the input, which comes in parts; it cannot be sought in.
+    """Input file that arrives in parts; not seekable.
 
     Args:
-        connection: that brings the parts after the first.
-        item: the first one.
+        connection: connection that delivers the parts after the first.
+        item: the first part.
     """
 
     def __init__(self, connection: _Connection, item: _Item) -> None:
@@ -365,7 +365,7 @@ class _SourceFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into a buffer, and return how many bytes; 0 at the end."""
+        """Read into a buffer and return the number of bytes; 0 at the end."""
         if not self._advance():
             return 0
         view = memoryview(buffer).cast("B")[: self._item.end - self._at]
@@ -373,7 +373,7 @@ class _SourceFile(io.RawIOBase):
         return self._count(count)
 
     def read(self, size: int = -1) -> bytes:
-        """Return so many bytes, fewer only at the end; the rest, if it is negative."""
+        """Return this many bytes, fewer only at the end; a negative number: the rest."""
         if size < 0:
             return self.readall()
         pieces, left = [], size
@@ -385,7 +385,7 @@ class _SourceFile(io.RawIOBase):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def peek(self, size: int) -> bytes:
-        """Return the first bytes of what is left of this part, without reading them."""
+        """Return the next bytes of this part without consuming them."""
         return os.pread(self._item.fd, min(size, self._item.end - self._at), self._at)
 
     def readall(self) -> bytes:
@@ -398,7 +398,7 @@ class _SourceFile(io.RawIOBase):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def whole(self) -> Any:
-        """Return the file as one that can be sought in; it must have come in one part, of which nothing was read."""
+        """Return the file as a seekable one; it must have come in one part, of which nothing was read."""
         if (self._item.start, self._item.end) != (0, self.size):
             text = "{} has {} MiB, and each of {} processes that share the feed has its part of feed.buffer: raise it"
             raise FeedError(text.format(self.name, -(-self.size >> 20), self._connection.part[1]))
@@ -407,7 +407,7 @@ class _SourceFile(io.RawIOBase):
         return os.fdopen(fd, "rb")
 
     def finish(self) -> None:
-        """Pass over the rest."""
+        """Skip the rest."""
         while self._item.end < self.size:
             self._follow()
         _close(self._item)
@@ -419,7 +419,7 @@ class _SourceFile(io.RawIOBase):
         return count
 
     def _advance(self) -> bool:
-        """Return whether there is something to read, after the next part came if it was needed."""
+        """Return whether there is data to read, after receiving the next part if needed."""
         if self._at >= self._item.end:
             if self._item.end >= self.size:
                 _close(self._item)
@@ -452,7 +452,7 @@ def _tfrecords(file: _SourceFile, order: Optional[random.Random]) -> Iterable[by
 
 
 def _tfrecords_in_order(file: _SourceFile) -> Iterator[bytes]:
-    """Yield the records; HDFS has verified the bytes, so their own checksums are not computed once more.
+    """Yield the records; their own checksums are not verified, as HDFS has verified the bytes.
 
     Source: tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details".
     """
@@ -474,8 +474,8 @@ def _samples(file: _SourceFile, order: Optional[random.Random]) -> Iterable[Dict
 
 
 def _samples_in_order(file: _SourceFile) -> Iterator[Dict[str, Any]]:
-    """Yield a dictionary for each sample: the members of a tar file that follow each other and have the same name up to
-    the first dot of its last part, by the rest of it; with ``__key__`` and ``__url__``, as WebDataset has them."""
+    """Yield a dictionary for each sample: consecutive members of a tar file with the same name up to the first dot of
+    its last part, by the rest of the name; with ``__key__`` and ``__url__``, as in WebDataset."""
     sample = {}  # type: Dict[str, Any]
     archive = _TarFile(file)
     for name in archive.members():
@@ -495,10 +495,11 @@ def _samples_in_order(file: _SourceFile) -> Iterator[Dict[str, Any]]:
 
 
 def _sample_name(name: str) -> Tuple[str, str]:
-    """Return the key of a member's sample and the member's suffix, as WebDataset cuts them; no key: it is of none.
+    """Return the key of a member's sample and the member's suffix, split as in WebDataset; no key: not a sample's
+    member.
 
-    WebDataset does it by the regular expression ``((?:.*/|)[^.]+)[.]([^/]*)``, whose time grows with the square of the
-    length, and an archive may have a name of a million slashes.
+    WebDataset uses the regular expression ``((?:.*/|)[^.]+)[.]([^/]*)``, whose run time is quadratic in the length, and
+    an archive may contain a name of a million slashes.
     """
     base = name.rfind("/") + 1
     dot = name.find(".", base)
@@ -512,13 +513,13 @@ def _sample_name(name: str) -> Tuple[str, str]:
 class _TarFile:
     """Reader of the regular files of a tar archive (POSIX, GNU or V7), which may be compressed.
 
-    The streams of `tarfile` take twice the processor time, as they copy each byte several times, and take a damaged
-    header for the end of the archive. What a header says is compared with what the archive has.
+    The streams of `tarfile` take twice the CPU time, as they copy each byte several times, and treat a damaged header
+    as the end of the archive. Here the headers are checked against the archive's content.
 
     Source: POSIX.1-2017, pax, "pax Interchange Format"; the GNU tar manual, "Basic Tar Format".
 
     Args:
-        file: that it is in.
+        file: file with the archive.
     """
 
     def __init__(self, file: _SourceFile) -> None:
@@ -528,7 +529,7 @@ class _TarFile:
         self._global = {}  # type: Dict[str, str]
 
     def members(self) -> Iterator[str]:
-        """Yield the name of each regular file; its `content` is passed over where it is not read."""
+        """Yield the name of each regular file; its unread `content` is skipped."""
         own = {}  # type: Dict[str, str]
         while True:
             at, block = self._next_block()
@@ -551,7 +552,7 @@ class _TarFile:
                 raise self._error(at, str(error)) from None
             name, own = described.get("path", name), {}
             if kind == b"\0" and name.endswith("/"):
-                kind = b"5"  # so V7 writes a directory
+                kind = b"5"  # V7 marks a directory like this
             if kind in _TAR_WITHOUT_CONTENT:
                 size = 0
             self._left, self._padding = size, -size % _TAR_BLOCK
@@ -571,7 +572,7 @@ class _TarFile:
         return content
 
     def _next_block(self) -> Tuple[int, bytes]:
-        """Return the block after the member, and where it is; empty: the archive ends."""
+        """Return the block after the member, and its offset; empty: the archive ends."""
         while self._left:
             count = min(self._left, _TAR_PIECE_BYTES)
             if len(self._read(count)) < count:
@@ -585,7 +586,7 @@ class _TarFile:
         return at, block
 
     def _extension(self, kind: bytes) -> Dict[str, str]:
-        """Return what an extended header says of the next member. Raises ValueError."""
+        """Return the fields of an extended header for the next member. Raises ValueError."""
         content = self.content()
         if kind == b"L":
             return {"path": _tar_text(content)}
@@ -598,11 +599,11 @@ class _TarFile:
         return records
 
     def _read(self, count: int) -> bytes:
-        """Return so many bytes, fewer only at the end."""
+        """Return this many bytes, fewer only at the end."""
         pieces, left = [], count
         try:
             while left:
-                # A compressed archive does not say how much it has, so no memory is taken for what a header says.
+                # The size of a compressed archive is unknown, so do not allocate memory by a header's claim.
                 piece = self._stream.read(left if self._stream is self._file else min(left, _TAR_PIECE_BYTES))
                 if not piece:
                     break
@@ -620,15 +621,15 @@ class _TarFile:
 
 _TAR_BLOCK, _TAR_PIECE_BYTES, _MOST_EXTENSION_BYTES = 512, 1 << 20, 1 << 20
 _MOST_UNPACKED_BYTES = 4 << 30
-"""Of a member: a small compressed archive can have one of any size, and a record lies in memory."""
+"""Size limit of a member: a small compressed archive can contain one of any size, and a record is held in memory."""
 _NO_HEADER = bytes(_TAR_BLOCK)
 _TAR_REGULAR, _TAR_EXTENSIONS = (b"0", b"\0", b"7"), (b"x", b"g", b"L", b"K")
 _TAR_WITHOUT_CONTENT = (b"1", b"2", b"3", b"4", b"5", b"6")
-"""Links, devices, directories and FIFOs: what their header has as size is none."""
+"""Links, devices, directories and FIFOs: they have no content, whatever size their header has."""
 
 
 def _decompressed(file: _SourceFile) -> Tuple[Any, Tuple[Any, ...]]:
-    """Return a stream of the archive, and the errors of its decompression."""
+    """Return a stream of the archive, and its decompression errors."""
     begin = file.peek(6)
     if begin.startswith(b"\x1f\x8b"):
         import gzip
@@ -648,7 +649,7 @@ def _decompressed(file: _SourceFile) -> Tuple[Any, Tuple[Any, ...]]:
 
 def _tar_header(block: bytes) -> Tuple[bytes, int, str]:
     """Return type, size and name of a member. Raises ValueError."""
-    if _tar_number(block[148:156]) != sum(block[:148]) + sum(block[156:]) + 256:  # the sum's own place counts as spaces
+    if _tar_number(block[148:156]) != sum(block[:148]) + sum(block[156:]) + 256:  # the checksum field counts as spaces
         raise ValueError("no header")
     name = _tar_text(block[:100])
     if block[257:263] == b"ustar\0" and block[345]:
@@ -661,7 +662,7 @@ def _tar_text(field: bytes) -> str:
 
 
 def _tar_number(field: bytes) -> int:
-    """Return a number, of octal digits or, as GNU writes large ones, of bytes. Raises ValueError."""
+    """Return a number in octal digits or, as GNU writes large ones, in binary. Raises ValueError."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.partition(b"\0")[0].strip(b" ")
@@ -671,8 +672,8 @@ def _tar_number(field: bytes) -> int:
 
 
 def _pax_records(data: bytes) -> Dict[str, str]:
-    """Return path and size of an extended header of pax, whose records are ``LENGTH KEY=VALUE\\n``; ``sparse`` if it
-    says so. Raises ValueError."""
+    """Return path and size from a pax extended header, whose records are ``LENGTH KEY=VALUE\\n``; ``sparse`` if it says
+    so. Raises ValueError."""
     found, at, end = {}, 0, len(data.rstrip(b"\0"))
     while at < end:
         space = data.find(b" ", at, at + 20)
@@ -719,7 +720,7 @@ _PARSERS = {
 
 
 def _shuffled(records: Iterable[Any], order: Optional[random.Random], size: Callable[[Any], int]) -> Iterable[Any]:
-    """Return the records in another order, block by block; it depends on them and on ``order`` alone."""
+    """Return the records shuffled block by block; the result depends only on them and on ``order``."""
     return records if order is None else _shuffled_blocks(records, order, size)
 
 

@@ -1,8 +1,8 @@
-"""Locations, as text with a scheme, and where an HDFS is and as whom it is used: one value, handed to all who need it.
+"""Locations, as text with a scheme, and the address and user of an HDFS, as one value that is passed around.
 
-`dlapp.storage` says what a location is. A cluster may have several HDFS (nameservices), and mount tables (viewfs) that
-give parts of them one tree of names. Mount tables are known to clients only: what a client submits, and what its nodes
-get, are locations of an HDFS.
+`dlapp.storage` defines what a location is. A cluster may have several HDFS (nameservices), and mount tables (viewfs)
+that combine parts of them into one tree. Only clients know mount tables: submissions and nodes use locations of an
+HDFS.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ FILE = "file://"
 HDFS = "hdfs://"
 VIEWFS = "viewfs:"
 WEBHDFS, NATIVE, AUTO = "webhdfs", "native", "auto"
-"""Ways to an HDFS: WebHDFS; its own protocols; those where they serve."""
+"""Protocols for HDFS: WebHDFS; its native protocols; native with WebHDFS where that is not available."""
 _WILDCARD = re.compile(r"[*?\[\]{}\\]")
 
 
 def shown(name: str) -> str:
-    """A name as a message can show it on one line, whatever bytes are in it."""
+    """Name in a form that a message can show on one line, whatever bytes it contains."""
     return name if name.isprintable() else repr(name)
 
 
 def remote_scheme(location: str) -> str:
-    """Return the scheme of a location that fsspec has to know; empty: it is another."""
+    """Return the scheme of a location that requires fsspec; empty: it does not."""
     scheme, colon, _ = location.partition("://")
     return scheme if colon and not location.startswith((FILE, HDFS)) and scheme.replace("+", "").isalnum() else ""
 
 
 class FileInfo(NamedTuple):
-    """A file: its size [bytes], when it was last changed [ms since 1970], its owner and permissions.
+    """Status of a file: its size [bytes], modification time [ms since 1970], owner and permissions.
 
     ``encrypted``: it is in an encryption zone. ``is_file`` is false for directories and symbolic links. ``inode_id``
-    is another one where the file was replaced; 0: the server does not say.
+    changes when the file is replaced; 0: not reported by the server.
     """
 
     size_bytes: int
@@ -50,7 +50,7 @@ class FileInfo(NamedTuple):
 
 
 class HdfsService(NamedTuple):
-    """A nameservice of the configuration.
+    """Nameservice of the configuration.
 
     Args:
         location: see `HdfsPlace`.
@@ -67,10 +67,10 @@ class MountTable(NamedTuple):
     """Mount table of viewfs.
 
     Args:
-        name: what stands after ``viewfs://``.
-        links: path in the table -> the location that it stands for. ``/`` is for paths under no other link.
-        unsupported: path -> setting, for links of a kind that is not followed; one of the path ``/`` may be any path.
-        homes: path of the directory with all home directories.
+        name: part after ``viewfs://``.
+        links: path in the table -> its target location. ``/`` applies to paths under no other link.
+        unsupported: path -> setting, for links of an unsupported kind; one of the path ``/`` may affect any path.
+        homes: path of the parent of all home directories.
     """
 
     name: str
@@ -79,10 +79,10 @@ class MountTable(NamedTuple):
     homes: str = "/user"
 
     def target(self, path: str) -> str:
-        """Return the location that a path, or a pattern, of the table stands for.
+        """Return the target location of a path, or a pattern, of the table.
 
         Raises:
-            UsageError: it is under no link, it has links under it, or a wildcard stands where a link may be.
+            UsageError: it is under no link, has links under it, or has a wildcard in the place of a link.
 
         Source: org.apache.hadoop.fs.viewfs.InodeTree (3.4: the longest link; before, links may not be nested).
         """
@@ -114,23 +114,23 @@ class MountTable(NamedTuple):
 
 
 class HdfsPlace(NamedTuple):
-    """Location of an HDFS, and the user that it is used as.
+    """Location of an HDFS, and the user who accesses it.
 
     Args:
-        location: what stands before a path: ``hdfs://namenode:8020`` or ``hdfs://nameservice``.
+        location: prefix of its locations: ``hdfs://namenode:8020`` or ``hdfs://nameservice``.
         web: the web address of each NameNode: ``http://namenode:9870``.
-        login: the Hadoop user, whose home relative paths begin at, with the proof.
-        ca: file of the certificates that sign those of NameNodes and DataNodes (``https://``); None: what OpenSSL has.
-        certificates: of CAs that are trusted besides, for all servers of the cluster (PEM).
-        umask: permissions that new directories do not get (``fs.permissions.umask-mode``).
-        protected: directories that may not be replaced (``fs.protected.directories``), nor what holds them; after
-            one that ends with a slash, nor what is in it.
-        homes: path of the directory with all home directories (``dfs.user.home.dir.prefix``).
-        names: what else may stand after ``hdfs://``: the nameservice, ``host:port`` of its NameNodes.
+        login: the Hadoop user and credentials; relative paths start at this user's home.
+        ca: file of the CA certificates for NameNodes and DataNodes (``https://``); None: OpenSSL's default.
+        certificates: additional trusted CAs for all servers of the cluster (PEM).
+        umask: umask of new directories (``fs.permissions.umask-mode``).
+        protected: directories that may not be replaced, nor their parents (``fs.protected.directories``); if one ends
+            with a slash, its content is protected, too.
+        homes: path of the parent of all home directories (``dfs.user.home.dir.prefix``).
+        names: other authorities of the same HDFS after ``hdfs://``: the nameservice, ``host:port`` of its NameNodes.
         others: the other nameservices of the configuration.
         mounts: the mount tables of the configuration.
-        view: the mount table that paths without a scheme are in (``fs.defaultFS`` is viewfs); empty: they are here.
-        protocol: the way to it (``storage.hdfs``): `WEBHDFS`, `NATIVE` or `AUTO`.
+        view: mount table of paths without a scheme (``fs.defaultFS`` is viewfs); empty: they are on this HDFS.
+        protocol: protocol to use (``storage.hdfs``): `WEBHDFS`, `NATIVE` or `AUTO`.
     """
 
     location: str
@@ -149,14 +149,14 @@ class HdfsPlace(NamedTuple):
 
     @property
     def home(self) -> str:
-        """The location of the user's home directory."""
+        """Return the location of the user's home directory."""
         return self._default(f"{self.homes}/{self.login.user}")
 
     def resolve(self, path: str) -> str:
-        """Return the location of a path as Hadoop takes it: absolute, relative to the home, or with a scheme.
+        """Return the location of a path in Hadoop's forms: absolute, relative to the home, or with a scheme.
 
         Raises:
-            UsageError: it is on an HDFS, or under a mount point, that the configuration does not have.
+            UsageError: it is on an HDFS, or under a mount point, that is not configured.
         """
         if path.startswith(FILE):
             return path
@@ -175,7 +175,7 @@ class HdfsPlace(NamedTuple):
         return self._of_view(f"//{self.view}{path}") if self.view else self.location + path
 
     def _of_view(self, text: str) -> str:
-        """Return the location for ``//table/path``, or ``/path`` of the default table."""
+        """Return the location of ``//table/path``, or of ``/path`` in the default table."""
         named, _, path = text[2:].partition("/") if text.startswith("//") else ("", "", text)
         name = named or self.view or "default"
         table = next((one for one in self.mounts if one.name == name), None)
@@ -190,10 +190,10 @@ class HdfsPlace(NamedTuple):
         return self.resolve(found)
 
     def of(self, location: str) -> HdfsPlace:
-        """Return this place, or the one of the other nameservice that a location is on.
+        """Return this place, or that of the nameservice of a location.
 
         Raises:
-            UsageError: the configuration does not say where it is.
+            UsageError: the nameservice is not configured.
         """
         authority = location.removeprefix(HDFS).partition("/")[0]
         if not location.startswith(HDFS) or self._is_here(authority):
@@ -213,21 +213,21 @@ class HdfsPlace(NamedTuple):
         )
 
     def for_locations(self, locations: Iterable[str]) -> HdfsPlace:
-        """Return this place with those of the other nameservices that the locations are on, for nodes."""
+        """Return this place with only those nameservices that the locations use, for nodes."""
         used = {self.of(one).location for one in locations} - {self.location}
         others = tuple(one for one in self.others if one.location in used)
         return self._replace(others=others, mounts=(), view="")
 
     def _is_here(self, authority: str) -> bool:
-        """Return whether this is the HDFS that has a name; empty: the default one."""
+        """Return whether a name refers to this HDFS; empty: the default one."""
         known = (self.location.removeprefix(HDFS), *self.names)
         return not authority or authority.removesuffix(":8020") in [one.removesuffix(":8020") for one in known]
 
     def path(self, location: str) -> str:
-        """The absolute path that a location names here.
+        """Return the absolute path of a location on this HDFS.
 
         Raises:
-            UsageError: it is on another file system, or its name is one that HDFS cannot have.
+            UsageError: it is on another file system, or not a valid HDFS path.
         """
         authority, slash, rest = location.removeprefix(HDFS).partition("/")
         if not location.startswith(HDFS) or not slash:
@@ -243,7 +243,7 @@ class HdfsPlace(NamedTuple):
 
 
 def plain_parts(path: str) -> list[str]:
-    """Return the names in a path, without ``.`` and ``..``."""
+    """Return the components of a path, without ``.`` and ``..``."""
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":
@@ -254,10 +254,10 @@ def plain_parts(path: str) -> list[str]:
 
 
 def local_path(location: str) -> str:
-    """The path that a ``file://`` location names.
+    """Return the path of a ``file://`` location.
 
     Raises:
-        UsageError: it is no such location.
+        UsageError: it is not such a location.
     """
     if location.startswith(FILE + "/") and "\0" not in location:
         return location[len(FILE) :]
@@ -272,12 +272,12 @@ def local_path(location: str) -> str:
 
 
 def file_location(path: str) -> str:
-    """The location of an absolute path on this machine."""
+    """Return the location of an absolute path on this machine."""
     return FILE + path
 
 
 def last_name(location: str) -> str:
-    """The name that what is at a location lands under; empty where it has none.
+    """Return the file name under which a location is stored; empty if it has none.
 
     >>> last_name("hdfs://nn:8020/data/a b/"), last_name("https://host/a%20b.tar?v=1")
     ('a b', 'a b.tar')

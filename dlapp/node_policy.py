@@ -1,8 +1,8 @@
-"""Policy of the operator of a node: ``/etc/dlapp/node.yaml``, read on the node that it protects.
+"""Policy of a node's operator: ``/etc/dlapp/node.yaml``, read on the node that it protects.
 
-It must belong to root, and nobody else may write it. Without it the strict defaults of `KEYS` hold. An application and
-the configuration (`dlapp.config`) choose among what it allows. It binds honest clients only: on a cluster dlapp itself
-comes from the client, and whoever may use Docker is root on the node without dlapp.
+It must belong to root and be writable by root only. Without it the strict defaults of `KEYS` apply. Applications and
+the configuration (`dlapp.config`) choose within its limits. It restricts only honest clients: on a cluster dlapp itself
+is uploaded by the client, and a user with access to Docker is root on the node even without dlapp.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _LISTS = (MOUNTS, COMMANDS, SHARED)
 MOST_FILE_BYTES = 32 << 10
 
 GPU_MODES = ("cdi", "gpus", "runtime", "nvidia-docker", "devices")
-"""The ways to give a container its GPUs, in the order in which ``auto`` looks for them."""
+"""Ways to pass GPUs to a container, in the order in which ``auto`` tries them."""
 
 CHARGES = ("gcores", "vcores")
-"""Amounts in which the usage of a user can be counted."""
+"""Units of a user's usage."""
 _LEAST_TIME_S = 60.0
 _CLOSED = (
     *("/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/run"),
     *("/var/lib/containerd", "/var/lib/containers", "/var/lib/docker"),
 )
-"""No mount may be one of these, lie in one, or hold one, but for `_OPEN`: dockerd's socket and secrets are there."""
+"""A mount must not be, be inside, or contain one of these, except `_OPEN`: dockerd's socket and secrets are there."""
 _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
-"""No mount may be one of these, or lie in one, and be written: the host's own programs are there."""
+"""A writable mount must not be, or be inside, one of these: they contain the host's programs."""
 _HOMES = ("/home",)
-"""No mount may be one of these and be written: it would be of all users at once."""
+"""A writable mount must not be one of these: it would be shared by all users."""
 _REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?", re.ASCII)
 _REPOSITORY = re.compile(r"[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*", re.ASCII)
 _MOST_LINKS = 40
@@ -58,19 +58,19 @@ _OURS = ("/dlapp", "/workspace")
 
 
 class Mount(NamedTuple):
-    """A directory or file of the host that every container sees at the same path."""
+    """Directory or file of the host that every container sees at the same path."""
 
     path: str
     writable: bool
 
 
 class RegistryPolicy(NamedTuple):
-    """Registries that images may come from; the fields are the keys of `KEYS`.
+    """Allowed image registries; the fields are the keys of `KEYS`.
 
     Args:
-        mirror: pairs of a registry and the place, ``host[/path]``, where its images are asked for first.
-        prefix: the place of images whose names have no registry; None: Docker Hub.
-        allow: registries, ``host[/path]``, from which images may come; None: all.
+        mirror: pairs of a registry and its mirror, ``host[/path]``, which is tried first.
+        prefix: registry for image names without one; None: Docker Hub.
+        allow: allowed registries, ``host[/path]``; None: all.
     """
 
     mirror: tuple[tuple[str, str], ...] | None = None
@@ -78,21 +78,21 @@ class RegistryPolicy(NamedTuple):
     allow: tuple[str, ...] | None = None
 
     def resolve(self, name: ImageName) -> ImageName:
-        """Return the name with the registry that it has here."""
+        """Return the full image name, with its registry on this node."""
         if self.prefix is None or name.names_registry or not name.registry:
             return name
         return name._replace(repository=name.path).at(self.prefix)
 
     def mirrored(self, name: ImageName) -> ImageName | None:
-        """Return the name at the mirror of its registry; None: there is none."""
+        """Return the image name at the mirror of its registry; None: there is none."""
         place = dict(self.mirror or ()).get(name.registry)
         return None if place is None else name.at(place)
 
     def forbidden(self, name: ImageName) -> str:
-        """Return why an image may not be used here; empty if it may.
+        """Return why an image must not be used here; empty if it may.
 
         Args:
-            name: as `resolve` gives it.
+            name: result of `resolve`.
         """
         if self.allow is None:
             return ""
@@ -109,7 +109,7 @@ ANY_REGISTRY = RegistryPolicy()
 
 
 class DockerPolicy(NamedTuple):
-    """Containers on this node; the fields are the keys of `KEYS`."""
+    """Policy for containers on this node; the fields are the keys of `KEYS`."""
 
     gpu_modes: tuple[str, ...]
     networks: tuple[str, ...]
@@ -121,7 +121,7 @@ class DockerPolicy(NamedTuple):
 
 
 class QueuePolicy(NamedTuple):
-    """The queue of applications of this machine; the fields are the keys of `KEYS`.
+    """Policy for this machine's queue; the fields are the keys of `KEYS`.
 
     Args:
         max_priority_of, user_gcores_of: pairs of a user's name, or uid, and the amount.
@@ -138,7 +138,7 @@ class QueuePolicy(NamedTuple):
 
 
 class NodePolicy(NamedTuple):
-    """All that the operator says; None: no cap, or nothing is there."""
+    """The whole policy; None: no limit, or not configured."""
 
     kill_grace_max_s: float | None
     log_limit_bytes: int | None
@@ -197,7 +197,7 @@ def _read_mount(text: str) -> Mount:
             f"{shown(text)} is not a mount: /an/absolute/path, with :rw at its end where it may be written"
         )
     mount = Mount(os.path.normpath("/" + path.lstrip("/")), mode == "rw")
-    # What a name leads to may be another place by the time of a container: `mount_problem` looks at that then.
+    # A link may have another target when the container starts: `mount_problem` checks that then.
     if problem := _closed(mount.path, mount.writable):
         raise ValueError(problem)
     if any(is_inside(mount.path, ours) or is_inside(ours, mount.path) for ours in _OURS):
@@ -206,7 +206,7 @@ def _read_mount(text: str) -> Mount:
 
 
 def _closed(path: str, writable: bool) -> str:
-    """Return why a path without links may not be mounted; empty if it may."""
+    """Return why a path without links must not be mounted; empty if it may."""
     if path == "/":
         return "'/': / and what is in it stays outside of containers"
     for closed in _CLOSED:
@@ -223,8 +223,8 @@ def shared_path_problem(path: str, shared_paths: tuple[str, ...]) -> str:
     """Return why a directory cannot be mounted as input; empty if it can.
 
     Args:
-        path: without links.
-        shared_paths: of the policy; what they lead to now counts.
+        path: path without links.
+        shared_paths: paths of the policy, resolved now.
     """
     if not any(is_inside(path, os.path.realpath(one)) for one in shared_paths):
         return f"{path if path.isprintable() else repr(path)} is in none of the {SHARED} of {FILE}"
@@ -232,10 +232,10 @@ def shared_path_problem(path: str, shared_paths: tuple[str, ...]) -> str:
 
 
 def mount_problem(mount: Mount) -> str:
-    """Return why an allowed mount is not made now; empty if it may be made.
+    """Return why an allowed mount is refused now; empty if it is not.
 
-    Only root or the user of the container may be able to write the directories on the way to it, through links too. So
-    nobody else can replace a name there before dockerd mounts it.
+    Only root or the container's user may have write access to its parent directories, including those of links. So no
+    other user can replace a name there before dockerd mounts it.
     """
     real = os.path.realpath(mount.path)
     if real != mount.path and (problem := _closed(real, mount.writable)):
@@ -250,7 +250,7 @@ def mount_problem(mount: Mount) -> str:
 
 
 def _loose_directory(path: str, trusted: tuple[int, ...]) -> str:
-    """Return a directory on the way to ``path`` where others than ``trusted`` can replace a name; empty if none."""
+    """Return a parent directory of ``path`` in which users other than ``trusted`` can replace a name; empty if none."""
     todo, at, links = path.split("/")[::-1], "/", 0
     while todo:
         name = todo.pop()
@@ -261,7 +261,7 @@ def _loose_directory(path: str, trusted: tuple[int, ...]) -> str:
             continue
         holder, entry = os.lstat(at), os.lstat(os.path.join(at, name))
         others_write = holder.st_uid not in trusted or holder.st_mode & 0o022
-        # In a sticky directory only its owner and the entry's may rename or remove an entry.
+        # In a sticky directory only its owner and the entry's owner may rename or remove an entry.
         kept = holder.st_mode & stat.S_ISVTX and holder.st_uid in trusted and entry.st_uid in trusted
         if others_write and not kept:
             return at
@@ -290,7 +290,7 @@ def _read_interface(text: str) -> str:
 
 
 def _read_registry_place(text: str) -> str:
-    """Read ``registry[/path]``."""
+    """Parse ``registry[/path]``."""
     registry, slash, path = text.partition("/")
     is_host = _REGISTRY.fullmatch(registry) and ("." in registry or ":" in registry or registry == "localhost")
     if not is_host or (slash and not _REPOSITORY.fullmatch(path)):
@@ -524,13 +524,13 @@ KEYS: tuple[Key, ...] = (
 
 
 def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
-    """Read the operator's file; the defaults where there is none.
+    """Read the operator's file; return the defaults if there is none.
 
     Args:
-        owner: the uid to which it must belong; only tests name another than root's.
+        owner: uid to which it must belong; not root only in tests.
 
     Raises:
-        ConfigError: it is not the operator's alone, or something in it cannot be meant; all faults at once.
+        ConfigError: others may write it, or it is invalid; all errors at once.
     """
     if (data := read_operators_file(path, owner=owner)) is None:
         return _tree({}, [])
@@ -542,10 +542,10 @@ def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
 
 
 def read_operators_file(path: str, *, owner: int = 0) -> bytes | None:
-    """Return the content of a file that belongs to the operator alone; None: there is none.
+    """Return the content of a file that only the operator can write; None: there is none.
 
     Args:
-        owner: the uid to which it must belong.
+        owner: uid to which it must belong.
 
     Raises:
         ConfigError: others may write it, it cannot be read, or it is larger than `MOST_FILE_BYTES`.

@@ -1,7 +1,8 @@
-"""Settlement of an application whose ApplicationMaster died: finish a begun commit, or put aside and clean up.
+"""Settlement of an application whose ApplicationMaster died: complete a begun commit, or keep the output apart and
+clean up.
 
-All processes of the application are gone when this runs; it holds the application's lock. It may itself die at any
-point: the next one begins again, and comes to the same end.
+When this runs, all processes of the application are gone; it holds the application's lock. It may itself die at any
+point: the next one starts again, with the same result.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from dlapp.values.spec import Submission
 def settle_crashed(
     app_dir: LocalApplicationDir, application_id: ApplicationId, attempt: int, engine: AmEngine, now_ms: int, why: str
 ) -> None:
-    """Bring the application to its end, in place of its ApplicationMaster.
+    """Settle the application in place of its ApplicationMaster.
 
     Args:
-        app_dir: the files of the application.
-        application_id: of the application.
-        attempt: the number of the ApplicationMaster that died.
-        engine: told how the application ended.
-        now_ms: when it ended [ms since 1970].
-        why: the cause of its death, in a line.
+        app_dir: directory of the application.
+        application_id: id of the application.
+        attempt: number of the dead ApplicationMaster's attempt.
+        engine: receives the final status.
+        now_ms: time of the end [ms since 1970].
+        why: cause of the death, in one line.
 
     Raises:
-        Unreachable: as `decide`.
+        Unreachable: as in `decide`.
     """
     submission = app_dir.submission()
     committed = _commit_trials(app_dir, submission, application_id)
@@ -60,10 +61,10 @@ def _write_results(
     attempt: int,
     committed: set[int],
 ) -> None:
-    """Write what the trials of a sweep came to, by the journals: the ApplicationMaster may have died before it did.
+    """Write the results of a sweep's trials from the journals: the ApplicationMaster may have died before it did.
 
     Args:
-        app_dir, submission, application_id, attempt: as of `settle_crashed`.
+        app_dir, submission, application_id, attempt: as in `settle_crashed`.
         committed: numbers of the trials that were committed since.
     """
     from dlapp.am.decisions.trials import recovery
@@ -79,19 +80,19 @@ def _write_results(
 def decide(
     app_dir: LocalApplicationDir, submission: Submission, application_id: ApplicationId, why: str
 ) -> tuple[ApplicationEnd, tuple[OutputView, ...]]:
-    """Return how the application has ended, and where its outputs are after this.
+    """Return how the application has ended, and the locations of its outputs.
 
-    A commit that was begun is finished: that decision had been made. Where it cannot be, the output is put aside, also
-    after a kill. Otherwise what was stored is put aside, or removed where somebody had asked for a kill.
+    A begun commit is completed: that decision had been made. If that is impossible, the output is kept apart, also
+    after a kill. Without a commit, stored output is kept apart, or removed if a kill was requested.
 
     Args:
-        app_dir: the files of the application, its commit claim among them.
-        submission: what was submitted: the outputs and their targets.
-        application_id: of the application.
-        why: the cause of the death of its ApplicationMaster, in a line.
+        app_dir: directory of the application, with its commit claim.
+        submission: the submission, with the outputs and their targets.
+        application_id: id of the application.
+        why: cause of the death of its ApplicationMaster, in one line.
 
     Raises:
-        Unreachable: a file system does not answer. Nothing is decided by that: whoever cleans up next does the rest.
+        Unreachable: a file system does not answer. Nothing is decided by that: the next clean-up does the rest.
     """
     settlement = OutputSettlement(app_dir, submission, application_id)
     if (claim := app_dir.claimed()) is not None:
@@ -117,10 +118,10 @@ def decide(
 
 
 def _parts(app_dir: LocalApplicationDir, submission: Submission) -> tuple[list[Part], list[Part]]:
-    """Return the containers by the journals that stored output, and those without a result.
+    """Return from the journals the containers that stored output, and those without a result.
 
-    Of an index that succeeded only its last container counts. Of another one an earlier try may have stored what the
-    last one did not.
+    Of an index that succeeded only its last container counts. Of another one an earlier try may have stored something
+    that the last one did not.
     """
     former = replay(records(app_dir.all_journal_lines()))
     if submission.spec.sweep is not None:
@@ -143,15 +144,15 @@ def _parts(app_dir: LocalApplicationDir, submission: Submission) -> tuple[list[P
 
 
 def _commit_trials(app_dir: LocalApplicationDir, submission: Submission, application_id: ApplicationId) -> set[int]:
-    """Commit the trials that have ended, if each is committed by itself; nothing of a kill, or of what was claimed.
+    """Commit the ended trials, if trials are committed separately; not after a kill, or if already claimed.
 
-    Of one that cannot be committed the output is left as that of others.
+    The output of a trial that cannot be committed is left with the others.
 
     Returns:
-        The numbers of those that are committed now.
+        The numbers of the committed trials.
 
     Raises:
-        Unreachable: as `decide`.
+        Unreachable: as in `decide`.
     """
     committed = set[int]()
     by_trial = any(one.by_trial for one in submission.spec.outputs)
@@ -174,7 +175,7 @@ def _commit_trials(app_dir: LocalApplicationDir, submission: Submission, applica
 
 
 def _with_unstored_output(app_dir: LocalApplicationDir) -> set[ContainerId]:
-    """Return the containers whose directory may have the only copy of an output, as their results say."""
+    """Return the containers whose directory may have the only copy of an output, according to their results."""
     known = replay(records(app_dir.all_journal_lines())).containers
     return {one for one, each in known.items() if each.result is not None and each.result.unstored}
 
@@ -183,4 +184,4 @@ def _readable_view(app_dir: LocalApplicationDir) -> ApplicationView | None:
     try:
         return app_dir.view()
     except (DlappError, json.JSONDecodeError):
-        return None  # a power cut may leave a view without content; the outcome does not depend on it
+        return None  # a power failure may leave a view empty; the outcome does not depend on it

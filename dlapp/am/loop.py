@@ -1,14 +1,14 @@
-"""The ApplicationMaster's loop: feeds events from one queue to `Master` and carries out what it decides.
+"""The ApplicationMaster's loop: feeds events from one queue to `Master` and carries out its actions.
 
     control server ──┐                        ┌─> engine: heartbeat, start, stop, finish
     engine's wake ───┼─> queue ─> Master ─────┼─> answers to tasks and tools
     settled outputs ─┘   (this thread)        ├─> journal, view
                                               └─> output thread
 
-One thread changes state: this one. What may take long (outputs) has a thread of its own and comes back as an event.
-Reports of tasks are held back until there is news for them, so an order reaches a task in a millisecond. A report with
-a result is answered when the journal has it: the task ends with the answer, and a next attempt could ask nobody.
-`Master` is told what is written where a payload waits for that.
+Only this thread changes state. Long operations (outputs) have their own thread, which returns an event. Reports of
+tasks are held back until there are new orders, so an order reaches a task within a millisecond. A report with a result
+is answered when the journal has it: the task exits after the answer, and a next attempt could not ask it again.
+`Master` is told what is durable where a payload waits for that.
 """
 
 from __future__ import annotations
@@ -62,28 +62,28 @@ if TYPE_CHECKING:
     from dlapp.values.launch_spec import LedgerSettings
 
 QUIET_HEARTBEAT_S = 1.0
-"""Between two heartbeats while nothing is wanted; the engine wakes us when there is something to learn."""
+"""Heartbeat interval while nothing is requested; the engine wakes the loop when there is news."""
 DISK_AGAIN_S = 1.0
-"""Between two tries to write while the disk is full."""
+"""Retry interval for writes while the disk is full."""
 SETTLING_S = 300.0
-"""How long an attempt that was told to end lets its outputs be settled; what it leaves undone the next one does."""
+"""How long an attempt that was told to end lets its outputs be settled; the next attempt does the rest."""
 VIEW_EVERY_S = 0.2
-"""The least time between two views written while containers report progress."""
+"""Minimum interval between two views while containers report progress."""
 VIEW_SHARE = 0.05
-"""The share of a core that views may take: one of 10,000 containers takes a tenth of a second."""
+"""Maximum share of a core for views: one of 10,000 containers takes a tenth of a second."""
 RECORD_END_S, TELL_END_S = 10.0, 20.0
-"""How long an ApplicationMaster that tells its user of the end itself stays for that when the end is on record: until
-the notification is recorded, and until it is delivered."""
+"""How long an ApplicationMaster that notifies its user of the end itself waits after the end is durable: until the
+notification is recorded, and until it is delivered."""
 TRIALS_EVERY_S = 1.0
-"""The least time between two times that the results of a sweep are written."""
+"""Minimum interval of writing the results of a sweep."""
 MOST_WITH_CURVES = 100
-"""On the page of a larger application there are no curves: they take a millisecond for each container."""
+"""Above this number of containers the page has no curves: they take a millisecond per container."""
 OPEN_ANSWER_EVERY_S = 1.0
-"""The least time between two pages, or two views, that are made for who has no token; they may take `VIEW_SHARE`."""
+"""Minimum interval between two pages, or two views, generated for clients without a token; limited by `VIEW_SHARE`."""
 USAGE_EVERY_S = 300.0
-"""Between two times that the use over time is written."""
+"""Interval of writing the usage history."""
 MOST_WRITTEN = 1000
-"""Of more containers the use over time is written at the end only: it takes a second."""
+"""Above this number of containers the usage history is written at the end only: it takes a second."""
 WAKE = None
 T = TypeVar("T")
 _REQUESTS: dict[RequestKind, Callable[[str], events.SoftKill | events.Kill | events.Release]]
@@ -107,7 +107,7 @@ Item = (
     | events.Published
     | None
 )
-"""What comes on the loop's queue; None is `WAKE`."""
+"""Item of the loop's queue; None is `WAKE`."""
 
 
 class Loop:
@@ -115,15 +115,15 @@ class Loop:
 
     Args:
         app_dir: the application's directory.
-        engine: where it runs.
+        engine: the engine that it runs on.
         wakes: the queue on which the engine's ``wake`` puts `WAKE`.
-        ledger: of the GPUs; None: nobody asks one.
-        listen: the address on which it listens, and the host's name for others (empty: that address).
+        ledger: the GPU ledger; None: not used.
+        listen: the address to listen on, and the host name published for it (empty: that address).
         open_page: whether the page needs no secret path (`dlapp.am.control.server.ControlEndpoint`).
-        sender: of notifications; None: nobody is to be told of anything.
-        tells_end: the end is told by this process, too; on one machine another one does that.
-        start_gate: what it waits for before it asks for containers; None: nothing.
-        watcher: of the other applications that it waits for; None: it waits for none.
+        sender: sender of notifications; None: no notifications.
+        tells_end: this process also sends the notification of the end; on one machine another process does.
+        start_gate: what it waits for before it requests containers; None: nothing.
+        watcher: watcher of the other applications that it waits for; None: it waits for none.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Loop:
         self._has_devices = any(role.resources.gcores for role in submission.spec.roles)
         devices_wait_ms = 0
         if ledger is not None and self._has_devices:
-            from dlapp.am.device_counts import WAIT_MS, DeviceCountReader  # with it comes the ledger, 10 ms
+            from dlapp.am.device_counts import WAIT_MS, DeviceCountReader  # imports the ledger, 10 ms
 
             self._devices = DeviceCountReader.of(ledger, wakes.put)
             if self._devices is not None:
@@ -196,20 +196,21 @@ class Loop:
         self._reported: dict[ContainerId, int] = {}
         self._trials_written, self._trials_due = -1, 0.0
         self._disk_trouble = False
-        self._wait = ""  # in words
+        self._wait = ""  # as text
 
     def run(self) -> None:
-        """Run until the application has ended and all of that is written down."""
+        """Run until the application has ended and the end is recorded."""
         if self._sender is not None and self._attempt > 1:
-            self._sender.begin()  # with what the attempt before left
+            self._sender.begin()  # with what the earlier attempt left
         with self._control.server:
             self._app_dir.open(self._control.url, self._queue.put)
             target = self._discoverable()
-            # A later attempt does not know its containers yet: the view of the one before says more.
+            # A later attempt does not know its containers yet: the earlier attempt's view says more.
             is_first = self._attempt == 1
             registered = self._wait_for(lambda: self._engine.register(self._control.url), shows=is_first)
             if registered is not None and not is_first:
-                # Not before: an engine gives up an attempt that does not register, and a file system may be away.
+                # Not earlier: an engine gives up an attempt that does not register, and a file system may be
+                # unavailable.
                 self._recall()
             if registered is not None and not self._over():
                 self._take_over_trials()
@@ -233,8 +234,8 @@ class Loop:
                     self._heartbeat()
                     if self._streams is not None:
                         self._streams.check(time.monotonic())
-                    # Those that are due before the next one, too: many together cost half of what each costs alone,
-                    # and who is answered together asks together again.
+                    # Also answer those due before the next one: a batch costs half of single answers, and tasks
+                    # answered together report together again.
                     self._release_held(heartbeat_at)
                 self._note_down()
                 self._answer_recorded()
@@ -249,7 +250,7 @@ class Loop:
                 target.remove()
         if self._settling is not None:
             self._settling.join(SETTLING_S)
-        with contextlib.suppress(OSError):  # it has been said
+        with contextlib.suppress(OSError):  # already logged
             self._journal.close()
         if self._on_record:
             tells_end = self._tell_end()
@@ -259,7 +260,7 @@ class Loop:
 
     @property
     def control_url(self) -> str:
-        """URL on which the control server listens."""
+        """Return the URL of the control server."""
         return self._control.url
 
     def _over(self) -> bool:
@@ -268,7 +269,7 @@ class Loop:
     # ---- what comes in ----
 
     def _recall(self) -> None:
-        """Read the journals of earlier attempts. A file system may be away for hours."""
+        """Read the journals of earlier attempts. A file system may be unavailable for hours."""
         self._state.lack = "the journal of the attempt before is read"
         found = self._wait_for(
             lambda: (replay(records(self._app_dir.all_journal_lines())), self._app_dir.usage()),
@@ -280,7 +281,7 @@ class Loop:
             usage_history.recall(self._state, usage)
 
     def _take_over_trials(self) -> None:
-        """Learn what had ended in the sweep that this one goes on from. A file system may be away."""
+        """Read the ended trials of the sweep that this one continues. A file system may be unavailable."""
         before, spec = self._submission.resumed_from, self._submission.spec
         if spec.sweep is None or not before or (self._state.former is not None and self._state.former.has_taken):
             return
@@ -296,12 +297,12 @@ class Loop:
             self._handle(taken)
 
     def _wait_for(self, work: Callable[[], T], *, shows: bool = False) -> T | None:
-        """Return what a part of the start gives that may take hours; None: this attempt is over. What comes in waits,
-        of who repeats a request the last one, and who looks sees after some seconds what it waits for.
+        """Return the result of a start step that may take hours; None: this attempt is over. Incoming messages wait,
+        only the last one of a repeated request is kept, and the view shows after some seconds what it waits for.
 
         Args:
-            work: is done by a thread.
-            shows: the view is written meanwhile.
+            work: the step, run by a thread.
+            shows: write the view meanwhile.
         """
         done: list[T | Exception] = []
 
@@ -346,11 +347,11 @@ class Loop:
         return done[0]
 
     def _take(self, timeout_s: float) -> bool:
-        """Handle all that waits, at least one thing if it comes in time; whether a heartbeat is due at once."""
+        """Handle the queued events, at least one if it comes in time; return whether a heartbeat is due at once."""
         woken = False
         try:
             item = self._queue.get(timeout=timeout_s) if timeout_s > 0 else self._queue.get_nowait()
-            # A thousand reports at once must not keep the heartbeat waiting.
+            # A thousand reports at once must not delay the heartbeat.
             for _ in range(1000):
                 if item is WAKE:
                     woken = True
@@ -416,8 +417,8 @@ class Loop:
     def _on_report(self, call: ControlRequest, report: Report) -> None:
         container_id = report.container_id
         if report.wait_s <= 0 and report.result is None:
-            # News, on a connection of its own. The report that waits for orders is not answered with it: the task
-            # would only send that again.
+            # An event on its own connection. The held report is not answered with it: the task would only send it
+            # again.
             self._handle(report)
             self._answer_report(call, container_id)
             return
@@ -447,7 +448,7 @@ class Loop:
             call.refuse(404, f"{container_id} is not a container of this application that has work")
 
     def _answer_recorded(self, *, all_of_them: bool = False) -> None:
-        """Answer the reports with a result that a next attempt would find in the journal."""
+        """Answer the reports whose result a next attempt would find in the journal."""
         while self._unrecorded and (all_of_them or self._unrecorded[0][0] <= self._journal.written):
             _, call, container_id = self._unrecorded.popleft()
             self._answer_report(call, container_id)
@@ -468,15 +469,15 @@ class Loop:
 
     def _handle(self, event: events.Event) -> None:
         actions = self._master.handle(event, int(self._clock() * 1000))
-        # Asked first: it takes note of what was reported, also where the view is to be written anyway.
+        # Call this first: it records the reports, even if the view is written in any case.
         self._changed = self._is_news(event) or bool(actions) or self._changed
         for action in actions:
             if self._abandoned:
-                break  # what follows a record that does not count any more: the application is another attempt's
+                break  # the journal is another attempt's now: drop the rest
             self._carry_out(action)
 
     def _is_news(self, event: events.Event) -> bool:
-        """Return True if an event may change the view. A task without news sends its last report again."""
+        """Return True if an event may change the view. A task without news repeats its last report."""
         if not isinstance(event, Report):
             return isinstance(event, (Hello, events.SettlementWaits))
         self._usage_is_new = self._usage_is_new or event.receipt is not None
@@ -512,7 +513,7 @@ class Loop:
             case events.Assign(container_id, assignment):
                 for call in self._hellos.pop(container_id, ()):
                     call.answer(to_json(assignment))
-                self._journal.hurry()  # it has the index, for which the payload waits
+                self._journal.hurry()  # it has the index that the payload waits for
             case events.Refuse(container_id, why):
                 for call in self._hellos.pop(container_id, ()):
                     call.refuse(409, why)
@@ -554,7 +555,7 @@ class Loop:
             self._sender.tell(notification_of(self._submission, self._application_id, event, key, text, at_ms=at_ms))
 
     def _tell_end(self) -> bool:
-        """Record the notification of the end, and begin to send it; return whether this process does that."""
+        """Record the notification of the end and start sending it; return whether this process sends it."""
         if self._sender is None or not self._tells_end:
             return False
         from dlapp.notifications.events import notification_of_end
@@ -575,12 +576,12 @@ class Loop:
         return True
 
     def _env_of(self, request_id: int) -> dict[str, str]:
-        """Return the variables of the user's file for the containers of a role."""
+        """Return the user's variables for the containers of a role."""
         role = self._state.role_of_request(request_id)
         return {**self._secrets.env, **(self._secrets.role_env.get(role.spec.name, {}) if role else {})}
 
     def _credentials_of(self, request_id: int) -> RegistryCredentials | None:
-        """Return the credentials for the registry of the image of a role's containers; None: there are none."""
+        """Return the registry credentials for the image of a role's containers; None: none."""
         role = self._state.role_of_request(request_id)
         image = self._submission.spec.image_of(role.spec) if role else None
         return self._secrets.registry_credentials.get(image or "")
@@ -592,7 +593,7 @@ class Loop:
             log.info(f"this attempt ends: {error}")
             self._abandoned = True
         except OSError as error:
-            # A next attempt would know less. To die for that would be worse.
+            # A next attempt would know less, so dying here would be worse.
             log.error(f"the journal cannot be written: {error}")
 
     def _commit_trial(self, wanted: events.CommitTrial) -> None:
@@ -623,14 +624,14 @@ class Loop:
             self._queue.put(settled)
 
         if not self._submission.spec.outputs and not self._app_dir.patience_s:
-            # Nothing to move or to wait for, so no thread, but the claim stands all the same: it is what decides.
+            # Nothing to move or wait for, so no thread; but the claim is written nevertheless: it is the decision.
             work()
             return
         self._settling = threading.Thread(target=work, name="am-outputs", daemon=True)
         self._settling.start()
 
     def _roster_for(self, container_id: ContainerId) -> bytes | None:
-        """Return the roster for a container, as JSON; many ask for the same one."""
+        """Return the roster for a container, as JSON, cached: many containers request the same one."""
         container = self._state.open.get(container_id)
         if container is None or container.instance is None or not self._state.roster.number:
             return None
@@ -652,7 +653,7 @@ class Loop:
         return self._made_rarely(what, lambda: json.dumps(to_json(for_strangers(self._view())), separators=(",", ":")))
 
     def _made_rarely(self, key: object, make: Callable[[], str]) -> bytes:
-        """Return an answer for who has no token: the last one, unless it is old for what it cost."""
+        """Return an answer for a client without a token: the cached one, unless it is too old for its cost."""
         now = time.monotonic()
         data, until = self._open_answers.get(key, (b"", now))
         if until <= now:
@@ -663,8 +664,8 @@ class Loop:
         return data
 
     def _answer_page(self, call: ControlRequest) -> None:
-        """Answer with the page of the application, or with that of a log."""
-        # Most applications are never looked at.
+        """Answer with the page of the application, or with a log page."""
+        # Loaded on demand: most applications' pages are never opened.
         from dlapp.pages.log_page import PageQuery
 
         query = PageQuery.of_path(call.request.path)
@@ -682,7 +683,7 @@ class Loop:
         self._log_pages.answer(call, container, query)
 
     def _discoverable(self) -> MetricsTarget | None:
-        """Write the file by which Prometheus finds this process, where that is wished."""
+        """Write the target file for Prometheus, if configured."""
         if not self._submission.metrics_targets:
             return None
         from dlapp.am.discovery import MetricsTarget
@@ -695,7 +696,7 @@ class Loop:
         from dlapp.pages.page import Extras, Live, page
         from dlapp.pages.usage_curves import time_axis, usage_curves
 
-        # A secret path has only been told to the owner.
+        # The owner alone knows the secret path.
         view = for_strangers(self._view()) if self._open_page else self._view()
         now_ms, extras = clock.now_ms(), Extras()
         if len(self._state.instances) <= MOST_WITH_CURVES:
@@ -708,14 +709,15 @@ class Loop:
         return view_of(self._state, self._control.page_url, self._wait)
 
     def _look_for_wait(self) -> None:
-        """Take note of what this process waits for."""
+        """Record what this process waits for."""
         if (wait := waits.longest_text()) != self._wait:
             self._wait, self._changed = wait, True
 
     def _note_down(self, *, final: bool = False) -> None:
-        """Write the journal's group and the view. A disk that is full now costs what is shown, not the application."""
+        """Write the journal's group and the view. If the disk is full now, only the display suffers, not the
+        application."""
         if self._abandoned:
-            return  # both are another attempt's by now
+            return  # both belong to another attempt now
         try:
             self._journal.flush()
             self._write_view(final=final)
@@ -731,7 +733,7 @@ class Loop:
 
     def _write_view(self, *, final: bool) -> None:
         now = time.monotonic()
-        # Use alone, which comes all the time, is no reason to write all of a view several times a second.
+        # Usage changes constantly; alone it is no reason to write the whole view several times a second.
         changed = self._changed or (self._usage_is_new and now >= self._usage_view_due)
         if not final and (not changed or now < self._view_due):
             return
@@ -743,7 +745,7 @@ class Loop:
         self._view_due = max(self._view_due, now + (time.thread_time() - began_s) / VIEW_SHARE)
 
     def _write_usage(self, *, final: bool) -> None:
-        """Write the use over time: now and then, so that a next attempt has most of it, and at the end."""
+        """Write the usage history at intervals, so that a next attempt has most of it, and at the end."""
         is_due = time.monotonic() >= self._usage_due and len(self._state.instances) <= MOST_WRITTEN
         if not (final or is_due) or not any(one.series is not None for one in self._state.containers.values()):
             return
@@ -753,7 +755,7 @@ class Loop:
         self._app_dir.write_usage(data.encode())
 
     def _write_trials(self, *, final: bool) -> None:
-        """Write the results of a sweep, when they have changed, as seldom as the view."""
+        """Write changed results of a sweep, at the same interval as the view."""
         sweep = self._state.sweep
         if (
             sweep is None
@@ -781,5 +783,5 @@ class Loop:
 
 @lru_cache(maxsize=64)
 def _json_of(orders: Orders) -> Any:
-    """Orders in their JSON form; those of most containers are the same."""
+    """Return orders in their JSON form, cached: those of most containers are equal."""
     return to_json(orders)

@@ -1,7 +1,7 @@
-"""Putting the outputs of an application where they belong: the commit claim, and the work that it stands for.
+"""Settlement of an application's outputs: the commit claim, and its execution.
 
-The claim is made once, before the first target is touched, and says all that is needed to finish: so an
-ApplicationMaster that dies in between leaves a plan, not a riddle.
+The claim is made once, before the first target is touched, and contains all that is needed to finish: if the
+ApplicationMaster dies in between, another process can complete the commit.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from dlapp.values.spec import OnFailure, OutputSpec, Submission
 
 T = TypeVar("T")
 AGAIN_S = 1.0
-"""Between two tries while the file system does not answer."""
+"""Retry interval while the file system does not answer."""
 
 
 class OutputSettlement:
-    """Settles the outputs of one application, for its ApplicationMaster or after that has died.
+    """Settles the outputs of one application, for its ApplicationMaster or after its death.
 
     Args:
-        app_dir: the files of the application, where the claim is made.
+        app_dir: directory of the application, with the claim.
         submission: the outputs and their targets.
-        application_id: of the application.
-        tell: told what a commit waits for.
+        application_id: id of the application.
+        tell: receives what a commit waits for.
     """
 
     def __init__(
@@ -63,22 +63,22 @@ class OutputSettlement:
         )
 
     def settle(self, attempt: int, wanted: SettleOutputs) -> OutputsSettled:
-        """Do what ``wanted`` says with every output, as attempt number ``attempt``.
+        """Settle every output as ``wanted`` says, as attempt number ``attempt``.
 
-        A commit that cannot be finished (an output that appeared meanwhile, a full disk) leaves that output aside and
-        says so; the ones before it stay committed.
+        A commit that cannot be finished (an output that appeared meanwhile, a full disk) keeps that output apart and
+        reports it; the outputs before it stay committed.
 
         Raises:
-            Superseded: it is another attempt's by now.
+            Superseded: another attempt owns the application now.
         """
         self._app_dir.check_ours()
         if (earlier := self._app_dir.claimed()) is not None:
-            # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
+            # An earlier attempt decided; whatever we know, the output in its claim is neither dropped nor kept apart.
             return self._finish_claim_of_another(earlier)
         problem = self._misplaced_part(wanted.parts + wanted.failed) if wanted.how is Settlement.COMMIT else None
         if wanted.how is Settlement.DROP:
             self._app_dir.clear_leftovers(wanted.dead)
-            return OutputsSettled(self.leave(None))  # who kills does not want to wait
+            return OutputsSettled(self.leave(None))  # a kill must not wait
         salvaged, unsaved = self._patiently(lambda _: self.salvage(wanted.lost), give_up=True)
         if not unsaved:
             self._app_dir.clear_leftovers(wanted.dead)
@@ -128,15 +128,15 @@ class OutputSettlement:
         return replace(settled, error="; ".join((settled.error, *unsaved)))
 
     def commit_trial(self, part: Part, *, again: bool) -> None:
-        """Commit the output of a trial by itself.
+        """Commit the output of a trial separately.
 
         Args:
-            part: what it stored.
-            again: an earlier call may have got through.
+            part: its stored output.
+            again: an earlier call may have succeeded.
 
         Raises:
-            Superseded: it is another attempt's by now.
-            DlappError, OSError: it is not committed; whoever settles the outputs tries again.
+            Superseded: another attempt owns the application now.
+            DlappError, OSError: it is not committed; the settlement of the outputs tries again.
         """
         self._app_dir.check_ours()
         if (problem := self._misplaced_part([part])) is not None:
@@ -152,11 +152,11 @@ class OutputSettlement:
         Args:
             claim: the decision.
             again: an earlier process may have done a part of it.
-            give_up: a file system that does not answer even then counts as a commit that failed. Without it, one that
-                is full does so at once: others wait for this process.
+            give_up: after that, an unavailable file system counts as a failed commit. Without it, a full one fails at
+                once: others wait for this process.
 
         Raises:
-            Unreachable: it does not answer even then, and without ``give_up``: a later process retries.
+            Unreachable: it still does not answer, and without ``give_up``: a later process retries.
         """
         begun = again
 
@@ -168,11 +168,11 @@ class OutputSettlement:
         return self._patiently(commit_all, give_up=give_up)
 
     def _patiently(self, work: Callable[[Waits], T], *, give_up: bool) -> T:
-        """Do it, again and again while a file system does not answer or is full.
+        """Run ``work``, and repeat it while a file system does not answer or is full.
 
         Args:
-            work: told which errors it is to raise, because it is called again then.
-            give_up: as of `finish`.
+            work: called with the errors that it must raise, as it is called again then.
+            give_up: as in `finish`.
         """
         began, wait = time.monotonic(), Wait("", None)
         patience_s = {
@@ -194,14 +194,14 @@ class OutputSettlement:
         return work(() if give_up else (Unreachable,))
 
     def salvage(self, lost: Sequence[Part]) -> tuple[tuple[Part, ...], list[str]]:
-        """Store what stood at the outputs' paths in containers whose tasks were killed.
+        """Store the files at the outputs' paths in containers whose tasks were killed.
 
         Args:
             lost: those containers, without outputs.
 
         Returns:
-            Their parts, for `leave`: of each output that is kept on a failure, if there is a file; and a text on each
-            output that could not be stored and stays where it is, and one on all that were deleted.
+            Their parts, for `leave`: one for each output that is kept on failure and has a file; and a text on each
+            output that could not be stored and stays in place, and one on all that were deleted.
 
         Raises:
             Unreachable: the target's file system does not answer.
@@ -231,7 +231,7 @@ class OutputSettlement:
                     continue
                 if moved.files:
                     outputs.append(StoredOutput(name=output.name, part=location, files=moved.files, size_bytes=0))
-            # After the last one: an output may be in another. What is still there has been stored nowhere else.
+            # After the last one: an output may be inside another. What is still there has not been stored elsewhere.
             for path in stored:
                 with contextlib.suppress(DlappError, OSError):
                     remove_tree(path)
@@ -244,16 +244,16 @@ class OutputSettlement:
         return tuple(parts), problems
 
     def leave(self, parts: Sequence[Part] | None) -> tuple[OutputView, ...]:
-        """Keep what the containers stored as ``.partial``, or remove it; None: remove all."""
+        """Keep the stored parts as ``.partial``, or remove them; None: remove all."""
         return self._outputs.leave(None if parts is None else lambda output: self._named_parts(parts, output))
 
     def _copy_sources(self, parts: Sequence[Part]) -> None:
-        """Copy what trials stored in the sweep that this one goes on from to where it is committed from."""
+        """Copy the trials' output of the sweep that this one continues to this sweep's parts."""
         for part in parts:
             for stored, source in zip(part.outputs, part.sources, strict=False):
                 files = open_output(stored.part, self._app_dir.hdfs)
                 if not files.exists(stored.part):
-                    from dlapp.storage.copies import copy_output  # tempfile, and few sweeps go on from another one
+                    from dlapp.storage.copies import copy_output  # tempfile, and few sweeps continue another one
 
                     copy_output(source, stored.part, self._app_dir.hdfs)
 
@@ -262,7 +262,7 @@ class OutputSettlement:
         return replace(settled, ended=ApplicationEnd(claim.final_status, claim.cause, claim.diagnostics))
 
     def _misplaced_part(self, parts: Sequence[Part]) -> str | None:
-        """Return an error if a task reported a part at another place than its container's own."""
+        """Return an error if a task reported a part at another path than its container's own."""
         targets = {output.name: output.target for output in self._spec.outputs}
         for part in parts:
             for stored in part.outputs:
@@ -282,14 +282,15 @@ class OutputSettlement:
     def _named_parts(
         self, parts: Sequence[Part], output: OutputSpec, *, stray: bool | None = None
     ) -> list[tuple[str, str]]:
-        """Return the path of each part and its name within the target: empty for the only one, else by index or role.
+        """Return the path of each part and its name within the target: empty if it is the only one, else by index or
+        role.
 
         The path of a part is derived from its container; a report with another path is ignored. Of several containers
         of one index the last one counts.
 
         Args:
             parts: of all containers, `in_order`.
-            output: whose parts are wanted.
+            output: output of the parts.
             stray: only those with this `StoredOutput.stray`; None: all.
         """
         named, roles, count = {}, self._spec.main_roles, self._spec.main_containers

@@ -1,7 +1,7 @@
 """View of the ApplicationMaster's state, as tools show it.
 
-The view is written a few times a second at most, and may hold ten thousand containers: of a container that did not
-change, the last value is used again.
+The view is written a few times a second at most, and may contain ten thousand containers: the view of an unchanged
+container is reused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dlapp.values.waiting import DEPENDENCY, GANG_PARTIAL, HELD, SERVICE_AWAY, S
 
 _UNTIL = {Until.STARTED: "", Until.READY: " (ready)", Until.DONE: " (done)"}
 MOST_LINKS = 50
-"""As many links to services and other pages are shown."""
+"""Maximum number of shown links to services and other pages."""
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,255}", re.ASCII)
 SHOWN_MS = int(SHOWN_AFTER_S * 1000)
 _ON_THE_WAY = (Phase.STARTING, Phase.PULLING, Phase.UNPACKING, Phase.FETCHING, Phase.LEASING)
@@ -51,12 +51,12 @@ _ON_THE_WAY = (Phase.STARTING, Phase.PULLING, Phase.UNPACKING, Phase.FETCHING, P
 def of(state: ApplicationState, tracking_url: str, wait: str = "") -> ApplicationView:
     """Return the view of an application.
 
-    Its ``state`` is RUNNING until the engine was told of the end: whoever reads FINISHED finds everything in its place.
+    Its ``state`` is RUNNING until the engine was told of the end: a reader of FINISHED finds all files complete.
 
     Args:
-        state: of the application.
-        tracking_url: of the page.
-        wait: what the ApplicationMaster's own process waits for (`dlapp.system.waits`); empty: nothing that lasts.
+        state: state of the application.
+        tracking_url: URL of the page.
+        wait: what the ApplicationMaster's own process waits for (`dlapp.system.waits`); empty: nothing, or briefly.
     """
     spec = state.spec
     memory_mib, vcores, gcores = spec.total()
@@ -120,7 +120,7 @@ def container_of(state: ApplicationState, index: int) -> ContainerView | None:
 
 
 def links_of(state: ApplicationState) -> tuple[LinkView, ...]:
-    """Return the pages that containers serve which run: the ports of services, and the links of the file."""
+    """Return the pages of running containers: the ports of services, and the links of the file."""
     found = []
     for role in state.roles:
         if role.spec.service and role.spec.ports:
@@ -138,7 +138,7 @@ def links_of(state: ApplicationState) -> tuple[LinkView, ...]:
             if port is None and member is not None:
                 port = member.ports[link.place]
             if port is not None and _HOST.fullmatch(container.host):
-                # What listens on one machine alone often does so on the loopback interface.
+                # A program for one machine often listens on the loopback interface.
                 host = "localhost" if state.single_node else bracketed(container.host)
                 name = link.name if role.spec.instances == 1 else f"{link.name} {one.role_index}"
                 found.append(_link(one, name, f"http://{host}:{port}{link.path}"))
@@ -156,7 +156,7 @@ def _board(state: ApplicationState) -> Iterator[LinkView]:
 
 
 def _serving(state: ApplicationState, role: Role) -> Iterator[tuple[Instance, Member | None, Container]]:
-    """Return the first instances of a role whose payloads run, each with its place, where that is known."""
+    """Return the first instances of a role with running payloads, each with its address, if known."""
     count = 0
     for index in role.indexes:
         one = state.instances[index]
@@ -174,8 +174,8 @@ def _link(instance: Instance, name: str, url: str) -> LinkView:
 
 
 def for_strangers(view: ApplicationView) -> ApplicationView:
-    """Return what a client without a token may see: no causes of failures, which quote what a program printed, and no
-    addresses by which everybody could see what is for the owner."""
+    """Return the view for clients without a token: without causes of failures, which quote a program's output, and
+    without URLs that give access to the owner's services."""
     containers = tuple(
         replace(one, diagnosis=None, earlier=tuple(replace(each, diagnosis=None) for each in one.earlier))
         for one in view.containers
@@ -202,13 +202,13 @@ def _idle(state: ApplicationState) -> IdleGpus | None:
 
 
 def phase_of(state: ApplicationState, wait: str = "") -> str:
-    """Return a few words on where it is: ``running 3 of 4, waiting for 1 container``.
+    """Return a short text on its progress: ``running 3 of 4, waiting for 1 container``.
 
     Args:
-        state, wait: as of `of`.
+        state, wait: as in `of`.
     """
     phase = _phase_of(state)
-    # What a commit waits for is said with its own patience, of which this is a part.
+    # A commit's wait is shown with its own patience, of which this is a part.
     return f"{phase}, {wait}" if wait and not state.lack.startswith("waits") else phase
 
 
@@ -279,7 +279,7 @@ def _phase_of(state: ApplicationState) -> str:
 
 
 def _kept_text(state: ApplicationState) -> str:
-    """Return which containers are kept after their failures, if nothing else is open; empty: none, or others are."""
+    """Return which containers are kept after their failures, if nothing else is open; otherwise empty."""
     until_ms: dict[int, int] = {}
     for one in state.open.values():
         if one.instance is None or one.kept_until_ms is None:
@@ -292,7 +292,7 @@ def _kept_text(state: ApplicationState) -> str:
 
 
 def lacking(state: ApplicationState) -> tuple[ContainerAsk, ...]:
-    """Return the containers that are asked for and not there, by role. Why the engine gives none only it can tell."""
+    """Return the requested and missing containers, by role. Only the engine knows why they are missing."""
     if state.stage is not Stage.ACTIVE or not state.start_gate.is_open:
         return ()
     if all(role.missing <= 0 for role in state.roles):
@@ -319,12 +319,12 @@ def lacking(state: ApplicationState) -> tuple[ContainerAsk, ...]:
 
 
 def waiting_of(state: ApplicationState, wait: str = "") -> Waiting | None:
-    """Return why containers do not run yet, as far as the ApplicationMaster knows; None: all that can, run.
+    """Return why containers do not run yet, as far as the ApplicationMaster knows; None: all that can run do.
 
-    A role that waits for another one is the reason only if nothing else is: the other role may be waiting itself.
+    A role that waits for another one is the reason only if there is no other: the other role may be waiting itself.
 
     Args:
-        state, wait: as of `of`.
+        state, wait: as in `of`.
     """
     if state.stage is Stage.STARTING:
         text = state.lack or wait
@@ -358,10 +358,10 @@ def _gang_wait(state: ApplicationState, gate: Gate) -> Waiting | None:
 
 
 def _gang_window(state: ApplicationState, gate: Gate) -> str:
-    """Return what a gang holds and what it lacks: ``3 of 4 held, waiting for 2 GPUs, until 14:12:03 (gang_window)``;
-    or that it failed.
+    """Return what a gang holds and lacks: ``3 of 4 held, waiting for 2 GPUs, until 14:12:03 (gang_window)``; or that it
+    failed.
 
-    Empty: it is complete, or holds nothing and asks for all.
+    Empty: it is complete, or holds nothing and requests everything.
     """
     if (failure := gate.failure) is not None:
         return f"waiting for the end of the gang of container {failure.member}, which failed"
@@ -381,7 +381,7 @@ def _gang_window(state: ApplicationState, gate: Gate) -> str:
 
 
 def _dependencies(state: ApplicationState) -> list[str]:
-    """Return for each role that waits for others which of them are missing: ``eval waits for worker (done)``."""
+    """Return for each role that waits for others which ones are missing: ``eval waits for worker (done)``."""
     texts = []
     for role, conditions in state.conditions.items():
         missing = [f"{other.spec.name}{_UNTIL[until]}" for other, until in conditions if not is_met(other, until)]
@@ -391,7 +391,7 @@ def _dependencies(state: ApplicationState) -> list[str]:
 
 
 def _service_waits(state: ApplicationState) -> dict[str, str]:
-    """Return for each service that is away how many containers wait for it, since when, and until when they do."""
+    """Return for each unavailable service how many containers wait for it, since when, and until when."""
     since_ms: dict[str, list[int]] = {}
     for index, service in state.service_waits.items():
         since_ms.setdefault(service, []).append(state.instances[index].waits_since_ms[service])
@@ -412,9 +412,9 @@ def _time_text(at_ms: int) -> str:
 
 
 def _unallocated(state: ApplicationState) -> str:
-    """Return since when and until when containers are waited for, if it lasts: ``since 14:02:03, until 15:02:03``.
+    """Return since when and until when containers have been awaited, if long: ``since 14:02:03, until 15:02:03``.
 
-    An engine gives them when there is room; the application's time limit alone ends that.
+    An engine grants them when there is room; only the application's time limit ends the wait.
     """
     since_ms = _unallocated_since_ms(state)
     if state.now_ms - since_ms < SHOWN_MS:
@@ -427,7 +427,7 @@ def _unallocated(state: ApplicationState) -> str:
 
 
 def _unallocated_since_ms(state: ApplicationState) -> int:
-    """Return since when containers are waited for [ms since 1970]."""
+    """Return since when containers have been awaited [ms since 1970]."""
     wanted = {index for role in state.roles if role.is_wanted for index in role.indexes if index not in role.paused}
     waiting = [one for one in state.instances if one.container is None and not one.given_up and one.index in wanted]
     started_ms = state.now_ms if state.started_ms is None else state.started_ms
@@ -437,7 +437,7 @@ def _unallocated_since_ms(state: ApplicationState) -> int:
 
 
 def _starting(state: ApplicationState) -> str:
-    """Return since when and until when tasks are waited for that have not spoken yet, if it lasts."""
+    """Return since when and until when silent tasks have been awaited, if long."""
     silent = [one for one in state.open.values() if not one.hello and one.phase is Phase.STARTING]
     since_ms = min((one.started_ms for one in silent), default=state.now_ms)
     if state.now_ms - since_ms < SHOWN_MS:
@@ -451,7 +451,7 @@ def _starting(state: ApplicationState) -> str:
 
 
 def _obstacles(state: ApplicationState) -> dict[Phase, str]:
-    """Return what the first container in each phase says that it waits for: ``: waits for 4.1 MiB on /data``.
+    """Return what the first container in each phase waits for: ``: waits for 4.1 MiB on /data``.
 
     Waits for services are counted; see `_service_waits`.
     """
@@ -475,7 +475,7 @@ def _counts(state: ApplicationState) -> dict[Phase | None, int]:
         else:
             phase = container.phase
         counts[phase] = counts.get(phase, 0) + 1
-    # A container that was started and has no index yet is as good as an index on its way.
+    # A started container without an index counts as an index that is starting.
     up = min(counts.get(None, 0), sum(len(role.unbound) for role in state.roles))
     if up:
         counts[None] -= up

@@ -1,7 +1,7 @@
 """The interface of an engine, and the values that pass through it.
 
-The client side submits and reads; the ApplicationMaster's side asks for containers, starts tasks in them and learns
-of their ends. Above this line nobody knows which engine it is.
+The client side submits and reads; the ApplicationMaster side requests containers, starts tasks in them and receives
+their ends. Code above this interface does not depend on the engine.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class EngineInfo(Value, kw_only=True):
-    """Name and version of an engine, and whether it has GPUs (``gcores=auto`` is 1 where it has).
+    """Name and version of an engine, and whether it has GPUs (then ``gcores=auto`` means 1).
 
     Args:
-        hdfs: the HDFS that input and output can be on; None: there is none.
-        no_hdfs: why there is none.
-        paths_on_hdfs: paths without a scheme lie there; else they lie on this machine.
+        hdfs: the HDFS available for input and output; None: no HDFS.
+        no_hdfs: why there is no HDFS.
+        paths_on_hdfs: paths without a scheme are on HDFS; otherwise on this machine.
     """
 
     name: str
@@ -42,13 +42,13 @@ class EngineInfo(Value, kw_only=True):
 
 
 class PlanFacts(Value, kw_only=True):
-    """Knowledge of an engine about an application that might be submitted now.
+    """Estimate of an engine for an application that might be submitted now.
 
     Args:
-        facts: its containers, and what there is.
-        waiting: why it would wait, with the smallest change; code ``starting``: it would start now.
+        facts: its containers, and the available resources.
+        waiting: why it would wait, with the smallest change that avoids it; code ``starting``: it would start now.
         estimate: when it would start.
-        nodes: those that could take a container now, by role.
+        nodes: nodes that could take a container now, by role.
     """
 
     facts: WaitFacts
@@ -58,11 +58,11 @@ class PlanFacts(Value, kw_only=True):
 
 
 class UserShare(Value, kw_only=True):
-    """Part of what a queue has that a user uses, or has used.
+    """Share of a queue that a user uses, or has used.
 
     Args:
         share: 0 to 1.
-        meaning: what it is a share of, for users.
+        meaning: what the share refers to, as text for users.
     """
 
     user: str
@@ -72,12 +72,12 @@ class UserShare(Value, kw_only=True):
 
 
 class QueueFacts(Value, kw_only=True):
-    """Knowledge of an engine about all that wait.
+    """All waiting applications of an engine, with their order.
 
     Args:
-        order: ids of those that wait for their turn, the first first.
-        estimates: id -> when it is expected to start, for those of which that can be told.
-        shares: of users; none: there is one user, or none is known.
+        order: ids of those that wait for their turn, first to start first.
+        estimates: id -> expected start, where it can be estimated.
+        shares: shares of users; empty: only one user, or not known.
     """
 
     order: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class QueueFacts(Value, kw_only=True):
 class LogFiles(Value, kw_only=True):
     """Logs of one container: ``files`` maps ``stdout``, ``stderr``, ``dlapp.log`` to a URL each.
 
-    ``problem``: why the URLs, which an ApplicationMaster said, are not opened; empty: they are.
+    ``problem``: why the URLs, reported by an ApplicationMaster, are not opened; empty: they are.
     """
 
     container_id: ContainerId
@@ -100,7 +100,7 @@ class LogFiles(Value, kw_only=True):
 
     @classmethod
     def of(cls, container: ContainerView, files: dict[str, str], problem: str = "") -> LogFiles:
-        """Return the logs of a container of a view."""
+        """Return the logs of a container in a view."""
         return cls(
             container_id=container.container_id,
             role=container.role,
@@ -118,31 +118,31 @@ class Engine(Protocol):
         """Return the engine's name and version. Raises Unreachable if it does not answer."""
 
     def check(self, spec: AppSpec) -> list[str]:
-        """Refuse what can never run here; the answer is lines for the user (a key without effect, say).
+        """Reject an application that can never run here; return lines for the user (a key without effect, for example).
 
         Raises:
-            AskTooLarge: no node can ever meet the ask, with the reason.
-            SpecError: a key that this engine cannot honour.
+            AskTooLarge: no node can ever satisfy the request; with the reason.
+            SpecError: a key that this engine does not support.
         """
 
     def node_names(self) -> tuple[str, ...]:
-        """The names of the nodes that containers can be placed on by name now; none: on one machine."""
+        """Return the names of the nodes on which containers can be placed by name now; none on one machine."""
 
     def tend(self) -> str:
-        """Replace what serves the caller's applications on this machine, should it have died; else do nothing.
+        """Restart the process that serves the caller's applications on this machine if it has died; else do nothing.
 
         Returns:
-            What keeps applications from going on: the full disk of this machine's state. Otherwise empty.
+            What blocks applications: the full disk of this machine's state. Otherwise empty.
         """
 
     def close(self) -> None:
         """Close connections and files. Applications go on."""
 
     def prepare(self) -> None:
-        """A submission follows in a moment: begin what takes time. Where none follows, it ends by itself."""
+        """Start slow preparations for a submission that follows soon. If none follows, they end by themselves."""
 
     def archive_cache(self) -> str:
-        """Directory for packed workspaces, the caller's own; archives in it are named by their digest."""
+        """Return the caller's directory for packed workspaces; archives in it are named by their digest."""
 
     def find_archive(self, digest: str) -> str:
         """Return where the packed workspace of the caller's earlier submission is, for `Submission.workspace_archive`.
@@ -152,115 +152,113 @@ class Engine(Protocol):
         """
 
     def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
-        """Hand an application in; after the return it runs whatever becomes of the caller."""
+        """Submit an application; after the return it runs independently of the caller."""
 
     def view(self, application_id: ApplicationId) -> ApplicationView:
         """Return the current view of an application. Raises NotFound."""
 
     def view_json(self, application_id: str) -> dict[str, Any]:
-        """`view` in its JSON form, for dlapp-status, which loads no view. Raises NotFound."""
+        """Return `view` in its JSON form, for dlapp-status, which does not load the view class. Raises NotFound."""
 
     def view_in_full_json(self, application_id: str) -> dict[str, Any]:
-        """`view_json`; of one that waits, with the smallest change that ends the wait, and an estimate of its start.
-        Raises NotFound."""
+        """Return `view_json`; for a waiting application with the smallest change that ends the wait, and an estimated
+        start. Raises NotFound."""
 
     def plan(self, spec: AppSpec) -> PlanFacts:
-        """Return what is known here about an application that might be submitted now. Raises as `check`, for what can
-        never run."""
+        """Return an estimate for an application that might be submitted now. Raises as `check`, if it can never run."""
 
     def queue_facts(self) -> QueueFacts:
-        """Return in which order the applications that wait are to start, and when."""
+        """Return the start order of the waiting applications, and the expected times."""
 
     def ids(self, *, everybody: bool = False) -> list[str]:
-        """All ids as text, oldest first: the caller's own, or everybody's."""
+        """Return all ids as text, oldest first: the caller's own, or those of all users."""
 
     def owner(self, application_id: str) -> str:
-        """Return the user whose application it is: from who enforces it, not from what the user wrote."""
+        """Return the owner of an application, as enforced by the engine, not as written by the user."""
 
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[ApplicationView]:
-        """Return the views of many applications, oldest first: the caller's own, one user's, or everybody's.
+        """Return the views of many applications, oldest first: the caller's own, one user's, or those of all users.
 
         Args:
-            limit: how many of those that have ended, the latest; None: all. Their containers may be left out, but for
-                the one that speaks for the exit code.
+            limit: how many ended ones to include, the latest first; None: all. Their containers may be left out, except
+                the one that determines the exit code.
         """
 
     def views_json(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """`views` in JSON form."""
+        """Return `views` in JSON form."""
 
     def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
-        """Add the receipts of applications that have ended to views of a list, in JSON form, which lack them.
+        """Add receipts to the list views of ended applications, in JSON form, which lack them.
 
         Args:
-            views: of `views_json`, oldest first. Those stay without one of which nothing is known here.
+            views: result of `views_json`, oldest first. A view whose receipt is not known here stays unchanged.
         """
 
     def submission(self, application_id: ApplicationId) -> Submission:
         """Return the submission. Raises NotFound."""
 
     def usage_json(self, application_id: ApplicationId) -> Any:
-        """Return the use of the containers over time, as it was written last (`dlapp.values.usage.UsageHistory`); None:
-        there is none. Raises NotFound.
+        """Return the resource usage of the containers over time, as last written (`dlapp.values.usage.UsageHistory`);
+        None: not recorded. Raises NotFound.
         """
 
     def trials_text(self, application_id: ApplicationId) -> str:
-        """Return the results of a sweep as they were written last (`dlapp.sweep.results`); empty: there are none.
-        Raises NotFound.
-        """
+        """Return the results of a sweep as last written (`dlapp.sweep.results`); empty: none. Raises NotFound."""
 
     def soft_kill(self, application_id: ApplicationId, by: str) -> str:
-        """Ask for a soft-kill; a line that says what comes of it. Raises NotFound, Denied."""
+        """Request a soft-kill; return a line about the result. Raises NotFound, Denied."""
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
-        """Kill; returns when nothing of it is left, with a line that says so. Raises NotFound, Denied."""
+        """Kill an application; return when all its processes are gone, with a line about it. Raises NotFound,
+        Denied."""
 
     def release(self, application_id: ApplicationId, by: str) -> str:
-        """Let an application that is held start; a line that says what comes of it. Raises NotFound, Denied."""
+        """Let a held application start; return a line about the result. Raises NotFound, Denied."""
 
     def control_access(self, application_id: ApplicationId) -> ControlAccess:
-        """Return the control address of the ApplicationMaster of an application, and the caller's token for it: that
-        for tools, or for viewers where the application is another user's and its `view_acl` names the caller.
+        """Return the control address of an application's ApplicationMaster and the caller's token: the token for tools,
+        or for viewers if the application is another user's and its `view_acl` names the caller.
 
         Raises:
-            NotFound: it is not there, or has ended.
-            Denied: it is another user's, who does not let the caller in, or this machine has no token.
+            NotFound: it does not exist, or has ended.
+            Denied: it is another user's who has not granted access, or this machine has no token.
             StreamRefused: its ApplicationMaster has not started yet.
         """
 
     def check_removal(self, application_id: ApplicationId) -> None:
-        """Refuse what `remove` would refuse.
+        """Raise the errors that `remove` would raise.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: it does not exist.
             Denied: it is another user's.
-            UsageError: it has not ended, or the engine's own list has it, which is not dlapp's.
+            UsageError: it has not ended, or it is in the engine's own list, which dlapp does not manage.
         """
 
     def remove(self, application_id: ApplicationId) -> None:
-        """Remove an application that has ended from the history. Raises as `check_removal`."""
+        """Remove an ended application from the history. Raises as `check_removal`."""
 
     def unstored(self, view: Mapping[str, Any]) -> list[str]:
-        """Return the directories with output of the caller's application that could not be stored.
+        """Return the directories of the caller's application with output that could not be stored.
 
         They are on this machine; on a cluster each is ``host:path``.
 
         Args:
-            view: of the application, in its JSON form.
+            view: view of the application in its JSON form.
         """
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
-        """The logs of all containers that ran, in CONTAINER_INDEX order, the last attempt of each.
+        """Return the logs of all containers that ran, by CONTAINER_INDEX, the last attempt of each.
 
         Args:
-            try_number: in place of the last: of each index that was started so often its container then, from 1.
+            try_number: return the containers of this try, from 1, instead of the last one.
         """
 
     def aggregated_log(self, view: ApplicationView, log: LogFiles, name: str) -> Iterator[bytes] | None:
-        """A log of an application that has ended, where the engine moved it; None: it moved none, or not yet.
+        """Return a log of an ended application that the engine has moved; None: not moved, or not yet.
 
         Raises:
             Denied: the caller may not read it.
@@ -268,7 +266,7 @@ class Engine(Protocol):
         """
 
     def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
-        """The page while it runs, and the one after it is completed.
+        """Return the page while the application runs, and the one after its end.
 
         Args:
             wait_s: how long to wait for an application that is just starting to have a page.
@@ -279,19 +277,19 @@ class Engine(Protocol):
 
 
 class ResourceLimits(Value, kw_only=True):
-    """The hard limits that an engine names at registration: the largest single container, or None where unknown."""
+    """Hard limits that an engine reports at registration: the largest single container, or None if unknown."""
 
     largest: Resources | None = None
 
 
 class Registered(Value, kw_only=True):
-    """The answer to a registration.
+    """Answer to a registration.
 
     Args:
-        live: the containers that an earlier attempt left running.
-        is_complete: ``live`` has all of them: what it does not name is gone.
+        live: containers of an earlier attempt that are still running.
+        is_complete: ``live`` is complete: any other container is gone.
         single_node: all containers run on this machine.
-        boot_id: of this machine as it runs now, where no container outlives its restart; empty: some do.
+        boot_id: current boot id of this machine, if no container survives its reboot; empty: some do.
     """
 
     limits: ResourceLimits
@@ -302,13 +300,13 @@ class Registered(Value, kw_only=True):
 
 
 class ContainerRequest(Value, kw_only=True):
-    """Number of containers of one role that are wanted at this moment; the latest request of a role counts.
+    """Number of containers of one role that are requested now; the latest request of a role counts.
 
     Args:
-        request_id: names the role, both ways (YARN: priority and allocation request id).
-        avoid: nodes that failed one of our containers; used all the same where there are no others.
-        short_of_gpus: hosts that have too few for such a container, by the ledger's names (the full one where the
-            engine's is short, or the other way); used all the same, too.
+        request_id: identifies the role in both directions (YARN: priority and allocation request id).
+        avoid: nodes on which one of our containers failed; used only if there are no others.
+        short_of_gpus: hosts with too few GPUs for such a container, by the ledger's names (which may be the full name
+            where the engine has the short one, or vice versa); also used only if there are no others.
     """
 
     request_id: int
@@ -320,7 +318,7 @@ class ContainerRequest(Value, kw_only=True):
 
 
 class Grant(Value, kw_only=True):
-    """A container given to us: on ``node``, for the ask with this ``request_id``."""
+    """Container granted on ``node`` for the request with this ``request_id``."""
 
     container_id: ContainerId
     request_id: int
@@ -330,23 +328,23 @@ class Grant(Value, kw_only=True):
 
 
 STATUS_UNKNOWN = -200
-"""Exit status of a container of an earlier attempt, where only its parent would know it."""
+"""Exit status of a container of an earlier attempt, which only its parent process could know."""
 
 
 NODE_MANAGER = "the NodeManager on "
-"""How the name of a service begins that one node alone has."""
+"""Prefix of the name of a service that belongs to a single node."""
 
 
 class ContainerEnd(Value, kw_only=True):
-    """A container's processes are gone, or it was taken away before it had any.
+    """End of a container: its processes are gone, or it was taken away before it had any.
 
     Args:
-        exit_status: the task's exit code, or minus a signal's number; YARN's own codes where the node says so;
+        exit_status: exit code of the task, or the negative signal number; YARN's own codes where the node reports one;
             `STATUS_UNKNOWN`.
-        node_fault: the engine knows that the node, not the task, is to blame (lost, disk, preempted).
-        presumed: its node is lost, and nobody has seen its processes end: they may run on.
-        service: what of its node does not answer, though it may in a moment (`NODE_MANAGER`); empty: that is no reason.
-        is_silent: its host did not answer at all when the container was to start: the node may be off.
+        node_fault: the engine knows that the node, not the task, caused it (lost, disk, preempted).
+        presumed: its node is lost and the end of its processes was not observed: they may still run.
+        service: the service of its node that does not answer but may recover (`NODE_MANAGER`); empty: another cause.
+        is_silent: its host did not answer at all when the container was to start: the node may be down.
     """
 
     container_id: ContainerId
@@ -362,15 +360,15 @@ class Heartbeat(Value, kw_only=True):
     """Events since the last heartbeat.
 
     Args:
-        started: containers whose node has taken their tasks, and brings what they need.
-        preparing: of those asked for with `AmEngine.check_start`, the ones whose node still brings what they need.
-        ending: containers that the engine is taking away; each one's end follows, and until then it may run.
-        preempted: containers that the engine is going to take for others, unless they end before; told once.
-        preemption_wait_s: how long it waits for that.
-        resync: the engine was restarted, and has taken us again: what nodes refused before says nothing against them.
-        shut_down: the engine wants this attempt to end at once, with the reason.
-        killed_in_s: the engine is going to kill the application then [s]; infinity: at no time; None: no news.
-        refused: asks that no node can ever meet, by request id, with the reason.
+        started: containers whose node has accepted their tasks and is fetching their files.
+        preparing: of those checked with `AmEngine.check_start`, the ones whose node is still fetching their files.
+        ending: containers that the engine is taking away; the end of each follows, until then it may run.
+        preempted: containers that the engine is going to preempt unless they end before; reported once.
+        preemption_wait_s: how long it waits before it preempts them.
+        resync: the engine was restarted and has re-registered us: earlier refusals of nodes no longer count.
+        shut_down: the engine requires this attempt to end at once; with the reason.
+        killed_in_s: time until the engine kills the application [s]; infinity: never; None: no change.
+        refused: requests that no node can ever satisfy, by request id, with the reason.
     """
 
     granted: tuple[Grant, ...] = ()
@@ -388,13 +386,13 @@ class Heartbeat(Value, kw_only=True):
 
 
 class TaskLaunch(Value, kw_only=True):
-    """All that a task is told: where its AM is, and (apart from every environment) its credentials.
+    """Parameters of a task's start: the address of its AM and, apart from any environment, its credentials.
 
     Args:
         control_url: the AM's control address, ``http://host:port``.
-        token: the task's own (`dlapp.values.access.derive_token`).
-        env, environment: what its payload gets of the user's secrets.
-        registry_credentials: the submitter's, for the image of the container; None: there are none.
+        token: token of this task (`dlapp.values.access.derive_token`).
+        env, environment: the part of the user's secrets for its payload.
+        registry_credentials: the submitter's credentials for the container's image; None: none.
     """
 
     container_id: ContainerId
@@ -409,50 +407,52 @@ class AmEngine(Protocol):
     """The ApplicationMaster's side of an engine. Calls return quickly or raise; ends and grants come by heartbeat."""
 
     def register(self, control_url: str) -> Registered:
-        """Say that this attempt is alive, and where."""
+        """Register this attempt and its address."""
 
     def heartbeat(
         self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
     ) -> Heartbeat:
-        """Say what is wanted and learn what happened. The engine calls ``wake`` when there is something to learn.
+        """Send the current requests and return events. The engine calls ``wake`` when there are new events.
 
         Args:
-            progress: 0 to 1; at 1 there is nothing to wait for but the ends of containers.
+            progress: 0 to 1; at 1 only the ends of containers are still awaited.
         """
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
-        """Start a task in a container; a later heartbeat has it among ``started`` or ``start_failed``."""
+        """Start a task in a container; a later heartbeat lists it in ``started`` or ``start_failed``."""
 
     def check_start(self, container_id: ContainerId) -> None:
-        """Find out whether the node of a container still brings what its task needs; the answer comes by heartbeat,
-        where it does."""
+        """Check whether the node of a container is still fetching the files of its task; if so, a heartbeat reports
+        it."""
 
     def stop(self, container_id: ContainerId) -> None:
-        """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
+        """End a container and all its processes; a heartbeat reports its end. May be repeated."""
 
     def release_devices(self) -> None:
-        """Give back the devices of the whole application, where the engine reserved them: its payloads are over. May be
-        repeated. A container that has to start again leases anew."""
+        """Release the devices that the engine reserved for the whole application: its payloads have ended. May be
+        repeated.
+        A container that has to start again leases anew."""
 
     def log_tail(self, container_id: ContainerId, log_url: str, stream: str, most_bytes: int) -> bytes | None:
-        """Return the end of a log of a container, as everybody who may see the page may see it. May wait for a node;
-        any thread may call it.
+        """Return the end of a container's log, as anyone who may see the page may see it. May block on a node; callable
+        from any thread.
 
         Args:
-            container_id: the container.
-            log_url: of its grant.
+            container_id: id of the container.
+            log_url: log URL of its grant.
             stream: ``stdout`` or ``stderr``.
-            most_bytes: how much of it.
+            most_bytes: maximum size [bytes].
 
         Returns:
-            None: there is none, or not yet.
+            None: no log, or not yet.
 
         Raises:
             NotFound, Unreachable: it cannot be read.
         """
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
-        """Say how the application ended. The last call. False: it is over otherwise, or another attempt has it."""
+        """Report the application's final status, as the last call. False: it has ended otherwise, or another attempt
+        took over."""
 
 
 Wake = Callable[[], None]

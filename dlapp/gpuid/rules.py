@@ -1,12 +1,12 @@
-"""The rules of the GPU ledger: what a host's record says, and every change that may be made to it. Values, and plain
-functions of them; a store reads a record, has it changed here, and writes it if nobody wrote in between.
+"""Rules of the GPU ledger: the content of a host's record, and all permitted changes. Only values and pure functions; a
+store reads a record, changes it with these functions, and writes it by compare-and-set.
 
-One record holds all of one host, so an ask gets all of its devices or none in one write. A record is never deleted: a
-host that is gone for good is marked as forgotten, for a record that is made anew would begin at version 0 again, and a
-writer that was paused since the first version 0 would win.
+One record holds all devices of one host, so a request gets all of its devices or none in one write. A record is never
+deleted; a removed host is marked as forgotten. Otherwise a new record would start at version 0 again, and a writer
+paused since the first version 0 would overwrite it.
 
-Records outlive versions of dlapp. They grow by adding: what this version does not know is kept as it was, and
-``least_writer`` says from which format on a version may write the record at all. How one is stored is
+Records outlive versions of dlapp. They grow by adding: fields unknown to this version are kept unchanged, and
+``least_writer`` is the lowest format version that may write the record. The storage format is in
 `dlapp.gpuid.record_json`.
 """
 
@@ -27,30 +27,31 @@ FORMAT = 1
 """The format that this version writes."""
 MOST_RELEASES = 16
 PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
-"""Between two looks at a GPU in quarantine, at least and at most."""
+"""Minimum and maximum probe interval for a GPU in quarantine."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 Unknown = Mapping[str, Any]
 Choose = Callable[[Sequence[Device], Collection[str], int, bool], "tuple[Device, ...] | None"]
-"""All devices in PCI bus order, the uuids of those that are free, how many, whether far apart -> the chosen; None: not
-enough."""
+"""Arguments: all devices in PCI bus order, the uuids of the free ones, the count, whether to spread. Result: the chosen
+devices; None: not enough."""
 
 
 class LedgerError(DlappError):
-    """The ledger, or a record in it, is not what it must be; nothing is leased through it."""
+    """The ledger, or a record in it, is invalid; nothing is leased through it."""
 
 
 class OtherMachine(LedgerError):
-    """A machine uses the name of another one that has leases. To each of the two the other's leases would look as if
-    from before a reboot."""
+    """Another machine with the same name has leases. To each of the two machines the leases of the other would look
+    like
+    leases from before a reboot."""
 
 
 class NotEnough(DlappError):
-    """Fewer devices are free than were asked for.
+    """Fewer devices are free than requested.
 
     Args:
-        reason: without the host's name, as one that waits shows it.
-        holders: who holds what.
+        reason: text without the host's name, as shown for a waiting application.
+        holders: holder of each device.
     """
 
     def __init__(self, host: str, reason: str, asked: int, free: int, holders: Sequence[Holder] = ()) -> None:
@@ -59,13 +60,13 @@ class NotEnough(DlappError):
 
 
 class Quarantine(Value):
-    """Reason for not leasing a device.
+    """Reason not to lease a device.
 
     Args:
         cause: one word, for programs: ``ecc``, ``lost``, ``foreign-process``, ``operator``, …
         detail: for people.
-        count: how often this device was in quarantine, this time included.
-        probe_at_ms: when it is looked at again [ms since 1970]; 0: an operator must heal it.
+        count: how often this device has been in quarantine, including this time.
+        probe_at_ms: time of the next probe [ms since 1970]; 0: an operator must heal it.
         by: the operator; empty: dlapp itself.
     """
 
@@ -82,11 +83,11 @@ class Quarantine(Value):
 
 
 class DeviceRecord(Value):
-    """A device that the host has or had.
+    """Device that the host has or had.
 
     Args:
-        present: whether the host saw it when it looked last.
-        failures: how often it was in quarantine so far; it makes the next wait for a probe longer.
+        present: whether the host found it in its last inspection.
+        failures: how often it has been in quarantine; lengthens the next wait for a probe.
     """
 
     device: Device
@@ -106,11 +107,11 @@ class LeaseRecord(Value):
 
     Args:
         devices: uuids.
-        token: tells this lease from an earlier one of the same container; a late release of that one is no release
-            of this.
-        boot_id: of the host when it was written; no payload outlives its boot.
-        evidence: where to look whether the payload is gone (`dlapp.gpuid.liveness.probes`).
-        doubt: empty, or why it is not free although its task seems to be gone.
+        token: distinguishes this lease from an earlier one of the same container, so that a late release of the earlier
+            one has no effect on this one.
+        boot_id: boot id of the host at the time of the lease; no payload survives a reboot.
+        evidence: how to check whether the payload is gone (`dlapp.gpuid.liveness.probes`).
+        doubt: why the devices are not free although the task seems to be gone; empty: no doubt.
         role, container_index: of the container in its application, as text; empty: not known.
     """
 
@@ -129,7 +130,7 @@ class LeaseRecord(Value):
 
 
 class ForcedRelease(Value):
-    """A lease that an operator ended: nobody has seen that its payload is gone.
+    """Lease ended by an operator without evidence that its payload is gone.
 
     Args:
         devices: uuids.
@@ -146,17 +147,17 @@ class ForcedRelease(Value):
 
 
 class HostRecord(Value):
-    """All that the ledger knows of one host.
+    """Record of one host.
 
     Args:
         devices: in PCI bus order.
-        machine: tells this host from another of the same name; empty: not known.
-        boot_id: of the host when it looked last, ``seen_ms`` [ms since 1970].
-        forgotten_ms: when an operator said that the host does not come back, 0: never. Its leases stay written: if it
-            does come back, evidence decides on them.
-        releases: leases that operators ended, the last `MOST_RELEASES` of them.
-        full_name: with its domain, as YARN calls it; empty: not known.
-        least_writer: the least format whose versions may write this record.
+        machine: id that distinguishes this host from another with the same name; empty: not known.
+        boot_id: boot id of the host at its last inspection, ``seen_ms`` [ms since 1970].
+        forgotten_ms: when an operator marked the host as removed, 0: never. Its leases stay recorded: if the host comes
+            back, evidence decides on them.
+        releases: leases ended by operators, the last `MOST_RELEASES` of them.
+        full_name: fully qualified name, as in YARN; empty: not known.
+        least_writer: lowest format version that may write this record.
     """
 
     host: str
@@ -174,7 +175,7 @@ class HostRecord(Value):
     unknown: Unknown = field(default_factory=dict)
 
     def device(self, name: str) -> DeviceRecord:
-        """A device by uuid, index (``gpu0``, ``0``) or PCI bus id. Raises NotFound."""
+        """Return a device by uuid, index (``gpu0``, ``0``) or PCI bus id. Raises NotFound."""
         for one in self.devices:
             if name and name in (one.uuid, one.device.pci_bus_id, one.device.label, one.device.label[3:]):
                 return one
@@ -182,11 +183,11 @@ class HostRecord(Value):
         raise NotFound(f"{self.host}: there is no GPU {name!r}; it has {known}")
 
     def lease_of(self, container: str) -> LeaseRecord | None:
-        """The lease of a container."""
+        """Return the lease of a container."""
         return next((one for one in self.leases if one.container == container), None)
 
     def lease_on(self, name: str) -> LeaseRecord:
-        """The lease of a device by uuid, index or PCI bus id. Raises NotFound."""
+        """Return the lease of a device by uuid, index or PCI bus id. Raises NotFound."""
         device = self.device(name).device
         for one in self.leases:
             if device.uuid in one.devices:
@@ -194,7 +195,7 @@ class HostRecord(Value):
         raise NotFound(f"{self.host}: nobody holds {device.label}")
 
     def holder_by_uuid(self) -> dict[str, Holder]:
-        """Return who holds what; a device that is not named is not leased."""
+        """Return the holder by device; a device without an entry is not leased."""
         index = {one.uuid: one.device.index for one in self.devices}
         return {
             uuid: Holder(
@@ -213,7 +214,7 @@ class HostRecord(Value):
         }
 
     def free(self) -> tuple[Device, ...]:
-        """Devices that can be leased now: there, whole, and nobody's."""
+        """Return the devices that can be leased now: present, healthy and not leased."""
         held = {uuid for one in self.leases for uuid in one.devices}
         return tuple(
             one.device for one in self.devices if one.present and one.quarantine is None and one.uuid not in held
@@ -224,10 +225,10 @@ class LeaseRequest(Value):
     """Request of a container for devices.
 
     Args:
-        uuids: exactly these devices (somebody else chose); empty: any ``gcores``.
-        evidence: where to look whether the payload is gone.
+        uuids: exactly these devices (chosen by the caller); empty: any ``gcores``.
+        evidence: how to check whether the payload is gone.
         spread: far from each other and from those in use, not close together.
-        role, container_index: of the container in its application, for who looks; empty: not known.
+        role, container_index: of the container in its application, for display; empty: not known.
     """
 
     application: str
@@ -245,13 +246,13 @@ class LeaseRequest(Value):
 
 
 def is_of_other_machine(record: HostRecord, *, boot_id: str, machine: str, full_name: str = "") -> bool:
-    """Return whether a record is that of another machine with this host's name.
+    """Return whether a record belongs to another machine with this host's name.
 
     Cloned machines have one machine id, and hosts of two domains can have one short name.
 
     Args:
         record: of the host.
-        boot_id: of this host's kernel; the same kernel is the same machine.
+        boot_id: boot id of this host; the same boot id means the same machine.
         machine: id of this machine; empty: not known.
         full_name: of this host, with its domain; empty: not known.
     """
@@ -270,20 +271,20 @@ def seen(
     machine: str = "",
     full_name: str = "",
 ) -> HostRecord:
-    """Take in what the host sees of its devices now. Whoever sees itself is not forgotten.
+    """Update the record with the devices that the host finds now, and clear its forgotten mark.
 
-    A device that is not seen stays in the record while somebody holds it or it is in quarantine, and is not given out.
+    A device that is not found stays in the record while it is leased or in quarantine, and is not leased again.
 
     Args:
         record: of the host.
-        found: the devices that it sees.
+        found: devices found on the host.
         boot_id: of its kernel.
         now_ms: the time [ms since 1970].
         machine: its machine id; empty: not known.
         full_name: its name with its domain; empty: not known.
 
     Raises:
-        OtherMachine: another machine of this name has leases. Without leases the host was installed anew.
+        OtherMachine: another machine with this name has leases. If there are no leases, the host was reinstalled.
     """
     if _is_as_seen(record, found, boot_id, full_name):
         return record
@@ -310,19 +311,19 @@ def seen(
     changed = replace(
         record,
         devices=(*now, *gone),
-        # In a container of the same host it is the image's.
+        # In a container of the same host, the machine id is that of the image.
         machine=(record.boot_id == boot_id and record.machine) or machine or record.machine,
         full_name=full_name or record.full_name,
         boot_id=boot_id,
         forgotten_ms=0,
         forgotten_by="",
     )
-    # Only a sight that says something new is worth a write of its own.
+    # Write only if an inspection found something new.
     return record if changed == record else replace(changed, seen_ms=now_ms)
 
 
 def _is_as_seen(record: HostRecord, found: Sequence[Device], boot_id: str, full_name: str) -> bool:
-    """Return True if nothing is new: nearly always so, and quickly told where the values are the same objects."""
+    """Return True if nothing changed: the usual case, and fast if the values are the same objects."""
     return (
         record.boot_id == boot_id
         and record.full_name == (full_name or record.full_name)
@@ -344,24 +345,24 @@ def lease(
     choose: Choose = selection.choose,
     elsewhere: Mapping[str, Holder] = MappingProxyType({}),
 ) -> tuple[HostRecord, LeaseRecord]:
-    """Give a request all of its devices or none.
+    """Lease all requested devices or none.
 
-    The container's own lease is given again as it is, so an ask whose answer was lost may be repeated.
+    A container that has its lease already gets the same lease, so a request whose answer was lost may be repeated.
 
     Args:
         record: of the host.
-        ask: who asks, for how many or which.
-        token: what tells this holder from an earlier one.
+        ask: the request.
+        token: distinguishes this holder from an earlier one.
         now_ms: the time [ms since 1970].
-        choose: picks among the free devices.
-        elsewhere: uuid -> who holds it of whom the record knows nothing.
+        choose: chooses among the free devices.
+        elsewhere: uuid -> holder that is not in the record.
 
     Raises:
-        NotEnough: not now; it says who holds what.
-        AskTooLarge: the host has not so many.
-        NotFound: a device that was asked for by name is not there.
-        UsageError: fewer than one was asked for.
-        LedgerError: the container holds something else already.
+        NotEnough: not now; names the holders.
+        AskTooLarge: the host has fewer devices.
+        NotFound: a device requested by name does not exist.
+        UsageError: fewer than one device was requested.
+        LedgerError: the container already holds other devices.
     """
     check_amount(record.host, ask.gcores, len([one for one in record.devices if one.present]))
     if (mine := record.lease_of(ask.container)) is not None:
@@ -396,16 +397,16 @@ def lease(
 
 
 def release(record: HostRecord, container: str, *, application: str, token: str = "") -> HostRecord:
-    """End a container's lease. One that has ended already is no error: a release may be repeated.
+    """End a container's lease. No error if it has already ended: a release may be repeated.
 
     Args:
         record: of the host.
-        container: whose lease ends.
-        application: the one that the container is of.
-        token: only the lease with this one; empty: whichever the container has.
+        container: container whose lease ends.
+        application: application of the container.
+        token: end only the lease with this token; empty: any lease of the container.
 
     Raises:
-        Denied: it is a lease of another application.
+        Denied: the lease belongs to another application.
     """
     mine = record.lease_of(container)
     if mine is None or (token and mine.token != token):
@@ -416,7 +417,7 @@ def release(record: HostRecord, container: str, *, application: str, token: str 
 
 
 def force_release(record: HostRecord, name: str, *, by: str, now_ms: int) -> HostRecord:
-    """End the lease of a device on an operator's word, and write down whose word it was.
+    """End the lease of a device on an operator's order, and record the operator.
 
     Args:
         record: of the host.
@@ -425,7 +426,7 @@ def force_release(record: HostRecord, name: str, *, by: str, now_ms: int) -> Hos
         now_ms: the time [ms since 1970].
 
     Raises:
-        NotFound: there is no such device, or nobody holds it.
+        NotFound: there is no such device, or it is not leased.
     """
     one = record.lease_on(name)
     noted = ForcedRelease(one.container, one.application, one.devices, by, now_ms)
@@ -437,14 +438,14 @@ def force_release(record: HostRecord, name: str, *, by: str, now_ms: int) -> Hos
 
 
 def adopt(record: HostRecord, container: str, *, token: str, evidence: Mapping[str, Any]) -> HostRecord:
-    """Make a container's lease one of ``token`` and ``evidence``: the task that took it is the one that asks again, or
-    is seen to be gone.
+    """Set ``token`` and ``evidence`` of a container's lease: either the same task repeats its request, or the earlier
+    task is known to be gone.
 
     Args:
         record: of the host.
-        container: whose lease it is.
-        token: what tells this holder from an earlier one.
-        evidence: by what it is seen to be alive.
+        container: container of the lease.
+        token: distinguishes this holder from an earlier one.
+        evidence: how to check that it is alive.
     """
     return replace(
         record,
@@ -458,7 +459,7 @@ def adopt(record: HostRecord, container: str, *, token: str, evidence: Mapping[s
 
 
 def doubt(record: HostRecord, container: str, why: str) -> HostRecord:
-    """Note why a lease is in doubt; empty: it is not. That frees nothing."""
+    """Record why a lease is in doubt; empty: it is not. This frees no device."""
     return replace(
         record,
         leases=tuple(
@@ -468,11 +469,11 @@ def doubt(record: HostRecord, container: str, why: str) -> HostRecord:
 
 
 def reclaim(record: HostRecord, gone: Collection[tuple[str, str]], doubts: Mapping[str, str]) -> HostRecord:
-    """End the leases whose payloads are seen to be gone; only the host itself can see that.
+    """End the leases whose payloads are proven gone; only the host itself can prove it.
 
     Args:
         gone: (container, token) of these leases.
-        doubts: container -> why it is not known; empty: it is alive.
+        doubts: container -> why its state is not known; empty: it is alive.
     """
     kept = tuple(one for one in record.leases if (one.container, one.token) not in gone)
     record = record if len(kept) == len(record.leases) else replace(record, leases=kept)
@@ -483,16 +484,16 @@ def reclaim(record: HostRecord, gone: Collection[tuple[str, str]], doubts: Mappi
 
 
 def quarantine(record: HostRecord, name: str, *, cause: str, detail: str = "", now_ms: int, by: str = "") -> HostRecord:
-    """Give a device out no more; who holds it keeps it. One that is in quarantine keeps its time and its count, and an
-    operator's word stands before what dlapp itself finds.
+    """Put a device into quarantine; its current holder keeps it. A device already in quarantine keeps its time and
+    count, and an operator's reason takes precedence over one that dlapp found.
 
     Args:
         record: of the host.
         name: uuid, ``gpu0`` or PCI bus id.
         cause: one word, for programs.
-        detail: for people, in a line.
+        detail: one line, for people.
         now_ms: the time [ms since 1970].
-        by: the operator, who alone takes it out again; empty: dlapp itself found it, and it is looked at again.
+        by: the operator, who alone can end the quarantine; empty: dlapp found it and probes it again.
 
     Raises:
         NotFound: there is no such device.
@@ -515,10 +516,11 @@ def quarantine(record: HostRecord, name: str, *, cause: str, detail: str = "", n
 
 
 def next_probe_ms(now_ms: int, *, since_ms: int, count: int) -> int:
-    """Return when to inspect again a GPU that is ill since ``since_ms``, for the ``count``-th time [ms since 1970].
+    """Return the time of the next inspection of a GPU, in quarantine since ``since_ms`` for the ``count``-th time [ms
+    since 1970].
 
-    The wait is as long as it was ill so far, at least `PROBE_FIRST_S`, twice that for each time before, at most
-    `PROBE_LAST_S`.
+    The wait equals the time in quarantine so far, at least `PROBE_FIRST_S`, doubled for each earlier quarantine, at
+    most `PROBE_LAST_S`.
     """
     first_s = PROBE_FIRST_S * 2.0 ** min(max(count, 1) - 1, 16)
     wait_s = min(max(first_s, (now_ms - since_ms) / 1000), PROBE_LAST_S)
@@ -526,10 +528,10 @@ def next_probe_ms(now_ms: int, *, since_ms: int, count: int) -> int:
 
 
 def heal(record: HostRecord, name: str, *, forgive: bool = False) -> HostRecord:
-    """Give a device out again.
+    """End the quarantine of a device.
 
     Args:
-        forgive: an operator repaired it, so what was before counts no more.
+        forgive: an operator repaired it, so earlier failures no longer count.
 
     Raises:
         NotFound: there is no such device.
@@ -541,7 +543,7 @@ def heal(record: HostRecord, name: str, *, forgive: bool = False) -> HostRecord:
 
 
 def forget(record: HostRecord, *, by: str, now_ms: int) -> HostRecord:
-    """Mark a host that does not come back: it is listed no more. Its leases stay, for it might."""
+    """Mark a host as removed: it is no longer listed. Its leases stay, as it might come back."""
     return replace(record, forgotten_ms=now_ms, forgotten_by=by)
 
 
@@ -553,7 +555,7 @@ def _with_device(record: HostRecord, changed: DeviceRecord) -> HostRecord:
 
 
 def check_amount(host: str, asked: int, there: int) -> None:
-    """Refuse an ask that can never be met. Raises UsageError, AskTooLarge."""
+    """Reject a request that can never be satisfied. Raises UsageError, AskTooLarge."""
     if asked < 1:
         raise UsageError(f"{host}: asked for {asked} gcores, the minimum is 1")
     if asked > there:
@@ -561,7 +563,7 @@ def check_amount(host: str, asked: int, there: int) -> None:
 
 
 def check_host(host: str) -> str:
-    """Refuse what is not a host name. Raises UsageError."""
+    """Reject an invalid host name. Raises UsageError."""
     if not _HOST.fullmatch(host):
         raise UsageError(f"{host!r} is not a host name: letters, digits, dots and dashes, at most 253")
     return host
@@ -570,13 +572,13 @@ def check_host(host: str) -> str:
 def in_the_way(
     record: HostRecord, asked: int, now_ms: int, elsewhere: Mapping[str, Holder] = MappingProxyType({})
 ) -> str:
-    """Return why a request is not met, as one line without the host's name.
+    """Return why a request is not satisfied, as one line without the host's name.
 
     Args:
         record: of the host.
-        asked: how many devices [gcores].
+        asked: number of devices [gcores].
         now_ms: the time [ms since 1970].
-        elsewhere: who holds devices that the record does not name, by uuid.
+        elsewhere: holders that are not in the record, by uuid.
     """
     holders = {**elsewhere, **record.holder_by_uuid()}
     parts = []
@@ -596,7 +598,7 @@ def in_the_way(
 
 
 def original_map(records: Iterable[HostRecord]) -> dict[str, dict[str, str]]:
-    """Return who holds what, in the form of the original's map: ``{"host01": {"gpu0": "application_…"}}``."""
+    """Return the holders in the form of the original's map: ``{"host01": {"gpu0": "application_…"}}``."""
     shown: dict[str, dict[str, str]] = {}
     for record in records:
         label = {one.uuid: one.device.label for one in record.devices}

@@ -1,22 +1,22 @@
-"""Selection of devices among those that are free. Pure: topology, holders and request in, devices out.
+"""Selection of devices among the free ones. Pure: topology, holders and request in, devices out.
 
-Packed, the chosen set is the best by this measure, compared from left to right:
+Packed, the chosen set is the best by these criteria, in order:
 
-1. its slowest pair is as fast as possible, for a collective operation is as fast as its slowest link;
+1. its slowest pair is as fast as possible, as a collective operation is as fast as its slowest link;
 2. all its pairs together are as fast as possible;
-3. it is linked to the free devices that it leaves as little as possible. What is left to others then is as close as it
-   can be, so a single GPU is taken where it breaks up the least, and a pair that stands alone goes before half a quad;
-4. its places in PCI bus order are the lowest.
+3. its links to the remaining free devices are as slow as possible. The remaining devices are then as close as possible
+   to each other: a single GPU is taken where it splits the least, and an isolated pair is preferred to half a quad;
+4. its positions in PCI bus order are the lowest.
 
-Spread, it is the set whose pairs, and links to devices in use, are the fewest and slowest together: each of its devices
-has bandwidth and cooling as much to itself as can be. Then, as above, the lowest places.
+Spread, it is the set with the fewest and slowest links, in total, between its devices and to devices in use: each
+device shares bandwidth and cooling as little as possible. Then, as above, the lowest positions.
 
-How fast a pair is says `dlapp.gpuid.devices.closeness`. Where no links are known, devices are the closer the nearer
-they are in PCI bus order: GPUs behind one switch are neighbours there.
+`dlapp.gpuid.devices.closeness` rates a pair. Without known links, devices count as closer the nearer they are in PCI
+bus order: GPUs behind one switch are neighbours there.
 
-How it stays fast: devices that are linked alike to all others (the four behind one switch, the parts of one GPU) are
-interchangeable, so what is tried is only how many to take of each such class. On all machines with 8 or 16 GPUs this
-tries every set that makes a difference. `MOST_SETS` is for machines that nobody has built.
+Performance: devices with equal links to all others (the four behind one switch, the parts of one GPU) are
+    interchangeable, so only the number taken from each such class varies. On all machines with 8 or 16 GPUs this tries
+    every distinct set. `MOST_SETS` limits unusual topologies.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
 
 MOST_SETS = 200_000
-"""With more sets than this to try (more than 20 GPUs, linked without any regularity), each device is tried as the first
-of a set that grows by the best next one."""
+"""With more sets than this (more than 20 GPUs with irregular links), the search is greedy: each device is tried as the
+first of a set that grows by the best next device."""
 _ORDER_RANGE = 1 << 10
 _MOST_KEPT = 64
 
@@ -43,16 +43,16 @@ Measure = tuple[float, ...]
 def choose(
     devices: Sequence[Device], free: Collection[str], count: int, spread: bool = False
 ) -> tuple[Device, ...] | None:
-    """Choose ``count`` of the ``free`` devices: close together, or as far apart as can be.
+    """Choose ``count`` of the ``free`` devices: close together, or as far apart as possible.
 
     Args:
-        devices: all, in PCI bus order.
+        devices: all devices, in PCI bus order.
         free: uuids.
         count: how many to choose.
         spread: far from each other, not close together.
 
     Returns:
-        In PCI bus order; None: there are not enough.
+        In PCI bus order; None: not enough.
     """
     wanted = set(free)
     places = [place for place, device in enumerate(devices) if device.uuid in wanted]
@@ -64,10 +64,10 @@ def choose(
 
 
 class ChoiceCache:
-    """Keeps choices of `choose`: the same devices are free again and again.
+    """Cache of `choose`: the same devices are free again and again.
 
     Args:
-        choose: what is asked where a choice is not kept.
+        choose: computes a choice that is not cached.
     """
 
     def __init__(self, choose: Callable[[Sequence[Device], Collection[str], int, bool], Choice] = choose) -> None:
@@ -88,24 +88,24 @@ class ChoiceCache:
 
 
 def measure(links: Matrix, free: Sequence[int], taken: Sequence[int], *, spread: bool = False) -> Measure:
-    """Return the measure of a set, smaller is better; without the places, which decide among equals.
+    """Return the cost of a set, without the positions, which decide among equals; lower is better.
 
     Args:
-        links: place, place -> closeness.
-        free, taken: places; ``taken`` are some of ``free``.
-        spread: far from each other is better.
+        links: (position, position) -> closeness.
+        free, taken: positions; ``taken`` is a subset of ``free``.
+        spread: prefer devices far from each other.
     """
     pairs = [links[one][other] for place, one in enumerate(taken) for other in taken[:place]]
     outside = _outside(links, free, spread)
     inside, beyond = sum(pairs), sum(outside[one] for one in taken)
     if spread:
         return (inside + beyond,)
-    # Each pair within counts twice in `beyond`; what remains is the links from the set to the free ones left.
+    # Each pair within counts twice in `beyond`; what remains are the links from the set to the remaining free ones.
     return (-min(pairs, default=0), -inside, beyond - 2 * inside)
 
 
 def matrix(devices: Sequence[Device]) -> Matrix:
-    """Return how close the devices are, by their places."""
+    """Return the closeness of the devices, by their positions."""
     from dlapp.gpuid.devices import closeness
 
     if any(device.links or device.mig >= 0 for device in devices):
@@ -115,7 +115,8 @@ def matrix(devices: Sequence[Device]) -> Matrix:
 
 
 def _outside(links: Matrix, free: Sequence[int], spread: bool) -> list[int]:
-    """Place -> how close it is to all others that matter: those in use, for a spread ask; else the free ones."""
+    """Return by position the closeness to all relevant others: those in use, for a spread request; else the free
+    ones."""
     others = set(range(len(links))) - set(free) if spread else set(free)
     return [sum(row[other] for other in others if other != one) for one, row in enumerate(links)]
 
@@ -130,9 +131,9 @@ def _best(devices: Sequence[Device], places: Sequence[int], count: int, spread: 
 
 
 def _classes(links: Matrix, places: Sequence[int], all_: Collection[int]) -> list[list[int]]:
-    """``places`` in classes of interchangeable ones: linked alike to each of ``all_``.
+    """Return ``places`` in classes of interchangeable ones: equal links to each of ``all_``.
 
-    That is an equivalence: with a like b and b like c, every d sees a as it sees b as it sees c, and a-b, a-c and b-c
+    This is an equivalence relation: if a~b and b~c, then every d has equal links to a, b and c, and a-b, a-c and b-c
     are equal.
     """
     classes: list[list[int]] = []
@@ -148,7 +149,7 @@ def _classes(links: Matrix, places: Sequence[int], all_: Collection[int]) -> lis
 
 
 def _number_of_splits(sizes: Sequence[int], count: int) -> int:
-    """Return the number of ways to take ``count`` from classes of these sizes."""
+    """Return the number of ways to choose ``count`` from classes of these sizes."""
     ways = [1] + [0] * count
     for size in sizes:
         ways = [sum(ways[max(0, total - size) : total + 1]) for total in range(count + 1)]
@@ -158,7 +159,7 @@ def _number_of_splits(sizes: Sequence[int], count: int) -> int:
 def _best_split(
     links: Matrix, classes: Sequence[Sequence[int]], outside: Sequence[int], count: int, spread: bool
 ) -> list[int]:
-    """The best set: tried is each way to divide ``count`` among the classes, of which the lowest places are taken."""
+    """Return the best set: try each division of ``count`` among the classes, taking the lowest positions of each."""
     best: tuple[Measure, list[int]] | None = None
     for taken, slowest, inside in _splits(links, classes, count):
         beyond = sum(outside[classes[at][0]] * number for at, number in taken)
@@ -175,7 +176,7 @@ def _best_split(
 def _splits(
     links: Matrix, classes: Sequence[Sequence[int]], count: int
 ) -> Iterator[tuple[list[tuple[int, int]], float, int]]:
-    """Each way: (class, how many) pairs, the closeness of the slowest pair (0: there is none), that of all pairs."""
+    """Yield each division: (class, number) pairs, the closeness of the slowest pair (0: none), the sum of all pairs."""
     left_from = [sum(map(len, classes[at:])) for at in range(len(classes) + 1)]
     taken: list[tuple[int, int]] = []
 

@@ -1,9 +1,9 @@
-"""Configuration of a Hadoop cluster: the addresses in the files that its operators hand out.
+"""Configuration of a Hadoop cluster, from its XML files.
 
-Read are core-site.xml, hdfs-site.xml and yarn-site.xml of one directory, with Hadoop's own defaults under them for the
-few properties that matter here. What stands later counts, but where an earlier one is final or the later one has no
-value. ``${name}`` stands for another property, ``${env.NAME}`` for a variable, and ``xi:include`` for the properties of
-another file, as in Hadoop.
+The files core-site.xml, hdfs-site.xml and yarn-site.xml of one directory are read, with Hadoop's own defaults for the
+few properties needed here. A later value overrides an earlier one, unless the earlier one is final or the later one is
+empty. ``${name}`` refers to another property, ``${env.NAME}`` to a variable, and ``xi:include`` includes the properties
+of another file, as in Hadoop.
 
 Source: org.apache.hadoop.conf.Configuration; yarn-default.xml and hdfs-default.xml of 3.4.2; answers of its
 ``hdfs getconf``.
@@ -27,7 +27,7 @@ from dlapp.system.files import closing_fd
 
 FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
 _SSL_CLIENT = "ssl-client.xml"
-"""Where Hadoop's own clients read which CAs they trust. It can have passwords in it, and be closed to users."""
+"""File in which Hadoop's own clients find the trusted CAs. It may contain passwords, and be unreadable for users."""
 VARIABLE = "HADOOP_CONF_DIR"
 _CLUSTER_ID = "yarn.resourcemanager.cluster-id"
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -38,11 +38,11 @@ _VARIABLE = re.compile(r"env\.(.+?)(?:(:?-)(.*))?", re.DOTALL)
 _MOST_REFERENCES = 20
 """Source: Configuration.MAX_SUBST."""
 _MOST_INCLUDES = 10
-"""Files that include one another."""
+"""Maximum depth of included files."""
 _MOST_INCLUDED = 100
-"""Included files of a configuration in all."""
+"""Maximum number of included files of a configuration."""
 _MOST_TEXT = 1 << 16
-"""Characters of a value when its references are resolved."""
+"""Maximum length of a value after resolving its references [characters]."""
 _RENAMED = {
     "fs.default.name": "fs.defaultFS",
     "dfs.federation.nameservices": "dfs.nameservices",
@@ -50,7 +50,7 @@ _RENAMED = {
     "dfs.https.address": "dfs.namenode.https-address",
     "dfs.umaskmode": "fs.permissions.umask-mode",
 }
-"""Former names of properties that are read here. Source: Hadoop's DeprecatedProperties.md."""
+"""Old names of properties that are read here. Source: Hadoop's DeprecatedProperties.md."""
 _DEFAULTS = {
     "yarn.resourcemanager.hostname": "0.0.0.0",
     "yarn.resourcemanager.address": "${yarn.resourcemanager.hostname}:8032",
@@ -66,26 +66,26 @@ _MOUNT_TABLE = "fs.viewfs.mounttable."
 _MOUNT = re.compile(
     r"(.+?)\.(?:(link)\.(/.*)|(linkFallback|linkMergeSlash|homedir)|(link(?:Merge|Nfly|Regex)\b.*))", re.DOTALL
 )
-"""What follows that in the name of a property; a table's name may have dots in it."""
+"""Suffixes of the property names; a mount table's name may contain dots."""
 _DEFAULT_TABLE = f"{_MOUNT_TABLE}default.name.key"
 _OVERLOADED = (".ViewFileSystemOverloadScheme", ".ViewDistributedFileSystem")
 _PORTS = {"address": "8032", "scheduler.address": "8030", "webapp.address": "8088", "webapp.https.address": "8090"}
 
 
 class HadoopConfiguration(NamedTuple):
-    """The properties of one cluster; ``origin`` and ``files`` say where they came from, for messages."""
+    """Properties of one cluster; ``origin`` and ``files`` name their source, for messages."""
 
     properties: Mapping[str, str]
     origin: str
     files: tuple[str, ...] = ()
 
     def get(self, name: str) -> str | None:
-        """The value of a property, references resolved; None: it has none, or an empty one.
+        """Return the value of a property, with references resolved; None: it has none, or an empty one.
 
-        A reference to what has no value stays as it is, with those after it.
+        An unresolvable reference stays unchanged, with those after it.
 
         Raises:
-            ConfigError: it has too many references, or a circle of them.
+            ConfigError: it has too many references, or a cycle of them.
 
         Source: Configuration.substituteVars.
         """
@@ -108,7 +108,7 @@ class HadoopConfiguration(NamedTuple):
         return self.properties.get(name) or _DEFAULTS.get(name)
 
     def _referred(self, name: str) -> str | None:
-        """Return what ``${name}`` stands for; None: nothing."""
+        """Return the value of ``${name}``; None: it has none."""
         if variable := _VARIABLE.fullmatch(name):
             value = os.environ.get(variable[1])
             missing = value is None if variable[2] == "-" else not value
@@ -120,10 +120,10 @@ class HadoopConfiguration(NamedTuple):
         return (self.get(name) or "").lower() == "true"
 
     def resource_managers(self, what: str) -> list[str]:
-        """``host:port`` of each ResourceManager; ``what`` is the end of the property: ``scheduler.address``.
+        """Return ``host:port`` of each ResourceManager; ``what`` is the suffix of the property: ``scheduler.address``.
 
         Raises:
-            ConfigError: the files name none.
+            ConfigError: the files contain none.
         """
         ids = self._list("yarn.resourcemanager.ha.rm-ids")
         if not self.is_on("yarn.resourcemanager.ha.enabled") or not ids:
@@ -132,7 +132,7 @@ class HadoopConfiguration(NamedTuple):
 
     def _resource_manager(self, what: str, suffix: str) -> str:
         name = f"yarn.resourcemanager.{what}{suffix}"
-        # A ResourceManager of several has its host name under its own id, and the usual ports.
+        # One of several ResourceManagers has its host name under its own id, and the default ports.
         host = self.get(f"yarn.resourcemanager.hostname{suffix}") if suffix else None
         found = self.get(name) or (f"{host}:{_PORTS[what]}" if host else None)
         if found is None or found.startswith("0.0.0.0:"):
@@ -144,10 +144,11 @@ class HadoopConfiguration(NamedTuple):
 
     @property
     def cluster_name(self) -> str:
-        """Name that tells this cluster from others: its id, else the host or nameservice of its default file system.
+        """Return a name that identifies this cluster: its id, else the host or nameservice of its default file system.
 
         Raises:
-            ConfigError: the files have neither, or it is not of letters, digits, dots, dashes and underscores.
+            ConfigError: the files have neither, or it has other characters than letters, digits, dots, dashes and
+                underscores.
         """
         place = (self.get("fs.defaultFS") or "").partition("://")[2]
         found = self.get(_CLUSTER_ID) or place.partition("/")[0].partition(":")[0]
@@ -159,11 +160,11 @@ class HadoopConfiguration(NamedTuple):
 
     @property
     def web_scheme(self) -> str:
-        """Scheme of the web addresses of YARN's servers: ``http`` or ``https``."""
+        """Return the scheme of the web addresses of YARN's servers: ``http`` or ``https``."""
         return "https" if self.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
 
     def certificates(self, environ: Mapping[str, str] = os.environ) -> str:
-        """Return the CAs of this cluster's web servers, as PEM; empty: those that OpenSSL has.
+        """Return the CAs of this cluster's web servers, as PEM; empty: OpenSSL's default.
 
         Raises:
             ConfigError: their file cannot be read.
@@ -178,15 +179,15 @@ class HadoopConfiguration(NamedTuple):
         return ""
 
     def web_urls(self) -> list[str]:
-        """The web address of each ResourceManager."""
+        """Return the web address of each ResourceManager."""
         what = "webapp.https.address" if self.web_scheme == "https" else "webapp.address"
         return [f"{self.web_scheme}://{one}" for one in self.resource_managers(what)]
 
     def hdfs(self, login: Login) -> HdfsPlace:
-        """Return where the default file system is, used as ``login``, by WebHDFS.
+        """Return the address of the default file system for ``login``, using WebHDFS.
 
         Raises:
-            ConfigError: it is not an HDFS, or the files do not say.
+            ConfigError: it is not HDFS, or not configured.
         """
         location = (self.get("fs.defaultFS") or "").rstrip("/")
         scheme, _, name = location.partition("://")
@@ -217,7 +218,7 @@ class HadoopConfiguration(NamedTuple):
             mounts=mounts,
         )
         if scheme == "viewfs":
-            # What is the user's is where the user's home is.
+            # The user's files are in the user's home directory.
             homes = next((one.homes for one in mounts if one.name == name), "/user")
             place = place._replace(view=name, homes=homes)
             try:
@@ -230,13 +231,14 @@ class HadoopConfiguration(NamedTuple):
         return place._replace(web=tuple(self._namenodes(name)))
 
     def _services(self) -> tuple[HdfsService, ...]:
-        """Return the nameservices; one without the address of a NameNode is missing, which matters to who names it."""
+        """Return the nameservices; one without a NameNode's address is left out, which is an error only if it is
+        used."""
         found = []
         for name in self._list("dfs.nameservices"):
             ids = self._list(f"dfs.ha.namenodes.{name}")
             rpc = [self.get(f"dfs.namenode.rpc-address.{name}{one}") for one in [f".{one}" for one in ids] or [""]]
             known = [one for one in rpc if one]
-            # Only one with several NameNodes has a name that Hadoop's clients know, too.
+            # Only a nameservice with several NameNodes has a name that Hadoop's clients know, too.
             location = f"{HDFS}{name if ids or not known else known[0]}"
             with contextlib.suppress(ConfigError):
                 found.append(HdfsService(location, tuple(self._namenodes(name)), (name, *known)))
@@ -267,7 +269,7 @@ class HadoopConfiguration(NamedTuple):
         return [one.strip() for one in (self.get(name) or "").split(",") if one.strip()]
 
     def _umask(self) -> int:
-        """Return ``fs.permissions.umask-mode``, which is octal or symbolic (``u=rwx,g=rx,o=``)."""
+        """Return ``fs.permissions.umask-mode``, octal or symbolic (``u=rwx,g=rx,o=``)."""
         text = self.get("fs.permissions.umask-mode") or "022"
         if re.fullmatch("[0-7]{1,4}", text):
             return int(text, 8) & 0o777
@@ -304,7 +306,7 @@ class HadoopConfiguration(NamedTuple):
         return found
 
     def timeline_url(self) -> str | None:
-        """The timeline server's web address; None: the cluster has none."""
+        """Return the timeline server's web address; None: the cluster has none."""
         if not self.is_on("yarn.timeline-service.enabled"):
             return None
         found = self.get(f"yarn.timeline-service.webapp.{'https.' if self.web_scheme == 'https' else ''}address")
@@ -312,10 +314,10 @@ class HadoopConfiguration(NamedTuple):
 
 
 def read_configuration(directory: str | None, environ: Mapping[str, str] = os.environ) -> HadoopConfiguration:
-    """The configuration in ``directory``, else in ``$HADOOP_CONF_DIR``.
+    """Return the configuration in ``directory``, else in ``$HADOOP_CONF_DIR``.
 
     Raises:
-        ConfigError: there is none, or a file of it cannot be read.
+        ConfigError: there is none, or one of its files cannot be read.
     """
     named = directory or environ.get(VARIABLE)
     if not named:
@@ -344,14 +346,14 @@ def read_configuration(directory: str | None, environ: Mapping[str, str] = os.en
 
 
 def parse_properties(data: bytes, path: str) -> dict[str, str]:
-    """The properties of one file, with those of files that it includes.
+    """Return the properties of one file, with those of the files that it includes.
 
     Args:
         data: its content.
-        path: where it lies; names of included files are relative to its directory.
+        path: its path; names of included files are relative to its directory.
 
     Raises:
-        ConfigError: it is not XML, or includes what is not there and has no fallback for it.
+        ConfigError: it is not XML, or includes a missing file without a fallback.
     """
     reading = _Reading(os.path.dirname(path))
     reading.read(data, path)
@@ -359,10 +361,10 @@ def parse_properties(data: bytes, path: str) -> dict[str, str]:
 
 
 class _Reading:
-    """Properties of some files, read one after the other.
+    """Properties of several files, read one after the other.
 
     Args:
-        directory: that names of included files are relative to, also of those that included files include.
+        directory: base of the names of included files, also of those in included files.
 
     Source: org.apache.hadoop.conf.Configuration, Parser and loadProperty.
     """
@@ -378,13 +380,13 @@ class _Reading:
 
         Args:
             data: its content.
-            path: where it lies, for messages.
-            depth: how many files include it, one the other.
+            path: its path, for messages.
+            depth: nesting depth of this file.
 
         Raises:
             ConfigError: see `parse_properties`.
         """
-        # The parser alone takes 1 ms to load, ElementTree 15.
+        # Loading only the parser takes 1 ms, ElementTree 15.
         from xml.parsers import expat
 
         one: dict[str, str] = {}
@@ -418,7 +420,7 @@ class _Reading:
                 missing, in_fallback = "", False
 
         def entity(*_: object) -> None:
-            # Hadoop's files have none, and entities of entities grow without end.
+            # Hadoop's files have none, and nested entities can expand without limit.
             raise ConfigError(f"{path}:{parser.CurrentLineNumber}: declares an entity, which is not read here")
 
         parser = expat.ParserCreate()
@@ -426,7 +428,7 @@ class _Reading:
         parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text.append
         try:
             parser.Parse(data, True)
-        except LookupError as error:  # an encoding that Python does not know
+        except LookupError as error:  # an encoding unknown to Python
             raise ConfigError(f"{path}:{parser.CurrentLineNumber}: {str(error)!r:.80}") from error
         except expat.ExpatError as error:
             raise ConfigError(f"{path}:{error.lineno}: is not XML: {expat.errors.messages[error.code]}") from error
@@ -439,12 +441,12 @@ class _Reading:
             self._final.add(name)
 
     def _include(self, href: str, where: str, depth: int) -> bool:
-        """Read a file that another one includes; whether it is there.
+        """Read an included file; return whether it exists.
 
         Args:
-            href: what the other one says.
-            where: file and line of that, for messages.
-            depth: how many files include that one, one the other.
+            href: its name in the including file.
+            where: file and line of the include, for messages.
+            depth: nesting depth of the including file.
         """
         if depth >= _MOST_INCLUDES:
             raise ConfigError(f"{where}: includes {href}, the {depth + 1}th file that includes another one")
@@ -466,7 +468,7 @@ class _Reading:
 
 
 def _content(path: str) -> bytes:
-    """Return what is in a file. Raises OSError, also if it is no regular file: a FIFO is not waited for."""
+    """Return the content of a file. Raises OSError, also if it is not a regular file: a FIFO is not waited for."""
     with closing_fd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", path)
@@ -475,8 +477,8 @@ def _content(path: str) -> bytes:
 
 
 def _of_java(name: str) -> str | None:
-    """Return a system property of Java's, which counts before a property of that name; None: it is none of those that
-    a configuration refers to."""
+    """Return a Java system property, which takes precedence over a property of that name; None: not one used in
+    configurations."""
     if name not in ("user.name", "user.home"):
         return None
     try:

@@ -1,8 +1,8 @@
 """One connection to a Hadoop server: the socket, the handshake, and calls one after the other.
 
-Every wait has a deadline (a moment of time.monotonic) and every answer a size limit, so a server that is slow, silent
-or sends garbage costs a bounded time and ends in one error. After any error the connection is closed: what was on its
-way cannot be told apart from what follows.
+Every wait has a deadline (a value of time.monotonic) and every answer a size limit, so a server that is slow, silent or
+sends garbage takes a bounded time and causes one error. After any error the connection is closed: data in transit
+cannot be told apart from what follows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _client_id = os.urandom(16)
 _call_ids = itertools.count()
-"""A server tells calls apart by both together: neither begins again in a process, and a fork is another client."""
+"""A server identifies a call by both together: neither restarts within a process, and a fork is another client."""
 
 T = TypeVar("T")
 _RECEIVE = 1 << 16
@@ -63,19 +63,19 @@ _READ_BEFORE_GIVING_UP_S = 1.0
 
 
 class Connection(Closeable):
-    """A connection that is open for calls to one protocol.
+    """Open connection for calls of one protocol.
 
     Args:
         address: host and port.
         protocol: the Java name, ``org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB``.
-        proof: of who we are: a token, or the login by whose name alone SIMPLE goes.
-        deadline: for the connection and the handshake.
-        limit: the most bytes of one answer.
+        proof: authentication: a token, or the login for SIMPLE authentication.
+        deadline: deadline of the connection and the handshake.
+        limit: maximum size of one answer [bytes].
 
     Raises:
-        ConnectionLost: nobody there, or no handshake before the deadline; never ``sent``.
+        ConnectionLost: the connection failed, or no handshake before the deadline; never ``sent``.
         RemoteError: refused: TokenRefused, NotAllowed.
-        NotHadoop: it is no Hadoop server of ours.
+        NotHadoop: it is not a supported Hadoop server.
     """
 
     def __init__(
@@ -109,25 +109,25 @@ class Connection(Closeable):
             raise
 
     def close(self) -> None:
-        """Let go of the socket. May be repeated."""
+        """Close the socket. May be repeated."""
         self._socket.close()
 
     @property
     def own_host(self) -> str:
-        """Address of this machine, as the server sees it."""
+        """Return this machine's address as seen by the server."""
         return str(self._socket.getsockname()[0])
 
     @property
     def closed(self) -> bool:
-        """True if no further call can be made."""
+        """Return True if no further call can be made."""
         return self._socket.fileno() < 0
 
     def cut(self) -> None:
-        """Let a thread that waits on it go on, with an error; for any other thread."""
+        """Interrupt a thread that waits on it, with an error; called by any other thread."""
         shut_down(self._socket)
 
     def is_fresh(self) -> bool:
-        """Return whether the server, as far as we can see, still listens on it: what comes unasked is its end."""
+        """Return whether the connection is still open, as far as visible: unsolicited data means its end."""
         return not self._reader.in_frame and is_silent(self._socket)
 
     def call(
@@ -139,23 +139,23 @@ class Connection(Closeable):
         call_id: int | None = None,
         state_id: int | None = None,
     ) -> bytes:
-        """Call a method with a serialized message; the answer is its serialized answer.
+        """Call a method with a serialized message; return its serialized answer.
 
         Args:
-            method, request, deadline: see above.
-            call_id: of `new_call_id`, for a call that may be the repetition of one whose answer was lost; None: a new
-                one. A NameNode that has carried it out answers as it did then (its retry cache).
+            method, request, deadline: see the class.
+            call_id: from `new_call_id`, for a call that may repeat one whose answer was lost; None: a new one. A
+                NameNode that has executed it returns the same answer (its retry cache).
             state_id: for an observer, see `request_header`.
 
         Raises:
-            ConnectionLost: no answer before the deadline; ``sent`` tells whether the server may have got the call.
+            ConnectionLost: no answer before the deadline; ``sent`` tells whether the server may have received the call.
             RemoteError: the method threw; the connection may be used again.
             NotHadoop: the answer cannot be read.
         """
         call_id = new_call_id() if call_id is None else call_id
         header = request_header(call_id, _client_id, retries=0, state_id=state_id)
         frame = encode_frame(header, method_header(self._protocol, method), request)
-        # From the first byte on the server may have the whole: a cut connection does not say how much arrived.
+        # From the first byte on the server may have received the whole call: a broken connection does not tell.
         self._sent = True
         try:
             self._send(frame, deadline)
@@ -173,12 +173,12 @@ class Connection(Closeable):
             self._authenticate(proof, deadline)
         else:
             self._send_raw(preamble(AUTH_NONE), deadline)
-        # The server answers a context only when it refuses it.
+        # The server answers a connection context only when it refuses it.
         header = request_header(CALL_CONTEXT, _client_id, retries=-1)
         self._send(encode_frame(header, connection_context(self._protocol, user)), deadline)
 
     def _authenticate(self, token: Token, deadline: float) -> None:
-        # Of no use without a token, and OpenSSL takes 3 MiB.
+        # Needed only for a token, and OpenSSL takes 3 MiB.
         from dlapp.hadoop.sasl import MECHANISM, DigestMd5
 
         self._send_sasl(sasl_message(NEGOTIATE), deadline)
@@ -224,7 +224,7 @@ class Connection(Closeable):
             self._socket.settimeout(_left(deadline))
             self._socket.sendall(data)
         except OSError as error:
-            # A server that refuses us says why and closes; its words may lie there, unread, behind the broken pipe.
+            # A server that refuses us sends the reason and closes; it may still be unread on the broken connection.
             if not isinstance(error, TimeoutError):
                 with suppress(ConnectionLost):
                     self._next_header(self._reader, time.monotonic() + _READ_BEFORE_GIVING_UP_S, "connect")
@@ -238,7 +238,7 @@ class Connection(Closeable):
         return rest[0]
 
     def _next_header(self, reader: FrameReader, deadline: float, method: str) -> tuple[AnswerHeader, list[bytes]]:
-        """The next answer's header and messages; an exception in it is raised."""
+        """Return the next answer's header and messages; raise an exception in it."""
         while (frame := reader.next()) is None:
             self._receive(reader, deadline)
         messages = split_frame(frame)
@@ -253,7 +253,7 @@ class Connection(Closeable):
         return header, messages[1:]
 
     def _receive(self, reader: FrameReader, deadline: float) -> None:
-        """Wait for more bytes; under a security layer, for a message of it, whose content goes to ``reader``."""
+        """Wait for more bytes; under a security layer, for one of its messages, whose content goes to ``reader``."""
         if self._security is not None and reader is not self._reader:
             header, rest = self._next_header(self._reader, deadline, "read")
             if header.call_id != CALL_SASL or len(rest) != 1:
@@ -275,7 +275,7 @@ class Connection(Closeable):
 
 
 def new_call_id() -> int:
-    """Return a number that no call of this process has had."""
+    """Return a number not yet used by this process."""
     return next(_call_ids) & 0x7FFFFFFF
 
 
@@ -288,7 +288,7 @@ os.register_at_fork(after_in_child=_be_another_client)
 
 
 def is_silent(sock: socket.socket) -> bool:
-    """Return whether a connection is open and nothing came on it."""
+    """Return whether a connection is open without unread data."""
     if sock.fileno() < 0:
         return False
     poll = select.poll()
@@ -297,22 +297,22 @@ def is_silent(sock: socket.socket) -> bool:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """Break a connection that another thread uses."""
+    """Shut down a connection that another thread uses."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def _left(deadline: float) -> float:
-    """Return the time that is left until then [s], more than 0. Raises TimeoutError: none."""
+    """Return the remaining time [s], more than 0. Raises TimeoutError: none."""
     left = deadline - time.monotonic()
-    # The socket alone would not find out: a server that trickles has a byte for however short a wait.
+    # The socket's timeout would not detect it: a server that sends slowly has a byte for each short wait.
     if left <= 0:
         raise TimeoutError
     return left
 
 
 def reason(error: OSError) -> str:
-    """Return why a connection failed, in words."""
+    """Return why a connection failed, as text."""
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, ConnectionRefusedError):

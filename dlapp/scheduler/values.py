@@ -1,4 +1,4 @@
-"""Values of the scheduler: jobs that wait and run, what the operator allows, and decisions."""
+"""Values of the scheduler: waiting and running jobs, the operator's policy, and decisions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ DAY_S = 86400.0
 
 
 class WaitingJob(NamedTuple):
-    """An application that waits.
+    """Application that waits.
 
     Args:
         user: uid of its owner.
-        amounts: of all its containers.
-        arrived_s: when it came [s since 1970].
-        place: by arrival among all jobs; unique.
-        priority: as asked for; a higher one comes first.
-        max_runtime_s: when it is ended at the latest, after its start [s]; None: no limit.
+        amounts: total of all its containers.
+        arrived_s: arrival time [s since 1970].
+        place: position by arrival among all jobs; unique.
+        priority: requested priority; higher ones come first.
+        max_runtime_s: time limit after its start [s]; None: no limit.
     """
 
     id: str
@@ -33,11 +33,11 @@ class WaitingJob(NamedTuple):
 
 
 class RunningJob(NamedTuple):
-    """Something that has amounts of the machine.
+    """Holder of some of the machine's amounts.
 
     Args:
         user: uid of its owner; None: not of this queue.
-        ends_s: when it is ended at the latest [s since 1970]; None: its end is not known.
+        ends_s: latest end [s since 1970]; None: not known.
         started_s: when it started [s since 1970]; None: not known.
     """
 
@@ -48,17 +48,17 @@ class RunningJob(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """Limits and weights that the operator sets.
+    """Limits and weights set by the operator.
 
     Args:
-        half_life_s: a GPU-hour counts half after this time [s].
-        raise_after_s: waiting raises the priority by one each time that so long has passed [s].
-        max_priority: the highest priority that counts against other users, before it is raised.
-        max_priority_by_user: the same for some users, by uid.
-        user_gcores: how many GPUs the running applications of one user may have; None: no limit.
-        user_gcores_by_user: the same for some users, by uid.
-        user_queued: how many applications of one user may wait; None: no limit.
-        charge: ``gcores`` or ``vcores``: what the usage of a user is counted in.
+        half_life_s: half-life of usage [s].
+        raise_after_s: waiting time that raises the priority by one [s].
+        max_priority: highest priority that counts against other users, before it is raised.
+        max_priority_by_user: the same for single users, by uid.
+        user_gcores: maximum number of GPUs of one user's running applications; None: no limit.
+        user_gcores_by_user: the same for single users, by uid.
+        user_queued: maximum number of one user's waiting applications; None: no limit.
+        charge: unit of a user's usage: ``gcores`` or ``vcores``.
     """
 
     half_life_s: float = 7 * DAY_S
@@ -75,25 +75,24 @@ class Policy(NamedTuple):
         return self.max_priority_by_user.get(user, self.max_priority)
 
     def gcores_of(self, user: int) -> int | None:
-        """Return how many GPUs a user may have; None: no limit."""
+        """Return the maximum number of GPUs of a user; None: no limit."""
         return self.user_gcores_by_user.get(user, self.user_gcores)
 
     def charged(self, amounts: Amounts) -> int:
-        """Return the amount that is counted as usage."""
+        """Return the amount counted as usage."""
         return amounts.vcores if self.charge == "vcores" else amounts.gcores
 
 
 class QueueState(NamedTuple):
-    """The queue of one machine at one moment.
+    """Queue of one machine at one moment.
 
     Args:
-        capacity: of the machine.
-        running: all that has a part of it.
+        capacity: amounts of the machine.
+        running: all holders of a part of it.
         waiting: in any order.
         hours: decayed usage by uid (`dlapp.scheduler.usage`).
-        starts: of the applications of a user that ran recently or run, when they came and when they started, by uid
-            [s since 1970].
-        absent: uids of users who start nothing now: they are passed over, and reserve nothing.
+        starts: arrival and start times of a user's applications that run or ran recently, by uid [s since 1970].
+        absent: uids of users who start nothing now: they are skipped, and reserve nothing.
     """
 
     capacity: Amounts
@@ -105,15 +104,15 @@ class QueueState(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Decision on one job that waits.
+    """Decision on one waiting job.
 
     Args:
-        starts: it is to be started now.
-        code, message: else why not, as of `dlapp.values.waiting.Waiting`; ``message`` is empty if others come before it
-            (``ahead``), and for the job that has the reservation: what it lacks is shown with those who have it.
-        ahead: how many of those that do not start come before it; None: it is not in the order.
-        expected_s: of the job that has the reservation, when it can start at the latest; None: not known.
-        is_backfilled: it starts before one that came first.
+        starts: start it now.
+        code, message: otherwise the reason, as in `dlapp.values.waiting.Waiting`; ``message`` is empty if others come
+            before it (``ahead``), and for the job with the reservation: what it lacks is shown with the holders.
+        ahead: number of non-starting jobs before it; None: it is not in the order.
+        expected_s: latest start of the job with the reservation; None: not known.
+        is_backfilled: it starts before an earlier job.
     """
 
     job: WaitingJob
@@ -129,7 +128,7 @@ class Schedule(NamedTuple):
     """Decisions on all jobs: first those in the order of the queue, then those that are not in it.
 
     Args:
-        head: the job that has the reservation; None: all in the order start.
+        head: the job with the reservation; None: all in the order start.
     """
 
     decisions: Sequence[Decision]

@@ -1,8 +1,8 @@
-"""Access to an application: the tokens of its control address, the users and groups that `view_acl` and `modify_acl`
-name, and the request that opens a stream to a container. Commands load this and not all messages.
+"""Access to an application: the tokens of its control address, the users and groups in `view_acl` and `modify_acl`, and
+the request that opens a stream to a container. Commands load this module without all messages.
 
-The text of a list has YARN's form: users, one blank, groups, each with commas. ``ann,ben team`` names two users and a
-group, and with a blank before it `` team`` names the group alone.
+The text of an access list has YARN's form: users, one blank, groups, each separated by commas. ``ann,ben team`` names
+two users and a group, and with a leading blank `` team`` names only the group.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dlapp.system.text import shown
 from dlapp.value import Value
 
 MOST_NAMES = 28
-"""Of both keys together. HDFS takes 32 entries, and four of them are the owner's, the group's, the mask and the
-others'. Source: AclTransformation.MAX_ENTRIES."""
+"""Limit for both keys together. HDFS accepts 32 entries, four of which are for the owner, the group, the mask and
+others. Source: AclTransformation.MAX_ENTRIES."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,254}", re.ASCII)
 """Source: hdfs-default.xml, dfs.webhdfs.acl.provider.permission.pattern."""
 TOOLS = "tools"
-"""Purpose of the token that tools present; a task's is its container id."""
+"""Purpose of the token of tools; that of a task's token is its container id."""
 VIEWERS, MODIFIERS = "viewers", "modifiers"
-"""Purposes of the tokens of those whom `view_acl` and `modify_acl` name."""
+"""Purposes of the tokens of the users in `view_acl` and `modify_acl`."""
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 MAX_TOKEN_BYTES = 256
-"""Of a file with one."""
+"""Size limit of a token's file."""
 MAX_STREAM_HEAD = 32 << 10
 STREAM_EVENT_FILES, STREAM_EXEC, STREAM_PORT = "event-files", "exec", "port"
 """Kinds of streams: files of the workspace that TensorBoard reads, a command, a connection to a port."""
@@ -35,10 +35,10 @@ _STREAM_KIND = re.compile(r"[a-z][a-z-]{0,31}")
 
 
 class AccessList(Value):
-    """Users and groups that have a right; none: the owner alone has it.
+    """Users and groups that have a right; empty: only the owner has it.
 
     Raises:
-        SpecError: a name is not that of a user or group.
+        SpecError: a name is not a valid user or group name.
     """
 
     users: tuple[str, ...] = ()
@@ -52,25 +52,25 @@ class AccessList(Value):
                 raise SpecError("access", f"{shown(str(name))} is not the name of a user or group")
 
     def __bool__(self) -> bool:
-        """Return whether it names anybody."""
+        """Return whether it names any user or group."""
         return bool(self.users or self.groups)
 
     def __str__(self) -> str:
-        """Return the text that YARN takes; empty: it names nobody."""
+        """Return the text in YARN's form; empty: it names nobody."""
         groups = f" {','.join(self.groups)}" if self.groups else ""
         return ",".join(self.users) + groups
 
     def with_all_of(self, other: AccessList) -> AccessList:
-        """Return the list of those that this one or another one names."""
+        """Return the union of this and another list."""
         users, groups = (*self.users, *other.users), (*self.groups, *other.groups)
         return AccessList(tuple(dict.fromkeys(users)), tuple(dict.fromkeys(groups)))
 
 
 def read_access_list(text: str) -> AccessList:
-    """Return the users and groups that a text in YARN's form names.
+    """Return the users and groups in a text of YARN's form.
 
     Raises:
-        ValueError: it is of another form, or names nobody or everybody.
+        ValueError: it is malformed, or names nobody or everybody.
     """
     users, _, groups = text.rstrip().partition(" ")
     groups = groups.lstrip(" ")
@@ -86,7 +86,7 @@ def read_access_list(text: str) -> AccessList:
 
 
 def problems_with_access(view_acl: AccessList, modify_acl: AccessList) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with two lists together, each with its key."""
+    """Yield the problems of the two lists together, each with its key."""
     both = view_acl.with_all_of(modify_acl)
     if (count := len(both.users) + len(both.groups)) > MOST_NAMES:
         key = "view_acl" if view_acl else "modify_acl"
@@ -98,8 +98,8 @@ class ControlAccess(NamedTuple):
     """Control address of an ApplicationMaster, and a token for it.
 
     Args:
-        is_own: the token is that for tools, which the owner alone has; else what answers there is another user's.
-        owner: on this machine, whose process it must be that gets the token; None: it is not known.
+        is_own: the token is that for tools, which only the owner has; else the application is another user's.
+        owner: on this machine, required owner of the process that gets the token; None: not known.
     """
 
     url: str
@@ -109,23 +109,23 @@ class ControlAccess(NamedTuple):
 
 
 def new_secret() -> str:
-    """Return a secret for one application: 32 random bytes as hex digits."""
+    """Return a new secret for one application: 32 random bytes as hex digits."""
     return os.urandom(32).hex()
 
 
 def derive_token(control_secret: str, purpose: str) -> str:
     """Return the token for a purpose, such as `TOOLS` or a container id: keyed BLAKE2b, 64 hex digits."""
-    from _blake2 import blake2b  # hashlib has it of there, and loads OpenSSL besides, 2 ms
+    from _blake2 import blake2b  # hashlib imports it from there, and also loads OpenSSL, 2 ms
 
     key = bytes.fromhex(control_secret)
     return blake2b(purpose.encode(), key=key, person=b"dlapp-control", digest_size=32).hexdigest()
 
 
 class SharedToken(NamedTuple):
-    """Token of an application for others than its owner.
+    """Token of an application for users other than its owner.
 
     Args:
-        name: of the file that has it.
+        name: name of its file.
         text: the token.
         access: who may read it.
     """
@@ -136,12 +136,12 @@ class SharedToken(NamedTuple):
 
 
 def token_file(purpose: str) -> str:
-    """Return the name of the file with a token for others, `VIEWERS` or `MODIFIERS`."""
+    """Return the name of the file with a token for other users, `VIEWERS` or `MODIFIERS`."""
     return f"{purpose}.token"
 
 
 def shared_tokens(view_acl: AccessList, modify_acl: AccessList, control_secret: str) -> tuple[SharedToken, ...]:
-    """Return the tokens that others than an application's owner get; most applications have none."""
+    """Return the tokens for users other than an application's owner; most applications have none."""
     lists = ((VIEWERS, view_acl), (MODIFIERS, modify_acl))
     return tuple(
         SharedToken(token_file(purpose), derive_token(control_secret, purpose), access)
@@ -156,32 +156,32 @@ def is_token(text: str) -> bool:
 
 
 def page_path(control_secret: str) -> str:
-    """Return the path of the page for browsers, on an address that others on the machine can reach as well."""
+    """Return the secret path of the page for browsers, on an address that others on the machine can reach as well."""
     return f"/{derive_token(control_secret, 'page')[:32]}/"
 
 
 def metrics_path(control_secret: str) -> str:
-    """Return the path of the metrics for Prometheus; who is not told it cannot guess it."""
+    """Return the path of the metrics for Prometheus, which cannot be guessed."""
     return f"/metrics/{derive_token(control_secret, 'metrics')[:32]}"
 
 
 def token_is_right(control_secret: str, purpose: str, token: str) -> bool:
-    """Return True if ``token`` is the one for ``purpose``; takes as long for a near miss as for a far one."""
+    """Return True if ``token`` is the one for ``purpose``, compared in constant time."""
     import hmac
 
     return hmac.compare_digest(derive_token(control_secret, purpose).encode(), token.encode())
 
 
 class StreamRequest(Value, kw_only=True):
-    """A tool asks for a stream to a container (`dlapp.net.streams`).
+    """Request of a tool for a stream to a container (`dlapp.net.streams`).
 
     Args:
         index: CONTAINER_INDEX of the container.
-        kind: what is at its other end: `STREAM_EVENT_FILES`, `STREAM_EXEC` or `STREAM_PORT`; a task may know others.
-        head: what that is told, as JSON; at most `MAX_STREAM_HEAD` characters.
+        kind: type of the other end: `STREAM_EVENT_FILES`, `STREAM_EXEC` or `STREAM_PORT`; a task may know others.
+        head: its parameters, as JSON; at most `MAX_STREAM_HEAD` characters.
 
     Raises:
-        SpecError: ``kind`` or ``head`` is of another form.
+        SpecError: ``kind`` or ``head`` is malformed.
     """
 
     index: int

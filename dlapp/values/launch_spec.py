@@ -1,4 +1,4 @@
-"""Launch specification of a task: values that an ApplicationMaster's engine writes for it, and nobody else reads."""
+"""Launch specification of a task: values that an ApplicationMaster's engine writes and only the task reads."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from dlapp.values.ids import ContainerId
 from dlapp.values.image_name import RegistryCredentials
 
 FILE_NAME = "launch.json"
-"""The file in a container's directory that has the `LaunchSpec`; it holds secrets. The task removes it once it is
-read."""
+"""File in a container's directory with the `LaunchSpec`; it contains secrets. The task removes it after reading."""
 RESERVED_FROM = 2
-"""Of the descriptors that a task of the embedded engine inherits, those from this place on hold the devices that are
-reserved for the application; those before it are locks that say that the container and the application are alive."""
+"""Index into the descriptors inherited by a task of the embedded engine: from here on they hold the devices reserved
+for the application; those before are locks that show that the container and the application are alive."""
 MACHINE, ZOOKEEPER, NODE_MANAGER = "machine", "zookeeper", "nodemanager"
-"""Kinds of GPU ledger: files of one machine, an ensemble, and YARN's own (``yarn.io/gpu``)."""
+"""Kinds of GPU ledger: files of one machine, a ZooKeeper ensemble, and YARN's own (``yarn.io/gpu``)."""
 
 
 class LedgerSettings(Value):
-    """Location of a ledger of GPUs (`dlapp.gpuid.factory.open_ledger`).
+    """Location of a GPU ledger (`dlapp.gpuid.factory.open_ledger`).
 
     Args:
         kind: `MACHINE`, `ZOOKEEPER` or `NODE_MANAGER`.
-        lock_dir: where the ledger of this machine is; one for everybody on it.
-        docker_host: the dockerd that is asked for containers, and no other one; empty: none.
-        application: of `MACHINE`: leases come from what its ApplicationMaster reserved; empty: each reserves its own.
-        ensemble: of `ZOOKEEPER`: ``zk1:2181,zk2:2181,zk3:2181``.
+        lock_dir: directory of this machine's ledger; one for all users.
+        docker_host: the only dockerd that is asked for containers; empty: none.
+        application: for `MACHINE`: lease from the reservation of its ApplicationMaster; empty: each lease reserves its
+            own.
+        ensemble: for `ZOOKEEPER`: ``zk1:2181,zk2:2181,zk3:2181``.
         root: path of the ledger's znodes.
-        former_root: where a host's record is read that is not there yet; empty: nowhere.
-        credentials: ``user:password`` of ZooKeeper's digest scheme; empty: the znodes are open to everybody.
-        session_timeout_s: of the session with the ensemble.
-        tls: whether the ensemble is connected to by TLS.
-        certificates: of the CAs that its servers' certificates are of (PEM); empty: those of the system.
+        former_root: where a host's record is read if it is not there yet; empty: nowhere.
+        credentials: ``user:password`` of ZooKeeper's digest scheme; empty: the znodes are open to everyone.
+        session_timeout_s: timeout of the session with the ensemble.
+        tls: whether to connect to the ensemble by TLS.
+        certificates: CAs of its servers' certificates (PEM); empty: the system's.
         client_certificate: with its key (PEM), for servers that require one; empty: none.
-        host: this host's name in the ledger; empty: the kernel's.
-        full_name: its name with the domain; empty: not known.
+        host: this host's name in the ledger; empty: the kernel's host name.
+        full_name: fully qualified host name; empty: not known.
         resource_managers: web addresses of the cluster's ResourceManagers, ``http://rm1:8088``.
-        login: for these; None: no proof is needed.
-        web: of `NODE_MANAGER`: its web address, ``http://node7:8042``; before its container runs only ``http://``.
+        login: identity for these; None: no authentication is needed.
+        web: for `NODE_MANAGER`: its web address, ``http://node7:8042``; before its container runs only ``http://``.
     """
 
     kind: str = MACHINE
@@ -64,10 +64,10 @@ class DockerSettings(Value):
     """Settings of Docker.
 
     Args:
-        host: dockerd's address, ``unix:///var/run/docker.sock``; it must be this machine's.
+        host: dockerd's address, ``unix:///var/run/docker.sock``; must be on this machine.
         network: Docker's network mode.
         gpu_mode: one of `dlapp.node_policy.GPU_MODES`, ``auto`` or ``none``.
-        lock_dir: a directory of the machine in which tasks wait for each other's pulls.
+        lock_dir: directory of the machine with locks that serialize image pulls.
     """
 
     host: str
@@ -77,12 +77,12 @@ class DockerSettings(Value):
 
 
 class CacheSettings(Value):
-    """The cache of input on a node, and the caches of payloads.
+    """Input cache of a node, and the caches of payloads.
 
     Args:
-        limit_bytes, age_s: what is above, or was not used for so long, is removed.
-        keep_free: share of the disk that stays free.
-        directory: where it is; empty: the node says where.
+        limit_bytes, age_s: limits of size and of time since the last use; what exceeds them is removed.
+        keep_free: share of the disk that is kept free.
+        directory: its path; empty: chosen by the node.
         payload_limit_bytes, payload_directory: the same for the caches of payloads.
     """
 
@@ -95,26 +95,26 @@ class CacheSettings(Value):
 
 
 class LaunchSpec(Value):
-    """All that a task is told when it starts; the rest its ApplicationMaster says (`dlapp.values.messages.Assignment`).
+    """Start parameters of a task; the ApplicationMaster sends the rest (`dlapp.values.messages.Assignment`).
 
     Args:
         control_url: the ApplicationMaster's control address, ``http://host:port``.
-        token: the task's own (`dlapp.values.access.derive_token`).
-        env: what the payload gets of the user's secrets.
-        environment: what it gets of the submitter's environment.
-        docker: how payloads in Docker run.
-        ledger: None: there is none.
-        cache: None: there is none.
-        hdfs: None: the application has to do with none.
-        am_file: where the next ApplicationMaster leaves its address: a file of this machine, or a directory on HDFS
+        token: token of this task (`dlapp.values.access.derive_token`).
+        env: the part of the user's secrets for the payload.
+        environment: the part of the submitter's environment for the payload.
+        docker: settings of payloads in Docker.
+        ledger: None: no ledger.
+        cache: None: no cache.
+        hdfs: None: the application uses no HDFS.
+        am_file: where the next ApplicationMaster publishes its address: a file of this machine, or a directory on HDFS
             with a name for each attempt (`dlapp.values.messages.address_name`); empty: nowhere.
-        containers: how many the application has, all of which may search for its ApplicationMaster at a time.
-        resource_managers: web address of each ResourceManager, ``http://host:8088``; on one machine none.
-        alone_s: how long the payload runs on while no ApplicationMaster is there; on one machine.
-        unstored: a directory of this machine for outputs that cannot be stored where they belong; it outlives the
-            container. Empty: there is none.
-        registry_credentials: the submitter's, for the image of this container; None: there are none.
-        lease_timeout_s: how long GPUs that were granted are waited for: what is left of a payload before ends by then.
+        containers: number of containers, all of which may search for its ApplicationMaster at a time.
+        resource_managers: web address of each ResourceManager, ``http://host:8088``; none on one machine.
+        alone_s: how long the payload continues without an ApplicationMaster; on one machine.
+        unstored: directory of this machine for outputs that cannot be stored at their target; it survives the
+            container. Empty: none.
+        registry_credentials: the submitter's credentials for this container's image; None: none.
+        lease_timeout_s: how long to wait for granted GPUs: leftovers of an earlier payload end by then.
     """
 
     container_id: ContainerId
@@ -136,5 +136,5 @@ class LaunchSpec(Value):
 
     @property
     def on_a_cluster(self) -> bool:
-        """True if YARN runs the task, and ends it."""
+        """Return True if YARN runs the task, and ends it."""
         return bool(self.am_file) and not self.am_file.startswith("/")

@@ -8,16 +8,16 @@
     tool   GET  /v1/view                           -> ApplicationView
     tool   POST /v1/softkill, /v1/kill, /v1/release StopRequest -> StopAnswer
     tool   POST /v1/streams                        StreamRequest -> a stream, with Upgrade
-    viewer GET  /v1/view, POST /v1/streams         as a tool; streams to ports alone
+    viewer GET  /v1/view, POST /v1/streams         as a tool, but streams to ports only
     modifier GET /v1/view, POST /v1/softkill, /v1/kill, /v1/release     as a tool
     anyone GET  /                                  -> a page, read-only
-    anyone GET  /v1/view                           -> ApplicationView    (on a cluster, whose own pages show as much)
+    anyone GET  /v1/view                           -> ApplicationView    (on a cluster: YARN's pages show as much)
 
-Every other call carries ``Authorization: Bearer <token>``; a missing or wrong one is answered with 401 and changes
+Every other call carries ``Authorization: Bearer <token>``; a missing or wrong token is answered with 401 and changes
 nothing. A token (`dlapp.values.access`) is derived from the application's secret and its purpose: every attempt can
-check it without having given it out. A task numbers its reports; one that comes twice, or late, changes nothing.
+verify it without having issued it. A task numbers its reports; a duplicate or late report changes nothing.
 
-Unknown fields are passed over, so an older AM and a newer task understand each other.
+Unknown fields are ignored, so an older AM and a newer task understand each other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
 MOST_PROBLEM = 300
 _MOST_NAME = 255
 _MOST_METRIC = 1e18
-"""Below what `dlapp.values.serialization` takes for a number."""
+"""Below the limit of `dlapp.values.serialization` for numbers."""
 _MOST_STEPS = 1 << 62
 
 
@@ -51,48 +51,48 @@ _RUN_SIZE = 1_000_000_000
 
 
 def checkpoints_after(found: int, starts: int) -> int:
-    """Return the number after which a start of a payload numbers its checkpoints, apart from those of all other starts.
+    """Return the offset of the checkpoint numbers of one start of a payload, distinct from all other starts.
 
-    A payload on a node that is lost to its ApplicationMaster may run on, and store, while the next one runs elsewhere.
-    So each start has a range of its own: ``starts`` grows with each, and ``found`` never becomes less.
+    A payload on a node that its ApplicationMaster has lost may go on and store checkpoints while the next start runs
+    elsewhere. So each start has its own range of numbers: ``starts`` grows with each, and ``found`` never decreases.
 
     Args:
-        found: the greatest number of a checkpoint that there was before it; 0: none.
-        starts: which start of the payload this is, from 1.
+        found: the greatest existing checkpoint number before this start; 0: none.
+        starts: number of this start of the payload, from 1.
     """
     former = (found - 1) // _RUN_SIZE if found else -1
     return (former + starts) * _RUN_SIZE
 
 
 def are_of_a_later_start(number: int, after: int) -> bool:
-    """Return whether a checkpoint is of a later start than the one whose numbers come after ``after``."""
+    """Return whether a checkpoint belongs to a later start than the one with offset ``after``."""
     return number > after + _RUN_SIZE
 
 
 def address_name(attempt: int, control_url: str) -> str:
-    """Return the name by which an attempt leaves its control address in a directory of a file system.
+    """Return the file name by which an attempt publishes its control address in a directory.
 
-    One listing tells a task the address: reading a small file costs HDFS ten times as much.
+    The address is in the name, so one listing gives it: reading a small file costs HDFS ten times as much.
     """
     return f"{attempt}-{control_url.encode().hex()}"
 
 
 def latest_address(names: Iterable[str]) -> str | None:
-    """Return the control address of the latest attempt of which a directory has an `address_name`; None: of none."""
+    """Return the control address of the latest attempt with an `address_name` in a directory; None: there is none."""
     latest, address = 0, None
     for name in names:
         attempt, _, code = name.partition("-")
         try:
             number, url = int(attempt), bytes.fromhex(code).decode()
         except ValueError:
-            continue  # nobody's
+            continue  # not an address name
         if number > latest and url.startswith("http://"):
             latest, address = number, url
     return address
 
 
 class Phase(Enum):
-    """Phases of a task, in their order."""
+    """Phases of a task, in order."""
 
     STARTING = "starting"
     PULLING = "pulling"
@@ -100,7 +100,7 @@ class Phase(Enum):
     FETCHING = "fetching"
     LEASING = "leasing"
     WAITING = "waiting"
-    """Ready, at the gate of its gang, or waiting for what its role depends on, or for the journal."""
+    """Ready, and waiting at the gate of its gang, for its role's dependencies, or for the journal."""
     RUNNING = "running"
     STORING = "storing"
     RELEASING = "releasing"
@@ -108,19 +108,19 @@ class Phase(Enum):
 
 
 class Fault(Enum):
-    """Cause of a task's end; it decides whether and where its index is tried again."""
+    """Cause of a task's end; it decides whether and where its index is retried."""
 
     NONE = "none"
     USER = "user"
-    """The payload's exit code, or a script that cannot run: counted against the role's retries."""
+    """The payload's exit code, or a script that cannot run: counts against the role's retries."""
     NODE = "node"
-    """A GPU, the disk, Docker or the host: tried elsewhere, not counted."""
+    """A GPU, the disk, Docker or the host failed: retried on another node, not counted."""
     SERVICE = "service"
-    """A service that all nodes use is away (ZooKeeper, HDFS, a registry): waited for, counted against nothing."""
+    """A service that all nodes use is unavailable (ZooKeeper, HDFS, a registry): waited for, not counted."""
     DATA = "data"
-    """Missing or unreadable input, an output that cannot be written: not tried again."""
+    """Missing or unreadable input, an output that cannot be written: not retried."""
     STOPPED = "stopped"
-    """We ended it ourselves."""
+    """dlapp ended the task itself."""
 
 
 class Stop(Enum):
@@ -128,19 +128,19 @@ class Stop(Enum):
 
     NO = "no"
     SOFT = "soft"
-    """SIGTERM, the grace time, SIGKILL; output is stored."""
+    """SIGTERM, then SIGKILL after the grace time; the output is stored."""
     NOW = "now"
     """SIGKILL; nothing is stored."""
 
 
 class Hello(Value, kw_only=True):
-    """A task's first word to an ApplicationMaster, a new attempt's included.
+    """First message of a task to an ApplicationMaster, also to a new attempt.
 
     Args:
-        host: the task's host, on a cluster by YARN's name of it.
-        pid: its process id there.
-        index: the CONTAINER_INDEX that it runs already; None: it asks for one.
-        generation: of the gang, to which its phase belongs.
+        host: the task's host; on a cluster YARN's name of it.
+        pid: the task's process id on that host.
+        index: the CONTAINER_INDEX that the task already runs; None: it requests one.
+        generation: gang generation of the task's phase.
     """
 
     container_id: ContainerId
@@ -152,7 +152,7 @@ class Hello(Value, kw_only=True):
 
 
 class MpiWork(Value, kw_only=True):
-    """Part of an assignment with the framework mpi.
+    """Part of an assignment for the mpi framework.
 
     Args:
         head: the CONTAINER_INDEX that runs the program; its mpirun starts processes in all containers.
@@ -164,12 +164,12 @@ class MpiWork(Value, kw_only=True):
 
 
 class MpiLaunch(Value, kw_only=True):
-    """One command of the head's mpirun for another container: its daemon there.
+    """One command of the head's mpirun for another container: it starts mpirun's daemon there.
 
     Args:
         number: of this launch, from 1 in each generation.
-        index: the CONTAINER_INDEX that is to run it.
-        command: for a shell; empty: that container has it already.
+        index: the CONTAINER_INDEX that runs it.
+        command: shell command; empty: the container already has it.
         directory: where mpirun was started, relative to the workspace.
     """
 
@@ -183,7 +183,7 @@ class LaunchState(Value, kw_only=True):
     """State of a launch in its container.
 
     Args:
-        status: the exit status of the command; None: it has begun, and has not ended.
+        status: exit status of the command; None: it is running.
     """
 
     number: int
@@ -191,13 +191,13 @@ class LaunchState(Value, kw_only=True):
 
 
 class TrialWork(Value, kw_only=True):
-    """Part of an assignment in a sweep: how its container runs trials (`Orders.trials`).
+    """Part of an assignment in a sweep: how the container runs trials (`Orders.trials`).
 
     Args:
-        slots: how many it runs at a time.
-        metric: name of the metric that is compared.
-        trial_time_s: how long one may run; None: as long as it takes.
-        milestones: steps of whose reports none may be left out, in order.
+        slots: how many trials run at a time.
+        metric: name of the metric to compare.
+        trial_time_s: time limit of one trial; None: no limit.
+        milestones: steps whose reports must not be dropped, in order.
     """
 
     slots: int = 1
@@ -210,10 +210,10 @@ class TrialOrder(Value, kw_only=True):
     """One trial for a container.
 
     Args:
-        number: of the trial.
+        number: number of the trial.
         try_number: counts its starts, from 1.
         parameters: each with its name and value (`dlapp.sweep.trial.TrialSpec`).
-        stop: why it is to end softly; empty: it is not.
+        stop: why the trial is to be soft-stopped; empty: it is not.
     """
 
     number: int
@@ -226,13 +226,13 @@ class TrialReport(Value, kw_only=True):
     """State of a trial in its container.
 
     Args:
-        number, try_number: as of its order.
-        points: step and value of the metric, steps growing; thinned out, but for the milestones of `TrialWork`.
-        reports: how often it reported the metric.
-        problem: why a report of the metric was not taken; empty: all were.
-        ran_s: how long its payload has run.
-        timed_out: it was ended because its time was over.
-        result: how it ended; None: it runs, or is prepared or stored.
+        number, try_number: as in its order.
+        points: step and value of the metric, in step order; thinned out, except for the milestones of `TrialWork`.
+        reports: number of reports of the metric.
+        problem: why a report of the metric was rejected; empty: none was.
+        ran_s: run time of its payload.
+        timed_out: it was ended because its time limit was reached.
+        result: how it ended; None: it is running, being prepared or being stored.
     """
 
     number: int
@@ -246,33 +246,33 @@ class TrialReport(Value, kw_only=True):
 
 
 class Assignment(Value, kw_only=True):
-    """Work of one container. Paths inside it are relative to the workspace.
+    """Work of one container. Paths are relative to the workspace.
 
     Args:
         index: CONTAINER_INDEX; ``total`` is NUM_CONTAINERS.
-        script: of the workspace; empty: ``command`` runs, without a shell.
-        workspace_archive: location of the packed workspace; empty: there is none.
-        parts: for each output, in order, the location of the directory that takes this container's part.
+        script: script in the workspace; empty: ``command`` runs, without a shell.
+        workspace_archive: location of the packed workspace; empty: no workspace.
+        parts: for each output, in order, the location of the directory for this container's part.
         spread: `Placement.spread`.
-        collect_gpus, check_node: of `AppSpec`.
+        collect_gpus, check_node: as in `AppSpec`.
         framework: whose variables the payload gets.
         network: `AppSpec.network`.
         hang_timeout_s: `AppSpec.hang_timeout_s`.
-        ready_by_port: its payload is ready as soon as its first port accepts connections.
-        ready_path: that is not enough: a GET of this path there must be answered well, too; empty: it is enough.
-        watches_use: it is reported whether somebody is connected to its ports (`PayloadStatus.in_use`).
-        checkpoint: of `AppSpec`; ``target`` is the directory of the checkpoints that this container begins with.
+        ready_by_port: the payload is ready as soon as its first port accepts connections.
+        ready_path: additionally require a successful GET of this path; empty: not required.
+        watches_use: report whether its ports have connections (`PayloadStatus.in_use`).
+        checkpoint: as in `AppSpec`; ``target`` is the directory of the checkpoints that this container starts from.
         stores_checkpoints: it also stores them.
-        checkpoint_start: which start of its payload this is, for the numbers of checkpoints (`checkpoints_after`).
-        in_gang: it starts together with others, and again with them.
-        keep_failed: when its payload has failed, it reports that first (`Report.failure`), as in a gang: orders may be
-            to keep the container.
-        generation: of the gang that its payload starts with, unless orders name a later one.
+        checkpoint_start: number of this start of its payload, for checkpoint numbers (`checkpoints_after`).
+        in_gang: it starts and restarts together with others.
+        keep_failed: after a failure of its payload, report that first (`Report.failure`), as in a gang: the AM may
+            order to keep the container.
+        generation: gang generation that its payload starts with, unless orders name a later one.
         ports: `RoleSpec.ports`.
         has_roster: `AppSpec.has_roster`.
-        mpi: None: the framework is another one.
-        board: directory of the workspace that a TensorBoard beside the payload reads; empty: there is none.
-        sweep: it runs trials, and the program belongs to each of them; None: it runs its program once.
+        mpi: None: another framework.
+        board: workspace directory for a TensorBoard beside the payload; empty: no TensorBoard.
+        sweep: run trials, each of which runs the program; None: run the program once.
     """
 
     application_id: ApplicationId
@@ -325,8 +325,8 @@ class StoredOutput(Value, kw_only=True):
     """One output of one container, complete under its temporary name.
 
     Args:
-        stray: it is what the workspace had of new and changed files, because the script did not make the output. It is
-            kept, never committed.
+        stray: it consists of the new and changed files of the workspace, because the script did not create the output.
+            It is kept, but never committed.
     """
 
     name: str
@@ -341,8 +341,8 @@ class Evidence(Value, kw_only=True):
 
     Args:
         file: ``stderr`` or ``stdout`` of the container.
-        offset: of the line's first byte.
-        line: its text without control characters; a long one is cut.
+        offset: offset of the line's first byte.
+        line: the line's text without control characters, truncated if long.
     """
 
     file: str
@@ -351,17 +351,17 @@ class Evidence(Value, kw_only=True):
 
 
 class Diagnosis(Value, kw_only=True):
-    """Cause of a failure, as a rule names it (docs/failures.md).
+    """Cause of a failure, as found by a rule (docs/failures.md).
 
     Args:
         rule: the rule's name.
         cause: one line for the user.
-        fault: whose fault it is.
+        fault: who is responsible.
         next_step: what the user can do.
-        evidence: the line that shows it; None: how the program ended shows it.
-        retry: True: it is tried again, and counts against no ``retries``; False: it is not; None: ``retries`` decide.
+        evidence: the log line that shows the cause; None: the exit status shows it.
+        retry: True: retry, without counting against ``retries``; False: do not retry; None: ``retries`` decide.
         avoid_node: the next try should be on another node.
-        is_consequence: it follows from the failure of another process.
+        is_consequence: it is a consequence of another process's failure.
     """
 
     rule: str
@@ -378,16 +378,16 @@ class TaskResult(Value, kw_only=True):
     """Result of a task.
 
     Args:
-        exit_code: the payload's; None: it never ran or died by a signal.
+        exit_code: the payload's exit code; None: it never ran, or a signal ended it.
         signal: the signal that ended the payload.
-        message: one line for the user; empty when all is well.
-        service: with SERVICE the service that is away, for users; with NODE one of this node alone, such as Docker,
-            which comes back without a change of its setup.
-        lost: with NODE: the node removed the container's directories, or the engine preempted it. It counts as what
-            YARN takes away.
-        unstored: the directories of this machine with output that could not be stored.
-        diagnosis: the cause of a failure; None: no rule names it, or it did not fail.
-        receipt: what it has cost.
+        message: one line for the user; empty on success.
+        service: with SERVICE, the name of the unavailable service for users; with NODE, a service of this node alone,
+            such as Docker, that recovers without a change of its setup.
+        lost: with NODE: the node removed the container's directories, or the engine preempted it. It counts like a
+            container taken away by YARN.
+        unstored: directories of this machine with output that could not be stored.
+        diagnosis: cause of a failure; None: no rule found one, or no failure.
+        receipt: cost of the container.
     """
 
     fault: Fault
@@ -403,7 +403,7 @@ class TaskResult(Value, kw_only=True):
 
     @property
     def exit_text(self) -> str:
-        """Return the signal or exit code in words; empty if the payload ended with 0 or never ran."""
+        """Return the signal or exit code as text; empty if the payload exited with 0 or never ran."""
         if self.signal is not None:
             return f"killed by signal {self.signal}"
         return f"exit code {self.exit_code}" if self.exit_code else ""
@@ -413,15 +413,15 @@ class PayloadStatus(Value, kw_only=True):
     """Progress and metrics that a payload has reported (docs/payload.md, DLAPP_REPORT).
 
     Args:
-        progress: share of its work that is done, 0 to 1; None: it did not say.
-        metrics: the last value of each metric, at most `MAX_METRICS` of them.
-        step: the step that the last metrics are of.
-        ready: it can serve others, or whatever ready means for it.
-        lines: how many lines were taken so far.
-        in_use: whether somebody is connected to its ports, or was a moment ago; None: not known.
+        progress: completed share of its work, 0 to 1; None: not reported.
+        metrics: latest value of each metric, at most `MAX_METRICS`.
+        step: the step of the latest metrics.
+        ready: the payload reported that it is ready.
+        lines: number of lines accepted so far.
+        in_use: whether its ports have connections, or had a moment ago; None: not known.
 
     Raises:
-        SpecError: a value is out of its range, or there are too many metrics.
+        SpecError: a value is out of range, or there are too many metrics.
     """
 
     progress: float | None = None
@@ -446,15 +446,15 @@ class PayloadStatus(Value, kw_only=True):
 
 
 class PortPlace(Value, kw_only=True):
-    """Place at which a port of a payload is reached without a stream through the ApplicationMaster.
+    """Address at which a port of a payload is reached without a stream through the ApplicationMaster.
 
     Args:
-        hosts: names and addresses of its host, at which others may reach it.
-        loopback: its address within the host; empty: it has none.
-        boot, network: boot id of the host and the inode of its network namespace, by which the same host is known.
+        hosts: names and addresses at which other hosts may reach it.
+        loopback: its address within its host; empty: none.
+        boot, network: boot id of the host and inode of its network namespace, which identify the host.
 
     Raises:
-        SpecError: there are more hosts than one machine has addresses, or one is no name.
+        SpecError: there are more hosts than one machine has addresses, or one is not a valid name.
     """
 
     hosts: tuple[str, ...] = ()
@@ -471,9 +471,9 @@ class StreamOrder(Value, kw_only=True):
     """A stream that a task is to open to its ApplicationMaster.
 
     Args:
-        number: grows within one attempt.
-        kind, head: as of `dlapp.values.access.StreamRequest`.
-        for_viewer: a user asks whom `view_acl` names, and not the owner.
+        number: order number, growing within one attempt.
+        kind, head: as in `dlapp.values.access.StreamRequest`.
+        for_viewer: requested by a user whom `view_acl` names, not by the owner.
     """
 
     number: int
@@ -483,13 +483,13 @@ class StreamOrder(Value, kw_only=True):
 
 
 class StreamAnswer(Value, kw_only=True):
-    """Answer of a task to a `StreamOrder`: the connection that says it becomes the stream.
+    """Answer of a task to a `StreamOrder`: the connection that carries it becomes the stream.
 
     Args:
-        container_id: of the task.
-        number: of the order.
-        error: why there is no stream, for the user; empty: there is.
-        reason: as of `dlapp.net.streams.StreamRefused`.
+        container_id: container of the task.
+        number: number of the order.
+        error: why the stream was refused, for the user; empty: it was not.
+        reason: as in `dlapp.net.streams.StreamRefused`.
     """
 
     container_id: ContainerId
@@ -502,12 +502,12 @@ class BoardStatus(Value, kw_only=True):
     """State of the TensorBoard beside a payload.
 
     Args:
-        address, port: on which it listens; 0: it does not.
-        path: of its pages, which nobody can guess.
-        problem: why it does not run, one line; empty: it runs or starts.
+        address, port: where it listens; port 0: it does not.
+        path: unguessable path of its pages.
+        problem: why it does not run, in one line; empty: it is running or starting.
 
     Raises:
-        SpecError: a value is not possible.
+        SpecError: a value is out of range.
     """
 
     address: str = ""
@@ -525,36 +525,36 @@ class BoardStatus(Value, kw_only=True):
 
 
 class Report(Value, kw_only=True):
-    """A task's news. Reports of one task are numbered from 1.
+    """Report of a task. The reports of one task are numbered from 1.
 
     Args:
-        index: what it runs; an AM that knows otherwise answers with `Stop.NOW`.
-        progress: share of the phase that is done, 0 to 1; None: unknown. While RUNNING the payload's own.
-        detail: a few words on the phase.
-        gpus: indices of the devices it holds, in NVML's PCI order.
-        address: at which its peers reach it, an IPv4 or IPv6 address; None: it has no peers, or is not that far.
+        index: the CONTAINER_INDEX that it runs; an AM with another record answers with `Stop.NOW`.
+        progress: completed share of the phase, 0 to 1; None: unknown. While RUNNING the payload's own.
+        detail: short text about the phase.
+        gpus: indices of its devices, in NVML's PCI order.
+        address: IPv4 or IPv6 address for its peers; None: it has no peers, or does not know its address yet.
         ports: TCP ports of its host that are locked for it.
-        roster_version: of the roster that it has.
-        image: which image its payload runs in, for good: the digest at its registry, or its id.
-        waits_for: the service that is away, without which this phase cannot go on; empty: it goes on.
-        payload: what the payload has said; None: nothing.
-        usage: what the payload uses; None: it does not run, or was not measured since the last one.
-        receipt: what the container has cost so far; None: as above.
-        result: how it ended; with it the phase is ENDED and no report follows.
-        failure: how the payload of a member of a gang failed, or of a container that may be kept. The task waits for
+        roster_version: version of its roster.
+        image: image of its payload, pinned: the digest at its registry, or its id.
+        waits_for: the unavailable service that blocks this phase; empty: none.
+        payload: what the payload has reported; None: nothing.
+        usage: resource usage of the payload; None: it does not run, or was not measured since the last report.
+        receipt: cost of the container so far; None: as for ``usage``.
+        result: how the task ended; with it the phase is ENDED and no report follows.
+        failure: how the payload of a gang member, or of a container that may be kept, failed. The task waits for
             orders: to prepare a later generation, to keep the container, or to stop; in the end this is its result.
-        launches: of the head's task (`MpiWork`): those of its generation whose end it does not know.
-        launch_states: of another one's: the states of the launches that its orders name.
-        generation: of the gang, to which the phase and the result belong.
-        checkpoints: numbers of the whole checkpoints that the task found, that of a member of a gang for this
-            generation, and that it has stored since; None: it has not looked yet.
-        restored: number of the checkpoint with which its payload begins in this generation; 0: with none; None: that is
-            not done yet.
+        launches: from the head's task (`MpiWork`): the launches of its generation that it does not know to have ended.
+        launch_states: from the other tasks: the states of the launches in their orders.
+        generation: gang generation of the phase and the result.
+        checkpoints: numbers of the complete checkpoints that the task found (a gang member: for this generation) and
+            has stored since; None: it has not listed them yet.
+        restored: number of the checkpoint with which its payload starts in this generation; 0: without one; None: not
+            restored yet.
         not_whole: number of a checkpoint that orders named for this generation and that could not be restored; None:
-            there is none.
-        trials: in a sweep: those that it was ordered to run, until orders leave them out.
-        board: the TensorBoard beside the payload; None: there is none.
-        seen: the number of the orders that the task has; the answer is held back while there are no newer ones.
+            none.
+        trials: in a sweep: the trials in its orders, until orders leave them out.
+        board: the TensorBoard beside the payload; None: no TensorBoard.
+        seen: number of the orders that the task has; the answer is held back until there are newer ones.
         wait_s: how long the answer may be held back.
     """
 
@@ -591,31 +591,32 @@ class Orders(Value, kw_only=True):
     """Orders for a task.
 
     Args:
-        attempt: of the AM that speaks; a task refuses an attempt lower than one it has heard.
+        attempt: number of the AM's attempt; a task rejects an attempt lower than one that it has heard from.
         number: grows with every change.
         go: the gate is open, the payload may start.
-        generation: of the gang. A task with an earlier one ends its payload (SIGTERM, the grace time, SIGKILL), unpacks
-            the workspace anew and waits at the gate again; it keeps its image and its GPUs.
-        stop: how to end, if at all.
-        why: to end, in a few words; they stand in the task's result.
-        reason: to end, in one word for programs (docs/payload.md, DLAPP_STOP).
-        abort: the payload hangs, in a few words: it gets SIGABRT, by which Python dumps its stacks, and has failed.
-        keep_s: the payload has failed for good; the task gives its GPUs back and keeps the rest so long for those who
-            look into it [s]. The result comes after it. 0: it is not kept.
+        generation: gang generation. A task with an earlier one ends its payload (SIGTERM, the grace time, SIGKILL),
+            unpacks the workspace again and waits at the gate again; it keeps its image and its GPUs.
+        stop: how to end; None: go on.
+        why: reason of the stop as short text, for the task's result.
+        reason: reason of the stop as one word, for programs (docs/payload.md, DLAPP_STOP).
+        abort: short text if the payload hangs: it gets SIGABRT, on which Python dumps its stacks, and counts as failed.
+        keep_s: the payload has failed permanently; the task gives its GPUs back and keeps the rest this long for
+            inspection, then sends its result [s]. 0: do not keep it.
         grace_s: seconds between SIGTERM and SIGKILL of a soft stop.
         report_every_s: the longest silence between two reports.
         usage_every_s: the least time between two reports with ``usage`` and ``receipt``.
-        roster: number of the latest roster (``GET /v1/tasks/ID/roster``); 0: there is none. It grows with every
-            change within one attempt.
-        checkpoint: of a member of a gang: number of the checkpoint that its payload begins with; 0: it begins without
-            one; None: that is not known yet. While payloads run: the last one that is complete.
-        checkpoints_after: numbers of checkpoints that it stores are greater (`checkpoints_after`).
-        launches: for this container (`MpiLaunch`). A task starts each once; one that is no longer named runs on.
+        roster: version of the latest roster (``GET /v1/tasks/ID/roster``); 0: none. It grows with every change within
+            one attempt.
+        checkpoint: for a gang member: number of the checkpoint that its payload starts from; 0: none; None: not decided
+            yet. While payloads run: the latest complete one.
+        checkpoints_after: the task numbers its checkpoints above this (`checkpoints_after`).
+        launches: launches for this container (`MpiLaunch`). A task starts each once; it lets one that orders omit run
+            on.
         launch_states: for the head's task: the states of its launches in the other containers, as far as known.
-        trials: in a sweep: those that the container is to run. One that it runs and that is not named is killed, and
-            what it stored is nobody's; the end of one that is not named is on record. None: that is not known yet.
-        trials_are_over: none is to come for this container, which ends.
-        streams: that are to be opened, each once; one that is no longer named is open, or nobody waits for it.
+        trials: in a sweep: the trials for the container. The task kills a running trial that orders omit, and its
+            output is not used; an ended trial that orders omit is recorded. None: not known yet.
+        trials_are_over: no further trial follows for this container, which ends.
+        streams: streams to open, each once; one that orders omit is open, or its requester has gone.
     """
 
     attempt: int
@@ -641,10 +642,10 @@ class Orders(Value, kw_only=True):
 
 
 class StopRequest(Value, kw_only=True):
-    """A tool asks for a soft-kill, a kill or a release.
+    """Request of a tool for a soft-kill, a kill or a release.
 
     Raises:
-        SpecError: ``user`` is no name.
+        SpecError: ``user`` is not a valid name.
     """
 
     user: str
@@ -656,13 +657,13 @@ class StopRequest(Value, kw_only=True):
 
 
 class StopAnswer(Value, kw_only=True):
-    """Answer to a stop, or to a release.
+    """Answer to a stop or a release request.
 
     Args:
         state: ``stopping``, ``already`` or ``ended``; ``released``.
-        left_s: the grace time that is left [s].
-        message: all that there is to say; empty: `line` says it.
-        commits: there is output, and it is committed at the end.
+        left_s: remaining grace time [s].
+        message: text to show; empty: show `line`.
+        commits: output exists and is committed at the end.
     """
 
     state: str
@@ -671,7 +672,7 @@ class StopAnswer(Value, kw_only=True):
     commits: bool = True
 
     def line(self, application_id: str) -> str:
-        """Return what came of a soft-kill, for the user who asked for it."""
+        """Return the result of a soft-kill as text for the user who requested it."""
         left = f"SIGKILL follows in {max(0.0, self.left_s):.0f} s at the latest"
         if self.message:
             return self.message

@@ -1,6 +1,6 @@
-"""State of an application at one moment, for all that show it: reports, views and outcomes.
+"""State of an application at one moment, as used by reports, views and outcomes.
 
-The ApplicationMaster writes the `ApplicationView`; the engine adds what only it knows (waiting, killed, died) and the
+The ApplicationMaster writes the `ApplicationView`; the engine adds what only it knows (waiting, killed, died); the
 tools show it. The states are YARN's on every engine.
 """
 
@@ -31,7 +31,7 @@ class State(Enum):
 
     @property
     def ended(self) -> bool:
-        """True if no other state can follow."""
+        """Return True if the state is final."""
         return self in (State.FINISHED, State.FAILED, State.KILLED)
 
 
@@ -54,10 +54,10 @@ class Cause(Enum):
     TIMED_OUT = "timed out"
 
     def state(self, *, by_itself: bool) -> State:
-        """Return YARN's state of an application that has ended for this cause.
+        """Return YARN's state of an application that ended for this cause.
 
-        FINISHED is whatever an ApplicationMaster itself told the engine, also that it failed; FAILED is an application
-        whose ApplicationMaster died (not ``by_itself``). Source: yarn_protos.proto, YarnApplicationStateProto.
+        FINISHED covers every end that an ApplicationMaster reported itself, including failures; FAILED means that its
+        ApplicationMaster died (not ``by_itself``). Source: yarn_protos.proto, YarnApplicationStateProto.
         """
         if self is Cause.KILLED:
             return State.KILLED
@@ -65,7 +65,7 @@ class Cause(Enum):
 
 
 class TryView(Value, kw_only=True):
-    """A container that an index had before its last one; the fields are those of `ContainerView`."""
+    """Earlier container of an index; the fields are those of `ContainerView`."""
 
     container_id: ContainerId
     attempt: int
@@ -86,24 +86,24 @@ _OF_TRY = tuple(name for name in fields(TryView) if name != "unknown")
 
 
 class ContainerView(Value, kw_only=True):
-    """One container that was started.
+    """Container that was started.
 
     Args:
         index: CONTAINER_INDEX.
-        attempt: how many times this index was started, this one included.
-        progress: share of the phase, 0 to 1, or None; while its payload runs, what the payload reports.
-        metrics, step, ready: what the payload reported last (`dlapp.values.messages.PayloadStatus`).
-        image: in Docker the digest of its image at the registry, or its id where it comes from none.
-        generation: how often its gang had been restarted when its payload started, or is going to start.
-        exit_code: the payload's; None while it runs, or where a signal ended it.
-        log_url: directory or page under which its stdout and stderr are found.
-        kept_until_ms: its program has failed, and it is kept until then for those who look into it (``dlapp-exec``) [ms
+        attempt: number of starts of this index, including this one.
+        progress: share of the phase, 0 to 1, or None; while its payload runs, the payload's own.
+        metrics, step, ready: the payload's last report (`dlapp.values.messages.PayloadStatus`).
+        image: in Docker the digest of its image at the registry, or its id if it is from no registry.
+        generation: number of gang restarts before its payload started, or is going to start.
+        exit_code: the payload's exit code; None while it runs, or if a signal ended it.
+        log_url: directory or page with its stdout and stderr.
+        kept_until_ms: its program has failed, and the container is kept for inspection (``dlapp-exec``) until then [ms
             since 1970]; None: it is not kept.
         unstored: directories on ``host`` with output that could not be stored.
-        diagnosis: why it failed; None: it did not, or no rule names the cause.
-        usage: what its payload used, as it was measured last; None: it was not.
-        receipt: what it has cost; None: not known.
-        earlier: the containers that the index had before, the latest of them, oldest first.
+        diagnosis: cause of its failure; None: it did not fail, or no rule found the cause.
+        usage: last measured resource usage of its payload; None: not measured.
+        receipt: its cost; None: not known.
+        earlier: the latest of the earlier containers of the index, oldest first.
     """
 
     container_id: ContainerId
@@ -136,7 +136,7 @@ class ContainerView(Value, kw_only=True):
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def of_try(self, number: int | None) -> ContainerView | None:
-        """Return the container that was this index's at its start ``number``, from 1; None as number: the last."""
+        """Return the container of start ``number`` of this index, from 1; None as number: the last one."""
         if number in (None, self.attempt):
             return self
         found = next((one for one in self.earlier if one.attempt == number), None)
@@ -145,7 +145,7 @@ class ContainerView(Value, kw_only=True):
         return replace(self, **{name: getattr(found, name) for name in _OF_TRY}, phase=Phase.ENDED, earlier=())
 
     def as_try(self) -> TryView:
-        """Return what is kept of this container once the index has another."""
+        """Return the part of this container's view that is kept when the index has another container."""
         return TryView(**{name: getattr(self, name) for name in _OF_TRY})
 
 
@@ -158,11 +158,11 @@ class ContainerDiagnosis(Value, kw_only=True):
 
 
 class IdleGpus(Value, kw_only=True):
-    """GPUs that an application with an `dlapp.values.idle_guard` holds and does not use.
+    """GPUs that an application with an `dlapp.values.idle_guard` holds without using them.
 
     Args:
-        containers: CONTAINER_INDEX of those whose GPUs are all idle, in order.
-        since_ms: since when those of the first one are [ms since 1970].
+        containers: CONTAINER_INDEX of the containers whose GPUs are all idle, in order.
+        since_ms: since when the GPUs of the first one are idle [ms since 1970].
         message: for people.
     """
 
@@ -176,10 +176,10 @@ class RestartView(Value, kw_only=True):
     """Restart of a gang.
 
     Args:
-        role: the first one of the gang.
-        generation: the one that began with the restart.
-        at_ms: when [ms since 1970].
-        container: CONTAINER_INDEX of the member that was the reason; None: it was no single one.
+        role: first role of the gang.
+        generation: the generation that began with the restart.
+        at_ms: time of the restart [ms since 1970].
+        container: CONTAINER_INDEX of the member that caused it; None: no single member.
         cause: one line for people, with that container's name.
     """
 
@@ -195,15 +195,15 @@ TENSORBOARD = "tensorboard"
 
 
 class LinkView(Value, kw_only=True):
-    """Page that a container serves.
+    """Web page that a container serves.
 
     Args:
         name: for people: a role and the number of the container in it, the NAME of a ``link.NAME``, or `TENSORBOARD`.
-        url: of the page; empty: there is none now.
+        url: URL of the page; empty: none now.
         container: CONTAINER_INDEX of the container.
-        ready: whether its service is ready; None: nothing says so.
-        secret: who knows the URL sees what is served there.
-        problem: why there is no page; empty: nothing is wrong.
+        ready: whether its service is ready; None: not known.
+        secret: anyone who knows the URL can see the page.
+        problem: why there is no page; empty: no problem.
     """
 
     name: str
@@ -220,9 +220,9 @@ class OutputView(Value, kw_only=True):
 
     Args:
         committed: it is complete under ``target``.
-        partial: where the output of an application or of containers that failed is kept.
-        replaced: where that is kept which was at ``target`` before and was not written by dlapp.
-        previous: the same for a former output of dlapp's own.
+        partial: location of the output of a failed application or of failed containers.
+        replaced: location of what was at ``target`` before and was not written by dlapp.
+        previous: the same for an earlier output of dlapp's own.
     """
 
     name: str
@@ -238,10 +238,10 @@ class OutputClaim(Value, kw_only=True):
     """One output to commit.
 
     Args:
-        parts: name within the target ("" for the target itself) -> location of what a container stored.
-        failed: the same for containers that failed while the others went on: kept beside the target.
+        parts: name within the target ("" for the target itself) -> location of a container's stored part.
+        failed: the same for containers that failed while the others continued: kept beside the target.
         keep_previous: as in `dlapp.values.spec.OutputSpec`.
-        committed: how many trials have been committed by themselves, and are not among the parts.
+        committed: number of trials that were committed separately, and are not among the parts.
     """
 
     target: str
@@ -253,9 +253,9 @@ class OutputClaim(Value, kw_only=True):
 
 
 class CommitClaim(Value, kw_only=True):
-    """The decision that an application's output is committed, and how the application has ended by that.
+    """Decision to commit an application's output, with the final status of the application.
 
-    A process that finds it after the ApplicationMaster's death finishes what it says: nothing is decided again.
+    A process that finds it after the ApplicationMaster's death completes the commit; it decides nothing anew.
     """
 
     attempt: int
@@ -267,36 +267,36 @@ class CommitClaim(Value, kw_only=True):
 
 
 class ApplicationView(Value, kw_only=True):
-    """An application as its ApplicationMaster sees it, and after the end as it left it.
+    """Application as its ApplicationMaster sees it, and after the end in its final state.
 
     Args:
-        queue, priority: as the engine has them, which may lower a priority; without effect on one machine. ``priority``
-            None: the engine has none of it.
-        project, tags: what the user wrote to find it again; YARN makes both lower case.
-        changes: what the engine gave otherwise than it was asked for, a line each.
-        phase: a few words on where it is: ``running 3 of 4``.
-        cause: why it ended; None while it runs.
-        diagnostics: one line on the end, or on what it waits for.
-        soft_kill_ends_ms: when the grace time of a soft-kill is over [ms since 1970].
-        as_of_ms: when this was written, where the ApplicationMaster could not be asked [ms since 1970]; None: it is of
-            now, or of the end.
+        queue, priority: as set by the engine, which may lower a priority; no effect on one machine. ``priority`` None:
+            the engine has no priorities.
+        project, tags: set by the user to find it again; YARN makes both lower case.
+        changes: differences between what was requested and what the engine gave, one line each.
+        phase: short text on its progress: ``running 3 of 4``.
+        cause: cause of its end; None while it runs.
+        diagnostics: one line on its end, or on what it waits for.
+        soft_kill_ends_ms: end of the grace time of a soft-kill [ms since 1970].
+        as_of_ms: when this was written, if the ApplicationMaster could not be asked [ms since 1970]; None: it is
+            current, or final.
         network: Docker's network mode of its containers; empty: it is not in Docker.
-        resumed_from: id of the application from whose checkpoint it goes on; empty: none.
-        again_of: id of the application that is submitted once more by this one; empty: none.
-        trials: how many trials its sweep has; None: it is no sweep, or that is not known yet.
-        containers: the last one of each index, in the order of CONTAINER_INDEX.
-        not_started: role -> how many containers it is to have, of the roles of which none was ever started.
-        resumable: it has a whole checkpoint, with which ``--resume`` goes on when it has ended.
-        diagnosis: why it failed, by the container that failed first; one that only followed from another comes last.
-        receipt: what it has cost so far, with all tries of all containers; None: not known.
+        resumed_from: id of the application from whose checkpoint it resumes; empty: none.
+        again_of: id of the application that it resubmits; empty: none.
+        trials: number of trials of its sweep; None: not a sweep, or not known yet.
+        containers: the last container of each index, by CONTAINER_INDEX.
+        not_started: role -> its number of containers, for roles of which none was started.
+        resumable: it has a complete checkpoint, from which ``--resume`` can continue after its end.
+        diagnosis: cause of its failure, from the container that failed first; consequences of other failures rank last.
+        receipt: its cost so far, for all tries of all containers; None: not known.
         waiting: why it, or some of its containers, cannot start yet; None: all run, or it has ended.
-        lacking: the containers that its ApplicationMaster has asked for and does not have.
-        usable_gpus: hosts that may not give out all of their GPUs -> how many they may, by the ledger.
-        idle: the GPUs that are not used; None: none are, or there is no guard.
-        restarts: the latest of its gangs, oldest first.
-        links: the pages that containers serve which run now.
-        view_acl, modify_acl: whom its owner lets in, as the file has it; empty: nobody.
-        min_version: the least format version that may write this.
+        lacking: containers that its ApplicationMaster has requested and does not have.
+        usable_gpus: hosts on which not all GPUs may be leased -> number of those that may, by the ledger.
+        idle: its unused GPUs; None: none, or no guard.
+        restarts: latest restarts of its gangs, oldest first.
+        links: pages served by its running containers.
+        view_acl, modify_acl: users to whom the owner grants access, as in the file; empty: none.
+        min_version: lowest format version that may write this.
     """
 
     application_id: ApplicationId
@@ -347,12 +347,12 @@ class ApplicationView(Value, kw_only=True):
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Return the essence: the whole has a page."""
+        """Return a summary: the full text is on the page."""
         end = f", {self.cause.value}" if self.cause else f": {self.phase}" if self.phase else ""
         return f"<ApplicationView {self.application_id} {self.state.value}{end}>"
 
     def containers_of_try(self, number: int | None) -> list[ContainerView]:
-        """Return the containers of all indexes that were started so often (`ContainerView.of_try`), by index."""
+        """Return the containers of all indexes that were started that often (`ContainerView.of_try`), by index."""
         found = (one.of_try(number) for one in sorted(self.containers, key=lambda one: one.index))
         return [one for one in found if one is not None]
 

@@ -1,7 +1,7 @@
-"""Specification of an application: the values that a properties file becomes, and what is submitted of them.
+"""Specification of an application: the typed form of a properties file, and what is submitted with it.
 
-All are frozen, checked when they are made, and have a JSON form (`dlapp.values.serialization`). A fault is a
-`SpecError` that names the field as the user wrote it: ``resources.memory``, ``to_hdfs.output_path``.
+All values are frozen, validated at construction, and have a JSON form (`dlapp.values.serialization`). Invalid values
+raise `SpecError`, which names the field as the user wrote it: ``resources.memory``, ``to_hdfs.output_path``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from dlapp.sweep.spec import SweepSpec
 
 DEFAULT_ROLE = "worker"
-"""Name of the only role of an application that names none."""
+"""Name of the only role of an application that declares no roles."""
 MAX_CONTAINERS = 100_000
 MAX_AMOUNT = 2**31 - 1
-"""Hadoop's ResourceProto carries memory as int64 but cores and counts as int32; the smaller limit holds for all."""
+"""Hadoop's ResourceProto carries memory as int64 but cores and counts as int32; the smaller limit is used for all."""
 
 MAX_RETRIES = 1000
 MAX_PREVIOUS = 1000
@@ -41,21 +41,21 @@ DEFAULT_FEED_BUFFER_BYTES, MIN_FEED_BUFFER_BYTES = 1 << 30, 16 << 20
 MAX_EPOCHS, MAX_FEED_SEED = 1_000_000, (1 << 53) - 1
 MIN_SYNC_S = 1.0
 EVERY_INDEX = "all"
-"""`CheckpointSpec.role` where each container has checkpoints of its own."""
+"""Value of `CheckpointSpec.role` if each container has its own checkpoints."""
 DEFAULT_KILL_GRACE_S = 30.0
 DEFAULT_OUTPUT_PATIENCE_S = 86_400.0
-"""A NameNode with much to read is in safe mode for an hour, and a night may pass until somebody sees that it is down or
-that a disk is full."""
+"""A NameNode with large metadata stays in safe mode for an hour, and a full disk or a stopped NameNode may be noticed
+only the next morning."""
 DEFAULT_SERVICE_PATIENCE_S = 3_600.0
-"""Containers that wait hold memory and GPUs; who restarts a service has done so in less."""
+"""Waiting containers hold memory and GPUs; an operator restarts a service in less time than this."""
 
 DEFAULT_FAILURE_SETTLE_S = 30.0
-"""By then the driver has told of a GPU that failed, and the tasks of nodes that live have been heard twice."""
+"""By then the driver has reported a failed GPU, and tasks on live nodes have reported twice."""
 DEFAULT_GANG_WINDOW_S = 600.0
-"""A grant, a start and a lease take seconds each; what comes later than minutes another application holds."""
+"""A grant, a start and a lease take seconds each; a longer wait means that another application holds the resources."""
 
 MAX_KEEP_FAILED_S = 86_400.0
-"""Its container holds memory and cores all that time."""
+"""The kept container holds memory and cores all that time."""
 _TIMES = (
     "max_runtime_s",
     "kill_grace_s",
@@ -71,11 +71,11 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _CACHE_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _NOT_FOR_CACHES = ("/dev", "/dlapp", "/etc", "/proc", "/sys", "/workspace")
 _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/sbin")
-"""What a cache at these paths would hide from the payload: devices, what dlapp mounts, the programs of the image."""
+"""Paths that a cache mounted there would hide from the payload: devices, dlapp's own mounts, the image's programs."""
 _AMOUNTS = (("memory", " MiB"), ("vcores", ""), ("gcores", ""))
 _ROLE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}", re.ASCII)
 READY_BY_PORT, READY_BY_REPORT, READY_BY_HTTP = "port", "report", "http:"
-"""Values of `RoleSpec.ready`; the last one is followed by a path."""
+"""Values of `RoleSpec.ready`; the last one is followed by a URL path."""
 URL_PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,500}", re.ASCII)
 """Path and query of a URL."""
 _LINK_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
@@ -95,11 +95,11 @@ class Gang(Enum):
     """Sets of roles whose payloads start together, once every instance of them is ready."""
 
     ALL = "all"
-    """All roles, but those that wait until others are done."""
+    """All roles except those that wait until others are done."""
     ROLE = "role"
-    """Each role for itself."""
+    """Each role separately."""
     NONE = "none"
-    """None: each payload starts as soon as its own container is ready."""
+    """No gang: each payload starts as soon as its own container is ready."""
 
 
 class Framework(Enum):
@@ -110,7 +110,7 @@ class Framework(Enum):
     PYTORCH = "pytorch"
     """One process per container."""
     TORCHRUN = "torchrun"
-    """An agent per container, which starts a process for each GPU."""
+    """One agent per container, which starts one process per GPU."""
     MPI = "mpi"
     """Open MPI: one container runs the program, whose mpirun starts processes in all of them."""
     DMLC = "dmlc"
@@ -121,44 +121,44 @@ class Kind(Enum):
     """Kinds of applications, by what ends them."""
 
     BATCH = "batch"
-    """The end of the roles that decide."""
+    """Ends when the deciding roles end."""
     SERVICE = "service"
-    """Nothing of its own: it has services alone, and ends when somebody ends it, or nobody uses it."""
+    """Has services only, and ends when a user ends it or nobody uses it."""
 
 
 class RoleFailure(Enum):
-    """Extent of a restart after the payload of one instance of a role has failed, if retries are left."""
+    """Instances to restart after the payload of one instance of a role failed, if retries are left."""
 
     RESTART = "restart"
-    """That instance alone."""
+    """Only that instance."""
     RESTART_GANG = "restart_gang"
     """All members of its gang."""
     FAIL = "fail"
-    """None: the application fails, also if the role does not decide."""
+    """No instance: the application fails, even if the role is not a deciding one."""
 
 
 class Until(Enum):
-    """State of another role that a role waits for."""
+    """State that a role waits for in another role."""
 
     STARTED = "started"
     """The payloads of all instances of the other role have started."""
     READY = "ready"
-    """They have reported that they are ready, or their first ports accept connections, or they have ended well."""
+    """All instances reported ready, or accept connections on their first port, or exited successfully."""
     DONE = "done"
-    """They have ended well."""
+    """All instances exited successfully."""
 
 
 class ContainerFailure(Enum):
-    """Effect on the other containers when one has failed for good."""
+    """Effect on the other containers when one container has failed permanently."""
 
     STOP = "stop"
-    """They are stopped, and the application has failed."""
+    """Stop them; the application fails."""
     CONTINUE = "continue"
-    """They finish, and their output is committed; then the application has failed."""
+    """Let them finish and commit their output; then the application fails."""
 
 
 class OnFailure(Enum):
-    """Treatment of the output of an application that failed."""
+    """Treatment of the output of a failed application."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -170,7 +170,7 @@ class Resources(Value, kw_only=True):
     Args:
         memory_mib: memory [MiB].
         vcores: virtual cores.
-        gcores: GPUs; which ones is settled on the node.
+        gcores: number of GPUs; which devices is decided on the node.
     """
 
     memory_mib: int = 4096
@@ -189,15 +189,15 @@ class Resources(Value, kw_only=True):
                 raise SpecError(f"resources.{name}", f"is {value}, the maximum is {MAX_AMOUNT}")
 
     def times(self, count: int) -> tuple[int, int, int]:
-        """``count`` times this: memory [MiB], vcores, gcores."""
+        """Return the amounts of ``count`` containers: memory [MiB], vcores, gcores."""
         return self.memory_mib * count, self.vcores * count, self.gcores * count
 
 
 class Placement(Value, kw_only=True):
-    """Placement of containers, which has no effect on one machine; and the GPUs of their node that they get.
+    """Placement of containers on nodes (no effect on one machine), and of their GPUs within a node.
 
     Args:
-        spread: the GPUs of a container are to be far from each other and from those in use, not close together.
+        spread: choose GPUs far from each other and from those in use, not close together.
     """
 
     nodes: tuple[str, ...] = ()
@@ -219,26 +219,27 @@ class RoleSpec(Value, kw_only=True):
     Args:
         name: unique in the application; part of paths.
         instances: how many containers run it.
-        resources: what each of them is given.
+        resources: amounts of each container.
         script: start script, relative to the workspace.
-        command: the words of a program that runs in place of a script, without a shell. None of the two: the
+        command: the argument list of a program to run instead of a script, without a shell. If neither is set, the
+            application's program runs.
+        args: arguments of the script or command; None: no arguments if the role has its own program, else the
             application's.
-        args: what follows the script or the command; None: nothing after one of its own, else the application's.
-        docker_image: None: the application's.
-        env: names of the variables that only this role gets, or with another value; the values are in `Secrets`.
-        placement: None: the application's.
-        retries: how often one instance may be started again after its payload failed by itself; where its gang is
-            restarted by that, how often the failures of all its instances may do so.
-        on_failure: what is started again then; None: its gang, where it is in one.
-        depends_on: what it waits for.
-        service: it does not decide the application's success and is ended when the others are done.
-        ports: how many TCP ports of its host each instance has for itself.
-        keep_running: it is a ``[service NAME]``: its program is started again whenever it ends, after a pause; it is in
-            no gang, stores no output, and comes after the other roles, in whose NUM_CONTAINERS it does not count.
-        ready: what makes an instance ready: `READY_BY_PORT`: its first port accepts connections; `READY_BY_HTTP` and a
-            path: a GET of this path there is answered well; `READY_BY_REPORT`: it says so. Empty: the last, or if
-            another role waits for that and it has ports, the first.
-        max_idle_s: how long nobody may be connected to its ports before its application ends; None: for ever.
+        docker_image: None: the application's image.
+        env: names of the variables that only this role has, or has with another value; the values are in `Secrets`.
+        placement: None: the application's placement.
+        retries: how often one instance may be restarted after its payload failed by itself; if a failure restarts the
+            whole gang, the limit for the failures of all instances together.
+        on_failure: what is restarted after a failure; None: the gang if the role is in one.
+        depends_on: start conditions of the role.
+        service: the role does not decide the application's success and is ended when the others are done.
+        ports: number of TCP ports of its host that are reserved for each instance.
+        keep_running: the role is a ``[service NAME]``: its program is restarted after a pause whenever it exits; it is
+            in no gang, stores no output, and comes after the other roles, whose NUM_CONTAINERS does not count it.
+        ready: readiness check of an instance: `READY_BY_PORT`: its first port accepts connections; `READY_BY_HTTP` and
+            a path: a GET of this path there succeeds; `READY_BY_REPORT`: the payload reports it. Empty: by report, or
+            by port if another role waits for readiness and this role has ports.
+        max_idle_s: how long its ports may have no connection before the application ends; None: no limit.
     """
 
     name: str = DEFAULT_ROLE
@@ -295,19 +296,19 @@ class RoleSpec(Value, kw_only=True):
 
     @property
     def section(self) -> str:
-        """Section of a properties file that describes it."""
+        """Return the section of a properties file that describes the role."""
         return f"{'service' if self.keep_running else 'role'} {self.name}"
 
 
 class QuickLink(Value):
-    """A ``link.NAME`` of the properties file: a page of a role, shown while that runs.
+    """A ``link.NAME`` of the properties file: a web page of a role, shown while the role runs.
 
     Args:
-        name: of the link.
-        role: whose containers serve the page.
-        port: on which they do; None: on one of `RoleSpec.ports`, with the number ``place``, from 0.
+        name: name of the link.
+        role: role whose containers serve the page.
+        port: port that serves the page; None: the one of `RoleSpec.ports` with index ``place``, from 0.
         place: see ``port``.
-        path: of the page, with its query.
+        path: path of the page, with its query.
     """
 
     name: str
@@ -338,30 +339,30 @@ class PayloadProgram(Value):
 
 
 class FeedFormat(Enum):
-    """Records of a feed: what one of them is."""
+    """Record format of a feed."""
 
     FILES = "files"
     LINES = "lines"
     TAR = "tar"
-    """A sample: the members of a tar file that have the same name up to its first dot."""
+    """One sample: the members of a tar file with the same name up to the first dot."""
     TFRECORD = "tfrecord"
     PARQUET = "parquet"
     """A row group."""
 
     @property
     def reads_whole_files(self) -> bool:
-        """True if a reader needs all of a file at a time."""
+        """Return True if a reader needs a whole file at once."""
         return self is FeedFormat.PARQUET
 
 
 class FeedSpec(Value, kw_only=True):
-    """Feed of an input: its records, sent to the payload while it runs.
+    """Feed of an input: its records are streamed to the payload while the payload runs.
 
     Args:
-        format: of the files.
-        epochs: how often all of it is sent.
-        shuffle: the seed of the order, which is another one in each epoch; None: by name.
-        buffer_bytes: the most that is fetched ahead, on the disk [bytes].
+        format: format of the files.
+        epochs: how often the whole input is sent.
+        shuffle: seed of the record order, which differs in each epoch; None: files in name order.
+        buffer_bytes: limit of the data prefetched to the disk [bytes].
     """
 
     format: FeedFormat = FeedFormat.FILES
@@ -376,14 +377,14 @@ class InputSpec(Value, kw_only=True):
     Args:
         name: the section's NAME, empty for the plain section.
         sources: locations with a scheme (``file:///data/train/*``), patterns allowed.
-        input_path: where they land, relative to the workspace; with ``as_list`` the file that names them; with ``feed``
-            a directory of FIFOs.
-        unpack: the sources are archives, and what is in them is wanted.
-        as_list: nothing is brought, but a list of the files is written.
-        shard: each container gets its part of the files; with ``feed`` each container of a role.
-        optional: a source that matches nothing is passed over; ``input_path`` may stay empty.
-        feed: nothing is brought before the payload starts; None: it is.
-        mount: ``input_path`` is the directory of the source itself, which cannot be written there.
+        input_path: destination of the files, relative to the workspace; with ``as_list`` the file that lists them; with
+            ``feed`` a directory of FIFOs.
+        unpack: the sources are archives, to be extracted.
+        as_list: write a list of the files instead of copying them.
+        shard: divide the files among the containers; with ``feed`` among the containers of each role.
+        optional: ignore a source that matches nothing; ``input_path`` may stay empty.
+        feed: stream the records while the payload runs; None: copy the files before it starts.
+        mount: ``input_path`` is a read-only mount of the source directory.
     """
 
     name: str = ""
@@ -398,7 +399,7 @@ class InputSpec(Value, kw_only=True):
 
     @property
     def mode(self) -> str:
-        """Return how the payload gets it: ``mode`` of its section."""
+        """Return how the payload gets the input: ``mode`` of its section."""
         if self.mount:
             return "mount"
         return "list" if self.as_list else "copy" if self.feed is None else "feed"
@@ -436,13 +437,13 @@ class OutputSpec(Value, kw_only=True):
 
     Args:
         name: the section's NAME, empty for the plain section.
-        output_path: what is taken, relative to the workspace.
+        output_path: directory or file to store, relative to the workspace.
         target: a location with a scheme (``file:///results/run1``).
-        overwrite: replace what is there.
-        keep_previous: with ``overwrite``, how many former outputs of dlapp's own are kept beside the target.
-        on_failure: keep or drop what a failed application leaves.
-        sync_s: seconds between two live copies while the payload runs; None: there are none.
-        by_trial: the output of each trial is committed when that has ended, to a directory of its own in ``target``.
+        overwrite: replace an existing target.
+        keep_previous: with ``overwrite``, how many earlier outputs written by dlapp are kept beside the target.
+        on_failure: keep or drop the output of a failed application.
+        sync_s: seconds between two live copies while the payload runs; None: no live copies.
+        by_trial: commit the output of each trial when the trial has ended, to its own directory in ``target``.
     """
 
     name: str = ""
@@ -469,12 +470,12 @@ class CheckpointSpec(Value, kw_only=True):
     """The ``[checkpoint]`` section.
 
     Args:
-        path: the directory that is copied and restored, relative to the workspace.
-        target: location of the directory that has a directory for each application, named by its id.
+        path: directory to copy and restore, relative to the workspace.
+        target: location of the parent directory; each application has a subdirectory named by its id.
         every_s: seconds between two copies.
-        keep: how many are kept.
-        role: the role whose first container's directory is copied; `EVERY_INDEX`: that of each container, to a
-            directory named by its index; None: the first role that decides the application's success.
+        keep: how many checkpoints are kept.
+        role: role whose first container stores the checkpoints; `EVERY_INDEX`: each container stores its own, in a
+            directory named by its index; None: the first deciding role.
     """
 
     path: str
@@ -498,16 +499,16 @@ class CheckpointSpec(Value, kw_only=True):
 
     @property
     def is_of_every_index(self) -> bool:
-        """True if each container has checkpoints of its own."""
+        """Return True if each container has its own checkpoints."""
         return self.role == EVERY_INDEX
 
 
 class PayloadCache(Value):
-    """A directory that a user's payloads keep on a node between runs.
+    """A directory on a node that is kept between the runs of a user's payloads.
 
     Args:
-        name: of the cache; one for all of the user's applications.
-        path: where a payload in Docker finds it, absolute.
+        name: name of the cache, shared by all of the user's applications.
+        path: absolute path of the mount in Docker payloads.
     """
 
     name: str
@@ -520,61 +521,61 @@ class PayloadCache(Value):
 
     @property
     def variable(self) -> str:
-        """Name of the variable that has its path."""
+        """Return the name of the variable that holds its path."""
         return "DLAPP_CACHE_" + self.name.upper().replace("-", "_")
 
 
 class AppSpec(Value, kw_only=True):
-    """One application, as its properties file says.
+    """One application, as described by its properties file.
 
     Args:
-        username: whose it is shown to be; grants nothing.
-        appname: as printed, quotes included.
+        username: displayed owner; grants no rights.
+        appname: displayed name, quotes included.
         docker_image: None: the payload is a plain process.
-        network: Docker's network mode of its containers; None: as the operator of the machine configured it.
+        network: Docker's network mode of the containers; None: the machine's configured default.
         workspace: absolute path of the directory to pack; empty: every role has a command, and starts in an empty
             directory.
-        exclude: gitignore patterns of what is not packed.
-        exclude_defaults: nor are `.git`, `.venv`, `__pycache__` and `node_modules`, unless a pattern brings them back.
-        script: start script of the roles that have no program of their own, relative to the workspace.
-        command: what they run in place of a script, without a shell.
-        args: the arguments of the script or command, as they arrive.
+        exclude: gitignore patterns of files to leave out of the archive.
+        exclude_defaults: also leave out `.git`, `.venv`, `__pycache__` and `node_modules`, unless a pattern includes
+            them.
+        script: start script of roles without their own program, relative to the workspace.
+        command: program of these roles instead of a script, run without a shell.
+        args: arguments of the script or command, passed unchanged.
         env: names of the variables that the user sets; their values are in `Secrets`.
         max_runtime_s: seconds from the application's start to its soft-kill; None: no limit.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
-        output_patience_s: how long output waits for a file system that does not answer, takes no changes or is full.
-        service_patience_s: how long a container waits for a service that is away before it has failed.
-        on_container_failure: what becomes of the other containers when one has failed and is not tried again.
+        output_patience_s: how long storing output is retried on a file system that does not answer, is read-only or
+            full.
+        service_patience_s: how long a container waits for an unavailable service before it fails.
+        on_container_failure: effect on the other containers when one has failed and is not retried.
         caches: directories that stay on a node between runs.
-        checkpoint: what is copied while the payload runs, and restored before it is started again; None: nothing.
+        checkpoint: directory copied while the payload runs, and restored before a restart; None: no checkpoints.
         sweep: the trials that the containers run one after another; None: each container runs the program once.
         roles: in the order of the file.
         gang: which roles start together.
-        failure_settle_s: how long the others of a gang may take to end before the failure of one of them ends the
-            application; a lost node may be the reason, which is known later.
-        keep_failed_s: how long the container of a program that has failed for good is kept for those who want to look
-            into it; 0: not at all.
-        notify: the events that its user is told of (`dlapp.values.notification.EVENTS`); None: as the configuration
-            says.
-        after: applications that it waits for before it starts.
-        hold: it does not start before somebody releases it.
-        requeue: on one machine, it begins again if the machine was restarted while it ran.
+        failure_settle_s: how long the end of the other gang members is awaited before a member's failure ends the
+            application; the cause may be a lost node, which is known only later.
+        keep_failed_s: how long the container of a permanently failed program is kept for inspection; 0: not kept.
+        notify: events that the user is notified of (`dlapp.values.notification.EVENTS`); None: the configured default.
+        after: applications whose end this one waits for before it starts.
+        hold: do not start before a user releases the application.
+        requeue: on one machine, start again if the machine was rebooted while the application ran.
         hang_timeout_s: how long the payloads of a gang, or one payload outside of gangs, may report nothing after their
-            first report; then their stacks are dumped, and they have failed. None: for ever.
-        hang_idle: those that never report are taken to hang if they use neither CPU nor GPU for ``hang_timeout_s``.
-        idle_guard: what follows when its GPUs are not used; None: nothing.
-        gang_window_s: how long a gang holds some of its containers or GPUs while it waits for the rest.
+            first report; then their stacks are dumped and they count as failed. None: no limit.
+        hang_idle: payloads that never report count as hanging if they use neither CPU nor GPU for ``hang_timeout_s``.
+        idle_guard: reaction to unused GPUs; None: no reaction.
+        gang_window_s: how long a gang holds part of its containers or GPUs while it waits for the rest.
         framework: whose variables the payloads get.
         success: the roles that decide the application's success; empty: all that are not services. When all their
-            instances have ended well, what still runs is soft-killed.
-        collect_gpus: there is no payload; what its task does is to clear up the GPU ledger of its node.
-        check_node: there is no payload; its task checks its node for dlapp-doctor, with the configuration in ``args``.
+            instances have succeeded, the remaining ones are soft-killed.
+        collect_gpus: run no payload; the task cleans up the GPU ledger of its node.
+        check_node: run no payload; the task checks its node for dlapp-doctor, with the configuration in ``args``.
         kind: what ends it.
-        links: pages of its roles that are shown with it.
-        tensorboard: the directory, relative to the workspace, that a TensorBoard reads beside the first container of
-            the roles that decide; empty: there is none.
-        view_acl: who besides its owner may look at it and reach the ports of its programs.
-        modify_acl: who besides its owner may end and release it.
+        links: pages of its roles to show with the application.
+        tensorboard: the directory, relative to the workspace, for a TensorBoard beside the first container of the
+            deciding roles; empty: no TensorBoard.
+        view_acl: who besides the owner may view the application and reach the ports of its programs.
+        modify_acl: who besides the owner may end and release the application.
     """
 
     username: str
@@ -735,13 +736,13 @@ class AppSpec(Value, kw_only=True):
 
     @staticmethod
     def late_types() -> dict[str, type]:
-        """Return the classes of fields whose modules few processes need, for `dlapp.values.serialization`."""
+        """Return the classes of fields whose modules are loaded on demand, for `dlapp.values.serialization`."""
         from dlapp.sweep.spec import SweepSpec
 
         return {"SweepSpec": SweepSpec}
 
     def _check_types(self) -> None:
-        """Refuse values of another type: a program may make a spec, and no checker may have seen it."""
+        """Reject fields of a wrong type: a Python program may construct a spec without a type checker."""
         for name in ("username", "appname", "workspace", "script", "docker_image", "network", "queue", "project"):
             if not isinstance(value := getattr(self, name), (str, type(None))):
                 raise SpecError(name, f"is {value!r}, it must be text (str)")
@@ -763,12 +764,13 @@ class AppSpec(Value, kw_only=True):
         return gangs_of(self.roles, self.gang)
 
     def decides(self, role: RoleSpec) -> bool:
-        """Return whether the application's success depends on a role."""
+        """Return whether a role decides the application's success."""
         return role in deciding_roles(self.roles, self.success)
 
     def checkpoint_of(self, role: RoleSpec) -> tuple[CheckpointSpec | None, bool]:
-        """Return the checkpoints that the containers of a role begin with, and whether the first one, or with
-        `EVERY_INDEX` each, stores them; None: they have none, as those that do not start together with who stores."""
+        """Return the checkpoints that the containers of a role start from, and whether the first container (with
+        `EVERY_INDEX`: each) stores them; None: no checkpoints, as for roles that do not start together with the storing
+        role."""
         one = self.checkpoint
         if one is None or one.is_of_every_index:
             return one, one is not None
@@ -780,7 +782,7 @@ class AppSpec(Value, kw_only=True):
 
     @property
     def board_index(self) -> int | None:
-        """The index beside whose program TensorBoard runs; None: it does not."""
+        """Return the index whose container also runs TensorBoard; None: no TensorBoard."""
         if not self.tensorboard:
             return None
         first = deciding_roles(self.roles, self.success)[0]
@@ -788,14 +790,15 @@ class AppSpec(Value, kw_only=True):
 
     @property
     def head(self) -> int | None:
-        """The index whose program starts the processes of the others, and decides; None: each runs its own program."""
+        """Return the index whose program starts the processes of the other containers, and decides; None: no such
+        index."""
         if self.framework is not Framework.MPI:
             return None
         first = deciding_roles(self.roles, self.success)[0]
         return sum(role.instances for role in self.roles[: self.roles.index(first)])
 
     def program_of(self, role: RoleSpec) -> PayloadProgram:
-        """Return what the containers of a role run. Arguments belong to the script or command beside them."""
+        """Return the program of a role's containers. Arguments belong to the script or command of the same level."""
         own = role.script is not None or role.command is not None
         args = role.args if role.args is not None else () if own else self.args
         if own:
@@ -808,19 +811,19 @@ class AppSpec(Value, kw_only=True):
 
     @property
     def images(self) -> tuple[str, ...]:
-        """The images of the containers, each once."""
+        """Return the images of the containers, each once."""
         return tuple({image: None for role in self.roles if (image := self.image_of(role)) is not None})
 
     def placement_of(self, role: RoleSpec) -> Placement:
-        """Return where the containers of a role may be."""
+        """Return the placement of a role's containers."""
         return role.placement if role.placement is not None else self.placement
 
     def section_of(self, role: RoleSpec) -> str:
-        """Return the section of a properties file that has the amounts of a role, for messages."""
+        """Return the section of a properties file with the amounts of a role, for messages."""
         return "resources" if len(self.main_roles) == 1 and not role.keep_running else role.section
 
     def placement_keys(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Return the keys of a properties file by which the user chose nodes, with their names."""
+        """Return the properties keys by which the user chose nodes, with the node names."""
         for section, one in (
             ("resources", self.placement),
             *((role.section, role.placement) for role in self.roles),
@@ -834,25 +837,25 @@ class AppSpec(Value, kw_only=True):
 
     @property
     def is_service(self) -> bool:
-        """True if it has no end of its own."""
+        """Return True if the application does not end by itself."""
         return self.kind is Kind.SERVICE
 
     @property
     def main_roles(self) -> tuple[RoleSpec, ...]:
-        """The roles that are no ``[service NAME]``."""
+        """Return the roles that are not a ``[service NAME]``."""
         return tuple(role for role in self.roles if not role.keep_running)
 
     @property
     def main_containers(self) -> int:
-        """Number of containers of `main_roles` together."""
+        """Return the number of containers of all `main_roles`."""
         return sum(role.instances for role in self.main_roles)
 
     def total_of(self, role: RoleSpec) -> int:
-        """Return NUM_CONTAINERS as the containers of a role see it: those of a ``[service NAME]`` count only there."""
+        """Return NUM_CONTAINERS for the containers of a role; only a ``[service NAME]`` counts services."""
         return self.containers if role.keep_running else self.main_containers
 
     def inputs_of(self, role: RoleSpec) -> tuple[InputSpec, ...]:
-        """Return the input of a role. What the others divide among themselves a service has whole."""
+        """Return the input of a role. A service gets the whole of a sharded input."""
         if not role.keep_running or self.is_service:
             return self.inputs
         return tuple(replace(one, shard=False) for one in self.inputs)
@@ -860,7 +863,7 @@ class AppSpec(Value, kw_only=True):
     def network_of(self, role: RoleSpec) -> str | None:
         """Return Docker's network mode of the containers of a role; None: as the operator configured it.
 
-        The ports of a ``[service NAME]`` are those of its host, whatever network the others have.
+        A ``[service NAME]`` always uses the host's network, whatever network the other roles have.
         """
         if role.keep_running and needing_host_network((role,), self.docker_image, services=True) is not None:
             return "host"
@@ -868,26 +871,26 @@ class AppSpec(Value, kw_only=True):
 
     @property
     def has_roster(self) -> bool:
-        """True if its containers are told where the others are (`dlapp.values.roster`)."""
+        """Return True if its containers get a roster (`dlapp.values.roster`)."""
         return bool(self.gangs()) or any(role.ports for role in self.roles)
 
     @property
     def uses_docker(self) -> bool:
-        """True if a container runs in Docker."""
+        """Return True if a container runs in Docker."""
         return any(self.image_of(role) is not None for role in self.roles)
 
     @property
     def containers(self) -> int:
-        """Number of containers of all roles together."""
+        """Return the number of containers of all roles."""
         return sum(role.instances for role in self.roles)
 
     def total(self) -> tuple[int, int, int]:
-        """Return what all containers request together: memory [MiB], vcores, gcores."""
+        """Return the total request of all containers: memory [MiB], vcores, gcores."""
         parts = [role.resources.times(role.instances) for role in self.roles]
         return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
 
     def role_of(self, index: int) -> tuple[RoleSpec, int]:
-        """The role of CONTAINER_INDEX ``index`` and its place within that role."""
+        """Return the role of CONTAINER_INDEX ``index`` and its position within that role."""
         for role in self.roles:
             if index < role.instances:
                 return role, index
@@ -896,24 +899,23 @@ class AppSpec(Value, kw_only=True):
 
 
 class Submission(Value, kw_only=True):
-    """All that an engine and an ApplicationMaster get to know of one application; written to its staging directory.
+    """All that an engine and an ApplicationMaster know about one application; written to its staging directory.
 
     Args:
-        spec: what the user asked for, defaults resolved.
-        workspace_archive: location of the packed workspace; empty: there is none.
-        workspace_digest: its name in the cache, ``sha256-<hex>``; empty: there is none.
+        spec: the specification, defaults resolved.
+        workspace_archive: location of the packed workspace; empty: no workspace.
+        workspace_digest: its name in the cache, ``sha256-<hex>``; empty: no workspace.
         submitter: the operating system's user.
-        submitted_ms: when [ms since 1970].
-        log_limit_bytes: the most that is kept of each of a payload's stdout and stderr.
-        properties: text of the properties file as it counted, without comments and without ``env.NAME``; empty: there
-            was none, or it is large.
-        file: its path.
-        resumed_from: id of the application from whose checkpoint it goes on; empty: none.
-        again_of: id of the application that is submitted once more by this one; empty: none.
-        metrics_targets: a directory on the machine of the ApplicationMaster for the file by which Prometheus finds it;
-            empty: there is none.
-        checkpoints_of: id of the application whose checkpoints it goes on with; empty: it has its own.
-        versions: of dlapp and of the engine when it was submitted, by name.
+        submitted_ms: time of the submission [ms since 1970].
+        log_limit_bytes: size limit of each of a payload's stdout and stderr.
+        properties: text of the effective properties file, without comments and without ``env.NAME``; empty: no file, or
+            a large one.
+        file: path of the properties file.
+        resumed_from: id of the application from whose checkpoint it resumes; empty: none.
+        again_of: id of the application that this one resubmits; empty: none.
+        metrics_targets: directory on the ApplicationMaster's machine for the Prometheus target file; empty: no file.
+        checkpoints_of: id of the application whose checkpoints it continues; empty: its own.
+        versions: versions of dlapp and of the engine at submission, by name.
     """
 
     spec: AppSpec
@@ -932,15 +934,15 @@ class Submission(Value, kw_only=True):
 
 
 class Secrets(Value, kw_only=True):
-    """Secrets of an application, which travel apart from the spec, readable by the owner only.
+    """Secrets of an application, stored apart from the spec and readable by the owner only.
 
     Args:
         control_secret: 64 hex digits; tokens are derived from it (`dlapp.values.messages`).
-        env: variables of the user's file, for the payload only.
-        role_env: role -> variables that only its payloads get, or with another value.
-        environment: what a plain process takes over from the submitter's shell (PATH, HOME, LANG and the like).
-        notify: where notifications go; None: nowhere.
-        registry_credentials: image, as in the file -> the submitter's for its registry.
+        env: variables of the properties file, for the payload only.
+        role_env: role -> variables that only its payloads have, or have with another value.
+        environment: variables that a plain process inherits from the submitter's shell (PATH, HOME, LANG and the like).
+        notify: destinations of notifications; None: none.
+        registry_credentials: image, as written in the file -> the submitter's credentials for its registry.
     """
 
     control_secret: str
@@ -952,10 +954,10 @@ class Secrets(Value, kw_only=True):
 
 
 def gangs_of(roles: Sequence[RoleSpec], gang: Gang) -> tuple[tuple[RoleSpec, ...], ...]:
-    """Return the sets of roles whose payloads start together, in the order of the roles; no ``[service NAME]`` does.
+    """Return the sets of roles whose payloads start together, in role order, without any ``[service NAME]``.
 
-    With `Gang.ALL` a role that waits until another one is done is a gang of its own, and so is one that depends on such
-    a role: the others cannot wait for it.
+    With `Gang.ALL`, a role that waits until another one is done is a gang of its own, and so is a role that depends on
+    such a role: the others cannot wait for it.
     """
     roles = [role for role in roles if not role.keep_running]
     if gang is Gang.NONE:
@@ -963,7 +965,7 @@ def gangs_of(roles: Sequence[RoleSpec], gang: Gang) -> tuple[tuple[RoleSpec, ...
     if gang is Gang.ROLE:
         return tuple((role,) for role in roles)
     late: set[str] = set()
-    for _ in roles:  # as long as a chain may be
+    for _ in roles:  # upper bound of a chain's length
         late |= {
             role.name for role in roles if any(one.until is Until.DONE or one.role in late for one in role.depends_on)
         }
@@ -972,19 +974,19 @@ def gangs_of(roles: Sequence[RoleSpec], gang: Gang) -> tuple[tuple[RoleSpec, ...
 
 
 def deciding_roles(roles: Sequence[RoleSpec], success: Sequence[str]) -> tuple[RoleSpec, ...]:
-    """Return the roles that the application's success depends on: those of `AppSpec.success`, else no services."""
+    """Return the deciding roles: those of `AppSpec.success`, else all that are not services."""
     return tuple(role for role in roles if (role.name in success if success else not role.service))
 
 
 def needing_host_network(
     roles: Sequence[RoleSpec], docker_image: str | None, *, services: bool = False
 ) -> RoleSpec | None:
-    """Return the first role with ports in Docker: what others reach on them are ports of its host.
+    """Return the first role that has ports and runs in Docker: its ports must be reachable as ports of the host.
 
     Args:
-        roles: of the application.
-        docker_image: of those that have no own image; None: they are not in Docker.
-        services: also ``[service NAME]``, which have a network of their own (`AppSpec.network_of`).
+        roles: roles of the application.
+        docker_image: image of roles without their own image; None: such roles are plain processes.
+        services: include ``[service NAME]`` roles, which have their own network (`AppSpec.network_of`).
     """
     in_docker = (role for role in roles if role.ports and (role.docker_image or docker_image))
     return next((role for role in in_docker if services or not role.keep_running), None)
@@ -1002,10 +1004,10 @@ def problems_between(
     failure: ContainerFailure,
     kind: Kind = Kind.BATCH,
 ) -> Iterator[tuple[str, str]]:
-    """Find what is wrong between the roles of an application: each time the key of a properties file, and the problem.
+    """Find inconsistencies between the roles of an application: pairs of a properties key and the problem.
 
     Args:
-        roles: of the application.
+        roles: roles of the application.
         gang: `AppSpec.gang`.
         success: `AppSpec.success`.
         failure: `AppSpec.on_container_failure`.
@@ -1058,7 +1060,7 @@ def problems_between(
 
 
 def problems_with_links(links: Sequence[QuickLink], roles: Sequence[RoleSpec]) -> Iterator[tuple[str, str]]:
-    """Find links to what there is not: each time the key of a properties file, and the problem."""
+    """Find links to roles or ports that do not exist: pairs of a properties key and the problem."""
     by_name = {role.name: role for role in roles}
     if len(links) > MAX_LINKS:
         yield f"application.link.{links[-1].name}", f"is one of {len(links)} links, the maximum is {MAX_LINKS}"
@@ -1071,12 +1073,12 @@ def problems_with_links(links: Sequence[QuickLink], roles: Sequence[RoleSpec]) -
 
 
 def checkpoint_problem(writer: str | None, roles: Sequence[RoleSpec], *, is_gang: bool) -> str:
-    """Return why an application cannot have its checkpoints so; empty: it can.
+    """Return why a checkpoint configuration is not possible; empty: it is.
 
     Args:
         writer: `CheckpointSpec.role`.
-        roles: of the application.
-        is_gang: its containers start together, all or those of a role.
+        roles: roles of the application.
+        is_gang: its containers start together, all or those of one role.
     """
     if writer == EVERY_INDEX:
         alone = next((role.name for role in roles if is_gang and role.on_failure is RoleFailure.RESTART), None)
@@ -1099,15 +1101,15 @@ def problems_with_sweep(
     checkpoint: CheckpointSpec | None,
     env: Iterable[str],
 ) -> Iterator[tuple[str, str]]:
-    """Find what an application cannot have beside its sweep: each time the key of a properties file, and the problem.
+    """Find settings that exclude a sweep: pairs of a properties key and the problem.
 
     Args:
-        sweep: of the application.
-        roles: of the application.
+        sweep: sweep of the application.
+        roles: roles of the application.
         gang: `AppSpec.gang`.
         framework: `AppSpec.framework`.
         checkpoint: `AppSpec.checkpoint`.
-        env: names of its variables.
+        env: names of the application's variables.
     """
     for name in sweep.parameters:
         try:
@@ -1137,16 +1139,16 @@ def _no_role(name: str, names: Iterable[str]) -> str:
 
 
 def _cycles(after: Mapping[str, list[str]]) -> Iterator[tuple[str, ...]]:
-    """Find cycles: each begins with the first of its names, and no name is in two of those returned.
+    """Find cycles: each starts with its first name in order, and no name is in two of the returned cycles.
 
     Args:
-        after: name -> the names that it waits for; what is no key waits for nothing.
+        after: name -> the names that it waits for; a name without a key waits for nothing.
     """
     order = {name: place for place, name in enumerate(after)}
     done: set[str] = set()
     for start in after:
         path: list[str] = []
-        # Of each name on the path, the names that are still to be followed.
+        # For each name on the path: the names still to visit.
         rest: list[Iterator[str]] = [iter((start,))]
         while rest:
             name = next(rest[-1], None)
@@ -1166,16 +1168,16 @@ def _cycles(after: Mapping[str, list[str]]) -> Iterator[tuple[str, ...]]:
 
 
 def check_role_name(where: str, name: str) -> None:
-    """Refuse a name that no role can have. Raises SpecError; the message names ``where``."""
+    """Reject an invalid role name. Raises SpecError; the message names ``where``."""
     if not isinstance(name, str) or not _ROLE_NAME.fullmatch(name):
         raise SpecError(where, f"{name!r} is not a name: small letters, digits, '-' and '_', 31 at most")
 
 
 def check_inside_workspace(where: str, path: str) -> None:
-    """Refuse a path that is absolute or leads out of the workspace.
+    """Reject a path that is absolute or leads out of the workspace.
 
     Raises:
-        SpecError: it does; the message names ``where``.
+        SpecError: the path is invalid; the message names ``where``.
     """
     if not path:
         raise SpecError(where, "is empty")
@@ -1188,13 +1190,13 @@ def check_inside_workspace(where: str, path: str) -> None:
 
 
 def check_cache_name(where: str, name: str) -> None:
-    """Refuse a name that no cache can have. Raises SpecError; the message names ``where``."""
+    """Reject an invalid cache name. Raises SpecError; the message names ``where``."""
     if not isinstance(name, str) or not _CACHE_NAME.fullmatch(name):
         raise SpecError(where, f"{name!r} is not a name: at most 32 of A-Z, a-z, 0-9, _ and -, no _ or - first")
 
 
 def check_cache_path(where: str, path: str) -> None:
-    """Refuse a path at which no cache can be mounted. Raises SpecError; the message names ``where``."""
+    """Reject a path at which a cache cannot be mounted. Raises SpecError; the message names ``where``."""
     if not isinstance(path, str) or not path.startswith("/") or path.startswith("//"):
         raise SpecError(where, f"{path!r} is not an absolute path")
     if posixpath.normpath(path) != path or not path.isprintable():
@@ -1205,10 +1207,10 @@ def check_cache_path(where: str, path: str) -> None:
 
 
 def check_env_name(where: str, name: str) -> None:
-    """Refuse a name that is no variable's, or that would undo a promise of ours.
+    """Reject a name that is not a valid variable name, or that would override a variable set by dlapp.
 
     Raises:
-        SpecError: it is refused; the message names ``where``.
+        SpecError: the name is rejected; the message names ``where``.
     """
     if not _ENV_NAME.fullmatch(name):
         raise SpecError(where, f"{name!r} is not the name of a variable")
@@ -1217,7 +1219,7 @@ def check_env_name(where: str, name: str) -> None:
 
 
 def check_parameter_name(where: str, name: str) -> None:
-    """Refuse a name that no parameter of a sweep can have. Raises SpecError; the message names ``where``."""
+    """Reject an invalid parameter name of a sweep. Raises SpecError; the message names ``where``."""
     from dlapp.sweep.spec import RESERVED_PARAMETERS
 
     check_env_name(where, name)

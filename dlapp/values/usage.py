@@ -1,6 +1,6 @@
-"""Use of resources by a payload while it runs, and the receipt of a run.
+"""Resource usage of a payload while it runs, and the receipt of a run.
 
-None means everywhere that it is not known. It never means that something was idle.
+None always means not known; it never means idle.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from dlapp.value import Value, field
 from dlapp.values.ids import ContainerId
 
 USAGE_EVERY_S = 10.0
-"""The least time between two reports of a container with its use."""
+"""Minimum interval between two usage reports of a container."""
 _REPORTS_PER_S = 100
-"""As many with the use of a container an ApplicationMaster takes in each second; one is some 50 microseconds."""
+"""Number of usage reports that an ApplicationMaster accepts per second; one takes about 50 microseconds."""
 MAX_USAGE_BYTES = 32 << 20
-"""The largest file with the use of containers over time: of 200 containers with a GPU each it has some 2 MB."""
+"""Size limit of the usage history file: with 200 containers of one GPU each it has about 2 MB."""
 USAGE_COLUMNS_WITH_RANGE = frozenset(("cpu_cores", "memory_mib", "utilisation"))
-"""Names of columns of a series that also have the least and the most of a bucket; of a GPU's the last part."""
+"""Columns of a series that also have the minimum and maximum of a bucket; for a GPU's column its last part."""
 
 
 class DeviceUsage(Value, kw_only=True):
-    """Use of one GPU, as NVML tells.
+    """Usage of one GPU, from NVML.
 
     Args:
-        index: of the device, in NVML's PCI order.
-        utilisation: share of the time in which a kernel was executed, 0 to 1.
-        memory_mib: in use, by whatever process.
-        power_w: of the whole GPU [W].
-        temperature_c: of the whole GPU [°C].
-        processes: how many compute on it.
+        index: index of the device, in NVML's PCI order.
+        utilisation: share of the time in which a kernel was running, 0 to 1.
+        memory_mib: memory in use, by any process.
+        power_w: power of the whole GPU [W].
+        temperature_c: temperature of the whole GPU [°C].
+        processes: number of processes that compute on it.
     """
 
     index: int
@@ -43,17 +43,16 @@ class DeviceUsage(Value, kw_only=True):
 
 
 class Usage(Value, kw_only=True):
-    """Use of one container's payload.
+    """Usage of one container's payload.
 
     Args:
-        at_ms: when it was measured [ms since 1970].
-        cpu_cores, and ``utilisation`` of devices: the mean since the report before.
-        memory_mib: in use now, without what the kernel can drop at any time.
+        at_ms: time of the measurement [ms since 1970].
+        cpu_cores, and ``utilisation`` of devices: mean since the previous report.
+        memory_mib: memory in use now, without what the kernel can reclaim at any time.
         read_bytes, written_bytes: from and to disks, since the payload's start.
         received_bytes, sent_bytes: by the container's own network, since the payload's start; None on the host's.
         devices: by index.
-        input_wait: share of the time since the report before in which the payload waited for a feed; None: it reads
-            none.
+        input_wait: share of the time since the previous report in which the payload waited for a feed; None: no feed.
     """
 
     at_ms: int
@@ -67,10 +66,10 @@ class Usage(Value, kw_only=True):
     input_wait: float | None = None
 
     def busiest_gpu(self, gpus: int) -> float | None:
-        """Return the highest utilisation of a container's GPUs; None: that of one is not known.
+        """Return the highest utilisation of a container's GPUs; None: not known for one of them.
 
         Args:
-            gpus: how many the container has.
+            gpus: number of GPUs of the container.
         """
         found = [one.utilisation for one in self.devices]
         return None if len(found) != gpus or None in found else max(filter(None, found), default=0.0)
@@ -81,9 +80,9 @@ class GpuHours(Value, kw_only=True):
 
     Args:
         granted: from the lease of the devices to their return.
-        busy: by utilisation: one hour at 0.25 is a quarter.
-        idle: the rest of the time of which the utilisation is known. No payload has run: idle, too.
-        unknown: NVML did not tell.
+        busy: weighted by utilisation: one hour at 0.25 is a quarter.
+        idle: the rest of the time with known utilisation, and the time without a running payload.
+        unknown: time without data from NVML.
     """
 
     granted: float = 0.0
@@ -93,11 +92,11 @@ class GpuHours(Value, kw_only=True):
 
 
 class MemoryReceipt(Value, kw_only=True):
-    """Memory of a container: what it asked for, and the most that it used.
+    """Memory of a container: the request, and the peak usage.
 
     Args:
-        is_exact: the kernel kept the peak of its cgroup, with the files that it caches; else it is the largest of
-            some samples.
+        is_exact: the peak is the kernel's, of its cgroup including cached files; else it is the largest of some
+            samples.
     """
 
     asked_mib: int = 0
@@ -106,10 +105,10 @@ class MemoryReceipt(Value, kw_only=True):
 
 
 class ByteCounts(Value, kw_only=True):
-    """Bytes that were moved.
+    """Transferred bytes.
 
     Args:
-        input, output: what dlapp fetched and stored.
+        input, output: fetched and stored by dlapp.
         read, written, received, sent: as in `Usage`, by the payload.
     """
 
@@ -125,12 +124,12 @@ class Receipt(Value, kw_only=True):
     """Cost of a run: of one container, or of an application with all its tries.
 
     Args:
-        memory: of an application, that of the container that used the most.
-        gpus_asked, gpus_used: how many GPUs a container had, and how many of them were ever busy; of an application
+        memory: for an application, that of the container with the largest usage.
+        gpus_asked, gpus_used: number of GPUs of a container, and how many of them were ever busy; for an application
             the largest number.
-        seconds: phase (`dlapp.values.messages.Phase`) -> how long it lasted, of all containers together.
-        energy_wh: of the GPUs while the payload ran, by their own counters [Wh].
-        suggestion: what to ask for next time; empty: there is nothing to say.
+        seconds: phase (`dlapp.values.messages.Phase`) -> its duration, summed over all containers.
+        energy_wh: energy of the GPUs while the payload ran, by their own counters [Wh].
+        suggestion: what to request next time; empty: no suggestion.
     """
 
     gpu_hours: GpuHours = GpuHours()
@@ -145,11 +144,11 @@ class Receipt(Value, kw_only=True):
 
 
 class ContainerSeries(Value, kw_only=True):
-    """Use of one container over time, in buckets of one width.
+    """Usage of one container over time, in buckets of one width.
 
     Args:
         index, attempt: as in `dlapp.values.report.ContainerView`.
-        start_ms: the begin of the first bucket [ms since 1970].
+        start_ms: start of the first bucket [ms since 1970].
         step_ms: width of a bucket [ms].
         columns: name -> ``mean``, and of `USAGE_COLUMNS_WITH_RANGE` also ``min`` and ``max``: a number for each bucket;
             None: not known. Those of a GPU begin with ``gpu<index>.``, metrics of the payload with ``metric.``.
@@ -168,13 +167,13 @@ class ContainerSeries(Value, kw_only=True):
             raise SpecError("step_ms", "is not above 0")
         for name, column in self.columns.items():
             for values in column.values():
-                # A file has hundreds of thousands: one look at all, not one at each.
+                # A file has hundreds of thousands: check all at once, not each.
                 if not isinstance(values, list) or not set(map(type, values)) <= {int, float, type(None)}:
                     raise SpecError(f"columns.{name}", "is not an array of numbers")
 
 
 class UsageHistory(Value, kw_only=True):
-    """Use of the containers of an application over time, those of earlier tries included."""
+    """Usage of an application's containers over time, including those of earlier tries."""
 
     version: int = 1
     containers: tuple[ContainerSeries, ...] = ()
@@ -182,14 +181,14 @@ class UsageHistory(Value, kw_only=True):
 
 
 def report_period_s(containers: int) -> float:
-    """Return how often each of so many containers reports its use [s]."""
+    """Return the usage report interval of each container, by the number of containers [s]."""
     return max(USAGE_EVERY_S, containers / _REPORTS_PER_S)
 
 
 def total_receipt(receipts: Iterable[Receipt]) -> Receipt | None:
-    """Return what several containers have cost together, without a suggestion; None: there are none.
+    """Return the total cost of several containers, without a suggestion; None: there are none.
 
-    What is not known of one is not known of all, but the energy of one without GPUs.
+    A value not known for one container is not known for the total, except the energy of a container without GPUs.
     """
     found = list(receipts)
     if not found:

@@ -1,7 +1,7 @@
 """Reason why an application, or some of its containers, cannot start yet: one value, shown everywhere.
 
-An application waits for one reason at a time. Of several that hold the first in the order of `CODES` is shown, so that
-the reason does not change with each look. What a code means never changes (docs/why.md).
+An application has one reason to wait at a time. Of several valid reasons the first in the order of `CODES` is shown, so
+that the reason is stable. The meaning of a code never changes (docs/why.md).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ SERVICE_AWAY = "service_away"
 STARTING = "starting"
 
 LEAST_SAMPLES = 20
-"""So many applications must have waited before, for an estimate of a start."""
+"""Minimum number of applications in the history for an estimate of a start."""
 CODES = (
     *(NEVER_FITS, DEPENDENCY, HELD, QUEUE_LIMIT, USER_LIMIT, AM_LIMIT, LABEL, EXCLUDED_NODES, GPUS_QUARANTINED),
     *(GPUS_FRAGMENTED, GANG_PARTIAL, NODES_FULL, SERVICE_AWAY, STARTING),
 )
-"""All codes, in the order in which the first that holds is chosen."""
+"""All codes, in the order of their choice."""
 
 
 class Ahead(Value, kw_only=True):
-    """An application that has what another one waits for, or comes before it.
+    """Application that holds what another one waits for, or is ahead of it.
 
     Args:
-        amounts: what it has, or asks for: ``memory`` [MiB], ``vcores``, ``gcores``.
+        amounts: its held or requested amounts: ``memory`` [MiB], ``vcores``, ``gcores``.
     """
 
     id: str
@@ -49,13 +49,13 @@ class Ahead(Value, kw_only=True):
 
 
 class Estimate(Value, kw_only=True):
-    """Range in which an application is expected to start.
+    """Estimated range of an application's start.
 
     Args:
-        earliest_ms, latest_ms: the range [ms since 1970]; None: the history is too short to tell.
-        coverage: share of the earlier applications that started within the range that they would have been given; None:
-            the history is too short.
-        samples: number of these.
+        earliest_ms, latest_ms: the range [ms since 1970]; None: the history is too short.
+        coverage: share of the earlier applications that started within the range estimated for them; None: the history
+            is too short.
+        samples: number of these applications.
     """
 
     earliest_ms: int | None = None
@@ -71,15 +71,15 @@ class Waiting(Value, kw_only=True):
     Args:
         code: one of `CODES`; a later version may have more.
         message: one line for the user.
-        resource: what is lacking: ``memory``, ``vcores``, ``gcores``, or the name of a service; empty: no single one.
-        asked, available: of the resource, the amount that is needed and the amount that there is.
-        since_ms: when the wait began [ms since 1970].
-        ahead: applications that have what is lacking, or come before this one, as far as the user may see them.
-        change: the smallest change of the application with which it would start now; empty: none was found, or was not
-            looked for.
-        estimate: None: it was not asked for.
-        reserved_ms: when it can start at the latest, if all that runs takes as long as it may and nothing comes before
-            it [ms since 1970]; None: it has no reservation, or that has no time.
+        resource: lacking resource: ``memory``, ``vcores``, ``gcores``, or the name of a service; empty: not a single
+            one.
+        asked, available: needed and available amount of the resource.
+        since_ms: start of the wait [ms since 1970].
+        ahead: applications that hold what is lacking, or are ahead of this one, as far as visible to the user.
+        change: smallest change with which the application would start now; empty: none was found or searched.
+        estimate: None: not requested.
+        reserved_ms: latest start, if all running applications use their whole time limit and no other comes first [ms
+            since 1970]; None: no reservation, or one without a time.
     """
 
     code: str
@@ -96,13 +96,13 @@ class Waiting(Value, kw_only=True):
 
 
 class ContainerAsk(Value, kw_only=True):
-    """Containers of one role that an ApplicationMaster has asked for and does not have.
+    """Containers of one role that an ApplicationMaster has requested and does not have.
 
     Args:
-        memory_mib, vcores, gcores: of each container.
-        nodes, exclude_nodes, node_label: where they may be placed, as in the properties file.
+        memory_mib, vcores, gcores: amounts of each container.
+        nodes, exclude_nodes, node_label: their placement, as in the properties file.
         together: all of these are needed before any of them can work.
-        since_ms: when the wait for them began [ms since 1970].
+        since_ms: start of the wait for them [ms since 1970].
     """
 
     role: str
@@ -119,7 +119,7 @@ class ContainerAsk(Value, kw_only=True):
 
 
 def first_of(found: Iterable[Waiting | None]) -> Waiting | None:
-    """Return the reason that comes first in the order of `CODES`; None if there is none.
+    """Return the first reason in the order of `CODES`; None if there is none.
 
     Of two with the same code the first is returned. A code of a later version comes last.
     """

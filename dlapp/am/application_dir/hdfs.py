@@ -1,15 +1,15 @@
-"""The application directory on HDFS: the files of `dlapp.am.application_dir.local`, written by a thread.
+"""Application directory on HDFS: the files of `dlapp.am.application_dir.local`, written by a thread.
 
-A small write takes 25 to 425 ms there, so nothing but what decides something is waited for: the commit claim, and lines
-of the journal that must be on record before somebody is acted on. Of views only the latest is written, of the journal a
-group of lines at a time (`dlapp.am.application_dir.hdfs_journal`).
+A small write takes 25 to 425 ms on HDFS, so the loop waits only for writes that decide something: the commit claim, and
+journal lines that must be durable before the AM acts on them. Of the views only the latest is written; journal lines
+are written in groups (`dlapp.am.application_dir.hdfs_journal`).
 
-At the end the last view goes to the history, and then the whole directory is removed.
+At the end the last view is written to the history, and then the whole directory is removed.
 
-``am.json`` says which attempt has the application. An attempt that was cut off and lives on finds there that another
-one has taken over: it looks every few seconds, around each group of the journal, before each view, and around the
-commit claim. What it has found once stays so: it ends and changes nothing more, also where the other one has ended the
-application since and the directory is gone, which any write would make anew.
+``am.json`` names the attempt that owns the application. An attempt that was cut off and still runs finds there that
+another one has taken over: it checks every few seconds, around each group of the journal, before each view, and around
+the commit claim. This result is final: the attempt ends and changes nothing more, even if the other one has meanwhile
+ended the application and removed the directory, which any write would create again.
 """
 
 from __future__ import annotations
@@ -66,30 +66,32 @@ _REQUESTS = {SOFT_KILL: SoftKill, KILL: Kill, RELEASE: Release}
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 
 VIEW_EVERY_S, VIEW_SOON_S = 20.0, 3.0
-"""Tools ask the control address; a view on HDFS is for who cannot reach it, and costs the NameNode some six operations.
-The shorter time holds for a view that tells of another state or phase, and while somebody reads views."""
+"""Tools ask the control address; the view on HDFS is for clients that cannot reach it, and costs the NameNode about six
+operations. The shorter interval applies to a view with a new state or phase, and while a client reads views."""
 FEW_CONTAINERS = 100
-"""Of no more than these a changed phase of one is another state."""
+"""Up to this number of containers, a changed phase of one of them counts as a new state."""
 READ_FOR_S = 60.0
-"""So long after a request for views somebody reads them; it is repeated twice in that time."""
+"""How long after a request for views a client is assumed to read them; clients repeat the request twice in that
+time."""
 GROUP_EVERY_S, RESULTS_EVERY_S = 1.0, 0.2
-"""Between two groups of the journal, and if results of tasks, or payloads that are to start, wait for one; one that
-comes alone waits for nothing."""
+"""Interval between two groups, and the shorter one if task results or payload starts wait for a group; a single group
+is written at once."""
 TRIALS_EVERY_S = 5.0
-"""Between two times that the results of a sweep are written: several megabytes with 10,000 trials."""
+"""Interval of writing the results of a sweep: several megabytes with 10,000 trials."""
 LOOK_EVERY_S = 5.0
-"""For the marks of who cannot reach the control address, and for another attempt; each look is 2 ms of the NameNode."""
+"""Poll interval for requests of clients that cannot reach the control address, and for another attempt; each poll costs
+the NameNode 2 ms."""
 PATIENCE_S, AGAIN_S = 300.0, 1.0
-"""So long, and so often, what an attempt begins and ends with is tried again while the file system does not answer;
-the outputs have `dlapp.values.spec.DEFAULT_OUTPUT_PATIENCE_S`, or less if the application says so."""
+"""How long, and at which interval, the first and last operations of an attempt are retried while the file system does
+not answer; outputs use `dlapp.values.spec.DEFAULT_OUTPUT_PATIENCE_S`, or less if the application says so."""
 
 
 class HdfsApplicationDir:
-    """The files of one application, in its staging directory.
+    """Files of one application, in its staging directory.
 
     Args:
         files: the file system, as the application's user.
-        submission: as it came in the ApplicationMaster's credentials.
+        submission: the submission from the ApplicationMaster's credentials.
         hdfs: see `ApplicationDir`.
     """
 
@@ -109,9 +111,9 @@ class HdfsApplicationDir:
         self.patience_s = DEFAULT_OUTPUT_PATIENCE_S
         self._changed = threading.Condition()
         self._view: ApplicationView | None = None
-        self._written: tuple[object, ...] = ()  # the essence of the last view
+        self._written: tuple[object, ...] = ()  # the summary of the last view
         self._written_at = self._read_until = float("-inf")
-        self._asked_ms: int | None = None  # when views were asked for [ms since 1970]
+        self._asked_ms: int | None = None  # when views were requested [ms since 1970]
         self._last_view: ApplicationView | None = None
         self._usage: bytes | None = None
         self._last_usage: bytes | None = None
@@ -122,9 +124,9 @@ class HdfsApplicationDir:
         self._closing = False
         self._control_url = ""
         self._put: Callable[[Notice], None] = lambda _: None
-        self._found: str | None = None  # what `_other` said
+        self._found: str | None = None  # the result of `_other`
         self._attempt_read: tuple[tuple[int, int, int] | None, int] = None, 0  # of am.json, with its status then
-        self._overwritten = False  # an earlier attempt's address stands in place of ours
+        self._overwritten = False  # an earlier attempt's address has replaced ours
         self._published, self._begun = threading.Event(), threading.Event()
         self._hurries = False
         self._wrote_at = float("-inf")
@@ -134,12 +136,12 @@ class HdfsApplicationDir:
         self._thread = threading.Thread(target=self._write_all, name="am-directory", daemon=True)
 
     def open(self, control_url: str, put: Callable[[Notice], None]) -> None:
-        """Begin to write: first of all where this attempt is, for the tasks of an earlier one.
+        """Start writing: first the address of this attempt, for the tasks of an earlier one.
 
         Args:
-            control_url: where this attempt listens.
-            put: takes what is learned here, from the thread that writes. A request of somebody who cannot reach the
-                control address comes once; the others perhaps several times.
+            control_url: address on which this attempt listens.
+            put: receives events found here, from the writing thread. A release or stop requested through a file comes
+                once; the others may come several times.
         """
         self._control_url, self._put = control_url, put
         self._thread.start()
@@ -147,7 +149,7 @@ class HdfsApplicationDir:
     # ---- what is read and written ----
 
     def write_view(self, view: ApplicationView) -> None:
-        """Replace the view, in a moment; not that of another attempt."""
+        """Replace the view soon; never that of another attempt."""
         if self._found is not None:
             return
         with self._changed:
@@ -155,22 +157,22 @@ class HdfsApplicationDir:
             self._changed.notify_all()
 
     def write_report(self, view: ApplicationView) -> None:
-        """Do nothing: dlapp-report makes the page of the view."""
+        """Do nothing: dlapp-report generates the page from the view."""
 
     def write_usage(self, data: bytes) -> None:
-        """Replace the use of the containers over time, in a moment; not that of another attempt."""
+        """Replace the usage history soon; never that of another attempt."""
         if self._found is None:
             with self._changed:
                 self._usage = self._last_usage = data
 
     def write_trials(self, text: str) -> None:
-        """Replace the results of a sweep, in a moment; not those of another attempt."""
+        """Replace the results of a sweep soon; never those of another attempt."""
         if self._found is None:
             with self._changed:
                 self._trials = self._last_trials = text.encode()
 
     def usage(self) -> Mapping[str, Any]:
-        """Return the use that was written last; empty: there is none, or it cannot be read."""
+        """Return the last written usage history; empty: none, or it cannot be read."""
         try:
             found = parse_json(self._files.read(self._place(USAGE), max_bytes=MAX_USAGE_BYTES))
         except NotFound:
@@ -184,10 +186,10 @@ class HdfsApplicationDir:
         """Return the sweep of another application of the user.
 
         Args:
-            application_id: of the application, which has ended.
+            application_id: id of the application, which has ended.
 
         Raises:
-            NotFound: it is not in the history any more.
+            NotFound: it is no longer in the history.
         """
         try:
             history = parse_json(self._files.read(self._paths.history(application_id), max_bytes=MAX_HISTORY_BYTES))
@@ -208,7 +210,7 @@ class HdfsApplicationDir:
         return FormerSweep(data.decode(errors="replace"), outputs, resumed_from)
 
     def check_ours(self) -> None:
-        """Raise `Superseded` where another attempt has taken over, or has ended the application."""
+        """Raise `Superseded` if another attempt has taken over, or has ended the application."""
         self._check_ours(self.patience_s)
 
     def _check_ours(self, patience_s: float) -> None:
@@ -216,16 +218,17 @@ class HdfsApplicationDir:
             raise Superseded(why)
 
     def claim(self, claim: CommitClaim) -> CommitClaim:
-        """Make the commit claim, or learn which attempt was first: the answer is the claim that counts.
+        """Create the commit claim, or return the existing one of another attempt, which then counts.
 
         Raises:
-            Superseded: another attempt has the application, or had it and has ended it.
+            Superseded: another attempt owns the application, or owned and ended it.
         """
         self.check_ours()
         place, data = self._place(COMMIT), _as_json(claim)
         if _patiently(lambda: self._files.write(place, data, OWN_FILE_MODE, once=True), self.patience_s):
-            # Had we slept before the write, the whole directory might have been settled and removed, and made anew by
-            # it. Where that is not so by now, this claim is there for whoever takes over.
+            # If we had been suspended before the write, another attempt might have settled and removed the whole
+            # directory, and the write would have created it again. If that has not happened by now, the claim is there
+            # for any successor.
             self.check_ours()
             return claim
         found = self.claimed()
@@ -234,7 +237,7 @@ class HdfsApplicationDir:
         return found
 
     def claimed(self) -> CommitClaim | None:
-        """The commit claim; None: nobody made one."""
+        """Return the commit claim; None: there is none."""
         return _patiently(self._claimed, self.patience_s)
 
     def _claimed(self) -> CommitClaim | None:
@@ -247,17 +250,17 @@ class HdfsApplicationDir:
             raise DlappError(f"{place} cannot be read: {error}") from error
 
     def journal(self, _attempt: int) -> HdfsJournalWriter:
-        """The journal of this attempt, to append to."""
+        """Return the journal of this attempt, for appending."""
         return self._journal
 
     def all_journal_lines(self) -> Iterator[str]:
         """Return the lines of all attempts' journals, in order.
 
-        They are read when this attempt's address is in place: until then an earlier one that lives on may add lines,
-        and act on them.
+        They are read after this attempt's address is in place: until then an earlier attempt that still runs may add
+        lines and act on them.
 
         Raises:
-            DlappError: they cannot be read, or the address could not be written in all the time.
+            DlappError: they cannot be read, or the address could not be written in the allowed time.
         """
         with Wait("the staging directory", self.patience_s):
             if not self._published.wait(self.patience_s):
@@ -274,16 +277,16 @@ class HdfsApplicationDir:
         """Do nothing: the NodeManager removes a container's directory when it ends."""
 
     def commit_times(self, _target: str) -> list[int]:
-        """Return nothing: on HDFS only an output's attribute counts (`dlapp.storage.commit.written`)."""
+        """Return an empty result: on HDFS only an output's attribute counts (`dlapp.storage.commit.written`)."""
         return []
 
     def keep(self) -> None:
-        """Put the last view where it stays. Everything before it is written when this returns.
+        """Write the last view to the history. All earlier writes are complete when this returns.
 
-        A file system that does not take it costs what is shown afterwards, and not the application's end.
+        If the file system rejects it, only the later display suffers, not the application's end.
 
         Raises:
-            Superseded: it is another attempt's to say how it ended.
+            Superseded: another attempt decides how it ended.
         """
         self.close()
         self._check_ours(PATIENCE_S)
@@ -291,7 +294,7 @@ class HdfsApplicationDir:
 
         def keep() -> None:
             self._files.make(self._paths.all_history, OWN_MODE)
-            # First what nothing depends on: the history says that all is kept.
+            # First the writes that nothing depends on: the history states that everything is kept.
             if self._last_usage is not None:
                 self._files.write(self._paths.usage(self._application_id), self._last_usage, OWN_FILE_MODE)
             if self._last_trials is not None:
@@ -303,13 +306,13 @@ class HdfsApplicationDir:
     def remove(self) -> None:
         """Remove the staging directory: the application has ended and YARN knows it.
 
-        What cannot be removed now, the user's next command sweeps.
+        What cannot be removed now is removed by the user's next command.
         """
         self.close()
         self._again(lambda: self._files.remove(self.directory))
 
     def close(self) -> None:
-        """End the thread; what waits is written. May be repeated."""
+        """Write what is pending and end the thread. May be repeated."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -350,7 +353,8 @@ class HdfsApplicationDir:
                 self._again(lambda trials=trials: self._files.write(self._place(TRIALS), trials, OWN_FILE_MODE))
 
     def _look_for_requests(self) -> None:
-        """Look for requests of who cannot reach the control address: to end or release the application, and for
+        """Check for requests from clients that cannot reach the control address: to end or release the application, and
+        for
         views."""
         changed_ms = {name: mtime_ms for name, _, mtime_ms in self._files.entries(self.directory)}
         for name in _REQUESTS:
@@ -366,7 +370,7 @@ class HdfsApplicationDir:
         try:
             by = "".join(filter(str.isprintable, str(self._said(name, "by"))))[:100]
         except ValueError as error:
-            # What is wanted, its name says.
+            # The file's name is the request.
             log.warning(f"the staging directory: {error}")
             by = "an unknown user"
         self._marks_seen.add(name)
@@ -397,7 +401,7 @@ class HdfsApplicationDir:
             self._publish()
 
     def _other(self) -> str | None:
-        """Return why this attempt no longer has the application; None: it has. It never has it again."""
+        """Return why this attempt no longer owns the application; None: it does. Once lost, it is never regained."""
         if self._found is None:
             self._found = self._look_whose_it_is()
         return self._found
@@ -405,26 +409,26 @@ class HdfsApplicationDir:
     def _look_whose_it_is(self) -> str | None:
         place = self._place(AM)
         if (found := self._files.look(place)) is None:
-            # Whoever ends an application writes its history before the directory is removed, so this holds for one that
-            # slept before it had begun, too. Without a history it was somebody's broom.
+            # Whoever ends an application writes its history before removing the directory, so this also holds for an
+            # attempt that was suspended before it had begun. Without a history, it was a clean-up.
             ended = self._files.look(self._paths.history(self._application_id)) is not None
             return "the application has ended" if ended else None
-        # Each group of the journal asks for this first: a file that did not change is not read again.
+        # Each group of the journal calls this first: do not read an unchanged file again.
         status = found.inode_id, found.modified_ms, found.size_bytes
         if status != self._attempt_read[0]:
             try:
                 self._attempt_read = status, int(self._said(AM, "attempt"))
             except (TypeError, ValueError) as error:
-                # It tells of nobody, and who commits is settled by the claim alone.
+                # The file names no attempt; the claim alone settles who commits.
                 log.warning(f"the staging directory: {error}")
                 return None
         there = self._attempt_read[1]
-        # An earlier attempt may have slept before it wrote this, or what it had given up came late.
+        # An earlier attempt may have been suspended before this write, or its abandoned write arrived late.
         self._overwritten = there < self._attempt
         return f"attempt {there} has the application now" if there > self._attempt else None
 
     def _is_due(self) -> bool:
-        """Return whether a view waits that is to be written now."""
+        """Return whether a pending view is to be written now."""
         if self._view is None:
             return False
         now = time.monotonic()
@@ -432,7 +436,7 @@ class HdfsApplicationDir:
         return now >= self._written_at + (VIEW_SOON_S if soon else VIEW_EVERY_S)
 
     def _wait_s(self, until: float) -> float:
-        """Return how long nothing is to be written, at the latest until then."""
+        """Return how long nothing needs to be written, at most until then."""
         now = time.monotonic()
         if self._closing or self._is_due():
             return 0.0
@@ -455,7 +459,8 @@ class HdfsApplicationDir:
         self._put(Published())
 
     def _again(self, work: Any) -> bool:
-        """Do it; what the file system refuses now is said in the log, and done with the next. Whether it was done."""
+        """Run an operation and return whether it succeeded; log an error of the file system and retry with the next
+        one."""
         try:
             work()
         except (DlappError, OSError) as error:
@@ -470,7 +475,7 @@ class HdfsApplicationDir:
         return f"{self.directory}/{name}"
 
     def _said(self, name: str, field: str) -> Any:
-        """Return a field of a file. Raises NotFound, DlappError; ValueError if it is not a file of ours."""
+        """Return a field of a file. Raises NotFound, DlappError; ValueError if the file is not dlapp's."""
         data = self._files.read(self._place(name), max_bytes=MAX_REQUEST_BYTES)
         try:
             return parse_json(data)[field]
@@ -478,26 +483,26 @@ class HdfsApplicationDir:
             raise ValueError(f"{self._place(name)} cannot be parsed: {error!r}") from error
 
     def is_ours(self) -> bool:
-        """Return True if no other attempt has taken over; else tell the application's loop. A doubt counts as True."""
+        """Return True if no other attempt has taken over, or this is unknown; else tell the application's loop."""
         found = [True]
         self._again(lambda: found.insert(0, self.is_surely_ours()))
         return found[0]
 
     def is_surely_ours(self) -> bool:
-        """Do as `is_ours`, but raise DlappError or OSError where it cannot be learned."""
+        """Do the same as `is_ours`, but raise DlappError or OSError if it is unknown."""
         if (why := self._other()) is not None:
             self._put(Heartbeat(shut_down=why))
         return why is None
 
     def hurry(self) -> None:
-        """Write the journal's group soon: now, or with those that come shortly after the one before."""
+        """Write the journal's group soon: now, or together with lines that follow shortly after the previous group."""
         with self._changed:
             self._hurries = True
             self._changed.notify_all()
 
 
 def _patiently(work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """Do it, again and again while the file system does not answer; what it refuses is raised."""
+    """Run an operation, and retry it while the file system does not answer; raise its other errors."""
     deadline, wait = time.monotonic() + patience_s, Wait("the staging directory", patience_s)
     try:
         while True:
@@ -515,7 +520,7 @@ def _patiently(work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
 
 
 def _essence(view: ApplicationView) -> tuple[object, ...]:
-    """Return what of a view changes with the application's state, and not every second somewhere."""
+    """Return the part of a view that changes with the application's state, not with every report."""
     phase = view.phase.translate(_NO_DIGITS)
     phases = tuple(one.phase for one in view.containers) if len(view.containers) <= FEW_CONTAINERS else ()
     return view.state, view.cause, view.diagnostics, view.soft_kill_by, view.outputs, phase, phases

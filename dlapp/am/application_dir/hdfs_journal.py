@@ -1,16 +1,16 @@
-"""The journal of an application on HDFS: files of lines, merged where they become many.
+"""Journal of an application on HDFS: files of lines, merged when there are many.
 
     journal-<attempt>-<number>.jsonl            a group of lines
     journal-<attempt>-<first>-<last>.jsonl      the lines of all groups with these numbers
 
-HDFS appends, but a file that is renamed into place is never half there. Results that come in over hours make a group
-each, and a next attempt would have to read them all. So of each level every 32 files are merged into one of the next
-level: of 10,000 groups there are 75 files at most. Merged files are removed, a few at a time, once the file that has
-their lines is there; a reader leaves out what another file covers. So at any moment the files have each line once.
+HDFS supports append, but only a file that is renamed into place is never incomplete. Results that arrive over hours
+make a group each, and a next attempt would have to read them all. So of each level every 32 files are merged into one
+of the next level: 10,000 groups need at most 75 files. Merged files are removed, a few at a time, once the file with
+their lines exists; a reader skips files covered by another one. So at any moment the files contain each line exactly
+once.
 
-Where the files of all attempts become many bytes, lines that a next attempt no longer needs are left out
-(`dlapp.am.model.journal_compaction`): all files are read once, and then written anew, in order, each in the place of
-the old one.
+If the files of all attempts become large, lines that a next attempt no longer needs are dropped
+(`dlapp.am.model.journal_compaction`): all files are read once, and then rewritten in order, each replacing the old one.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from dlapp.system.logs import log
 
 MERGED_AT_ONCE = 32
 REMOVED_AT_ONCE = 2
-"""Of files that are covered, with each look of the writing thread: who waits for a group does not wait for them."""
+"""Number of covered files removed per pass of the writing thread, so that a waiting group is not delayed."""
 KEPT_BYTES = 64 << 10
 """Groups up to this size stay in memory until they are merged; larger ones are read again."""
 TIDY_AGAIN_S = 60.0
-"""After HDFS did not take, or did not have, what was to be merged or removed."""
+"""Retry interval after HDFS failed to merge or remove files."""
 COMPACT_BYTES = 16 << 20
-"""From so many bytes of this attempt's files on lines are left out, and again when they have doubled since. That is the
-memory of a next attempt, and some 15,000 runs of containers."""
+"""Size of this attempt's files from which lines are dropped, and again whenever they have doubled. It equals the memory
+of a next attempt, and about 15,000 runs of containers."""
 READ_AT_ONCE = 16
 LIST_AGAIN = 10
 _NAME = re.compile(r"journal-([0-9]{1,12})-([0-9]{1,12})(?:-([0-9]{1,12}))?\.jsonl")
 
 
 class JournalFile(NamedTuple):
-    """A file of the journal: the groups from ``first`` to ``last`` of an attempt.
+    """File of the journal: the groups from ``first`` to ``last`` of an attempt.
 
     Args:
-        data: its content, as far as it is kept.
+        data: its content, if kept.
     """
 
     attempt: int
@@ -59,22 +59,22 @@ class JournalFile(NamedTuple):
 
 
 class JournalHome(Protocol):
-    """The application directory, as its journal uses it."""
+    """Part of the application directory that its journal uses."""
 
     directory: str
 
     def is_ours(self) -> bool:
-        """Return whether no other attempt has taken over. A doubt counts as True."""
+        """Return whether no other attempt has taken over. True if unknown."""
 
     def is_surely_ours(self) -> bool:
-        """Return whether no other attempt has taken over. Raises DlappError, OSError: that cannot be learned now."""
+        """Return whether no other attempt has taken over. Raises DlappError, OSError: not known now."""
 
     def hurry(self) -> None:
-        """Have `HdfsJournalWriter.write` called soon, by another thread."""
+        """Schedule `HdfsJournalWriter.write` on another thread soon."""
 
 
 def read_lines(files: StagingFiles, directory: str) -> Iterator[str]:
-    """Return the complete lines of all attempts' journals, in order. All is read when this returns.
+    """Return the complete lines of all attempts' journals, in order, after reading all of them.
 
     Raises:
         DlappError: they cannot be read, or are too large.
@@ -101,7 +101,7 @@ def _contents(files: StagingFiles, places: Sequence[str]) -> deque[bytes]:
 
 
 def _lines_of(contents: deque[bytes]) -> Iterator[str]:
-    """Yield the lines of files; each is let go before the next, as an ApplicationMaster has little memory."""
+    """Yield the lines of files; each is freed before the next, as an ApplicationMaster has little memory."""
     while contents:
         yield from _lines(contents.popleft())
 
@@ -112,10 +112,10 @@ def _lines(data: bytes) -> list[str]:
 
 
 def needed_files(entries: Iterable[tuple[str, int, int]]) -> list[JournalFile]:
-    """Return the files of all journals in a directory, in order, without those that another one covers.
+    """Return the files of all journals in a directory, in order, without covered ones.
 
     Args:
-        entries: as of `StagingFiles.entries`.
+        entries: as in `StagingFiles.entries`.
     """
     found = [one for name, size_bytes, _ in entries if (one := _parsed(name, size_bytes)) is not None]
     needed: list[JournalFile] = []
@@ -134,12 +134,12 @@ def _parsed(name: str, size_bytes: int) -> JournalFile | None:
 
 
 class _Compaction:
-    """Files of which lines are being left out.
+    """Files that are being compacted.
 
     Attributes:
-        rules: what is known of the lines.
-        unread: files whose lines are to be learned, in order.
-        unwritten: files that are to be written anew, in order.
+        rules: state derived from the lines.
+        unread: files yet to be read, in order.
+        unwritten: files yet to be rewritten, in order.
     """
 
     def __init__(self, files: Sequence[JournalFile]) -> None:
@@ -148,12 +148,12 @@ class _Compaction:
 
 
 class HdfsJournalWriter:
-    """Appends lines to an attempt's journal, in groups that the directory's thread writes.
+    """Appends lines to an attempt's journal, in groups written by the directory's thread.
 
     Args:
-        home: the application directory.
-        files: the file system that it is on.
-        attempt: this one.
+        home: location of the application directory.
+        files: its file system.
+        attempt: number of this attempt.
     """
 
     def __init__(self, home: JournalHome, files: StagingFiles, attempt: int) -> None:
@@ -172,20 +172,20 @@ class HdfsJournalWriter:
         self._compact_at_bytes = COMPACT_BYTES
 
     def add(self, line: str) -> None:
-        """Put a line into the next group."""
+        """Add a line to the next group."""
         with self._lock:
             self.added += 1
             self._waiting.append(line + "\n")
 
     def hurry(self) -> None:
-        """Write what was added soon, by the directory's thread."""
+        """Have the directory's thread write the added lines soon."""
         self._home.hurry()
 
     def flush(self, *, durable: bool = False) -> None:
-        """Write the lines soon, by the thread; with ``durable`` they are on record when this returns.
+        """Have the thread write the lines soon; with ``durable`` wait until they are durable.
 
         Raises:
-            Superseded: with ``durable``: another attempt has the application.
+            Superseded: with ``durable``: another attempt owns the application.
         """
         if durable and not self.write():
             log.error("the journal could not be written: a next attempt will not know of this")
@@ -193,11 +193,11 @@ class HdfsJournalWriter:
             raise Superseded("another attempt has the application now, or has ended it")
 
     def write(self) -> bool:
-        """Write what waits, as one group or, if that is too large, as several; False: HDFS does not take it now.
+        """Write pending lines, as one group or, if too large, as several; False: HDFS does not accept them now.
 
-        What waits where another attempt has the application is dropped: an attempt after that one would go by it. And
-        a group counts only if nobody had taken over when it was there: a write may take minutes, and the next attempt,
-        which reads once it has taken over, may have read before its end.
+        If another attempt owns the application, pending lines are dropped: a later attempt would rely on them. And a
+        group counts only if no attempt had taken over when it was complete: a write may take minutes, and the next
+        attempt, which reads after it has taken over, may have read before the write ended.
         """
         with self._writing:
             with self._lock:
@@ -209,7 +209,7 @@ class HdfsJournalWriter:
                 return True
             done = 0
             for group in _groups(lines):
-                # Each try has a number of its own: one that was given up, and comes late, takes the place of no other.
+                # Each try has its own number: one that was given up and completes late replaces no other.
                 number, self._number = self._number, self._number + 1
                 try:
                     self._levels[0].append(self._put(number, number, "".join(group).encode()))
@@ -228,13 +228,11 @@ class HdfsJournalWriter:
         return done == len(lines)
 
     def close(self) -> None:
-        """Write what is left, as `write` does."""
+        """Write the rest, as `write` does."""
         self.write()
 
     def tidy(self) -> None:
-        """Do a part of what keeps the journal small: merge files where there are many, remove some of those that were
-        merged, leave out what is not needed. By one thread at a time.
-        """
+        """Do one step of compaction: merge files, remove merged ones, drop lines. For one thread at a time."""
         if time.monotonic() < self._tidy_at:
             return
         try:
@@ -253,7 +251,7 @@ class HdfsJournalWriter:
         return sum(one.size_bytes for files in self._levels for one in files)
 
     def _compact(self) -> None:
-        """Read, or write anew, the next file; nothing is merged meanwhile."""
+        """Read, or rewrite, the next file; nothing is merged meanwhile."""
         directory = self._home.directory
         if self._compaction is None:
             self._compaction = _Compaction(needed_files(self._files.entries(directory)))
@@ -283,7 +281,7 @@ class HdfsJournalWriter:
                 files[:] = [one._replace(size_bytes=len(data), data=kept) if one.name == name else one for one in files]
 
     def _merge(self) -> None:
-        # A level's files are in order, and those of a higher one come before them.
+        # The files of a level are in order, and those of a higher level precede them.
         for level, files in enumerate(self._levels):
             if len(files) < MERGED_AT_ONCE:
                 continue
@@ -324,7 +322,7 @@ class HdfsJournalWriter:
 
 
 def _groups(lines: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield lines in groups that a next attempt reads, whose files have a limit."""
+    """Yield lines in groups within the size limit of a next attempt's reader."""
     start = size = 0
     for place, line in enumerate(lines):
         size += (more := len(line.encode()))

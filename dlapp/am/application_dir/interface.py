@@ -1,4 +1,4 @@
-"""Interface of an application directory: what an ApplicationMaster reads and writes there, wherever it is."""
+"""Interface of an application directory: what an ApplicationMaster reads and writes there, on any file system."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from dlapp.values.report import ApplicationView, CommitClaim, OutputView
 
     Notice = Published | Kill | SoftKill | Release | Heartbeat
-    """News from the directory: tasks of an earlier attempt can find this one; a request to end the application, or
-    to release it; another attempt has taken over (``Heartbeat.shut_down``)."""
+    """Event from the directory: tasks of an earlier attempt can find this one; a request to end or release the
+    application; another attempt has taken over (``Heartbeat.shut_down``)."""
 
 MAX_JOURNAL_BYTES = 256 << 20
-"""The largest journal that is read. A run of a container has some 1,000 bytes, and lines that are not needed any more
-are left out (`dlapp.am.model.journal_compaction`), so 100,000 containers have some 200 MiB, however often they ran."""
+"""Size limit of the journal. A container's run takes about 1,000 bytes, and obsolete lines are dropped
+(`dlapp.am.model.journal_compaction`), so 100,000 containers need about 200 MiB, however often they ran."""
 
 
 class Superseded(DlappError):
-    """Another attempt runs the application, or has ended it: whoever meets this ends, and touches nothing."""
+    """Another attempt runs the application, or has ended it: this attempt must exit without changing anything."""
 
 
 class FormerSweep(NamedTuple):
-    """A sweep that has ended.
+    """Sweep that has ended.
 
     Args:
-        results: of its trials (`dlapp.sweep.results`); empty: there are none.
-        outputs: where they are.
-        resumed_from: id of the application that it went on from; empty: none.
+        results: results of its trials (`dlapp.sweep.results`); empty: none.
+        outputs: locations of its outputs.
+        resumed_from: id of the application that it continued; empty: none.
     """
 
     results: str
@@ -45,8 +45,8 @@ class JournalWriter(Protocol):
     """Appends lines to an attempt's journal, in groups.
 
     Attributes:
-        added, written: how many lines so far.
-        on_written: called after a group was written by another thread than that which adds.
+        added, written: number of lines so far.
+        on_written: called after another thread than the adding one has written a group.
     """
 
     added: int
@@ -54,31 +54,31 @@ class JournalWriter(Protocol):
     on_written: Callable[[], None]
 
     def add(self, line: str) -> None:
-        """Put a line into the next group; it costs nothing."""
+        """Add a line to the next group, without I/O."""
 
     def hurry(self) -> None:
-        """Write soon what was added: somebody waits for it."""
+        """Write the added lines soon: something waits for them."""
 
     def flush(self, *, durable: bool = False) -> None:
-        """Write the group, now or soon; with ``durable`` it is on record when this returns. A group that cannot be
-        written is tried again with the next.
+        """Write the group, now or soon; with ``durable`` it is durable when this returns. A group that cannot be
+        written is retried with the next one.
 
         Raises:
-            OSError: the disk does not take it.
-            Superseded: with ``durable``: another attempt has the application, and no line counts any more.
+            OSError: the disk rejects it.
+            Superseded: with ``durable``: another attempt owns the application, and no line counts any more.
         """
 
     def close(self) -> None:
-        """Write what is left, and close."""
+        """Write the rest, and close."""
 
 
 class ApplicationDir(Protocol):
     """The directory of one application, as one attempt uses it.
 
     Attributes:
-        hdfs: where its outputs may go besides local files.
-        patience_s: how long a commit waits for a file system that does not answer.
-        loses_leftovers: what a container whose task was killed had not stored is deleted with it.
+        hdfs: file system for its outputs besides local files.
+        patience_s: how long a commit waits for an unavailable file system.
+        loses_leftovers: the unstored files of a container whose task was killed are deleted with the container.
     """
 
     hdfs: HdfsPlace | None
@@ -86,16 +86,16 @@ class ApplicationDir(Protocol):
     loses_leftovers: bool
 
     def open(self, control_url: str, put: Callable[[Notice], None]) -> None:
-        """Let tasks of an earlier attempt find this one, and watch for what others leave here. Returns at once.
+        """Publish this attempt's address for tasks of an earlier one, and watch for events here. Does not block.
 
         Args:
-            control_url: where this attempt listens.
-            put: takes what is learned, from any thread; must not block. `Published` comes once tasks can find this
-                attempt; it and that another attempt has taken over may come several times.
+            control_url: address on which this attempt listens.
+            put: receives events, from any thread; must not block. `Published` comes once tasks can find this attempt;
+                it and the takeover by another attempt may come several times.
         """
 
     def journal(self, attempt: int) -> JournalWriter:
-        """Return the journal of this attempt, to append to."""
+        """Return the journal of this attempt, for appending."""
 
     def all_journal_lines(self) -> Iterable[str]:
         """Return the complete lines of all attempts' journals, in order. Raises DlappError."""
@@ -104,45 +104,44 @@ class ApplicationDir(Protocol):
         """Replace the view, now or soon. Raises OSError."""
 
     def write_report(self, view: ApplicationView) -> None:
-        """Write the page of an application that has ended, where users can open it as a file; on HDFS they cannot."""
+        """Write the page of an ended application to a file that users can open; not available on HDFS."""
 
     def write_usage(self, data: bytes) -> None:
-        """Replace the use of the containers over time, in JSON, now or soon. Raises OSError."""
+        """Replace the usage history (JSON), now or soon. Raises OSError."""
 
     def write_trials(self, text: str) -> None:
         """Replace the results of a sweep (`dlapp.sweep.results`), now or soon. Raises OSError."""
 
     def usage(self) -> Mapping[str, Any]:
-        """Return the use that was written last, also by an earlier attempt; empty: there is none, or it cannot be
-        read."""
+        """Return the last written usage history, also that of an earlier attempt; empty: none, or it cannot be read."""
 
     def former_sweep(self, application_id: ApplicationId) -> FormerSweep:
-        """Return the sweep of another application of the user, which has ended.
+        """Return the sweep of another, ended application of the user.
 
         Args:
-            application_id: of the application.
+            application_id: id of the application.
 
         Raises:
-            NotFound: there is no such application any more.
+            NotFound: the application no longer exists.
             Unreachable: the file system does not answer.
             DlappError: it cannot be read.
         """
 
     def check_ours(self) -> None:
-        """Raise `Superseded` where another attempt has taken over, or has ended the application."""
+        """Raise `Superseded` if another attempt has taken over, or has ended the application."""
 
     def claim(self, claim: CommitClaim) -> CommitClaim:
-        """Make the commit claim, or learn which attempt was first: the answer is the claim that counts.
+        """Create the commit claim, or return the existing one of another attempt, which then counts.
 
         Raises:
-            Superseded: another attempt has the application, or had it and has ended it.
+            Superseded: another attempt owns the application, or owned and ended it.
         """
 
     def claimed(self) -> CommitClaim | None:
-        """Return the commit claim; None: nobody made one."""
+        """Return the commit claim; None: there is none."""
 
     def leftover(self, container_id: ContainerId, path: str) -> str | None:
-        """Return the path of what a container whose task was killed left in its workspace; None: nothing is there.
+        """Return the path of a killed task's leftovers in its workspace; None: there are none.
 
         Args:
             container_id: the container; its processes are gone.
@@ -153,16 +152,16 @@ class ApplicationDir(Protocol):
         """Remove the workspaces of containers whose tasks were killed. Their processes are gone."""
 
     def commit_times(self, target: str) -> list[int]:
-        """Return when applications of the user ended that committed to a target [ms since 1970], by the history. On
-        HDFS none is known."""
+        """Return when the user's applications that committed to a target ended [ms since 1970], by the history. Empty
+        on HDFS."""
 
     def keep(self) -> None:
-        """Put the last view and the use where they stay, before the engine is told of the end. All is written when this
-        returns.
+        """Store the last view and the usage history permanently, before the engine is told of the end. Returns when all
+        is written.
 
         Raises:
-            Superseded: it is another attempt's to say how the application ended.
+            Superseded: another attempt decides how the application ended.
         """
 
     def remove(self) -> None:
-        """Remove what nobody needs once the engine has the end on record."""
+        """Remove files that are not needed once the engine has recorded the end."""

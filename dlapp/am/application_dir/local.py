@@ -1,7 +1,7 @@
-"""An application directory on this machine.
+"""Application directory on this machine.
 
-What is written here is read by others while it is written: every file but the journal appears under its name whole,
-by a rename, and what decides something is on the disk before the name is.
+Its files are read while they are written: every file except the journal is replaced atomically by a rename, and a file
+that decides something is durable before the rename.
 
     submission.json  secrets.json     what was submitted
     view.json                         what tools show
@@ -48,15 +48,15 @@ T = TypeVar("T")
 MAX_BYTES = 64 << 20
 """The largest file that is read here."""
 SETTLED_WITHIN_S, _LOOK_AGAIN_S = 600.0, 0.1
-"""How long the settlement of another application's outputs is waited for: that of one that was killed takes as long as
-its file systems do not answer, and is tried again."""
+"""How long to wait for the settlement of another application's outputs: for a killed one that takes as long as its file
+systems are unavailable, and is retried."""
 COMPACT_BYTES = 16 << 20
-"""From this size on lines of a journal are left out, and again when it has doubled since."""
+"""At this size obsolete lines of a journal are dropped, and again whenever it has doubled."""
 _APPENDING, _MODE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640
 
 
 class LocalApplicationDir:
-    """The files of one application, in a local directory.
+    """Files of one application, in a local directory.
 
     Args:
         hdfs, patience_s: see `ApplicationDir`.
@@ -68,7 +68,8 @@ class LocalApplicationDir:
         self.directory, self.hdfs, self.patience_s = directory, hdfs, patience_s
 
     def open(self, control_url: str, put: Callable[[Notice], None]) -> None:
-        """Say that tasks can find this attempt. Later requests to end the application come by its control address."""
+        """Record that tasks can find this attempt. Later requests to end the application arrive at its control
+        address."""
         put(Published())
         if (by := self.kill_request()) is not None:
             put(Kill(by))
@@ -82,23 +83,23 @@ class LocalApplicationDir:
         return self._read("secrets.json", Secrets)
 
     def view(self) -> ApplicationView | None:
-        """The last view that was written; None: none yet."""
+        """Return the last written view; None: none yet."""
         try:
             return self._read("view.json", ApplicationView)
         except NotFound:
             return None
 
     def write_view(self, view: ApplicationView) -> None:
-        """Replace the view. Not forced to the disk: after a power cut the outcome speaks, not the view."""
+        """Replace the view. Not synced: after a power failure the outcome counts, not the view."""
         temporary = self._path(f".view.{os.getpid()}")
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(to_json(view), file, separators=(",", ":"))
         os.rename(temporary, self._path("view.json"))
 
     def write_report(self, view: ApplicationView) -> None:
-        """Write the report on an application that has ended, for its owner: it quotes logs.
+        """Write the report page of an ended application, for its owner: it quotes logs.
 
-        A failure is logged: dlapp-report can make it, too.
+        A failure is only logged: dlapp-report can generate it, too.
         """
         from dlapp.pages.report import TAIL_BYTES, TAIL_LINES, Sources, report
         from dlapp.system.logs.log_files import last_lines
@@ -118,10 +119,10 @@ class LocalApplicationDir:
             log.warning(f"the report cannot be written: {error}")
 
     def _sweep_results(self) -> SweepResults:
-        """Return the results of a sweep as they were written last.
+        """Return the last written results of a sweep.
 
         Raises:
-            OSError: they are not there, or another user's.
+            OSError: they do not exist, or are another user's.
             DlappError: they cannot be read.
         """
         from dlapp.sweep.results import read_results
@@ -136,27 +137,27 @@ class LocalApplicationDir:
             raise DlappError(f"{self._path(name)} cannot be read: {error}") from error
 
     def _usage_history(self) -> UsageHistory:
-        """Return the use that was written last. Raises DlappError if it cannot be read."""
+        """Return the last written usage history. Raises DlappError if it cannot be read."""
         with contextlib.suppress(NotFound):
             return self._read("usage.json", UsageHistory)
         return UsageHistory()
 
     def write_usage(self, data: bytes) -> None:
-        """Replace the use of the containers over time, as the view."""
+        """Replace the usage history, in the same way as the view."""
         temporary = self._path(f".usage.{os.getpid()}")
         with open(temporary, "wb") as file:
             file.write(data)
         os.rename(temporary, self._path("usage.json"))
 
     def write_trials(self, text: str) -> None:
-        """Replace the results of a sweep, as the view."""
+        """Replace the results of a sweep, in the same way as the view."""
         temporary = self._path(f".trials.{os.getpid()}")
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
         os.rename(temporary, self._path("trials.jsonl"))
 
     def usage(self) -> Mapping[str, Any]:
-        """Return the use that was written last; empty: there is none, or it cannot be read."""
+        """Return the last written usage history; empty: none, or it cannot be read."""
         try:
             return self._object("usage.json")
         except (OSError, ValueError, DlappError) as error:
@@ -167,11 +168,11 @@ class LocalApplicationDir:
     def former_sweep(self, application_id: ApplicationId) -> FormerSweep:
         """Return the sweep of another application of the user.
 
-        It has ended, but if all its processes were killed, the runner may still be settling its outputs; what they are
-        is known with its outcome.
+        It has ended, but if all its processes were killed, the runner may still be settling its outputs; their state is
+        known with its outcome.
 
         Args:
-            application_id: of the application.
+            application_id: id of the application.
         """
         other = LocalApplicationDir(os.path.join(os.path.dirname(self.directory), str(application_id)))
         if not os.path.isdir(other.directory):
@@ -195,10 +196,10 @@ class LocalApplicationDir:
         """Do nothing: on one machine the next attempt begins when this one's process is dead."""
 
     def claim(self, claim: CommitClaim) -> CommitClaim:
-        """Make the commit claim, or learn which attempt was first: the answer is the claim that counts.
+        """Create the commit claim, or return the existing one of another attempt, which then counts.
 
         Raises:
-            DiskFull: there is no space for it; there is none.
+            DiskFull: there is no space for it; no claim exists.
         """
         temporary, path = self._path(f".commit.{os.getpid()}"), self._path("commit.json")
         with explaining(path, "written"):
@@ -216,28 +217,28 @@ class LocalApplicationDir:
         return self._read("commit.json", CommitClaim)
 
     def claimed(self) -> CommitClaim | None:
-        """The commit claim; None: nobody made one."""
+        """Return the commit claim; None: there is none."""
         try:
             return self._read("commit.json", CommitClaim)
         except NotFound:
             return None
 
     def kill_request(self) -> str | None:
-        """Return the user who asked for dlapp-kill; None: nobody."""
+        """Return the user who requested dlapp-kill; None: nobody."""
         try:
             return str(self._object("kill.json")["by"])
         except FileNotFoundError:
             return None
 
     def leftover(self, container_id: ContainerId, path: str) -> str | None:
-        """Return the path of what a container whose task was killed left in its workspace; None: nothing is there.
+        """Return the path of a killed task's leftovers in its workspace; None: there are none.
 
         Args:
             container_id, path: see `ApplicationDir`.
         """
         root = os.path.realpath(self._path(f"containers/{container_id}/workspace"))
         found = os.path.realpath(os.path.join(root, path))
-        # A link may lead anywhere; what is not in the workspace is not lost with it.
+        # A link may point outside; such a target is not lost with the workspace.
         return found if found.startswith(f"{root}/") and os.path.exists(found) else None
 
     def clear_leftovers(self, container_ids: Iterable[ContainerId]) -> None:
@@ -246,7 +247,7 @@ class LocalApplicationDir:
             for name in ("workspace", "trials", "board", "home", "tmp", "run", "python"):
                 with contextlib.suppress(DlappError, OSError):
                     remove_tree(self._path(f"containers/{container_id}/{name}"))
-        with contextlib.suppress(OSError):  # who cannot use /tmp has nothing there
+        with contextlib.suppress(OSError):  # a user without access to /tmp has nothing there
             remove_stale_links()
 
     def container_ids(self) -> list[ContainerId]:
@@ -259,13 +260,13 @@ class LocalApplicationDir:
         return found
 
     def commit_times(self, target: str) -> list[int]:
-        """Return when applications of the user ended that committed to a target [ms since 1970], by their views."""
+        """Return when the user's applications that committed to a target ended [ms since 1970], by their views."""
         times = []
         above = os.path.dirname(self.directory)
         for name in os.listdir(above):
             if os.path.join(above, name) == self.directory:
                 continue
-            # What is damaged, or another user's, tells nothing.
+            # Ignore a damaged directory, or another user's.
             with contextlib.suppress(DlappError, OSError, ValueError):
                 view = LocalApplicationDir(os.path.join(above, name)).view()
                 if view is not None and view.finished_ms is not None:
@@ -279,14 +280,14 @@ class LocalApplicationDir:
         """Do nothing: the runner removes the directories of old applications."""
 
     def journal(self, attempt: int) -> LocalJournalWriter:
-        """Return the journal of one attempt, to append to."""
+        """Return the journal of one attempt, for appending."""
         return LocalJournalWriter(self._path(f"journal-{attempt}.jsonl"))
 
     def all_journal_lines(self) -> list[str]:
-        """The complete lines of all attempts' journals, in order; one that a death cut short is left out.
+        """Return the complete lines of all attempts' journals, in order; a truncated line is ignored.
 
         Raises:
-            DlappError: a journal is not a file of this user's, or too large.
+            DlappError: a journal is not a file of this user, or is too large.
         """
         lines: list[str] = []
         with files.closing_fd(files.open_directory(self.directory)) as fd:
@@ -310,8 +311,8 @@ class LocalApplicationDir:
         """Return the JSON object in a file that only this user can have written.
 
         Raises:
-            FileNotFoundError: it is not there.
-            UntrustedFile: it is something else, or another user's.
+            FileNotFoundError: it does not exist.
+            UntrustedFile: it is not such a file, or is another user's.
         """
         with files.closing_fd(files.open_directory(self.directory)) as fd:
             owners = {os.geteuid()}
@@ -325,7 +326,7 @@ class LocalApplicationDir:
             raise NotFound(f"{path} is not there") from error
         except UntrustedFile as error:
             raise DlappError(f"{path} cannot be read: {error.problem}") from error
-        except ValueError as error:  # SpecError included: it is a ValueError
+        except ValueError as error:  # includes SpecError, a ValueError
             raise DlappError(f"{path} cannot be read: {error}") from error
 
 
@@ -337,8 +338,8 @@ def _open_own(path: str, flags: int) -> int:
 class LocalJournalWriter:
     """Appends lines to an attempt's journal, in groups: `add` costs nothing, `flush` is one write.
 
-    A journal that has grown is written anew without the lines that a next attempt no longer needs. Containers of
-    earlier attempts, whose journals stay as they are, keep theirs.
+    A journal that has grown is rewritten without the lines that a next attempt no longer needs. Containers of earlier
+    attempts, whose journals stay unchanged, keep theirs.
     """
 
     def __init__(self, path: str) -> None:
@@ -350,7 +351,7 @@ class LocalJournalWriter:
         self._left = b""
 
     def add(self, line: str) -> None:
-        """Put a line into the next group."""
+        """Add a line to the next group."""
         self.added += 1
         self._waiting.append(line + "\n")
 
@@ -358,7 +359,8 @@ class LocalJournalWriter:
         """Do nothing: the loop flushes after each round."""
 
     def flush(self, *, durable: bool = False) -> None:
-        """Write the group; with ``durable`` it is on the disk when this returns. What fails is tried by the next."""
+        """Write the group; with ``durable`` it is synced when this returns. After an error the next call tries
+        again."""
         self._left += "".join(self._waiting).encode()
         self._waiting.clear()
         while self._left:
@@ -403,7 +405,7 @@ class LocalJournalWriter:
             os.fsync(above)
 
     def close(self) -> None:
-        """Write what is left, and close."""
+        """Write the rest, and close."""
         try:
             self.flush()
         finally:

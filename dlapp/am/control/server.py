@@ -1,7 +1,7 @@
-"""The control address: who asks is checked here, before anything reaches the loop.
+"""The control address: requests are authenticated here, before anything reaches the loop.
 
-A request without the right token is answered with 401, before its body is read, and leaves no trace; one that cannot be
-understood is answered with 400. The rest becomes a `ControlRequest` on the loop's queue; the loop alone answers it.
+A request without the right token is answered with 401 before its body is read, and has no effect; a malformed one is
+answered with 400. The others become a `ControlRequest` on the loop's queue; only the loop answers them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dlapp.values.serialization import from_json
 
 MAX_MESSAGE_BYTES = 64 << 10
 MAX_REPORT_BYTES = 1 << 20
-"""A report is below 4 KiB; that of an end names each output, 300 bytes each, of which there may be hundreds."""
+"""A report is below 4 KiB; a final one names each output, 300 bytes each, of which there may be hundreds."""
 
 
 class RequestKind(Enum):
@@ -41,21 +41,21 @@ class RequestKind(Enum):
     ROSTER = "roster"
     VIEW = "view"
     OPEN_VIEW = "open view"
-    """The view, for somebody without a token."""
+    """The view, for a client without a token."""
     SOFT_KILL = "softkill"
     KILL = "kill"
     RELEASE = "release"
     STREAM = "stream"
-    """A tool asks for a stream."""
+    """Request of a tool for a stream."""
     STREAM_END = "stream end"
-    """A task brings the other end of it, or refuses."""
+    """A task connects the other end of a stream, or refuses it."""
     PAGE = "page"
     METRICS = "metrics"
 
 
 _KINDS = {
     RequestKind.PAGE: "text/html; charset=utf-8",
-    RequestKind.METRICS: "text/plain; version=0.0.4; charset=utf-8",  # of Prometheus' text format
+    RequestKind.METRICS: "text/plain; version=0.0.4; charset=utf-8",  # the format of Prometheus
 }
 
 
@@ -64,15 +64,15 @@ _OF_OTHERS = {
     "streams": (VIEWERS,),
     **dict.fromkeys(("softkill", "kill", "release"), (MODIFIERS,)),
 }
-"""Whose token, besides the owner's, a request of tools may carry."""
+"""Tokens besides the owner's that a tool's request may carry."""
 _TASK = "container_"
-"""How the names of tasks begin, and no other purpose of a token."""
+"""Prefix of the purposes of task tokens, and of no others."""
 
 
 class ControlRequest(Record):
-    """A request that may be answered: ``message`` is what its kind has, or a container's id, or None.
+    """Authenticated request: ``message`` is the message of its kind, or a container's id, or None.
 
-    ``by_viewer``: its asker has the token of those whom `view_acl` names, and no other.
+    ``by_viewer``: it was made with the token of `view_acl`, not the owner's.
     """
 
     kind: RequestKind
@@ -86,31 +86,32 @@ class ControlRequest(Record):
         self.server.reply(self.request, 200, body)
 
     def refuse(self, status: int, why: str, reason: str = "") -> None:
-        """Answer that it cannot be, and why.
+        """Answer with an error.
 
         Args:
-            status: of HTTP.
-            why: for the user.
-            reason: for programs, where there are several (`dlapp.net.streams`).
+            status: HTTP status.
+            why: reason for the user.
+            reason: reason for programs, if there are several (`dlapp.net.streams`).
         """
         self.server.reply(self.request, status, {"error": why, **({"reason": reason} if reason else {})})
 
     def answer_bytes(self, data: bytes) -> None:
-        """Answer with JSON, or with a page or metrics where these were asked for, in their final form."""
+        """Answer with JSON, or with a page or metrics in their final form if requested."""
         kind = _KINDS.get(self.kind, "application/json")
         self.server.reply(self.request, 200, data, kind)
 
 
 class ControlEndpoint:
-    """The application's control address; ``put`` takes each call that may be answered.
+    """Server of the application's control address; ``put`` receives each authenticated request.
 
     Args:
         secret: the application's control secret, hex.
-        put: hands a call to the loop; must not block.
-        host: the address that it listens on.
-        name: what others call this host; empty: the address.
-        open_page: whether whoever reaches the address may see the page and the view, as on a cluster, whose own pages
-            show as much; else the page lies under a path that only those know who may read the application's secrets.
+        put: passes a request to the loop; must not block.
+        host: address to listen on.
+        name: name of this host for others; empty: the address.
+        open_page: whether everyone who reaches the address may see the page and the view, as on a cluster, whose own
+            pages show as much; otherwise the page has a secret path, known to those who may read the application's
+            secrets.
     """
 
     def __init__(
@@ -129,16 +130,16 @@ class ControlEndpoint:
 
     @property
     def url(self) -> str:
-        """URL on which it listens: ``http://host:port``."""
+        """Return its URL: ``http://host:port``."""
         return f"http://{self._name or self.server.host}:{self.server.port}"
 
     @property
     def page_url(self) -> str:
-        """URL of the page for browsers."""
+        """Return the URL of the page for browsers."""
         return self.url + self._page
 
     def _admit(self, method: str, path: str, token: str) -> Admission | Refusal:
-        """Decide on a request at its head."""
+        """Authenticate a request by its headers."""
         match method, _words(path):
             case "GET", ["metrics", _] if hmac.compare_digest(path.encode(), self.metrics_path.encode()):
                 return Admission()
@@ -158,7 +159,7 @@ class ControlEndpoint:
                 "POST",
                 ["v1", ("softkill" | "kill" | "release" | "streams") as word],
             ):
-                # Others than the owner, whom it names, count as strangers, so they keep no task out.
+                # Users named by the owner count as strangers in the connection limit, so they cannot block tasks.
                 if token_is_right(self._secret, TOOLS, token):
                     return Admission(MAX_MESSAGE_BYTES, authenticated=True)
                 if any(token_is_right(self._secret, one, token) for one in _OF_OTHERS[word]):
@@ -167,14 +168,14 @@ class ControlEndpoint:
         return Refusal(404, f"there is no {method} {path.partition('?')[0][:200]}")
 
     def _is_tasks(self, task: str, token: str) -> bool:
-        """Return whether a token is that of a task, whose purpose is a container's id, and no other."""
+        """Return whether a token belongs to a task: its purpose is a container's id."""
         return task.startswith(_TASK) and token_is_right(self._secret, task, token)
 
     def _is_page(self, path: str) -> bool:
         return hmac.compare_digest(path.partition("?")[0].encode(), self._page.encode())
 
     def _on_request(self, request: Request) -> None:
-        """Take a request that was admitted."""
+        """Handle an authenticated request."""
 
         def refuse(why: str) -> None:
             self.server.reply(request, 400, {"error": why})
@@ -227,7 +228,7 @@ class ControlEndpoint:
                 self._put(ControlRequest(RequestKind.PAGE, None, request, self.server))
 
     def _take_stream(self, request: Request, refuse: Callable[[str], None], *, task: str = "") -> None:
-        """Take a request for a stream, or with ``task`` what that task says to it."""
+        """Handle a request for a stream, or with ``task`` that task's answer to it."""
         found: StreamAnswer | StreamRequest
         try:
             if task:

@@ -1,17 +1,17 @@
-"""Work for containers: an index is bound to a container when its task asks for it, and freed when that is lost.
+"""Assignment of work: an index is bound to a container when its task asks for it, and freed when the container is lost.
 
-An index is only ever bound at a hello, to a task that has just proved to be alive. While a container of an earlier
-attempt may run an index of the role and nobody knows which, no index of the role is given out: those who ask wait for
-their answer.
+An index is bound only on a hello, to a task that has just proved to be alive. While a container of an earlier attempt
+may run an unknown index of the role, no index of the role is assigned: tasks that ask wait for their answer.
 
-The payload starts when the journal has the index on record. Else a next attempt might not know of a container at all:
+The payload starts when the index is durable in the journal. Otherwise a next attempt might not know of a container at
+all:
 
-1. A binds an index to a container; the line of the journal is not written yet.
-2. The node of the container is lost to YARN, which says so to A and never again. The task runs on.
-3. A dies. B reads the journal, asks YARN what lives, and hears of this container from neither.
-4. B gives the index to another container before the task has found B.
+1. A binds an index to a container; the line of the journal is not durable yet.
+2. YARN loses the container's node, and reports that to A, once. The task runs on.
+3. A dies. B reads the journal and asks YARN for live containers; neither lists this container.
+4. B assigns the index to another container before the task has found B.
 
-So what runs is on record, and B waits for it. On one machine the engine lists every container that lives.
+So every running payload is recorded, and B waits for it. On one machine the engine lists every live container.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from dlapp.values.spec import (
 from dlapp.values.usage import report_period_s
 
 INDEX = "{index}"
-"""In an argument or a word of a command: CONTAINER_INDEX of the container that gets it."""
+"""Placeholder in arguments and commands: replaced by the container's CONTAINER_INDEX."""
 
 
 def serve(state: ApplicationState, role: Role) -> None:
-    """Answer those who were kept waiting for work."""
+    """Answer the tasks that wait for work."""
     while role.held and not role.blockers:
         container_id, container = next(iter(role.held.items()))
         del role.held[container_id]
@@ -53,7 +53,7 @@ def serve(state: ApplicationState, role: Role) -> None:
 
 
 def give_work(state: ApplicationState, container: Container) -> None:
-    """Give a container that asks for work the lowest index that waits, as soon as one may be given."""
+    """Give a container that asks for work the lowest waiting index, as soon as one may be assigned."""
     role = state.role_of(container)
     index = role.next_index()
     if state.stage is not Stage.ACTIVE:
@@ -68,7 +68,7 @@ def give_work(state: ApplicationState, container: Container) -> None:
 
 
 def bind(state: ApplicationState, container: Container, instance: Instance) -> None:
-    """Bind an index that waits to a container, for the container's life."""
+    """Bind a waiting index to a container, for the container's life."""
     role = state.role_of(container)
     role.take(instance.index)
     role.unbound.pop(container.container_id, None)
@@ -99,9 +99,9 @@ def bind(state: ApplicationState, container: Container, instance: Instance) -> N
 
 
 def make_orders(state: ApplicationState, container: Container) -> None:
-    """Make the first orders of a container that is bound, and watch that its task reports."""
+    """Create the first orders of a bound container, and set the deadline of its reports."""
     gate = state.role_of(container).gate
-    known = gate.checkpoints if not gate.open else None  # what starts alone has to say first what there is
+    known = gate.checkpoints if not gate.open else None  # a payload that starts alone first reports its checkpoints
     container.orders = Orders(
         attempt=state.attempt,
         number=1,
@@ -116,16 +116,16 @@ def make_orders(state: ApplicationState, container: Container) -> None:
 
 
 def may_start(state: ApplicationState, container: Container) -> bool:
-    """Return whether the payload of a container that is bound may start."""
+    """Return whether the payload of a bound container may start."""
     return container.is_recorded and state.role_of(container).may_start
 
 
 def take_written(state: ApplicationState, lines: int) -> None:
-    """Let payloads start whose index is on record now.
+    """Start the payloads whose index is durable now.
 
     Args:
-        state: of the application; it is changed.
-        lines: how many lines of the journal are written.
+        state: state of the application; it is changed.
+        lines: number of durable lines of the journal.
     """
     while state.unrecorded and state.unrecorded[0][0] <= lines:
         _, container = state.unrecorded.popleft()
@@ -134,7 +134,7 @@ def take_written(state: ApplicationState, lines: int) -> None:
 
 
 def let_start(state: ApplicationState, container: Container) -> None:
-    """Order the payload of a container to start if it may, and was not ordered to before."""
+    """Order a payload to start if it may, and was not ordered to before."""
     orders = container.orders
     if orders is None or orders.go or orders.stop is not Stop.NO:
         return
@@ -143,7 +143,7 @@ def let_start(state: ApplicationState, container: Container) -> None:
 
 
 def assign(state: ApplicationState, container: Container, instance: Instance) -> None:
-    """Tell a task its work: the answer to its hello."""
+    """Answer a task's hello with its work."""
     spec, role = state.spec, instance.role
     framework = frameworks.framework_of(spec, role)
     program = frameworks.command_of(framework, spec.program_of(role))
@@ -207,7 +207,7 @@ def _mpi_work_of(state: ApplicationState) -> MpiWork:
 
 
 def _is_ready_by_port(state: ApplicationState, container: Container) -> bool:
-    """Return whether a container's task tries its first port, to find when its payload is ready."""
+    """Return whether a container's task polls its first port to determine whether its payload is ready."""
     role = state.role_of(container).spec
     if role.ready:
         return role.ready != READY_BY_REPORT
@@ -218,8 +218,8 @@ def _is_ready_by_port(state: ApplicationState, container: Container) -> bool:
 
 
 def _checkpoint_of(state: ApplicationState, instance: Instance) -> tuple[CheckpointSpec | None, bool]:
-    """Return the checkpoints with which an index begins, and whether it stores them. They are in a directory named by
-    the application that stored the first of them."""
+    """Return the checkpoints that an index starts from, and whether it stores them. Their directory is named by the
+    application that stored the first of them."""
     one, stores = state.spec.checkpoint_of(instance.role)
     if one is None:
         return None, False
@@ -242,13 +242,13 @@ def refuse(state: ApplicationState, container_id: ContainerId, why: str) -> None
 def free(
     state: ApplicationState, instance: Instance, durable: bool = False, *, paused_until_ms: int | None = None
 ) -> None:
-    """Let an index wait for a container again. Only called when the one that it had is no longer open.
+    """Make an index wait for a container again. Call this only when its previous container is no longer open.
 
     Args:
-        state: of the application; it is changed.
+        state: state of the application; it is changed.
         instance: the index.
-        durable: this is on the disk before what follows from it.
-        paused_until_ms: no container is wanted for it before [ms of time awake]; None: at once.
+        durable: record this durably before acting on it.
+        paused_until_ms: request no container for it before [ms of time awake]; None: at once.
     """
     container = instance.container
     assert container is not None

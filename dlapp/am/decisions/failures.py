@@ -1,4 +1,5 @@
-"""Ends and silence of containers, and what becomes of their indexes: done, tried again, given up, or the end of all."""
+"""Ends and silence of containers, and the result for their indexes: done, retried, given up, or the application
+fails."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from dlapp.values.spec import ContainerFailure, RoleFailure
 
 
 def take_end(state: ApplicationState, end: ContainerEnd) -> None:
-    """A container is gone, says the engine; or may be, for its node is lost."""
+    """Handle a container's end, or its presumed end on a lost node."""
     container = state.containers.get(end.container_id)
     if end.presumed and _may_run_on(state, end, container):
         return
@@ -48,8 +49,8 @@ def take_end(state: ApplicationState, end: ContainerEnd) -> None:
 def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container | None) -> bool:
     """Return whether a container of a lost node may still run an index; then its end does not count yet.
 
-    Its task has been told to end, or is as soon as it finds us. Its result counts then; else its silence does, or the
-    recovery's deadline, as for every container that the engine does not list.
+    Its task has been told to end, or will be as soon as it finds us. Then its result counts; otherwise its silence, or
+    the recovery's deadline, as for every container that the engine does not list.
     """
     if container is None:
         is_stranger = any(end.container_id in role.blockers for role in state.roles)
@@ -78,14 +79,14 @@ def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd)
     role.held.pop(end.container_id, None)
     match container.stop_reason:
         case None if end.exit_status == 0 and end.container_id.attempt < state.attempt:
-            # Its task ended because an ApplicationMaster had its result; that one's journal lost it.
+            # Its task ended because an ApplicationMaster had its result, which that one's journal lost.
             judged = Verdict(Fault.STOPPED, "its result was lost with its ApplicationMaster", free=True)
         case None:
             judged = verdict.of_end(end)
         case StopReason.LATE as why:
             judged = Verdict(Fault.NODE, why.value, avoid_node=True, free=_is_first_late(state, role))
         case StopReason.SILENT | StopReason.UNVOUCHED if end.presumed or container.presumed_end is not None:
-            judged = verdict.of_end(container.presumed_end or end)  # its node was lost, and with it perhaps its task
+            judged = verdict.of_end(container.presumed_end or end)  # its node was lost, and perhaps its task with it
         case StopReason.SILENT | StopReason.UNVOUCHED as why:
             judged = Verdict(Fault.NODE, why.value, avoid_node=why is not StopReason.UNVOUCHED)
         case StopReason.SERVICE:
@@ -102,11 +103,11 @@ def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd)
     if container.instance is not None:
         lose(state, container.instance, container, judged)
     elif not judged.free and role.waiting:
-        # It would have been somebody's: charged to the index that suffered least, so that it ends one day.
+        # An index waited for it: charge the one with the fewest failures, so that the application ends at some point.
         victim = min((state.instances[n] for n in role.waiting_indexes()), key=lambda one: one.node_faults)
         lose(state, victim, container, replace(judged, fault=Fault.NODE))
     elif judged.fault in (Fault.NODE, Fault.SERVICE) and (index := role.next_index()) is not None:
-        lose(state, state.instances[index], container, judged)  # it pauses, so that nobody asks without end
+        lose(state, state.instances[index], container, judged)  # it pauses, so that requests do not repeat without end
 
 
 def _release_trials(state: ApplicationState, container: Container) -> None:
@@ -117,7 +118,7 @@ def _release_trials(state: ApplicationState, container: Container) -> None:
 
 
 def _is_first_late(state: ApplicationState, role: Role) -> bool:
-    """Return whether an index waits for which no container came up late before; now one did."""
+    """Return whether an index waits for which no container was late before; record that one was now."""
     first = next((one for n in role.waiting_indexes() if not (one := state.instances[n]).late), None)
     if first is not None:
         first.late = True
@@ -125,12 +126,12 @@ def _is_first_late(state: ApplicationState, role: Role) -> bool:
 
 
 def take_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
-    """Take what a task says of its end.
+    """Handle the result reported by a task.
 
     Args:
-        state: of the application; it is changed.
-        container: the task's.
-        instance: the index that runs in it.
+        state: state of the application; it is changed.
+        container: container of the task.
+        instance: index that runs in it.
         result: how the payload ended.
     """
     container.result, container.phase, container.finished_ms = result, Phase.ENDED, state.now_ms
@@ -151,12 +152,12 @@ def take_result(state: ApplicationState, container: Container, instance: Instanc
 
 
 def judge_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
-    """Decide what becomes of an index whose task told its result.
+    """Decide about an index whose task reported its result.
 
     Args:
-        state: of the application; it is changed.
-        container: the task's.
-        instance: the index that ran in it.
+        state: state of the application; it is changed.
+        container: container of the task.
+        instance: index that ran in it.
         result: how the payload ended.
     """
     if instance.container is not container:
@@ -179,9 +180,9 @@ def judge_result(state: ApplicationState, container: Container, instance: Instan
 
 
 def _of_recalled(state: ApplicationState, container: Container, judged: Verdict) -> Verdict:
-    """Judge the end of a container whose gang was restarted: it counts against nobody.
+    """Judge the end of a container whose gang was restarted: it does not count against the index.
 
-    If it is that of a node, the generation before failed for that reason.
+    If the node caused the end, it also caused the failure of the previous generation.
     """
     if not gang.was_recalled(state, container):
         return judged
@@ -192,20 +193,20 @@ def _of_recalled(state: ApplicationState, container: Container, judged: Verdict)
 
 
 def take_failure(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
-    """Take what a task says of its payload's end: it goes on with the next generation of its gang, is kept, or ends.
+    """Handle the reported end of a payload: the task continues with its gang's next generation, is kept, or ends.
 
     Args:
-        state: of the application; it is changed.
-        container: the task's.
-        instance: the index that runs in it.
+        state: state of the application; it is changed.
+        container: container of the task.
+        instance: index that runs in it.
         result: how the payload failed.
     """
     gate = state.role_of(container).gate
     is_over = container.stop_reason is not None or container.is_kept or gang.was_recalled(state, container)
     if is_over or state.stage is not Stage.ACTIVE or container.orders is None or container.orders.stop is not Stop.NO:
-        return  # its orders say what it is to do
+        return  # its orders already say what to do
     judged = verdict.of_result(result)
-    is_users = judged.fault is Fault.USER  # else its last word says so, and another node may be better
+    is_users = judged.fault is Fault.USER  # else its result says so, and another node may be better
     may_restart = gate.gang and gate.open and gate.failure is None
     if is_users and may_restart and instance.role.on_failure is not RoleFailure.RESTART:
         instance.user_faults += 1
@@ -219,7 +220,7 @@ def take_failure(state: ApplicationState, container: Container, instance: Instan
 
 
 def _keep(state: ApplicationState, container: Container, instance: Instance, judged: Verdict) -> bool:
-    """Keep the container of a payload that has failed for good, if it decides; what follows for others follows now.
+    """Keep the container of a permanently failed payload, if it is a deciding one; the effects on others follow now.
 
     Returns:
         Whether it is kept.
@@ -233,31 +234,31 @@ def _keep(state: ApplicationState, container: Container, instance: Instance, jud
         return False
     failure = _failure(state, instance, judged)
     container.kept_until_ms, container.keep_ends_ms = state.now_ms + keep_ms, state.awake_ms + keep_ms
-    container.phase, container.view = Phase.STARTING, None  # until its task says that one can look into it
+    container.phase, container.view = Phase.STARTING, None  # until its task reports that it can be inspected
     state.order(container, keep_s=state.spec.keep_failed_s)
     if gate.gang and not _fails_all(state, instance):
         gang.hold_failure(state, gate, instance, failure)
         return True
-    instance.user_faults -= 1  # where it does not end the application, its result is counted
+    instance.user_faults -= 1  # if it does not end the application, its result is counted
     if state.spec.on_container_failure is ContainerFailure.STOP or _fails_all(state, instance):
         shutdown.fail(state, failure)
     return True
 
 
 def take_stored(instance: Instance, container: Container, result: TaskResult) -> None:
-    """Remember what a container stored for an index."""
+    """Record what a container stored for an index."""
     if result.fault is Fault.NONE or result.outputs:
         instance.stored = (container.container_id, result.outputs)
 
 
 def lose(state: ApplicationState, instance: Instance, container: Container, judged: Verdict) -> None:
-    """Decide what becomes of an index whose container is over, or could not be had.
+    """Decide about an index whose container has ended, or could not be had.
 
     Args:
-        state: of the application; it is changed.
+        state: state of the application; it is changed.
         instance: the index.
-        container: the one that is over.
-        judged: whose fault it was, and why.
+        container: the ended container.
+        judged: who was responsible, and why.
     """
     if judged.fault is Fault.NONE and instance.role.keep_running:
         judged = Verdict(Fault.USER, "its program ended with exit code 0")
@@ -274,7 +275,7 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
         if judged.fault is not Fault.NODE:
             return  # a consequence of the failure that ends the application
         gang.acquit(state, gate)
-        gang.restart(state, gate, judged.reason, instance)  # those who have ended meanwhile, too
+        gang.restart(state, gate, judged.reason, instance)  # including members that have ended meanwhile
     if judged.avoid_node or judged.is_silent:
         state.avoided.add(container.grant.node, judged.reason, state.awake_ms, is_silent=judged.is_silent)
     if instance.container is container:
@@ -315,13 +316,13 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
 
 
 def give_up(state: ApplicationState, instance: Instance, failure: str, *, durable: bool = True) -> None:
-    """Do not try an index again, and go on without it.
+    """Give up an index, and continue without it.
 
     Args:
-        state: of the application; it is changed.
+        state: state of the application; it is changed.
         instance: the index.
-        failure: why, for the user, where the index decides; empty where it does not.
-        durable: this is on the disk before what follows from it.
+        failure: reason for the user, if the index is a deciding one; otherwise empty.
+        durable: record this durably before acting on it.
     """
     state.give_up(instance, failure)
     faults = {"user_faults": instance.user_faults, "node_faults": instance.node_faults}
@@ -330,7 +331,7 @@ def give_up(state: ApplicationState, instance: Instance, failure: str, *, durabl
 
 
 def _fails_all(state: ApplicationState, instance: Instance) -> bool:
-    """Return whether the application fails with this index, whatever else it is made of."""
+    """Return whether the application fails with this index, whatever the other indexes do."""
     return instance.role.on_failure is RoleFailure.FAIL or state.spec.is_service
 
 
@@ -349,10 +350,10 @@ def _failure(state: ApplicationState, instance: Instance, judged: Verdict) -> st
 
 
 def _user_faults(state: ApplicationState, instance: Instance) -> int:
-    """Return how many failures count against the retries of an index.
+    """Return the number of failures that count against the retries of an index.
 
-    The failure of one member restarts its whole gang. So there the failures of all instances of the role count, of
-    which each generation has one.
+    The failure of one member restarts its whole gang. So the failures of all instances of the role count there; each
+    generation has one.
     """
     role = state.role_of_index(instance.index)
     if not role.gate.gang or instance.role.on_failure is RoleFailure.RESTART:
@@ -370,7 +371,7 @@ def _is_tried_again(state: ApplicationState, instance: Instance, judged: Verdict
         return False
     return verdict.tried_again(
         judged,
-        # Not counted for the members of a gang that is restarted, of which there may be thousands.
+        # Not counted for the members of a restarted gang, of which there may be thousands.
         user_faults=_user_faults(state, instance) if is_users else 0,
         node_faults=instance.node_faults,
         retries=instance.role.retries,
@@ -378,8 +379,8 @@ def _is_tried_again(state: ApplicationState, instance: Instance, judged: Verdict
 
 
 def _pause_until_ms(state: ApplicationState, instance: Instance, judged: Verdict) -> int | None:
-    """Return until when an index waits for its next try [ms of time awake]; None: not at all, as after a fault of one
-    node of many.
+    """Return when an index may have its next try [ms of time awake]; None: at once, as after the failure of one node
+    of many.
     """
     is_taken_away = judged.fault is Fault.NODE and (judged.free or state.single_node)
     if not (is_taken_away or judged.fault is Fault.SERVICE or instance.role.keep_running):
@@ -389,7 +390,7 @@ def _pause_until_ms(state: ApplicationState, instance: Instance, judged: Verdict
 
 
 def check_deadlines(state: ApplicationState) -> None:
-    """Stop containers whose tasks did not come up or fell silent, and again those that did not end."""
+    """Stop containers whose tasks did not come up or fell silent; repeat the stop for those that did not end."""
     while state.deadlines and state.deadlines[0][0] <= state.awake_ms:
         _, _, what, container = heapq.heappop(state.deadlines)
         if container.end is not None:
@@ -424,18 +425,19 @@ def check_deadlines(state: ApplicationState) -> None:
 
 
 def _may_prepare(state: ApplicationState, container: Container) -> bool:
-    """Return whether the files of a container may go on being brought to its node."""
+    """Return whether a container may go on fetching its files."""
     since_ms = container.node_has_it_ms
     return since_ms is not None and state.awake_ms - since_ms < state.timing.prepare_ms
 
 
 def _is_nobodys(state: ApplicationState, container: Container) -> bool:
-    """Return whether only a journal or a late message ever named a container, and it has been silent."""
+    """Return whether a container, known only from a journal or a late message, has been silent."""
     return not container.listed and state.awake_ms - container.heard_ms >= state.timing.silence_ms
 
 
 def presume_gone(state: ApplicationState, container: Container) -> None:
-    """Neither the engine nor a task knows of it: it is gone, and nobody is left to say so."""
+    """Record the end of a container known neither to the engine nor to a task: it is gone, and nothing will report
+    it."""
     state.do(StopContainer(container.container_id))
     end = ContainerEnd(container_id=container.container_id, exit_status=-100, node_fault=True)
     take_end(state, replace(container.presumed_end or end, presumed=False))

@@ -1,9 +1,9 @@
-"""End of an application: somebody stops it, it fails, its time is up, or all is done.
+"""End of an application: a user stops it, it fails, its time limit is reached, or all is done.
 
-What is decided is in the journal before anybody is stopped for it. A soft end or a failure gives payloads their grace,
-then those that store their output time for that; a kill gives nothing. Then the outputs are settled, once, and the last
-ends are waited for. Each of these waits has a deadline, so it always ends; what is not known by then, the diagnostics
-say.
+A decision is durable in the journal before any payload is stopped for it. A soft stop or a failure gives payloads the
+grace time, then those that store output time for that; a kill gives none. Then the outputs are settled, once, and the
+last ends are awaited. Each of these waits has a deadline, so the end is always reached; the diagnostics name what is
+not known by then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_IDLE = "max_idle"
 
 
 def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
-    """Somebody asks for an end."""
+    """Handle a request to end the application."""
     soft = isinstance(event, SoftKill)
     if state.stage is Stage.STARTING:
         if not isinstance(state.stop_before_start, Kill):
@@ -77,7 +77,7 @@ def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
 
 
 def _kept(state: ApplicationState) -> list[Container]:
-    """Return the containers that are kept after their failures while the application ends; those overdue are not."""
+    """Return the containers kept after their failures while the application ends, without overdue ones."""
     margin_ms = state.timing.store_ms
     return [one for one in state.open.values() if one.is_kept and state.awake_ms < one.keep_ends_ms + margin_ms]
 
@@ -89,7 +89,7 @@ def _grace_left_s(state: ApplicationState) -> float:
 
 
 def carry_out_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
-    """End the application as somebody asked."""
+    """End the application as requested."""
     if isinstance(event, SoftKill):
         stop_softly(state, event.by, Cause.SOFT_KILLED)
         return
@@ -99,13 +99,13 @@ def carry_out_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
 
 
 def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int | None = None) -> None:
-    """End the payloads with SIGTERM and keep what they store; before any has run, it is a kill.
+    """End the payloads with SIGTERM and keep their stored output; before any payload has run, kill.
 
     Args:
-        state: of the application; it is changed.
-        by: who asked for it, or the limit that is reached.
+        state: state of the application; it is changed.
+        by: who requested it, or the reached limit.
         cause: SOFT_KILLED or TIMED_OUT.
-        ends_ms: when the grace is over [ms since 1970], where an earlier attempt began this.
+        ends_ms: end of the grace time [ms since 1970], if an earlier attempt began this.
     """
     text = f"soft-killed by {by}" if cause is Cause.SOFT_KILLED else f"timed out: {by}"
     if by == MAX_RUNTIME:
@@ -127,7 +127,7 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
 
 
 def end_unused(state: ApplicationState, idle_s: float) -> None:
-    """End an application of services alone that nobody has used for ``max_idle``; it has done what it was to do."""
+    """End an application with services only that nobody has used for ``max_idle``, successfully."""
     text = f"nobody was connected for {idle_s:g} s ({MAX_IDLE})"
     ending = ApplicationEnd(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, text)
     conclude(state, ending, Settlement.COMMIT, grace_ms=int(state.spec.kill_grace_s * 1000))
@@ -147,19 +147,19 @@ def diagnosis_of_limit(ending: ApplicationEnd) -> Diagnosis:
 
 
 def take_lifetime(state: ApplicationState, killed_in_s: float) -> None:
-    """The engine says when it is going to kill the application.
+    """Record when the engine is going to kill the application.
 
     Args:
-        state: of the application; it is changed.
-        killed_in_s: from now [s]; infinity: at no time.
+        state: state of the application; it is changed.
+        killed_in_s: time until then [s]; infinity: never.
     """
     state.killed_until_ms = state.awake_ms + killed_in_s * 1000
     state.lifetime_ms = state.killed_until_ms - state.runtime_from_ms
 
 
 def _lifetime_grace_ms(state: ApplicationState) -> int | None:
-    """Return the grace that is left for a soft stop which ends, and has stored its output, before the engine kills the
-    application [ms]; None: it is not due. However short a lifetime is, half of it is for the payload.
+    """Return the remaining grace time of a soft stop that must complete, with stored output, before the engine kills
+    the application [ms]; None: not due. Half of even a short lifetime is left to the payload.
     """
     if math.isinf(state.killed_until_ms):
         return None
@@ -172,7 +172,7 @@ def _lifetime_grace_ms(state: ApplicationState) -> int | None:
 
 
 def fail(state: ApplicationState, text: str) -> None:
-    """End the application as failed; the other payloads have their grace to save what they want to save."""
+    """End the application as failed; the other payloads get the grace time to save their state."""
     if state.stage is Stage.ACTIVE:
         ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, text)
         conclude(state, ending, Settlement.KEEP, grace_ms=int(state.spec.kill_grace_s * 1000), decided=True)
@@ -186,20 +186,20 @@ def conclude(
     grace_ms: int | None = None,
     decided: bool = False,
 ) -> None:
-    """Stop what runs, and then end.
+    """Stop all containers, and then end.
 
     Args:
-        state: of the application; it is changed.
+        state: state of the application; it is changed.
         ending: how the application ends.
-        how: what is to become of the outputs.
-        grace_ms: between SIGTERM and SIGKILL, with the output stored after it; None: SIGKILL and no output.
-        decided: how it ends does not depend on what is stored.
+        how: what to do with the outputs.
+        grace_ms: between SIGTERM and SIGKILL, after which output is stored; None: SIGKILL and no output.
+        decided: the end does not depend on the stored output.
     """
     state.ending, state.settlement = ending, how
     state.stage = Stage.CLOSING
     state.closing_stage = 0
     if grace_ms is None or decided:
-        # On the disk before anybody is stopped for it: a next attempt must not take those for failures.
+        # Durable before any payload is stopped: a next attempt must not treat their ends as failures.
         state.note("ending", durable=True, **journal.ending_record(ending, how))
     if grace_ms is None:
         containers.stop_all(state)
@@ -223,7 +223,7 @@ def conclude(
 
 
 def advance(state: ApplicationState) -> None:
-    """Begin an end that nobody asks for, and the next stage of an end where this one is complete."""
+    """Begin an end that is due by itself, and the next stage of an end when one is complete."""
     if state.stage is Stage.ACTIVE:
         limit_s = state.spec.max_runtime_s if state.start_gate.is_open else None
         if not state.undecided and not state.spec.is_service:
@@ -239,7 +239,7 @@ def advance(state: ApplicationState) -> None:
 
 
 def _conclude_decided(state: ApplicationState) -> None:
-    """End the application where each index that decides has succeeded, or has failed and the others were to go on."""
+    """End the application once each deciding index has succeeded, or has failed and the others were to continue."""
     if state.sweep is not None:
         _conclude_sweep(state, state.sweep)
         return
@@ -254,7 +254,7 @@ def _conclude_decided(state: ApplicationState) -> None:
 
 
 def _conclude_sweep(state: ApplicationState, sweep: SweepState) -> None:
-    """End the application when each trial has ended, or no container is left that could run one."""
+    """End the application once each trial has ended, or no container is left to run one."""
     from dlapp.am.decisions import sweep_summary
 
     text = sweep_summary.failures_text(sweep)
@@ -269,7 +269,7 @@ def _conclude_sweep(state: ApplicationState, sweep: SweepState) -> None:
 
 
 def _failure_text(state: ApplicationState) -> str:
-    """Name the indexes that have failed while the others went on; empty: none."""
+    """Return the indexes that failed while the others continued, as text; empty: none."""
     return verdict.failures({one.index: one.failed for one in state.instances if one.failed}, len(state.instances))
 
 
@@ -282,7 +282,7 @@ def _check_closing(state: ApplicationState) -> None:
     elif not (others := _all_but_kept(state)):
         return  # they end by themselves
     elif state.closing_stage == 0:
-        # The grace and its margin are over. Who stores goes on: cut off, its output would be lost.
+        # The grace time and its margin are over. Containers that store go on: their output would be lost otherwise.
         storing = False
         for container in others:
             if container.storing and container.stop_reason is None:
@@ -307,7 +307,7 @@ def _all_but_kept(state: ApplicationState) -> list[Container]:
 
 
 def settle(state: ApplicationState) -> None:
-    """Let the outputs be put where they belong."""
+    """Start the settlement of the outputs."""
     assert state.ending is not None
     parts = tuple(
         _part(one, *one.stored)
@@ -340,7 +340,7 @@ def settle(state: ApplicationState) -> None:
         case Settlement.COMMIT:
             state.do(SettleOutputs(state.settlement, state.ending, parts, failed, lost, dead, committed))
         case Settlement.KEEP:
-            # Of an index that is not done, an earlier try may have stored what the last one did not.
+            # An earlier try of an unfinished index may have stored something that the last one did not.
             kept, done = failed, parts
             if state.sweep is None:
                 kept, lost = _kept_parts([one for one in state.instances if not one.done])
@@ -361,7 +361,7 @@ def _filled(outputs: tuple[StoredOutput, ...]) -> set[str]:
 
 
 def _without_empty(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Return the parts without the outputs into which no container put a file: its end came too early for that."""
+    """Return the parts without the outputs that contain no file: the end came too early for them."""
     names = _filled(tuple(one for part in parts for one in part.outputs))
     return tuple(
         replace(part, outputs=tuple(one for one in part.outputs if one.stray or one.name in names)) for part in parts
@@ -369,10 +369,10 @@ def _without_empty(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _kept_parts(instances: list[Instance]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Return what is kept of indexes that did not succeed, of all their tries.
+    """Return the kept output of indexes that did not succeed, of all their tries.
 
     Returns:
-        The parts that were stored; and containers whose task ended without a result, as parts without outputs.
+        These are the stored parts; and containers whose task ended without a result, as parts without outputs.
     """
     stored, lost = [], []
     for one in instances:
@@ -387,12 +387,12 @@ def _part(instance: Instance, container_id: ContainerId, outputs: tuple[StoredOu
 
 
 def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ...], *, has_rest: bool) -> None:
-    """Say in the diagnostics what becomes of the output, which is known only now.
+    """Add to the diagnostics what happens to the output, which is known only now.
 
     Args:
-        state: of the application; it is changed.
-        text: what the diagnostics begin with.
-        parts: what is to be committed.
+        state: state of the application; it is changed.
+        text: first part of the diagnostics.
+        parts: parts to commit.
         has_rest: other containers may have left output.
     """
     assert state.ending is not None
@@ -406,7 +406,7 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
         text += ", there was no output to commit"
         state.settlement = Settlement.KEEP if parts or has_rest else Settlement.DROP
     elif state.ending.cause is Cause.TIMED_OUT and not _all_came_to_a_good_end(state):
-        # Nobody looked at it and said that it is worth keeping, and it may be half of something.
+        # Nobody has checked that it is worth keeping, and it may be incomplete.
         text += ", output kept as partial: not every script ended with exit code 0 in its grace time"
         state.settlement = Settlement.KEEP
     else:
@@ -414,7 +414,7 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
         there = {part.index for part in parts}
         without = [one for one in _with_output(state) if one.index not in there and not one.failed]
         if state.sweep is not None:
-            without = []  # its parts are of trials
+            without = []  # its parts belong to trials
         if without:
             names = [verdict.container_name(one.index, one.role.name, one.role_index) for one in without]
             text += f" but for {verdict.listed(names)}"
@@ -430,13 +430,13 @@ def _with_output(state: ApplicationState) -> list[Instance]:
 
 
 def _all_came_to_a_good_end(state: ApplicationState) -> bool:
-    """Return whether every payload ended with exit code 0, so that it saved what it wanted to save."""
+    """Return whether every payload exited with 0, so that it saved its state."""
     lasts = [one.last for one in _with_output(state)]
     return all(one is not None and one.result is not None and one.result.exit_code == 0 for one in lasts)
 
 
 def take_settled(state: ApplicationState, event: OutputsSettled) -> None:
-    """The outputs are where they belong, or it cannot be done: wait for the last ends."""
+    """Handle the settled outputs, or their failure: wait for the last ends."""
     if state.stage is not Stage.SETTLING:
         return
     assert state.ending is not None

@@ -1,6 +1,6 @@
-"""Verdict on an end: whose fault it was, whether the index is tried again, and the message.
+"""Verdict on an end: who is responsible, whether the index is retried, and the message.
 
-    fault     who says so                                        again?
+    fault     reported by                                         retry?
     NONE      the task: the payload ended with 0, output stored   done
     USER      the task: exit code, signal; or the task itself     as often as the role's ``retries``
               died and the engine does not blame the node
@@ -12,8 +12,8 @@
     STOPPED   a task that was stopped, but not by us              as NODE
     DATA      the task: input missing, output not writable        never
 
-A container that YARN took away, with its node or without it, is tried again as often as that happens, after a pause: it
-is a decision of the scheduler or of an operator, and says nothing against the program nor against the node.
+A container that YARN took away, with or without its node, is retried as often as that happens, after a pause: it is a
+decision of the scheduler or of an operator, and not a failure of the program or the node.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from dlapp.value import Value
 from dlapp.values.messages import Diagnosis, Fault, TaskResult
 
 NODE_RETRIES = 3
-"""How often one index is tried again after faults that are not its program's."""
+"""Number of retries of one index after failures that its program did not cause."""
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 1_000, 60_000
-"""Between two tries of an index after an end that is not counted, and on a single node after faults of the node:
-doubled from the first to the second."""
+"""Pause before a retry after an uncounted end and, on a single node, after failures of the node: doubled from the first
+to the second."""
 GOOD_MS = 600_000
-"""After a container that ran so long without a wait, the shortest pause is next, and all of the patience is left."""
+"""After a container that ran this long without waiting, the shortest pause and the whole patience apply again."""
 FORGIVEN_MS = 3_600_000
-"""For each such time that a container ran, one of the faults that are not its program's is forgiven to its index."""
+"""For each such run time of a container, one failure that its program did not cause is forgiven to its index."""
 
 LOST, PREEMPTED = -100, -102
 TAKEN_AWAY = (LOST, -101, PREEMPTED, -106, -108)
-"""Statuses of containers that YARN took away; it counts none of the first four against an ApplicationMaster either.
+"""Statuses of containers that YARN took away; it does not count the first four against an ApplicationMaster either.
 Source: RMAppAttemptImpl.shouldCountTowardsMaxAttemptRetry."""
 _BY_US = -105
 _LIMITS = (-103, -104, -109)
@@ -65,19 +65,19 @@ _RULES = {
     -109: ("log_limit", "write less to stdout and stderr"),
     -1000: ("container_not_prepared", "ask the operator to look at the node"),
 }
-"""Status -> name of the rule and what the user can do; the cause is in `_WORDS`."""
+"""Status -> name of the rule and the user's next step; the cause is in `_WORDS`."""
 
 
 class Verdict(Value):
-    """One end, judged.
+    """Verdict on one end.
 
     Args:
         reason: one line for the user.
-        avoid_node: the next try should be elsewhere.
-        free: counted against nothing.
-        service: with SERVICE the one that is away; with NODE one that only this node has.
-        is_silent: the node did not answer when its container was to start; it is avoided for that.
-        is_final: it is not tried again, whatever ``retries`` says.
+        avoid_node: retry on another node.
+        free: not counted.
+        service: with SERVICE the unavailable service; with NODE one that only this node has.
+        is_silent: the node did not answer when its container was to start, and is avoided for that.
+        is_final: it is not retried, whatever ``retries`` says.
     """
 
     fault: Fault
@@ -90,7 +90,7 @@ class Verdict(Value):
 
 
 def of_result(result: TaskResult) -> Verdict:
-    """Judge what a task said of its own end."""
+    """Judge an end reported by the task itself."""
     words, code = result.message, result.exit_text
     if code and code not in words:
         words = f"{code}: {words}" if words else code
@@ -98,7 +98,7 @@ def of_result(result: TaskResult) -> Verdict:
         words = "stopped from outside" if result.fault is Fault.STOPPED else f"a failure of its {result.fault.value}"
     found = result.diagnosis
     if result.fault is Fault.USER and found is not None and found.retry is not None:
-        # The program's own log says so. It can only spend the tries that faults of nodes have, of its own application.
+        # The program's own log is the source. It can only use up the retries for node failures, of its own application.
         if found.retry:
             return Verdict(Fault.NODE, f"{words}: {found.cause}", avoid_node=found.avoid_node)
         return Verdict(Fault.USER, words, is_final=True)
@@ -107,7 +107,7 @@ def of_result(result: TaskResult) -> Verdict:
 
 
 def diagnosis_of_end(end: ContainerEnd) -> Diagnosis | None:
-    """Return the cause of an end without a last word of the task, by what the engine says; None: it is not known."""
+    """Return the cause of an end without a task's result, from the engine's report; None: not known."""
     if (found := diagnosis_of_status(end.exit_status)) is not None:
         return found
     if end.node_fault:
@@ -118,7 +118,7 @@ def diagnosis_of_end(end: ContainerEnd) -> Diagnosis | None:
 
 
 def diagnosis_of_status(status: int) -> Diagnosis | None:
-    """Return the cause that a status of YARN names; None: it names none."""
+    """Return the cause of a YARN status; None: it is not one."""
     if (named := _RULES.get(status)) is None:
         return None
     rule, next_step = named
@@ -127,7 +127,7 @@ def diagnosis_of_status(status: int) -> Diagnosis | None:
 
 
 def of_end(end: ContainerEnd) -> Verdict:
-    """Judge the end of a container whose task said no last word."""
+    """Judge the end of a container whose task reported no result."""
     status, said = end.exit_status, end.diagnostics.strip().partition("\n")[0]
     if end.service:
         return Verdict(Fault.SERVICE, said, free=True, service=end.service, is_silent=end.is_silent)
@@ -151,12 +151,12 @@ def of_end(end: ContainerEnd) -> Verdict:
 
 
 def tried_again(verdict: Verdict, *, user_faults: int, node_faults: int, retries: int) -> bool:
-    """Return whether the index is tried again.
+    """Return whether the index is retried.
 
     Args:
-        verdict: on this end.
-        user_faults, node_faults: how many ends counted against each, this one too where it counts.
-        retries: how often a user's fault is tried again.
+        verdict: verdict on this end.
+        user_faults, node_faults: number of ends counted against each, including this one if counted.
+        retries: number of retries after the user's failures.
     """
     match verdict.fault:
         case Fault.USER:
@@ -168,27 +168,27 @@ def tried_again(verdict: Verdict, *, user_faults: int, node_faults: int, retries
 
 
 def pause_ms(pauses: int) -> int:
-    """Return how long an index waits before its next try [ms].
+    """Return the pause of an index before its next try [ms].
 
     Args:
-        pauses: how many pauses it had, this one included.
+        pauses: number of its pauses, including this one.
     """
     return int(min(FIRST_PAUSE_MS << min(pauses - 1, 10), LAST_PAUSE_MS))
 
 
 def container_name(index: int, role: str, role_index: int) -> str:
-    """Return what users know a container by: ``container 2 (worker 2)``."""
+    """Return the display name of a container: ``container 2 (worker 2)``."""
     return f"container {index} ({role} {role_index})"
 
 
 def failure(name: str, verdict: Verdict, *, user_faults: int, node_faults: int, patience_s: float = 0.0) -> str:
-    """Return the diagnostics of an application that ends by this: ``container 2 (worker 2) failed: exit code 3``.
+    """Return the diagnostics of an application that fails by this end: ``container 2 (worker 2) failed: exit code 3``.
 
     Args:
-        name: of the container, as in ``container 2 (worker 2)``.
-        verdict: on its last end.
-        user_faults, node_faults: how many ends counted against each.
-        patience_s: how long it waited for a service, where that is the reason.
+        name: name of the container, as in ``container 2 (worker 2)``.
+        verdict: verdict on its last end.
+        user_faults, node_faults: number of ends counted against each.
+        patience_s: how long it waited for a service, if that is the reason.
     """
     if verdict.fault is Fault.SERVICE:
         return f"{name} failed: waited {patience_s:g} s (service_patience) for {verdict.service}: {verdict.reason}"
@@ -200,11 +200,11 @@ def failure(name: str, verdict: Verdict, *, user_faults: int, node_faults: int, 
 
 
 def failures(by_index: dict[int, str], total: int) -> str:
-    """Return the diagnostics of an application that went on without the indexes that failed; empty: none failed.
+    """Return the diagnostics of an application that continued without the failed indexes; empty: none failed.
 
     Args:
         by_index: the `failure` of each of them.
-        total: how many containers the application has.
+        total: number of containers of the application.
     """
     if len(by_index) < 2:
         return next(iter(by_index.values()), "")
@@ -213,7 +213,7 @@ def failures(by_index: dict[int, str], total: int) -> str:
 
 
 def ranges(numbers: list[int], most: int = 20) -> list[str]:
-    """Return sorted numbers as text, with runs as ``3-7``; at most so many, and how many numbers are left."""
+    """Return sorted numbers as text, with ranges as ``3-7``, up to a limit, and the number of omitted ones."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -227,6 +227,6 @@ def ranges(numbers: list[int], most: int = 20) -> list[str]:
 
 
 def listed(names: list[str], most: int = 3) -> str:
-    """A list that stays short: ``a, b, c and 7 more``."""
+    """Return a shortened list: ``a, b, c and 7 more``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,7 +1,7 @@
 """Demand for containers: the desired number minus the actual one, computed anew for each heartbeat.
 
-Nothing here counts what was asked before. A grant that we did not need is surplus and given back, a heartbeat that was
-lost is made good by the next one.
+The computation does not use earlier requests. An unneeded grant is surplus and given back; a lost heartbeat is
+corrected by the next one.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from dlapp.values.spec import Placement, RoleSpec
 
 
 class Role:
-    """One role of the application: which of its indexes wait, which of its containers have no index yet.
+    """State of one role of the application: its waiting indexes, its containers without an index.
 
     Attributes:
-        place: its place in the spec; the request id of its asks is that plus 1 (0 is YARN's default).
+        place: its position in the spec; the request id of its requests is that plus 1 (0 is YARN's default).
         first: its first CONTAINER_INDEX.
-        unbound: live containers that have no index and may take one.
-        blockers: open containers of an earlier attempt of which nobody knows what they run: any waiting index might
-            be theirs, so none is bound before they are heard or gone.
-        recovering: a gang that an earlier attempt left, of which it is not known yet whether it is whole.
-        held: those whose tasks asked for work and wait for the answer.
-        paused: index that waits, and for which no container is wanted yet -> until when [ms of time awake].
-        begun: indexes whose payload runs, or has ended well; `ready`: those of them whose payload is ready, or has
-            ended well; `done`: those that have ended well; `lost`: those that were given up.
-        is_wanted: containers are asked for; not before what the role depends on, outside of its gang, is there.
-        may_begin: what its payloads depend on is there now.
-        used_ms: when a service with ``max_idle`` was in use last [ms of time awake].
+        unbound: live containers without an index that may take one.
+        blockers: open containers of an earlier attempt with an unknown index: any waiting index might be theirs, so
+            none is bound before they report or end.
+        recovering: a gang of an earlier attempt that is not known to be complete yet.
+        held: containers whose tasks wait for an assignment.
+        paused: waiting index without a request -> until when [ms of time awake].
+        begun: indexes whose payload runs, or has succeeded; `ready`: those of them whose payload is ready, or has
+            succeeded; `done`: those that have succeeded; `lost`: those that were given up.
+        is_wanted: containers are requested; only once the role's dependencies outside of its gang are met.
+        may_begin: the dependencies of its payloads are met now.
+        used_ms: when a service with ``max_idle`` was last in use [ms of time awake].
     """
 
     def __init__(self, place: int, spec: RoleSpec, first: int, gate: Gate) -> None:
@@ -55,32 +55,32 @@ class Role:
 
     @property
     def indexes(self) -> range:
-        """CONTAINER_INDEXes of the role."""
+        """Return the CONTAINER_INDEXes of the role."""
         return range(self.first, self.first + self.spec.instances)
 
     @property
     def may_start(self) -> bool:
-        """True if a payload may start as soon as its container is ready."""
+        """Return True if a payload may start as soon as its container is ready."""
         return self.gate.open and self.may_begin
 
     @property
     def waiting(self) -> int:
-        """Number of indexes that wait for a container, paused or not."""
+        """Return the number of indexes that wait for a container, paused or not."""
         return len(self._waiting)
 
     @property
     def missing(self) -> int:
-        """Number of containers that are still wanted; below 0: so many too many."""
+        """Return the number of containers still needed; negative: the surplus."""
         if not self.is_wanted or self.gate.paused_until_ms is not None:
             return -len(self.unbound)
         return len(self._waiting) - len(self.paused) - len(self.unbound)
 
     def waiting_indexes(self) -> list[int]:
-        """The indexes that wait, in order."""
+        """Return the waiting indexes, in order."""
         return sorted(self._waiting)
 
     def wait(self, index: int, until_ms: int | None = None) -> None:
-        """An index waits for a container (again); it is paused where ``until_ms`` is given [ms of time awake]."""
+        """Make an index wait for a container (again); with ``until_ms`` it is paused [ms of time awake]."""
         if until_ms is not None:
             self._waiting.add(index)
             self.paused[index] = until_ms
@@ -89,31 +89,32 @@ class Role:
             heapq.heappush(self._in_order, index)
 
     def resume(self, awake_ms: int) -> None:
-        """End the pauses that are over."""
+        """End expired pauses."""
         for index in [index for index, until_ms in self.paused.items() if until_ms <= awake_ms]:
             del self.paused[index]
             heapq.heappush(self._in_order, index)
 
     def take(self, index: int) -> None:
-        """An index waits no more."""
+        """Record that an index no longer waits."""
         self._waiting.discard(index)
         self.paused.pop(index, None)
 
     def next_index(self) -> int | None:
-        """The lowest index that waits and is not paused; it goes on waiting until it is taken."""
+        """Return the lowest waiting index that is not paused; it keeps waiting until it is taken."""
         while self._in_order and (self._in_order[0] not in self._waiting or self._in_order[0] in self.paused):
             heapq.heappop(self._in_order)
         return self._in_order[0] if self._in_order else None
 
 
 STRIKES = 2
-"""So many containers of ours a node fails before it is avoided."""
+"""Number of failed containers after which a node is avoided."""
 COMMON_TO, COMMON_MS = 3, 300_000
-"""A reason that so many nodes have in this time is none of theirs; silence is: a rack that is off has many."""
+"""If this many nodes fail for the same reason in this time, the nodes are not responsible. Silence counts nevertheless:
+a rack without power has many silent nodes."""
 
 
 class AvoidedNodes:
-    """Nodes that failed containers of ours, each for a time: what was broken may be repaired."""
+    """Nodes on which our containers failed, each for a limited time: the cause may be repaired."""
 
     def __init__(self, avoid_ms: int) -> None:
         self._avoid_ms = avoid_ms
@@ -124,10 +125,10 @@ class AvoidedNodes:
         """Count a strike against a node, unless other nodes fail for the same reason.
 
         Args:
-            node: its name; empty: it is not known.
-            reason: what the user is told; numbers, and the node's name, make no difference.
+            node: name of the node; empty: not known.
+            reason: reason for the user, compared without numbers and the node's name.
             now_ms: the time [ms of time awake].
-            is_silent: the node did not answer; that counts however many others do not answer either.
+            is_silent: the node did not answer; this counts however many others are silent.
         """
         if not node:
             return
@@ -145,13 +146,13 @@ class AvoidedNodes:
             self._strikes[one] = [strike for strike in self._strikes.get(one, ()) if strike[1] != reason]
 
     def clear(self) -> None:
-        """Forget all: what failed did so because the engine was restarted."""
+        """Forget all strikes: the failures were caused by a restart of the engine."""
         self._strikes.clear()
         self._nodes_by_reason.clear()
 
     def names(self, now_ms: int) -> tuple[str, ...]:
-        """The nodes to avoid now, those that failed last at the end. How many of them are, the engine decides: it alone
-        knows all nodes.
+        """Return the nodes to avoid now, the latest failures last. The engine limits their number: only it knows all
+        nodes.
         """
         for node, strikes in list(self._strikes.items()):
             if not strikes or strikes[-1][0] + self._avoid_ms <= now_ms:
@@ -161,11 +162,11 @@ class AvoidedNodes:
 
 
 class UsableDevices:
-    """Hosts that may not give out all of their GPUs, as the ledger says. Asks for GPUs wait a moment for its first
-    word, so that no container comes to a host only to find that out.
+    """Hosts on which not all GPUs may be leased, according to the ledger. Requests for GPUs wait briefly for the first
+    answer of the ledger, so that no container is granted on an unusable host.
 
     Args:
-        wait_ms: how long; 0: there is no ledger to ask.
+        wait_ms: how long; 0: there is no ledger.
     """
 
     def __init__(self, wait_ms: int) -> None:
@@ -174,16 +175,16 @@ class UsableDevices:
         self._usable: Mapping[str, int] | None = None
 
     def take(self, usable: Mapping[str, int]) -> None:
-        """The latest word of the ledger: how many GPUs may be given out on hosts where some may not."""
+        """Set the ledger's latest answer: the number of leasable GPUs, for hosts on which some are not leasable."""
         self._usable = usable
 
     @property
     def usable(self) -> Mapping[str, int]:
-        """Number of GPUs that may be given out on hosts where some may not, as far as it is known."""
+        """Return the number of leasable GPUs, for hosts on which some are not leasable, as far as known."""
         return self._usable or {}
 
     def awaited(self, now_ms: int) -> bool:
-        """Return whether an ask for GPUs waits; the time runs from the first call."""
+        """Return whether requests for GPUs wait; the time runs from the first call."""
         if self._usable is not None or not self._wait_ms:
             return False
         if self._until_ms is None:
@@ -191,7 +192,7 @@ class UsableDevices:
         return now_ms < self._until_ms
 
     def short_of(self, gcores: int) -> tuple[str, ...]:
-        """The hosts that have too few for one container."""
+        """Return the hosts with too few GPUs for one container."""
         return tuple(sorted(host for host, count in self.usable.items() if count < gcores))
 
 
@@ -204,15 +205,15 @@ def asks(
     now_ms: int = 0,
     wanted: bool,
 ) -> tuple[ContainerRequest, ...]:
-    """Return one container request for each role, also where its count is 0: that takes back what was asked before.
+    """Return one container request per role, also with count 0: that takes back earlier requests.
 
     Args:
-        roles: of the application, with their indices.
-        placement: what the user wants of the nodes for roles that have no placement of their own.
+        roles: roles of the application, with their indexes.
+        placement: the user's placement for roles without their own.
         avoid: nodes that failed a container.
-        devices: what is known of the hosts' GPUs at ``now_ms``; None: nothing.
+        devices: known counts of the hosts' GPUs at ``now_ms``; None: not known.
         now_ms: the time [ms since 1970].
-        wanted: False once the application is ending: nothing more is wanted.
+        wanted: False once the application is ending: no containers are needed.
     """
     found = []
     for role in roles:

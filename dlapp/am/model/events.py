@@ -1,25 +1,25 @@
 """Events of an application, and the actions that follow from them.
 
-Events are the values that arrive anyway, and a few of ours; each goes to `Master.handle` with the time:
+Events are messages that arrive at the AM, and a few internal ones; each goes to `Master.handle` with the time:
 
-    cluster.Registered     the engine took us
-    cluster.Heartbeat      what the engine has to say; it may come twice, or what it says may be known
-    control.Hello          a task's first word; answered by `Assign` or `Refuse`, at once or with a later event
-    control.Report         a task's news; answered by the container's orders, held back until they are newer
-    Tick                   time passes; at least once in two seconds while nothing else happens
-    SoftKill, Kill         somebody wants an end; answered by `AnswerStop` in the same list
+    cluster.Registered     the engine accepted the registration
+    cluster.Heartbeat      news from the engine; may come twice, or repeat known facts
+    control.Hello          first message of a task; answered by `Assign` or `Refuse`, at once or with a later event
+    control.Report         report of a task; answered by the container's orders, held back until they are newer
+    Tick                   passage of time; at least every two seconds while nothing else happens
+    SoftKill, Kill         request to end; answered by `AnswerStop` in the same list
     SettlementWaits        the commit waits for space
-    TrialsTakenOver        what a sweep goes on from
-    OutputsSettled         the answer to `SettleOutputs`
+    TrialsTakenOver        the results that a sweep continues from
+    OutputsSettled         answer to `SettleOutputs`
     DeviceCountsRead       hosts that are short of healthy GPUs
     OthersEnded            other applications that this one waits for have ended
-    Release                somebody lets it start; answered by `AnswerStop`
-    Published              tasks of an earlier attempt can find this one from now on
-    JournalWritten         a next attempt would read these lines
-    OpenStream             somebody wants a stream to a container; answered by its orders, or by `RefuseStream`
+    Release                request to start; answered by `AnswerStop`
+    Published              tasks of an earlier attempt can now find this one
+    JournalWritten         these lines are durable
+    OpenStream             request of a stream to a container; answered by its orders, or by `RefuseStream`
 
-What is wanted of the engine is no action but a state, `Master.asks()` and `Master.releases()`, said with every
-heartbeat: one that was lost or came twice does no harm.
+Requests to the engine are not actions but a state, `Master.asks()` and `Master.releases()`, sent with every heartbeat:
+a lost or repeated heartbeat does no harm.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class Tick(Value):
 
 
 class SoftKill(Value):
-    """End the payloads with SIGTERM and keep what they stored."""
+    """Request to end the payloads with SIGTERM and keep their stored output."""
 
     by: str
 
 
 class Kill(Value):
-    """End everything now and keep nothing."""
+    """Request to end everything now and keep nothing."""
 
     by: str
 
 
 class ApplicationEnd(Value):
-    """End of an application, as the engine is told."""
+    """End of an application, as reported to the engine."""
 
     final_status: FinalStatus
     cause: Cause
@@ -65,21 +65,21 @@ class ApplicationEnd(Value):
 
 
 class DeviceCountsRead(Value):
-    """The ledger was read.
+    """Result of reading the ledger.
 
     Args:
-        usable: how many GPUs may be given out on hosts where some may not.
+        usable: number of leasable GPUs, for hosts on which some are not leasable.
     """
 
     usable: Mapping[str, int]
 
 
 class OthersEnded(Value):
-    """Ends of other applications were looked for.
+    """Result of checking whether other applications have ended.
 
     Args:
-        ends: application -> how it ended (`dlapp.values.start_conditions`), for those that have.
-        unread: why the ends of the others cannot be read now; empty: they were.
+        ends: ended application -> how it ended (`dlapp.values.start_conditions`).
+        unread: why the ends of the others cannot be read now; empty: they were read.
     """
 
     ends: Mapping[str, str]
@@ -87,7 +87,7 @@ class OthersEnded(Value):
 
 
 class Release(Value):
-    """Let the application start, if it is held."""
+    """Request to let a held application start."""
 
     by: str
 
@@ -97,22 +97,22 @@ class Published(Value):
 
 
 class JournalWritten(Value):
-    """Lines of this attempt's journal are on record.
+    """Lines of this attempt's journal are durable.
 
     Args:
-        lines: how many of them, from the first `WriteJournal` on.
+        lines: number of such lines, from the first `WriteJournal` on.
     """
 
     lines: int
 
 
 class FormerTrial(Value, kw_only=True):
-    """A trial of a sweep that this one goes on from, which does not run again.
+    """Ended trial of the sweep that this one continues, which is not run again.
 
     Args:
-        view: what it came to.
-        outputs, sources: what it stored, by the names of the outputs, and where that is.
-        is_committed: it is where this sweep would commit it.
+        view: its result.
+        outputs, sources: names of its stored outputs, and their locations.
+        is_committed: its output is where this sweep would commit it.
     """
 
     view: TrialView
@@ -122,17 +122,17 @@ class FormerTrial(Value, kw_only=True):
 
 
 class TrialsTakenOver(Value):
-    """The trials of the sweep that this one goes on from."""
+    """Trials of the sweep that this one continues."""
 
     trials: tuple[FormerTrial, ...]
 
 
 class TrialCommitted(Value):
-    """The output of a trial is where it belongs, or cannot be brought there now.
+    """The output of a trial was committed, or cannot be committed now.
 
     Args:
         number: of the trial.
-        error: why it cannot; the end of the application tries again. Empty: it is there.
+        error: why not; the end of the application tries again. Empty: it was committed.
     """
 
     number: int
@@ -140,12 +140,12 @@ class TrialCommitted(Value):
 
 
 class OpenStream(Value, kw_only=True):
-    """Open a stream to a container.
+    """Request to open a stream to a container.
 
     Args:
         index: CONTAINER_INDEX.
-        order: what its task is told.
-        pending: numbers of the streams that somebody still waits for.
+        order: order for its task.
+        pending: numbers of the streams whose requesters still wait.
     """
 
     index: int
@@ -154,18 +154,18 @@ class OpenStream(Value, kw_only=True):
 
 
 class SettlementWaits(Value):
-    """The commit waits, for space or for a file system; ``lack`` says for what."""
+    """The commit waits for space or for a file system, as ``lack`` says."""
 
     lack: str
 
 
 class OutputsSettled(Value):
-    """The outputs are where they belong, or it cannot be done.
+    """The outputs were settled, or cannot be.
 
     Args:
-        outputs: what became of each output of the spec.
+        outputs: result of each output of the spec.
         error: why it failed, one line; None: it did not.
-        ended: where another attempt's commit claim was there first: how the application ended by that claim.
+        ended: if another attempt's commit claim came first: how the application ended by that claim.
     """
 
     outputs: tuple[OutputView, ...] = ()
@@ -203,45 +203,45 @@ class StartTask(Value):
 
 
 class StopContainer(Value):
-    """End a container, whatever runs in it; said again until its end is known."""
+    """End a container and all its processes; repeated until its end is known."""
 
     container_id: ContainerId
 
 
 class CheckStart(Value):
-    """Find out whether a container's node still brings what its task needs; answered by `Heartbeat.preparing`."""
+    """Check whether a container's node is still fetching its task's files; answered by `Heartbeat.preparing`."""
 
     container_id: ContainerId
 
 
 class Assign(Value):
-    """Answer a task's hello: this is your work."""
+    """Answer a task's hello with its work."""
 
     container_id: ContainerId
     assignment: Assignment
 
 
 class Refuse(Value):
-    """Answer a task's hello: there is no work for you, end."""
+    """Answer a task's hello: there is no work, the task ends."""
 
     container_id: ContainerId
     why: str
 
 
 class SendOrders(Value):
-    """New orders for a task: the answer to its report that is held back, or else to its next one."""
+    """Send new orders to a task: as the answer to its held report, or else to its next one."""
 
     container_id: ContainerId
     orders: Orders
 
 
 class RefuseStream(Value):
-    """Answer an `OpenStream`: there is none.
+    """Reject an `OpenStream`.
 
     Args:
         number: of its order.
         why: for the user.
-        is_unknown: there is no such container, now or ever.
+        is_unknown: there is no such container, and never will be.
     """
 
     number: int
@@ -250,7 +250,7 @@ class RefuseStream(Value):
 
 
 class AnswerStop(Value):
-    """Answer the `SoftKill` or `Kill` that was just handed in."""
+    """Answer the `SoftKill` or `Kill` that was just handled."""
 
     answer: StopAnswer
 
@@ -259,20 +259,20 @@ class Settlement(Enum):
     """Kind of settlement of the outputs."""
 
     COMMIT = "commit"
-    """Swap the parts in under the target."""
+    """Move the parts to the target."""
     KEEP = "keep"
-    """Put the parts aside as the target's ``.partial``, or drop them where the output's `OnFailure` says so."""
+    """Move the parts to the target's ``.partial``, or drop them if the output's `OnFailure` says so."""
     DROP = "drop"
-    """Remove all that was stored under temporary names."""
+    """Remove everything stored under temporary names."""
 
 
 class Part(Value):
-    """Complete output of one container; of each CONTAINER_INDEX at most one part counts.
+    """Complete output of one container; at most one part of each CONTAINER_INDEX counts.
 
     Args:
         trial: it is the output of one try of a trial (`dlapp.values.ids.trial_part`), and ``index`` is the trial's
             number.
-        sources: for each of ``outputs``, where it is to be copied from; empty: it is in its place.
+        sources: for each of ``outputs``, the location to copy it from; empty: it is already in place.
     """
 
     index: int
@@ -285,7 +285,7 @@ class Part(Value):
 
     @property
     def place(self) -> ContainerId | str:
-        """Name of the directory that it is stored in, beside the target."""
+        """Return the name of the directory that stores it, beside the target."""
         return self.trial or self.container_id
 
 
@@ -295,15 +295,15 @@ def in_order(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 class SettleOutputs(Value):
-    """Put the outputs where they belong; answered by `OutputsSettled`. Comes at most once with COMMIT.
+    """Settle the outputs; answered by `OutputsSettled`. Comes at most once with COMMIT.
 
     Args:
-        ending: how the application ends if this succeeds; the commit claim carries it.
-        parts: in the order of CONTAINER_INDEX; what was stored beside them is removed.
-        failed: with COMMIT, what containers stored that failed: it is put aside.
-        lost: containers whose task ended without a result after the payload ran; what they left is put aside, too.
-        dead: all containers whose task ended without a result: their directories are cleared after that.
-        committed: how many trials have been committed by themselves; they are not among the parts.
+        ending: how the application ends if this succeeds; recorded in the commit claim.
+        parts: in the order of CONTAINER_INDEX; anything else that was stored is removed.
+        failed: with COMMIT, parts of failed containers: they are kept apart.
+        lost: containers whose task ended without a result after the payload ran; their leftovers are also kept apart.
+        dead: all containers whose task ended without a result: their directories are removed afterwards.
+        committed: number of trials that were committed separately; they are not among the parts.
     """
 
     how: Settlement
@@ -316,11 +316,11 @@ class SettleOutputs(Value):
 
 
 class CommitTrial(Value):
-    """Put the output of a trial where it belongs, which has ended on record; answered by `TrialCommitted`.
+    """Commit the output of a trial whose end is recorded; answered by `TrialCommitted`.
 
     Args:
-        part: what it stored.
-        again: an earlier attempt may have done it.
+        part: its stored output.
+        again: an earlier attempt may have committed it.
     """
 
     part: Part
@@ -328,23 +328,23 @@ class CommitTrial(Value):
 
 
 class Finish(Value):
-    """Tell the engine how it ended, and end."""
+    """Report the end to the engine, and exit."""
 
     ending: ApplicationEnd
 
 
 class Abandon(Value):
-    """The engine wants no more of this attempt: end the process, touch nothing."""
+    """Exit without touching anything: the engine has abandoned this attempt."""
 
     why: str
 
 
 class Notify(Value):
-    """Tell the user of an event, if that was not done before.
+    """Notify the user of an event, unless already done.
 
     Args:
         event: one of `dlapp.values.notification.EVENTS`.
-        key: tells events of the same kind apart; the same in every attempt that finds the same event.
+        key: distinguishes events of one kind; the same in every attempt that finds the same event.
         text: for people.
     """
 
@@ -354,11 +354,11 @@ class Notify(Value):
 
 
 class WriteJournal(Value):
-    """Write this down for a next attempt.
+    """Write a record for a next attempt.
 
     Args:
         record: a JSON object (`dlapp.am.model.journal`).
-        durable: it must be on the disk before the actions after it are carried out.
+        durable: it must be durable before later actions are carried out.
     """
 
     record: dict[str, Any]

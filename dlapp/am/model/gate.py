@@ -1,12 +1,11 @@
-"""The gate in front of the payloads of one gang.
+"""Start gate of the payloads of one gang.
 
-Where there are no gangs it stands open: each payload starts when its own container is ready. The gate of a gang opens
-when every index of all its roles is ready in a live container, and then for all of them together. If a member of an
-open gang is lost and tried again, its peers wait for somebody who does not come back, so the whole gang is restarted:
-the gate closes, the next *generation* begins, and the gate opens once more when all are ready for that. Members whose
-tasks live keep their containers: the task ends its payload, which counts against nobody, and prepares the next one.
-Members that had finished run again in another container, since the others cannot run without them. A member lost before
-the gate opened is replaced, nobody else notices.
+Without gangs it is always open: each payload starts when its own container is ready. The gate of a gang opens when
+every index of all its roles is ready in a live container, for all of them together. If a member of an open gang is lost
+and retried, its peers would wait for it in vain, so the whole gang is restarted: the gate closes, the next *generation*
+begins, and the gate opens again when all are ready for that. Members with live tasks keep their containers: the task
+ends its payload, which is not counted, and prepares the next one. Finished members run again in another container,
+since the others cannot run without them. A member lost before the gate opened is replaced without effect on the others.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
     from dlapp.values.report import RestartView
 
 MAX_RESTARTS = 5
-"""Of a gang, the latest: their causes are kept."""
+"""Number of a gang's latest restarts whose causes are kept."""
 
 
 class GangFailure(NamedTuple):
-    """Failure of a member that ends its application, unless its generation proves to have failed for another reason.
+    """Failure of a member that ends its application, unless its generation turns out to have failed for another reason.
 
     Args:
-        member: its CONTAINER_INDEX.
+        member: CONTAINER_INDEX of the member.
         text: the failure, for the user.
-        until_ms: when it counts, if no member is silent then [ms of time awake].
+        until_ms: when it takes effect, if no member is silent then [ms of time awake].
     """
 
     member: int
@@ -36,23 +35,23 @@ class GangFailure(NamedTuple):
 
 
 class Gate:
-    """Gate of some roles: the indexes that are ready, and whether they may start.
+    """Gate of some roles: the ready indexes, and whether they may start.
 
     Args:
-        name: of the first role; the journal has it.
-        size: how many indexes have to be ready; 0: there is no gang, and the gate stands open.
+        name: name of the first role, as in the journal.
+        size: number of indexes that must be ready; 0: no gang, and the gate is always open.
 
     Attributes:
-        generation: how often the gang was restarted.
-        roster_version: how often the roster has changed in this generation; -1: there was none yet.
-        held_ms: for how long it has had some of what it needs, and lacked the rest [ms of time awake].
-        checked_ms: when that was counted last [ms of time awake]; `waits`: whether it lacked something then.
-        paused_until_ms: it gave all back, and asks for nothing before that [ms of time awake].
-        releases: how often it did so, since it was open.
-        failure: what ends the application once the other members have ended; None: nothing.
-        checkpoints: those of its members; None: they have none.
+        generation: number of restarts of the gang.
+        roster_version: number of changes of the roster in this generation; -1: no roster yet.
+        held_ms: how long it has had only a part of what it needs [ms of time awake].
+        checked_ms: when that was last updated [ms of time awake]; `waits`: whether it lacked something then.
+        paused_until_ms: it released everything, and requests nothing before that [ms of time awake].
+        releases: how often it did so since it was last open.
+        failure: failure that ends the application once the other members have ended; None: none.
+        checkpoints: checkpoints of its members; None: none.
         charged: index of the member whose failure restarted it and counts against its retries; None: another reason.
-        restarts: the latest ones, oldest first; a restart that only an earlier attempt knew the reason of is left out.
+        restarts: the latest restarts, oldest first, without those whose reason only an earlier attempt knew.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -72,16 +71,16 @@ class Gate:
 
     @property
     def size(self) -> int:
-        """Number of indexes behind it, where it is that of a gang."""
+        """Return the number of indexes behind it, if it is a gang's."""
         return self._size
 
     @property
     def ready(self) -> int:
-        """Number of indexes that wait at the gate."""
+        """Return the number of indexes that wait at the gate."""
         return len(self._ready)
 
     def arrive(self, index: int, generation: int) -> bool:
-        """An index is ready for a generation; the answer is whether this opens the gate, now."""
+        """Record that an index is ready for a generation; return whether this opens the gate."""
         if self.open or generation != self.generation:
             return False
         self._ready.add(index)
@@ -89,13 +88,13 @@ class Gate:
         return self.open
 
     def leave(self, index: int) -> None:
-        """An index is not ready any more: its container is lost."""
+        """Record that an index is no longer ready: its container is lost."""
         self._ready.discard(index)
         if self.checkpoints is not None:
             self.checkpoints.found.pop(index, None)
 
     def let_none_wait(self) -> None:
-        """Forget who is ready: all have to prepare something else."""
+        """Forget the ready indexes: all must prepare another generation or checkpoint."""
         self._ready.clear()
 
     def close(self, generation: int) -> None:
@@ -108,5 +107,5 @@ class Gate:
             self.checkpoints.begin()
 
     def reopen(self) -> None:
-        """Open the gate because it was open under an earlier attempt."""
+        """Open the gate because it was open in an earlier attempt."""
         self.open = True

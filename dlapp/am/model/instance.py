@@ -1,9 +1,9 @@
-"""One CONTAINER_INDEX and one container, as the ApplicationMaster knows them.
+"""State of a CONTAINER_INDEX and of a container in the ApplicationMaster.
 
-An index is waiting (no container), bound to one container, done, or given up. A container is granted, its task says
-hello and is bound to an index for life, reports, says its result, ends. It is *open* until its result or its end is
-known, and *live* until its end is known. An index is never bound while a container that it was bound to is open: that
-is the whole of the promise that no index runs twice at a time.
+An index is waiting (no container), bound to one container, done, or given up. A container is granted; its task says
+hello and is bound to one index for life; it reports, sends its result, ends. It is *open* until its result or its end
+is known, and *live* until its end is known. An index is never bound while a container to which it was bound is open:
+this guarantees that no index runs twice at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stage(Enum):
 
 
 class StopReason(Enum):
-    """Reason for stopping a container."""
+    """Reason to stop a container."""
 
     ENDING = "the application is ending"
     SURPLUS = "there is no work left for this container"
@@ -46,26 +46,26 @@ class StopReason(Enum):
 
 
 MOST_EARLIER = 20
-"""How many tries of an index, besides its last one, are shown; after a thousand preemptions a view stays small."""
+"""Limit of the earlier tries shown per index, so that a view stays small after a thousand preemptions."""
 
 
 class Instance:
-    """One CONTAINER_INDEX.
+    """State of one CONTAINER_INDEX.
 
     Attributes:
-        container: what it is bound to; None: it waits, or `done` is of a container that is no more.
-        last: the last container it was bound to, for those who look.
-        earlier: those before it, the latest `MOST_EARLIER` of them, oldest first.
-        tries: how often it was started.
-        user_faults, node_faults: its ends so far, by fault.
-        late: a container did not come up for it, which is counted from the second time on.
-        pauses: how often it had to wait before a next try, since it last ran well.
+        container: the container that it is bound to; None: it waits, or `done` is of a container that no longer exists.
+        last: the last container it was bound to, for display.
+        earlier: the containers before that, the latest `MOST_EARLIER` of them, oldest first.
+        tries: number of its starts.
+        user_faults, node_faults: its ends so far, by responsibility.
+        late: a container did not come up for it; counted from the second time on.
+        pauses: number of waits before a next try, since its last good run.
         good_since_ms: since when its container has not waited for a service [ms of time awake].
-        waits_since_ms: service -> when it first waited for it, since it last ran well [ms of time awake].
-        spent: what its containers before the last one have cost; None: there are none, or it is not known.
-        stored: what its last accepted result left, and from which container.
-        given_up: it is not tried again, and the application goes on without it.
-        failed: the failure by which an index that decides was given up, for the user; empty: it was not.
+        waits_since_ms: service -> when it first waited for it since its last good run [ms of time awake].
+        spent: cost of its containers before the last one; None: there are none, or it is not known.
+        stored: outputs of its last accepted result, and their container.
+        given_up: it is not retried, and the application continues without it.
+        failed: failure by which a deciding index was given up, as text for the user; empty: it was not.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class Instance:
         self.stored: tuple[ContainerId, tuple[StoredOutput, ...]] | None = None
 
     def add_earlier(self, container: Container) -> None:
-        """Keep a container that it was bound to for those who look, if it is among the latest or left output."""
+        """Keep a former container for display, if it is among the latest or left output."""
         self.earlier.append(container)
         self.earlier.sort(key=lambda one: one.try_number)
         if len(self.earlier) > MOST_EARLIER:
@@ -112,8 +112,8 @@ class Instance:
         """Return the containers whose output is kept if this index does not succeed, each list oldest first.
 
         Returns:
-            Those that stored a file; and later ones that ended without a result while their payload ran: what they
-            left is not known.
+            First those that stored a file; then later ones that ended without a result while their payload ran: their
+            leftovers are not known.
         """
         stored: list[Container] = []
         lost: list[Container] = []
@@ -127,38 +127,37 @@ class Instance:
 
 
 class Container:
-    """One container that was granted to us, or that an earlier attempt left.
+    """State of one container that was granted to us, or that an earlier attempt left.
 
     Attributes:
-        place: its role's place in the spec.
-        heard_ms: when its task last spoke, in time that the ApplicationMaster was awake.
-        hello: its task has spoken to this attempt.
-        node_has_it_ms: since when its node has it [ms of time awake]; None: the node was not reached yet.
-        is_preparing: its node said a moment ago that it still fetches its files.
-        unvouched: an earlier attempt left it; it may run an index, and this attempt has not heard which.
-        listed: the engine says that it lives; False: only a journal does.
+        place: position of its role in the spec.
+        heard_ms: time of its task's last message [ms of time awake].
+        hello: its task has sent a message to this attempt.
+        node_has_it_ms: when its node accepted it [ms of time awake]; None: the node was not reached yet.
+        is_preparing: its node has just reported that it is still fetching its files.
+        unvouched: an earlier attempt left it; it may run an index not yet known to this attempt.
+        listed: the engine reports it as live; False: only a journal does.
         renumber: its task may have seen orders of an earlier attempt with higher numbers than ours.
-        is_recorded: the index that it is bound to is on record, where a next attempt depends on that.
-        preempted: the engine has said that it will take the container away.
-        presumed_end: its node is lost; this is its end as soon as its task has said its result or fallen silent.
-        generation: of its gang: that of the last report, and before the first one that of its work.
-        restored: number of the checkpoint that it has restored for its generation (`dlapp.values.messages.Report`).
-        ran: its payload of this generation has begun.
-        payload_ended_ms: when its task first said that its payload of this generation had ended [ms since 1970]; None:
-            it has not, or that was not said.
-        payload: what its payload has said; None: nothing. ``reported_ms``: when it said something new last [ms of time
-            awake].
-        idle_since_ms: since when its payload has used neither CPU nor GPU [ms of time awake]; None: it does, or that is
+        is_recorded: its index is durable in the journal, if a next attempt depends on that.
+        preempted: the engine has announced its preemption.
+        presumed_end: its node is lost; it counts as ended once its task has sent its result or is silent for too long.
+        generation: gang generation of its last report, and before the first one that of its assignment.
+        restored: number of the checkpoint that it restored for its generation (`dlapp.values.messages.Report`).
+        ran: its payload of this generation has started.
+        payload_ended_ms: when its task first reported the end of its payload of this generation [ms since 1970]; None:
+            not reported.
+        payload: its payload's last report; None: none. ``reported_ms``: time of the last new report [ms of time awake].
+        idle_since_ms: since when its payload has used neither CPU nor GPU [ms of time awake]; None: it uses them, or
             not known.
-        gpus_idle_ms: the first and the last report of those since which its GPUs are idle (`dlapp.values.idle_guard`)
-            [ms of time awake]; None: they are not, or that is not known.
-        board: the TensorBoard beside its payload; None: there is none.
+        gpus_idle_ms: times of the first and the last report with idle GPUs (`dlapp.values.idle_guard`) [ms of time
+            awake]; None: they are not idle, or not known.
+        board: the TensorBoard beside its payload; None: no TensorBoard.
         kept_until_ms: its payload has failed, and it is kept until then [ms since 1970]; None: it is not kept.
         keep_ends_ms: the same in time awake [ms].
-        usage, receipt: as its task reported them last; None: not yet.
-        series: its use over time; None: none was reported.
+        usage, receipt: last report of its task; None: none yet.
+        series: its usage history; None: none was reported.
         waits_since_ms: since when its task waits for a service [ms of time awake]; None: it does not.
-        view: the last view made of it; None: something changed.
+        view: cached view of it; None: something changed.
     """
 
     __slots__ = (
@@ -246,30 +245,30 @@ class Container:
 
     @property
     def container_id(self) -> ContainerId:
-        """Id of the container."""
+        """Return the id of the container."""
         return self.grant.container_id
 
     @property
     def cost(self) -> Receipt | None:
-        """Receipt of it, as far as its task has said; None: nothing was said."""
+        """Return its receipt, as far as reported by its task; None: nothing was reported."""
         return self.receipt if self.result is None or self.result.receipt is None else self.result.receipt
 
     @property
     def stored_files(self) -> int:
-        """Number of files that its task stored."""
+        """Return the number of files that its task stored."""
         return sum(one.files for one in self.result.outputs) if self.result is not None else 0
 
     @property
     def has_output(self) -> bool:
-        """True if its task stored files, or left some that it could not store."""
+        """Return True if its task stored files, or left some that it could not store."""
         return self.stored_files > 0 or (self.result is not None and bool(self.result.unstored))
 
     @property
     def is_kept(self) -> bool:
-        """True if its payload has failed, and it is kept for those who want to look into it."""
+        """Return True if its payload has failed, and it is kept for inspection."""
         return self.kept_until_ms is not None and self.result is None and self.end is None
 
     @property
     def storing(self) -> bool:
-        """True if the payload has ended and its output is being stored."""
+        """Return True if the payload has ended and its output is being stored."""
         return self.phase in (Phase.STORING, Phase.RELEASING)

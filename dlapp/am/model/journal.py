@@ -1,8 +1,7 @@
-"""The journal: what a next attempt needs to know, as lines of JSON, and what it makes of them.
+"""The journal: the state that a next attempt needs, as lines of JSON, and its replay.
 
-Every record has ``kind`` and ``t`` (ms since 1970). A reader passes over kinds and fields that it does not know, and
-over lines that are not a JSON object: a death may cut one short. Counts are absolute, so a record that is read twice
-does no harm.
+Every record has ``kind`` and ``t`` (ms since 1970). A reader ignores unknown kinds and fields, and lines that are not a
+JSON object: a crash may truncate one. Counts are absolute, so reading a record twice does no harm.
 
     begin    attempt, started_ms, version,     an attempt registered, in this boot of the machine (empty: containers
              boot                                  outlive it)
@@ -37,9 +36,9 @@ does no harm.
     gone     containers                        these have ended; what else was known of them was left out
                                                (`dlapp.am.model.journal_compaction`)
 
-Of these only ``start``, ``gate``, ``soft`` and ``ending`` must be on the disk before what follows from them, and
-``assign`` where the engine may not know a container that lives. The rest fills in what cannot be lost: the engine's
-list of live containers, and the tasks that say what they run.
+Only ``start``, ``gate``, ``soft`` and ``ending`` must be durable before the AM acts on them, and ``assign`` if the
+engine may not know a live container. The others add to what cannot be lost: the engine's list of live containers, and
+the tasks, which report what they run.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ _LOST = -100
 
 
 def line(record: dict[str, Any]) -> str:
-    """The line of a record, without its newline."""
+    """Return the line of a record, without its newline."""
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
 
 def records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the records of lines; what is not a JSON object is left out."""
+    """Yield the records of lines; skip what is not a JSON object."""
     for text in lines:
         try:
             record = json.loads(text)
@@ -82,7 +81,7 @@ def records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def ending_record(ending: ApplicationEnd, how: Settlement) -> dict[str, Any]:
-    """The fields of a record ``ending``."""
+    """Return the fields of a record ``ending``."""
     return {"ending": [ending.final_status.value, ending.cause.value, ending.diagnostics], "how": how.value}
 
 
@@ -101,8 +100,8 @@ class RecoveredContainer:
 
 
 class RecoveredGate(NamedTuple):
-    """The gate of a gang: whether it stood open, in which generation, with which checkpoint that begins, and why it was
-    restarted."""
+    """Gate of a gang: whether it was open, its generation, the checkpoint that the generation starts from, and the
+    causes of its restarts."""
 
     open: bool
     generation: int = 0
@@ -112,12 +111,12 @@ class RecoveredGate(NamedTuple):
 
 
 class RecoveredWait:
-    """The waits of an index for services.
+    """Waits of an index for services.
 
     Attributes:
-        service: the one that it waits for; empty: none.
-        since_ms: service -> when it first waited for it, since it last ran well [ms since 1970].
-        good_since_ms: when it was bound to a container, or waited last [ms since 1970].
+        service: the service that it waits for; empty: none.
+        since_ms: service -> when it first waited for it since its last good run [ms since 1970].
+        good_since_ms: when it was bound to a container, or last waited [ms since 1970].
     """
 
     def __init__(self) -> None:
@@ -127,13 +126,13 @@ class RecoveredWait:
 
 
 class RecoveredTrial:
-    """A trial of a sweep.
+    """Trial of a sweep.
 
     Attributes:
-        tries, holder, index: how often it was given to a container, the last one, and that one's CONTAINER_INDEX.
-        runs: it runs there, as far as is known.
-        end: the record of its end; None: it has not ended.
-        parameters: that Optuna chose; None: it has not been asked.
+        tries, holder, index: number of its starts, its last container, and that container's CONTAINER_INDEX.
+        runs: it runs there, as far as known.
+        end: record of its end; None: it has not ended.
+        parameters: the values that Optuna chose; None: none chosen yet.
     """
 
     __slots__ = ("end", "holder", "index", "node_faults", "parameters", "runs", "tries", "user_faults")
@@ -151,22 +150,22 @@ class RecoveredState:
     """State that the next attempt recovers from the journals of earlier ones.
 
     Attributes:
-        bound: index -> the container that it was bound to at the last.
-        last: index -> the container that it was bound to at the last, also where it is bound no more.
-        given_up: index -> the failure by which one that decides was given up; empty for the others.
+        bound: index -> the container that it is bound to.
+        last: index -> the container that it was last bound to, even if it is no longer bound.
+        given_up: index -> the failure by which a deciding index was given up; empty for the others.
         waits: index -> its waits for services.
-        spent: index -> what its containers before the last one have cost.
+        spent: index -> cost of its containers before the last one.
         gates: first role of a gang -> its gate.
-        changes: role -> what its containers got otherwise than was asked for.
-        start: what was still waited for before containers were asked for: ends of other applications, a release; and
-            since when no more than that [ms since 1970]; None: nothing of it had come true.
-        soft: who asked for a soft stop, with which cause, and when its grace is over [ms since 1970].
-        ending: how it ends, where that was decided; the outputs may be half settled.
-        outputs: where they were settled: what became of them.
-        gone: containers that have ended, and of which nothing else is known.
-        boot: of the machine of the last attempt.
-        trials: those of a sweep, by number; `rungs`: the records of early stopping; `has_taken`: those of the sweep
-            that it goes on from are among them.
+        changes: role -> differences between what was requested and what its containers got.
+        start: what was still awaited before containers are requested (ends of other applications, a release), and since
+            when no more than that [ms since 1970]; None: nothing had been met.
+        soft: who requested a soft stop, its cause, and the end of its grace time [ms since 1970].
+        ending: the decided end, if any; the outputs may be partly settled.
+        outputs: results of the outputs, if they were settled.
+        gone: ended containers of which nothing else is known.
+        boot: boot id of the machine during the last attempt.
+        trials: trials of a sweep, by number; `rungs`: the records of early stopping; `has_taken`: includes the trials
+            of the sweep that this one continues.
     """
 
     def __init__(self) -> None:
@@ -193,11 +192,11 @@ class RecoveredState:
         self.boot = ""
 
     def pass_boot(self, boot: str) -> None:
-        """Go on in another boot of the machine: whatever ran is lost with it, and so may be what was stored last, so
-        all begins again. An end that was decided otherwise than as a success stays.
+        """Reset the state after a reboot of the machine: everything that ran is lost, and recent output may be, so
+        everything starts again. A decided end other than success stays.
 
         Args:
-            boot: of the machine as it runs now; empty: its containers outlive it.
+            boot: current boot id of the machine; empty: its containers survive reboots.
         """
         if self.boot and boot and boot != self.boot:
             for one in self.containers.values():
@@ -218,9 +217,9 @@ class RecoveredState:
 
 
 def replay(found: Iterable[dict[str, Any]]) -> RecoveredState:
-    """Make of all records of all earlier attempts, in order, what a next one knows.
+    """Replay all records of all earlier attempts, in order, and return the recovered state.
 
-    A record that does not have the fields of its kind is passed over: the journal only fills in.
+    A record without the fields of its kind is ignored: the journal is only a supplement.
     """
     former = RecoveredState()
     for record in found:
@@ -353,17 +352,17 @@ def _container(former: RecoveredState, record: dict[str, Any]) -> RecoveredConta
 
 
 def result_fields(container_id: ContainerId, result: TaskResult, generation: int = 0) -> dict[str, Any]:
-    """The fields of a record ``result``."""
+    """Return the fields of a record ``result``."""
     return {"container": str(container_id), "result": to_json(result), "generation": generation}
 
 
 def settled_record(ending: ApplicationEnd, how: Settlement, outputs: tuple[OutputView, ...]) -> dict[str, Any]:
-    """The fields of a record ``settled``; a commit that failed ends otherwise than was decided."""
+    """Return the fields of a record ``settled``; a failed commit changes the decided end."""
     return {**ending_record(ending, how), "outputs": [to_json(one) for one in outputs]}
 
 
 def done(former: RecoveredState) -> list[int]:
-    """The indexes that ended well, as far as is known."""
+    """Return the indexes that are known to have succeeded."""
     return sorted(
         index
         for index, container_id in former.bound.items()

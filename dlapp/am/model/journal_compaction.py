@@ -1,19 +1,20 @@
-"""Lines of a journal that a next attempt no longer needs.
+"""Compaction of a journal: drop lines that a next attempt no longer needs.
 
-Each run of a container leaves some ten lines, and what a cluster takes away is tried again without limit. So a journal
-grows without limit, and a next attempt has little memory to read it in. But of an index that ran a thousand times a
-next attempt needs the last run, the latest of the others, and the last of its counts, which are absolute.
+Each run of a container leaves about ten lines, and containers taken away by a cluster are retried without limit. So a
+journal would grow without limit, while a next attempt has little memory to read it. But of an index that ran a thousand
+times a next attempt needs only the last run, the latest of the others, and its last counts, which are absolute.
 
-`JournalCompaction` goes through a journal twice, in order: `learn` all lines, then `keep` what is needed of them, in
-any pieces. It guarantees that
+`JournalCompaction` processes a journal twice, in order: `learn` all lines, then `keep` the needed ones, in parts of any
+size. Guarantees:
 
-- the lines that are kept give the same state as all lines did (`dlapp.am.model.journal.replay`), but for the runs that
-  are left out; those are in a record ``gone``, because their tasks may come back from a node that was cut off,
-- this holds after each piece: a process that ends in between leaves a journal whose first pieces are without lines that
-  the others still have, and a record of a container without its ``grant`` is passed over,
-- what is not needed now is not needed later, whatever is added to the journal.
+- replaying the kept lines gives the same state as all lines (`dlapp.am.model.journal.replay`), except for the dropped
+  runs; these are listed in a record ``gone``, because their tasks may come back from a disconnected node,
+- this holds after each part: a process that dies in between leaves a journal whose first parts lack lines that the
+  others still have, and a record of a container without its ``grant`` is ignored,
+- a line not needed now is never needed later, whatever is added to the journal.
 
-Lines that were not learned, of an unknown kind, or of a container whose ``grant`` was not learned, are kept.
+Lines that were not learned, lines of an unknown kind, and lines of a container whose ``grant`` was not learned, are
+kept.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from typing import Any
 from dlapp.am.model.instance import MOST_EARLIER
 
 MOST_RUNS = 50_000
-"""So many runs of all indexes together are kept, and at least two of each: some 50 MB of a journal."""
+"""Number of runs of all indexes together that are kept, and at least two of each: about 50 MB of a journal."""
 MOST_GONE = 10_000_000
-"""Containers in all ranges together: more no application had."""
+"""Maximum number of containers in all ranges: no application had more."""
 
 Ranges = dict[str, list[list[int]]]
-"""Containers, by what their ids have before their number: ranges of these, each with its first and last number."""
+"""Containers, by the prefix of their ids: ranges of their numbers, each with its first and last."""
 
 
 class _Run:
-    """A container that was granted.
+    """Granted container.
 
     Attributes:
-        index: what it was bound to; None: nothing yet.
+        index: index that it was bound to; None: none yet.
         stored: its task stored files, or left some that it could not store.
-        ended: the engine said that it is gone.
+        ended: the engine reported its end.
     """
 
     __slots__ = ("ended", "index", "stored")
@@ -51,7 +52,7 @@ class _Run:
 
 
 class JournalCompaction:
-    """Knowledge of which lines of a journal are needed.
+    """Determines which lines of a journal are needed.
 
     Args:
         most_runs: see `MOST_RUNS`.
@@ -67,15 +68,15 @@ class JournalCompaction:
         self._is_complete = False
 
     def learn(self, lines: Iterable[str]) -> None:
-        """Take in the next lines of the journal."""
+        """Process the next lines of the journal."""
         for text in lines:
             try:
                 self._learn_one(json.loads(text), text)
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                continue  # `replay` passes over it, too
+                continue  # `replay` ignores it, too
 
     def keep(self, lines: Iterable[str]) -> list[str]:
-        """Return what is needed of lines that were learned, in order; nothing may be learned after that."""
+        """Return the needed ones of learned lines, in order; no line may be learned after that."""
         if not self._is_complete:
             self._is_complete = True
             most = min(MOST_EARLIER, max(1, self._most_runs // max(1, len(self._last)) - 1))
@@ -131,7 +132,7 @@ class JournalCompaction:
                 self._settle(str(record["container"]))
 
     def _settle(self, container: str) -> None:
-        """Note that a container has ended, or is no longer the last one of its index."""
+        """Record that a container has ended, or is no longer the last one of its index."""
         run = self._runs[container]
         if not run.ended:
             return
@@ -144,7 +145,7 @@ class JournalCompaction:
             self._leave_out(run.index, MOST_EARLIER)
 
     def _leave_out(self, index: int, most: int) -> None:
-        """Leave out as many earlier runs of an index as `Instance.add_earlier` does."""
+        """Drop as many earlier runs of an index as `Instance.add_earlier` does."""
         earlier = self._earlier[index]
         while len(earlier) > most:
             container = next((one for one in earlier if not self._runs[one].stored), earlier[0])
@@ -158,14 +159,14 @@ class JournalCompaction:
 
 
 def check_number(ranges: Ranges, known: int) -> None:
-    """Refuse a record ``gone`` with which more containers would be known than an application has.
+    """Reject a record ``gone`` that would exceed the maximum number of an application's containers.
 
     Args:
-        ranges: of the record.
-        known: how many are known without it.
+        ranges: ranges of the record.
+        known: number of containers known without it.
 
     Raises:
-        ValueError, TypeError: it is refused, or is no such record.
+        ValueError, TypeError: it is rejected, or malformed.
     """
     for pairs in dict(ranges).values():
         for first, last in pairs:
@@ -176,18 +177,18 @@ def check_number(ranges: Ranges, known: int) -> None:
 
 
 def containers_of(ranges: Ranges) -> Iterator[str]:
-    """Yield the ids in a record ``gone`` that `check_number` has taken."""
+    """Yield the ids in a record ``gone`` that `check_number` has accepted."""
     for prefix, number in _numbers(ranges):
         yield f"{prefix}_{number:06d}"
 
 
 def _keys(record: dict[str, Any]) -> Sequence[tuple[str, str]]:
-    """Return for what a record may be the one that counts; nothing: it is needed for itself."""
+    """Return the keys for which a record may be the latest one; empty: the record itself is needed."""
     match record["kind"]:
         case "free" | "faults" | "give_up" as kind:
             return [(kind, str(record["index"]))]
         case "wait":
-            # The first one says that times are to be noted from then on, one for no service sets them back.
+            # The first one starts the recording of times, one without a service resets them.
             index = str(record["index"])
             return [("first wait", index), ("wait", index), *([] if record["service"] else [("no wait", index)])]
         case "gate" | "change" as kind:

@@ -1,7 +1,7 @@
-"""All that one attempt knows of its application, as one value.
+"""State of one attempt of an application, as one value.
 
-Everything that is decided on an event is a change of this value and a list of actions. The functions that decide are in
-`dlapp.am.decisions`; the methods here only keep together what must change together.
+Each decision on an event is a change of this value and a list of actions. The decision functions are in
+`dlapp.am.decisions`; the methods here only keep related fields consistent.
 """
 
 from __future__ import annotations
@@ -49,25 +49,26 @@ class Timing(Value):
     """Time limits and intervals [ms of time awake, except those of reports].
 
     Args:
-        hello_ms: from when a node has a task to its first word; if its files are still fetched then, again.
-        check_ms: for the node's answer whether they are.
-        prepare_ms: how long they may be fetched in all.
-        silence_ms: between two reports, before the container is stopped; three report intervals at least.
-        recovery_ms: from a new attempt's registration, or from when its address is published, until the tasks of the
-            earlier one must have found it: twice the longest pause between two of their looks
-            (`dlapp.task.link.am_address`).
-        unpublished_ms: how long the address may take for that; as long as what was computed waits for its file system.
-        stop_ms: from `Stop.NOW` in a task's orders, which lets it clean up, to the end of its container by the engine.
+        hello_ms: from the node's acceptance of a task to the task's first message; restarted if its files are still
+            being fetched.
+        check_ms: for the node's answer to that question.
+        prepare_ms: limit of the whole fetch.
+        silence_ms: between two reports, before the container is stopped; at least three report intervals.
+        recovery_ms: from the registration of a new attempt, or from the publication of its address, until the tasks of
+            the earlier attempt must have found it: twice their longest poll interval (`dlapp.task.link.am_address`).
+        unpublished_ms: limit for publishing the address; the same as for output that waits for its file system.
+        stop_ms: from `Stop.NOW` in a task's orders, which lets it clean up, until the engine ends its container.
         repeat_stop_ms: between two requests to end a container whose end is not known.
         exit_ms: from a task's result to the end of its process.
-        soft_margin_ms: what a soft stop may take beyond its grace, before containers that are not storing are stopped.
-        store_ms: how long those may take that are, besides the application's patience with a file system.
-        least_store_ms, most_store_ms: how long before the end of an application's lifetime its grace is over; between
-            them a tenth of the lifetime.
+        soft_margin_ms: allowance of a soft stop beyond its grace time, before containers that are not storing are
+            stopped.
+        store_ms: allowance for those that are storing, in addition to the application's patience with a file system.
+        least_store_ms, most_store_ms: bounds of the time between the end of the grace time and the end of the
+            application's lifetime; between the bounds it is a tenth of the lifetime.
         end_ms: from the last request to end containers until the application ends without knowing their ends.
         avoid_ms: how long a node that failed containers is avoided.
         report_every_s: between two reports of a task without news [s]; `most_report_every_s`: in a large application.
-        reports_per_s: so many of these come in a second, at most, before they come less often.
+        reports_per_s: limit of such reports per second; above it the interval grows.
     """
 
     hello_ms: int = 300_000
@@ -90,7 +91,7 @@ class Timing(Value):
     reports_per_s: float = 500.0
 
     def report_interval_s(self, containers: int) -> float:
-        """Return the longest silence of a task between two reports, by how many containers there are [s]."""
+        """Return the longest interval between two reports of a task, by the number of containers [s]."""
         return min(max(self.report_every_s, containers / self.reports_per_s), self.most_report_every_s)
 
 
@@ -109,13 +110,13 @@ def _no_parts(_: ContainerId) -> tuple[str, ...]:
 
 
 class Notices:
-    """Part of the state of an application: what it was told that its user is notified of.
+    """Record of the notifications that the user was sent.
 
     Attributes:
         waits_since_ms: since when it lacks containers [ms since 1970]; None: it does not.
-        waiting_told: whether that was said.
-        idle_spells: how often its GPUs became idle, where its user is told of that.
-        events: kinds and keys of other events that were said.
+        waiting_told: whether the user was notified of that.
+        idle_spells: how often its GPUs became idle, if the user is notified of that.
+        events: kinds and keys of other notified events.
     """
 
     def __init__(self, waits_since_ms: int | None) -> None:
@@ -129,52 +130,50 @@ class ApplicationState:
     """One attempt of one application.
 
     Args:
-        former: what the journals of earlier attempts say (`journal.replay`); None: this is the first.
-        parts_of: for each output of the spec, where this container's part goes while it is not committed.
-        devices_wait_ms: how long asks for GPUs wait for the first `DeviceCountsRead`; 0: none comes.
-        waiting_after_ms: how long it lacks containers before its user is told; None: that is no event.
-        chance: for what has to differ between applications; None: a generator of its own.
-        start_gate: what it waits for before it asks for containers; None: nothing.
+        former: replayed journals of earlier attempts (`journal.replay`); None: this is the first attempt.
+        parts_of: for each output of the spec, the location of this container's part until it is committed.
+        devices_wait_ms: how long requests for GPUs wait for the first `DeviceCountsRead`; 0: none follows.
+        waiting_after_ms: how long it lacks containers before the user is notified; None: no notification.
+        chance: random generator for values that differ between applications; None: a new generator.
+        start_gate: what it waits for before it requests containers; None: nothing.
 
     Attributes:
         stage: see `dlapp.am.decisions.master`.
-        instances: by CONTAINER_INDEX; `roles`: in the order of the spec; `conditions`: of those that depend on others.
-        gates: those of gangs.
+        instances: by CONTAINER_INDEX; `roles`: in the order of the spec; `conditions`: of roles that depend on others.
+        gates: start gates of the gangs.
         deciding: the indexes that decide how the application ends; `undecided`: those of them that are not done.
-        containers: all that were granted and kept; `live`: those whose end is not known; `open`: those of them whose
-            task said no result either.
-        released: grants that are given back and whose end is not known; `gone`: containers that ended and were never
-            kept.
-        presumed_ends: of containers of lost nodes that block every role, until the recovery's deadline.
-        journal_lines: how many lines this attempt has written to the journal, on record or not yet.
-        unrecorded: containers whose index is not on record yet, each with the line that says it, in this order.
-        avoided, devices: which nodes not to ask for.
-        roster: where the containers are.
-        checkpoints: index -> the numbers of the checkpoints that its task has said last.
-        head: `AppSpec.head`; `launches`: what its task last asked for; `launch_states`: index -> what its task last
-            said of launches.
-        now_ms, awake_ms: the two clocks of `dlapp.am.decisions.master`; names that end in ``until_ms`` are of the
-            second one.
+        containers: all that were granted and kept; `live`: those not known to have ended; `open`: those of the live
+            ones whose task has not reported a result either.
+        released: grants that were given back and are not known to have ended; `gone`: containers that ended and were
+            never kept.
+        presumed_ends: ends of containers on lost nodes that block every role, until the recovery's deadline.
+        journal_lines: number of lines that this attempt has written to the journal, durable or not.
+        unrecorded: containers whose index is not yet durable in the journal, each with its line, in this order.
+        avoided, devices: which nodes not to request.
+        roster: addresses of the containers.
+        checkpoints: index -> the checkpoint numbers that its task last reported.
+        head: `AppSpec.head`; `launches`: the last request of its task; `launch_states`: index -> the last states of
+            launches that its task reported.
+        now_ms, awake_ms: the two clocks of `dlapp.am.decisions.master`; names that end in ``until_ms`` use the second
+            one.
         deadlines: a heap of (awake_ms, number, what, container).
-        payload_ran: whether any payload has begun, ever.
-        stop_before_start: who asked for an end before the engine took us.
-        killed_until_ms: when the engine is going to kill it; `lifetime_ms`: how long it may run then; infinity: at no
-            time.
-        ending: how it ends, once that is decided; `settlement`: what is to become of the outputs then; `outputs`: what
-            became of them.
-        soft_by, soft_ends_ms: who asked for a soft stop, and when its grace is over; `soft_text`: what the diagnostics
-            begin with then.
-        single_node: its containers run on one machine, so a next try is never elsewhere.
-        engine_lists_all: the engine tells a next attempt of every container that lives (`Registered.is_complete`).
-        sweep: its trials; None: it is no sweep.
-        service_waits: index -> the service that it waits for now, with a container or without one.
-        changes: role -> what its containers got otherwise than was asked for.
-        notices: what of the notifications of `dlapp.am.decisions.notices` was said.
-        former_series: container -> its use over time, in JSON form, as an earlier attempt wrote it.
-        receipt, receipt_ms: the last sum of all receipts, and when it was made [ms of time awake].
-        hangs_checked_ms: when it was last looked whether a payload hangs [ms of time awake].
-        idle: the indexes whose GPUs are idle; `idle_checked_ms`: when that was last looked at [ms of time awake].
-        closing_stage: 0: in the grace time; 1: those that store may go on; 2: all were stopped.
+        payload_ran: whether any payload has started.
+        stop_before_start: who requested a stop before the registration.
+        killed_until_ms: when the engine is going to kill it; `lifetime_ms`: its remaining lifetime; infinity: no limit.
+        ending: how it ends, once decided; `settlement`: what to do with the outputs then; `outputs`: their results.
+        soft_by, soft_ends_ms: who requested a soft stop, and the end of its grace time; `soft_text`: prefix of the
+            diagnostics after it.
+        single_node: its containers run on one machine, so a retry is never elsewhere.
+        engine_lists_all: the engine reports every live container to the next attempt (`Registered.is_complete`).
+        sweep: its trials; None: not a sweep.
+        service_waits: index -> the service that it waits for now, with or without a container.
+        changes: role -> differences between what was requested and what its containers got.
+        notices: state of the notifications (`dlapp.am.decisions.notices`).
+        former_series: container -> its usage series, in JSON form, as an earlier attempt wrote it.
+        receipt, receipt_ms: the last sum of all receipts, and its time [ms of time awake].
+        hangs_checked_ms: time of the last check for hanging payloads [ms of time awake].
+        idle: the indexes whose GPUs are idle; `idle_checked_ms`: time of the last check [ms of time awake].
+        closing_stage: 0: in the grace time; 1: containers that are storing may go on; 2: all were stopped.
     """
 
     def __init__(
@@ -278,18 +277,18 @@ class ApplicationState:
             self.recall(former)
 
     def checkpoint_starts(self, count: int) -> int:
-        """Return the number of a start, for the numbers of its checkpoints (`dlapp.values.messages.checkpoints_after`).
+        """Return the number of a start for its checkpoint numbers (`dlapp.values.messages.checkpoints_after`).
 
-        Two applications that go on from the same checkpoint have numbers apart from each other.
+        Two applications that resume from the same checkpoint have distinct numbers.
 
         Args:
-            count: which start of this application's payload it is, from 1.
+            count: number of the start of this application's payload, from 1.
         """
         others = self.application_id.number % _MOST_APART if self.submission.checkpoints_of else 0
         return others * _STARTS_APART + count
 
     def _checkpoints_of(self, gate: Gate) -> GangCheckpoints | None:
-        """Return the checkpoints of the members of a gang; None: they have none."""
+        """Return the checkpoints of the members of a gang; None: no checkpoints."""
         roles = [(role, *self.spec.checkpoint_of(role.spec)) for role in self.roles_of(gate)]
         if self.spec.checkpoint is None or roles[0][1] is None:
             return None
@@ -300,39 +299,39 @@ class ApplicationState:
 
     @property
     def awaits_journal(self) -> bool:
-        """True if something waits until lines of the journal are on record."""
+        """Return True if something waits for lines of the journal to be durable."""
         return bool(self.unrecorded) or (self.sweep is not None and bool(self.sweep.unrecorded))
 
     @property
     def commits(self) -> bool:
-        """True if its output is to be committed."""
+        """Return True if its output is to be committed."""
         return self.settlement is Settlement.COMMIT
 
     def recall(self, former: journal.RecoveredState) -> None:
-        """Take what the journals of earlier attempts say; at the latest before the engine's `Registered` is taken."""
+        """Apply the journals of earlier attempts; must precede the engine's `Registered`."""
         self.former, self.changes = former, dict(former.changes)
 
     def pass_time(self, now_ms: int) -> None:
-        """Set both clocks; however far the first one steps, the second gains at most `MAX_GAP_MS`."""
+        """Set both clocks; a jump of the first one advances the second by at most `MAX_GAP_MS`."""
         if self.now_ms:
             self.awake_ms += min(max(now_ms - self.now_ms, 0), MAX_GAP_MS)
         self.now_ms = now_ms
 
     def do(self, action: Action) -> None:
-        """Decide on an action; `take_actions` returns them in this order."""
+        """Queue an action; `take_actions` returns them in this order."""
         self.actions.append(action)
 
     def take_actions(self) -> list[Action]:
-        """Return what was decided since the last call."""
+        """Return the actions queued since the last call."""
         actions, self.actions = self.actions, []
         return actions
 
     def notify(self, event: str, key: str, text: str) -> None:
-        """Tell the user of an event (`dlapp.values.notification.EVENTS`).
+        """Notify the user of an event (`dlapp.values.notification.EVENTS`).
 
         Args:
-            event: what it is.
-            key: tells events of the same kind apart; the same in every attempt that finds the same event.
+            event: kind of the event.
+            key: distinguishes events of one kind; the same in every attempt that finds the same event.
             text: for people.
         """
         self.do(Notify(event, key, text))
@@ -343,12 +342,12 @@ class ApplicationState:
         self.do(WriteJournal({"kind": kind, "t": self.now_ms, **fields}, durable))
 
     def at(self, in_ms: int, what: Due, container: Container) -> None:
-        """Set a deadline of a container, so many ms from now."""
+        """Set a deadline of a container, in ms from now."""
         self._deadlines_set += 1
         heapq.heappush(self.deadlines, (self.awake_ms + in_ms, self._deadlines_set, what, container))
 
     def order(self, container: Container, *, number: int | None = None, **change: Any) -> None:
-        """Change a task's orders; their number grows, beyond ``number`` where that is given."""
+        """Change a task's orders and increment their number, beyond ``number`` if given."""
         assert container.orders is not None
         last = max(container.orders.number, number or 0)
         container.orders = replace(container.orders, number=last + 1, **change)
@@ -359,11 +358,11 @@ class ApplicationState:
         return self.roles[container.place]
 
     def role_of_index(self, index: int) -> demand.Role:
-        """Return the role of a CONTAINER_INDEX that there is."""
+        """Return the role of an existing CONTAINER_INDEX."""
         return next(role for role in self.roles if index in role.indexes)
 
     def role_of_request(self, request_id: int) -> demand.Role | None:
-        """Return the role that a request is of; None: no role has this id."""
+        """Return the role of a request; None: no role has this id."""
         return self.roles[request_id - 1] if 1 <= request_id <= len(self.roles) else None
 
     def roles_of(self, gate: Gate) -> list[demand.Role]:
@@ -371,11 +370,11 @@ class ApplicationState:
         return [role for role in self.roles if role.gate is gate]
 
     def is_new(self, container_id: ContainerId) -> bool:
-        """Return whether nothing is known of this container, not even that it is gone."""
+        """Return whether this container is unknown, also as an ended one."""
         return not (container_id in self.containers or container_id in self.gone or container_id in self.released)
 
     def add_container(self, grant: Grant, role: demand.Role) -> Container:
-        """Keep a container that was granted; it is live and open."""
+        """Keep a granted container; it is live and open."""
         container = Container(grant, role.place, self.now_ms)
         container.heard_ms = self.awake_ms
         container_id = grant.container_id
@@ -386,7 +385,7 @@ class ApplicationState:
         return container
 
     def mark_done(self, instance: Instance) -> None:
-        """Record that an index ended well."""
+        """Record that an index succeeded."""
         instance.done = True
         role = self.role_of_index(instance.index)
         role.done.add(instance.index)
@@ -396,11 +395,11 @@ class ApplicationState:
         self.service_waits.pop(instance.index, None)
 
     def give_up(self, instance: Instance, failure: str) -> None:
-        """Record that an index is not tried again.
+        """Record that an index is not retried.
 
         Args:
             instance: the index.
-            failure: why, for the user, where the index decides; empty where it does not.
+            failure: reason for the user, if the index is a deciding one; otherwise empty.
         """
         instance.given_up, instance.failed = True, failure
         self.undecided.discard(instance.index)
@@ -410,7 +409,7 @@ class ApplicationState:
         role.lost.add(instance.index)
 
     def take_back(self, instance: Instance) -> None:
-        """Record that an index that was given up is tried again, with the rest of its gang."""
+        """Record that a given-up index is retried, with the rest of its gang."""
         instance.given_up, instance.failed = False, ""
         if instance.index in self.deciding:
             self.undecided.add(instance.index)
@@ -422,7 +421,7 @@ class ApplicationState:
         self.note_free(instance)
 
     def note_free(self, instance: Instance, durable: bool = False) -> None:
-        """Write down that an index is bound no more and waits."""
+        """Record that an index is no longer bound and waits."""
         self.note(
             "free",
             durable,
@@ -432,12 +431,12 @@ class ApplicationState:
         )
 
     def note_faults(self, instance: Instance) -> None:
-        """Write down how many ends of an index count."""
+        """Record how many ends of an index count."""
         faults = {"user_faults": instance.user_faults, "node_faults": instance.node_faults}
         self.note("faults", True, index=instance.index, **faults)
 
     def mark_not_done(self, instance: Instance) -> None:
-        """Record that an index is to run again; what it stored before does not count."""
+        """Record that an index is to run again; its earlier output does not count."""
         role = self.role_of_index(instance.index)
         role.begun.discard(instance.index)
         role.ready.discard(instance.index)

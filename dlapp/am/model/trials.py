@@ -1,7 +1,7 @@
-"""Trials of a sweep, as its ApplicationMaster knows them.
+"""Trials of a sweep, as known to its ApplicationMaster.
 
-A trial waits, runs in a container, and ends; after a failure, or where its container is lost, it waits again. What
-has ended counts for a next attempt when the journal has it, and only then its container may forget it.
+A trial waits, runs in a container, and ends; after a failure, or if its container is lost, it waits again. An end
+counts for a next attempt when the journal has it; only then may the container forget it.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
     from dlapp.sweep.optuna_study import OptunaStudy
 
 ENDED_WITH_SWEEP = "killed"
-"""What the journal has for the end of a trial that ended because the application did; it runs again in one that goes on
-from this one."""
+"""Journal value for a trial that ended because the application did; it runs again in an application that continues this
+one."""
 
 
 class TrialRecord:
     """One trial.
 
     Attributes:
-        number: of the trial, from 0.
-        tries: how often it was given to a container; so the number of the last try.
-        user_faults, node_faults: how many of its ends count against its program, and against others.
-        holder, index: the container of its last try, and that one's CONTAINER_INDEX; None: it had none.
-        parameters: that Optuna chose; None: it has not been asked, or is not asked in this sweep.
-        points: step and value of its metric, until ``line`` has them.
-        reports, problem: as of `dlapp.values.messages.TrialReport`.
-        ran_s: how long the program of its last try ran.
-        asked: the last step of which early stopping was asked.
+        number: number of the trial, from 0.
+        tries: number of its starts, so also the number of the last try.
+        user_faults, node_faults: number of ends for which its program, or something else, is responsible.
+        holder, index: container of its last try, and its CONTAINER_INDEX; None: none.
+        parameters: the values that Optuna chose; None: none chosen yet, or Optuna is not used.
+        points: step and value of its metric, until ``line`` contains them.
+        reports, problem: as in `dlapp.values.messages.TrialReport`.
+        ran_s: run time of its last try's program.
+        asked: the last step that early stopping has decided on.
         stop: why it is being stopped early, or was; empty: it is not.
-        message: of its last end, for the user.
-        outputs: what its last try stored.
-        sources: where ``outputs`` are, if another sweep stored them; else empty.
-        is_committed: its output is where it belongs.
-        line: of the results, when it has ended (`dlapp.sweep.results`); empty: it has not.
-        started_ms, finished_ms: of its last try [ms since 1970].
+        message: message of its last end, for the user.
+        outputs: stored outputs of its last try.
+        sources: locations of ``outputs``, if another sweep stored them; else empty.
+        is_committed: its output is committed.
+        line: its line of the results, once it has ended (`dlapp.sweep.results`); empty: it has not.
+        started_ms, finished_ms: times of its last try [ms since 1970].
     """
 
     __slots__ = (
@@ -101,29 +101,29 @@ class TrialRecord:
 
     @property
     def is_pruned(self) -> bool:
-        """True if it was stopped early, because others are better."""
+        """Return True if it was stopped early, because others are better."""
         return self.state is TrialState.STOPPED and bool(self.stop)
 
     @property
     def has_ended(self) -> bool:
-        """True if it does not run again."""
+        """Return True if it does not run again."""
         return self.state in (TrialState.DONE, TrialState.STOPPED, TrialState.FAILED)
 
 
 class SweepState:
-    """The trials of an application.
+    """Trials of an application.
 
     Attributes:
         trials: by number.
-        held: container -> the trials that it is ordered to run, or whose end is not on record yet.
-        free: containers that run and have room, in the order in which they had it.
-        running: how many trials run.
-        left: how many have not ended, or not on record.
-        unrecorded: ends that are not on record yet, each with the line of the journal that says it.
-        committing: numbers of the trials whose output is to be committed by itself, and is not yet.
-        committed: how many are.
-        changed: grows with each change that users see.
-        study: Optuna, once `open_study` was called; None: another sampler gives the parameters.
+        held: container -> its ordered trials, and those whose end is not recorded yet.
+        free: running containers with a free slot, in the order in which they got it.
+        running: number of running trials.
+        left: number of trials that have not ended, or whose end is not recorded.
+        unrecorded: ends that are not durable yet, each with its line of the journal.
+        committing: numbers of the trials whose output is to be committed separately, and is not yet.
+        committed: number of those that are.
+        changed: incremented with each change that users see.
+        study: Optuna, once `open_study` was called; None: another sampler chooses the parameters.
     """
 
     def __init__(self, spec: SweepSpec, containers: int) -> None:
@@ -145,7 +145,7 @@ class SweepState:
 
     @property
     def work(self) -> TrialWork:
-        """Return what containers are told of all trials."""
+        """Return the part of an assignment that all trials share."""
         one = self.spec
         return TrialWork(
             slots=one.trials_per_container,
@@ -165,11 +165,11 @@ class SweepState:
 
     @property
     def learns(self) -> bool:
-        """True if Optuna chooses the parameters."""
+        """Return True if Optuna chooses the parameters."""
         return self.spec.sampler is Sampler.OPTUNA
 
     def open_study(self) -> None:
-        """Make Optuna's study of what is known of the trials. Raises DlappError: it cannot be made."""
+        """Create Optuna's study from the known trials. Raises DlappError: it cannot be created."""
         from dlapp.sweep.optuna_study import OptunaStudy, PastTrial  # large, and few sweeps need it
 
         past = {
@@ -186,11 +186,11 @@ class SweepState:
         self.study = OptunaStudy(self.spec, past)
 
     def parameters_of(self, trial: TrialRecord) -> dict[str, str]:
-        """Return the parameters of a trial; none if Optuna has not been asked for them."""
+        """Return the parameters of a trial; none if Optuna has not chosen them."""
         return (trial.parameters or {}) if self.learns else trial_of(self.spec, trial.number).parameters
 
     def next_waiting(self) -> TrialRecord | None:
-        """Return the first trial that waits; it goes on waiting until it is given to a container."""
+        """Return the first waiting trial; it keeps waiting until it is given to a container."""
         while self._waiting and self.trials[self._waiting[0]].state is not TrialState.WAITING:
             heapq.heappop(self._waiting)
         return self.trials[self._waiting[0]] if self._waiting else None
@@ -199,9 +199,9 @@ class SweepState:
         """Record that a container runs a trial.
 
         Args:
-            trial: which waits.
+            trial: waiting trial.
             holder, index: the container, and its CONTAINER_INDEX.
-            try_number: of the trial.
+            try_number: number of this try.
             now_ms: the time [ms since 1970].
         """
         trial.state, trial.holder, trial.index, trial.tries = TrialState.RUNNING, holder, index, try_number
@@ -222,10 +222,10 @@ class SweepState:
         """Record that a trial has ended.
 
         Args:
-            trial: which runs.
-            ended: how; WAITING: with the application.
+            trial: running trial.
+            ended: how it ended; WAITING: with the application.
             now_ms: the time [ms since 1970].
-            line: of the journal that says so.
+            line: its line of the journal.
         """
         assert trial.holder is not None
         self.running -= 1
@@ -238,13 +238,13 @@ class SweepState:
         self.changed += 1
 
     def forget_end(self, trial: TrialRecord, holder: ContainerId) -> None:
-        """Record that the end of a trial is on record."""
+        """Record that the end of a trial is durable."""
         if trial.has_ended:
             self.left -= 1
         self._drop(holder, trial)
 
     def recall_end(self, trial: TrialRecord, ended: TrialState) -> None:
-        """Record that a trial has ended under an earlier attempt."""
+        """Record that a trial has ended in an earlier attempt."""
         trial.state = ended
         self._fix_line(trial)
         self.left -= 1
@@ -252,7 +252,7 @@ class SweepState:
         self.committed += trial.is_committed
 
     def note_committed(self, trial: TrialRecord) -> None:
-        """Record that the output of a trial that has ended is where it belongs."""
+        """Record that the output of an ended trial is committed."""
         self.committing.discard(trial.number)
         if not trial.is_committed:
             trial.is_committed, trial.line = True, committed_line(trial.line)
@@ -265,7 +265,7 @@ class SweepState:
             trial.points = trial.points[-1:]
 
     def results(self) -> str:
-        """Return the results, as their file has them."""
+        """Return the results in the form of their file."""
         names = self.spec.parameters
         started = (one for one in self.trials if one.tries)
         lines = (one.line or trial_line(view_of(self, one), names) for one in started)
@@ -285,7 +285,7 @@ class SweepState:
                 del self.held[holder]
 
     def running_in(self, container_id: ContainerId) -> list[TrialRecord]:
-        """Return the trials that a container runs."""
+        """Return the trials of a container."""
         return [one for one in self.held.get(container_id, {}).values() if one.state is TrialState.RUNNING]
 
 
@@ -296,11 +296,11 @@ def _value_of(trial: TrialRecord) -> float | None:
 
 
 def end_fields(trial: TrialRecord, ended: TrialState) -> dict[str, Any]:
-    """Return the fields of a record ``trial_end`` of the journal but those that every record has.
+    """Return the fields of a journal record ``trial_end`` without the common ones.
 
     Args:
-        trial: which runs.
-        ended: how; WAITING: with the application.
+        trial: running trial.
+        ended: how it ended; WAITING: with the application.
     """
     fields: dict[str, Any] = {
         "number": trial.number,
@@ -333,10 +333,10 @@ def end_fields(trial: TrialRecord, ended: TrialState) -> dict[str, Any]:
 
 
 def take_end_fields(trial: TrialRecord, record: dict[str, Any]) -> TrialState:
-    """Take what `end_fields` wrote. Return how the trial ended.
+    """Apply a record of `end_fields`. Return how the trial ended.
 
     Raises:
-        LookupError, TypeError, ValueError, OverflowError: a field is missing, or is none of that kind.
+        LookupError, TypeError, ValueError, OverflowError: a field is missing or has a wrong type.
     """
     points = record.get("points", ())
     trial.points = tuple((float(int(step)), finite_number(value)) for step, value in points)
@@ -358,7 +358,7 @@ def take_end_fields(trial: TrialRecord, record: dict[str, Any]) -> TrialState:
 
 
 def view_of(sweep: SweepState, trial: TrialRecord) -> TrialView:
-    """Return what users see of a trial."""
+    """Return the view of a trial for users."""
     last = trial.points[-1] if trial.points else None
     return TrialView(
         number=trial.number,
@@ -380,18 +380,18 @@ def view_of(sweep: SweepState, trial: TrialRecord) -> TrialView:
 
 
 def part_of(trial: TrialRecord) -> Part:
-    """Return the output that the last try of a trial stored."""
+    """Return the stored output of a trial's last try."""
     number, holder = trial.number, trial.holder
     assert holder is not None
     return Part(number, "trial", number, holder, trial.outputs, trial_part(number, trial.tries), trial.sources)
 
 
 def recovered_parts(trials: dict[int, RecoveredTrial], *, ended_only: bool = False) -> list[Part]:
-    """Return the output of trials that is not committed, by what the journal says of them.
+    """Return the uncommitted output of trials, according to the journal.
 
     Args:
         trials: by number.
-        ended_only: leave out those that ended because the application did.
+        ended_only: skip trials that ended because the application did.
     """
     parts = []
     for number, known in sorted(trials.items()):

@@ -1,8 +1,8 @@
 """LocalAmEngine: containers on this machine, for one ApplicationMaster.
 
-The whole ask was reserved before the ApplicationMaster started, so containers are granted at once, out of that. Each
-is a task process in a session of its own, with its own lock file, which everything below the task inherits: a container
-has ended when that lock is free, not before. So the next attempt knows which containers of this one are there.
+The whole request was reserved before the ApplicationMaster started, so containers are granted at once. Each is a task
+process in its own session, with its own lock file, which all descendants of the task inherit: a container has ended
+when that lock is free, not before. So the next attempt can tell which containers of this one still run.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ from dlapp.values.serialization import from_json, to_json
 from dlapp.values.spec import AppSpec, Resources, Submission
 
 AM_FILE = "am.json"
-"""The file in an application's directory that says where its ApplicationMaster is."""
+"""File in an application's directory with the address of its ApplicationMaster."""
 TERM_GRACE_S = 2.0
-"""Between SIGTERM and SIGKILL to a task that is to stop; its guardian clears the payload in any case."""
+"""Time between SIGTERM and SIGKILL to a task that is to stop; its guardian ends the payload in any case."""
 STRAYS_AFTER_S, STRAYS_EVERY_S = 2.0, 5.0
-"""How long what a dead task left may take to end by itself before it is looked for and killed; and then again."""
+"""How long leftover processes of a dead task may take to end by themselves before they are killed, and after that."""
 LOADING_S = 2.0
-"""How long a task may keep others from being started while it loads: one that was stopped must not do so for ever."""
+"""How long a loading task may delay the start of others; a stopped one must not do so indefinitely."""
 LOOK_S = (0.002, 0.1)
-"""Between two looks at a container whose task has ended and whose last processes are just ending."""
+"""Poll interval for a container whose task has ended and whose last processes are ending."""
 GRANT = "grant.json"
-"""The file in a container's directory that tells the next attempt what was granted."""
+"""File in a container's directory that tells the next attempt what was granted."""
 FIRST_CONTAINER = 2
-"""As on YARN, where number 1 is the ApplicationMaster's own."""
+"""As on YARN, where number 1 is the ApplicationMaster's own container."""
 
 
 class _Container:
-    """A container that was granted; ``pidfd`` is -1 until its task runs and after the task has been collected,
-    ``loading`` the descriptor whose end says that it is loaded, -1 before and after."""
+    """Granted container; ``pidfd`` is -1 until its task runs and after the task was reaped; ``loading`` is the
+    descriptor whose end of file means that the task has loaded, -1 before and after."""
 
     def __init__(self, grant: Grant, directory: str) -> None:
         self.grant, self.directory = grant, directory
@@ -75,7 +75,7 @@ class _Container:
         self.launch: TaskLaunch | None = None
         self.stopping = False
         self.kill_at: float | None = None
-        self.status: int | None = None  # of its task, once that has ended
+        self.status: int | None = None  # exit status of its task, once that has ended
         self.look_s = LOOK_S[0]
         self.strays_at = 0.0
 
@@ -83,15 +83,15 @@ class _Container:
 class LocalAmEngine:
     """The ApplicationMaster's side of the embedded engine.
 
-    A task's process first loads our modules, which keeps a core busy for longer than all else before its payload. No
-    more of them load at a time than there are cores: the others would only make each other late.
+    A task's process first loads our modules, which keeps a core busy for longer than anything else before its payload.
+    No more tasks than cores load at a time: more would only delay each other.
 
     Args:
         home: the application's directory.
         attempt: 1, or more after an ApplicationMaster that died.
-        alive_fd: descriptor of the application's lock; handed on to everything that is started.
-        hold_fds: descriptors that hold the application's devices; handed on as well.
-        wake: called, from any thread, when a heartbeat would have something to tell.
+        alive_fd: descriptor of the application's lock; inherited by all started processes.
+        hold_fds: descriptors that hold the application's devices; inherited as well.
+        wake: called, from any thread, when a heartbeat would return news.
         is_aftermath: it only cleans up after an ApplicationMaster that died.
     """
 
@@ -118,7 +118,7 @@ class LocalAmEngine:
             self._settings = RunnerSettings(engine["settings"])  # type: ignore[arg-type]
             shared = bool(engine["shared"])
             self.hdfs = from_json(HdfsPlace, engine["hdfs"]) if "hdfs" in engine else None
-            """The HDFS that the application has to do with."""
+            """Return the HDFS that the application uses."""
         except (KeyError, TypeError, SpecError) as error:
             raise DlappError(f"{self._home}/engine.json is damaged: {error}") from error
         self._umask = engine.get("umask", 0o022)
@@ -137,7 +137,7 @@ class LocalAmEngine:
         self._start_failed: deque[ContainerEnd] = deque()
         self._started: deque[ContainerId] = deque()
         self._removals: list[int] = []
-        self._orphaned: list[_Container] = []  # of an earlier attempt, with processes and without a task
+        self._orphaned: list[_Container] = []  # containers of an earlier attempt with processes but without a task
         self._reaper: threading.Thread | None = None
         self._nudge = (-1, -1)
         self._finished = False
@@ -154,7 +154,7 @@ class LocalAmEngine:
     # ---- the engine's calls ----
 
     def register(self, control_url: str) -> Registered:
-        """Write down where this attempt is. From here on it counts."""
+        """Publish the address of this attempt, which takes effect with that."""
         live = self._adopt() if self._attempt > 1 else ()
         pid = os.getpid()
         value = {
@@ -175,7 +175,7 @@ class LocalAmEngine:
     def heartbeat(
         self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
     ) -> Heartbeat:
-        """Grant what is asked for out of what was reserved, and tell of ends."""
+        """Grant requests out of the reservation, and report ends."""
         if self._broken is not None:
             raise self._broken
         for container_id in releases:
@@ -208,25 +208,25 @@ class LocalAmEngine:
         )
 
     def check_start(self, container_id: ContainerId) -> None:
-        """Do nothing: on one machine nothing has to be brought to a container."""
+        """Do nothing: on one machine no files are fetched for a container."""
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
-        """Start a task in a granted container; a failure comes with a later heartbeat."""
+        """Start a task in a granted container; a failure is reported by a later heartbeat."""
         with self._lock:
             container = self._containers.get(grant.container_id)
             if container is None or container.launch is not None:
-                return  # released or started already: said twice, done once
+                return  # released or started already: a repeated call
             container.launch = launch
             self._to_start.append(container)
         self._start_some()
 
     def stop(self, container_id: ContainerId) -> None:
-        """End a container, whatever runs in it. May be repeated."""
+        """End a container and all its processes. May be repeated."""
         with self._lock:
             container = self._containers.get(container_id)
         if container is None or container.stopping:
             return
-        with self._lock:  # nor is it being started just now
+        with self._lock:  # nor is it being started right now
             container.stopping = True
         if container.pidfd < 0:
             if container.status is None:  # granted, never started
@@ -237,10 +237,10 @@ class LocalAmEngine:
         self._nudge_reaper()
 
     def release_devices(self) -> None:
-        """Give back the application's devices, of which no task of its own has one leased. May be repeated.
+        """Release the application's devices that no task has leased. May be repeated.
 
-        A next attempt must not wait for devices that it does not need, so a file says so first. While the disk is full,
-        they stay.
+        A file records that first, so that a next attempt does not wait for devices it does not need. While the disk is
+        full, the devices are kept.
         """
         if not self._hold_fds:
             return
@@ -248,7 +248,7 @@ class LocalAmEngine:
             write_whole(os.path.join(self._home, DEVICES_RETURNED), "")
         except OSError:
             return
-        with self._lock:  # the reaper's thread may start a task with them just now
+        with self._lock:  # the reaper's thread may be starting a task with them
             returned, self._hold_fds = self._hold_fds, ()
         for fd in returned:
             os.close(fd)
@@ -262,7 +262,7 @@ class LocalAmEngine:
         return last_lines(os.path.join(self._home, "containers", str(container_id), stream), most_bytes, most_bytes)
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
-        """Write the outcome, once and for all, and let the next ones start."""
+        """Write the outcome, once, and let waiting applications start."""
         by_itself = not self._is_aftermath
         ended_ms = clock.now_ms() if by_itself else self.ended_ms()
         state = cause.state(by_itself=by_itself)
@@ -272,21 +272,21 @@ class LocalAmEngine:
         self._nudge_reaper()
         if self._reaper is not None:
             self._reaper.join()
-        # The runner notices our end by itself; should it have died, those who wait need another.
+        # The runner notices our end by itself; if it has died, the waiting applications need another one.
         with contextlib.suppress(DlappError, OSError):
             ensure_runner(self._state, self._settings, wake=False)
         return True
 
     def why_it_died(self) -> str:
-        """Return why the ApplicationMaster before this process died, in a line; for an aftermath."""
+        """Return why the previous ApplicationMaster died, in one line; for a clean-up process."""
         found: dict[str, object] = {}
-        with contextlib.suppress(DlappError):  # a power cut may leave it empty, or not there
+        with contextlib.suppress(DlappError):  # a power failure may leave it empty or missing
             found = read_json(os.path.join(self._home, "am.json")) or {}
         return outcomes.why_it_died(self._home, str(found.get("boot_id", "")), boot_id())
 
     def ended_ms(self) -> int:
-        """Return when the application ended [ms since 1970]; for an aftermath: at the death, or, if a commit had begun,
-        only now that it is finished."""
+        """Return when the application ended [ms since 1970]; for a clean-up process: at the death or, if a commit had
+        begun, now that it is finished."""
         if os.path.exists(os.path.join(self._home, "commit.json")):
             return clock.now_ms()
         return outcomes.died_ms(self._home)
@@ -294,7 +294,7 @@ class LocalAmEngine:
     # ---- containers ----
 
     def _adopt(self) -> tuple[Grant, ...]:
-        """Take over the containers of earlier attempts that have processes."""
+        """Take over the containers of earlier attempts that still have processes."""
         from dlapp.cluster.local.runner.orphans import end_containers, tasks_of
 
         above = os.path.join(os.path.realpath(self._home), "containers")
@@ -318,7 +318,7 @@ class LocalAmEngine:
                 self._note_end(container, STATUS_UNKNOWN)
                 self._orphaned.append(container)
             grants.append(grant)
-        # What closed the lock to become a daemon.
+        # The descriptor that the daemon closed.
         self._say_killed(end_containers(others, os.getuid(), self._state.runner_lock(os.getuid())))
         if grants:
             log.info(f"attempt {self._attempt} takes over {len(grants)} containers")
@@ -375,7 +375,7 @@ class LocalAmEngine:
         self._wake()
 
     def _start_some(self) -> None:
-        """Start those whose turn it is, from any thread."""
+        """Start the containers whose turn it is; callable from any thread."""
         while True:
             with self._lock:
                 if not self._to_start or self._loading >= self._cores:
@@ -385,7 +385,7 @@ class LocalAmEngine:
                     continue
                 problem: OSError | None = None
                 try:
-                    # With the lock, so that whoever ends it finds it either started, or not to be started any more.
+                    # Under the lock, so that a concurrent end finds it either started or not to be started.
                     self._spawn(container, container.launch)
                 except OSError as error:
                     problem = error
@@ -404,7 +404,7 @@ class LocalAmEngine:
             self._wake()
 
     def _loaded(self, container: _Container) -> None:
-        """Count a task as loaded that has loaded, has ended, or takes too long; start further ones."""
+        """Count a task as loaded if it has loaded, has ended, or takes too long; start further ones."""
         os.close(container.loading)
         container.loading = -1
         with self._lock:
@@ -415,7 +415,7 @@ class LocalAmEngine:
         directory = container.directory
         os.mkdir(directory, 0o700)
         settings = self._settings
-        # Devices that were given back are no longer reserved: a container that starts again then reserves its own.
+        # Released devices are no longer reserved: a container that starts again then makes its own reservation.
         is_returned = self._total[2] > 0 and not self._hold_fds
         reserved_for = "" if is_returned else str(self._application)
         spec = LaunchSpec(
@@ -445,9 +445,9 @@ class LocalAmEngine:
         try:
             locks.try_lock(alive)
             if self._state.shared:
-                os.chmod(directory, 0o2750)  # only now: a reader's lock would have kept ours away
+                os.chmod(directory, 0o2750)  # only now: a reader's lock would have blocked ours
             loading, loaded = os.pipe()
-            # In the order that `RESERVED_FROM` of the launch specification names.
+            # In the order given by `RESERVED_FROM` of the launch specification.
             keep = [alive, self._alive_fd, *self._hold_fds, loaded]
             *numbers, last = (str(FIRST_KEPT + place) for place in range(len(keep)))
             words = [*settings.program, "task", "--engine", "local", "--home", directory]
@@ -464,7 +464,7 @@ class LocalAmEngine:
                 os.close(loaded)
         container.pid, container.loading = pid, loading
         container.loading_until = time.monotonic() + LOADING_S
-        container.pidfd = os.pidfd_open(pid)  # our child: the pid is its until it is collected
+        container.pidfd = os.pidfd_open(pid)  # our child: the pid is not reused until it is reaped
 
     def _signal(self, container: _Container, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, OSError):
@@ -485,7 +485,7 @@ class LocalAmEngine:
     def _run_reaper(self) -> None:
         try:
             self._reap()
-        except BaseException as error:  # without us no end is ever told: the next heartbeat passes it on
+        except BaseException as error:  # this thread reports all ends: let the next heartbeat raise the error
             self._broken = error
             self._wake()
 
@@ -551,12 +551,12 @@ class LocalAmEngine:
 
     @staticmethod
     def _note_end(container: _Container, status: int) -> None:
-        """Write down that the task of a container has ended; what it left may still end by itself."""
+        """Record that the task of a container has ended; its leftover processes may still end by themselves."""
         container.status = status
         container.strays_at = time.monotonic() + STRAYS_AFTER_S
 
     def _end_strays(self, container: _Container) -> None:
-        """End the payload of a user without privilege whose task and guardians were killed in one moment."""
+        """End the payload of a non-root user whose task and guardians were all killed."""
         now = time.monotonic()
         if now < container.strays_at:
             return
@@ -573,7 +573,7 @@ class LocalAmEngine:
             log.info(f"{what}killed processes that had no owner any more: {names}")
 
     def _start_container_removal(self) -> None:
-        """Have the container removed that a killed task left: its payload has ended, by its lifeline."""
+        """Have a killed task's leftover Docker container removed: its payload has ended, by its lifeline."""
         self._removals = [pid for pid in self._removals if os.waitpid(pid, os.WNOHANG)[0] == 0]
         words = [*self._settings.program, "cleanup", "--application", str(self._application)]
         words += ["--host", self._settings.docker_host]
@@ -592,7 +592,7 @@ class LocalAmEngine:
             self._start_container_removal()
         diagnostics = ""
         if status != 0:
-            # The status has its own words; this is what it does not say.
+            # The status has its own text; add what it does not contain.
             diagnostics = outcomes.last_error(os.path.join(container.directory, "dlapp.log"))
         container_id = container.grant.container_id
         self._end(container, ContainerEnd(container_id=container_id, exit_status=status, diagnostics=diagnostics))
@@ -604,9 +604,9 @@ def _has_image(spec: AppSpec) -> bool:
 
 
 def _raise_open_files() -> int:
-    """Raise this process's limit of open files as far as it may; the answer is what it was, for payloads.
+    """Raise this process's limit of open files as far as possible; return the previous limit, for payloads.
 
-    Each container costs some four of them. Payloads keep the lower one: select(2) fails above 1,023.
+    Each container needs about four files. Payloads keep the lower limit: select(2) fails above 1,023.
     """
     import resource
 

@@ -1,11 +1,12 @@
-"""Attempts of an application: its ApplicationMasters, one after the other, each with a lock of its own.
+"""Attempts of an application: its ApplicationMasters, one after the other, each with its own lock.
 
 Every process of an application inherits the lock of the attempt that started it, so the application is alive while one
-of these locks is held. An attempt is counted when it has registered (``am.json``). The next one is started when its
-process is dead, and takes its lock first: so no two of them run at once, whoever starts them. Its tasks may live on.
+of these locks is held. An attempt counts once it has registered (``am.json``). The next one is started when its process
+is dead, and takes its own lock first: so no two of them run at once, whichever process starts them. Tasks may survive
+their attempt.
 
-A restart of the machine leaves no process, and no attempt follows it, unless the application is to be queued again
-(``requeue``): then the next attempt begins it again when it is its turn.
+A reboot leaves no process, and no attempt follows it, unless the application is to be queued again (``requeue``): then
+its next attempt starts it again when it is its turn.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from dlapp.cluster.local.queue import ApplicationRow
 
 MAX_ATTEMPTS = 100
-"""The largest value of ``local.am_attempts``."""
+"""Maximum of ``local.am_attempts``."""
 DEVICES_RETURNED = "devices-returned"
-"""A file in the application directory: its payloads are over, and its devices are nobody's or others'."""
+"""File in the application directory: its payloads have ended, and it needs no devices."""
 REQUEUED = "requeued"
-"""A file in the application directory: the number of the last attempt before the machine was restarted."""
+"""File in the application directory: the number of the last attempt before the machine was rebooted."""
 MAX_STARTS = 3
 """How often an ApplicationMaster that does not register is started."""
 
 
 class RegisteredAttempt(NamedTuple):
-    """The last attempt that registered: its number, and its process by pid and start time; 0: not known."""
+    """Last attempt that registered: its number, and its process by pid and start time; 0: not known."""
 
     attempt: int
     pid: int
@@ -46,7 +47,7 @@ def alive_lock(home: str, attempt: int) -> str:
 
 
 def alive_locks(home: str) -> Iterator[str]:
-    """Yield the paths of the locks of all attempts so far, the first one's always."""
+    """Yield the paths of the locks of all attempts so far, always including the first one's."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
         path = alive_lock(home, attempt)
         if attempt > 1 and not os.path.lexists(path):
@@ -55,42 +56,42 @@ def alive_locks(home: str) -> Iterator[str]:
 
 
 def is_alive(home: str, owner: int | None = None) -> bool:
-    """Return whether a process of an application is there; arguments and errors as of `is_locked`.
+    """Return whether a process of an application exists; arguments and errors as in `is_locked`.
 
     Args:
-        home: the application directory.
-        owner: whose the locks must be.
+        home: directory of the application.
+        owner: required owner of the locks.
     """
-    # In order: who takes a later lock while another is held has it before that one is free.
+    # In order: a process that takes a later lock while an earlier one is held has it before that is free.
     return any(is_locked(path, owner) for path in alive_locks(home))
 
 
 def registration(home: str) -> RegisteredAttempt | None:
-    """Return which attempt registered last; None: none has."""
+    """Return the attempt that registered last; None: none has."""
     try:
         if (found := read_json(os.path.join(home, "am.json"))) is None:
             return None
     except DlappError:
-        found = {}  # a power cut may leave it empty
+        found = {}  # a power failure may leave it empty
     numbers = (found.get(name) for name in ("attempt", "pid", "start_time"))
     attempt, pid, started = (one if isinstance(one, int) else 0 for one in numbers)
     return RegisteredAttempt(max(attempt, 1), pid, started)
 
 
 def next_attempt(row: ApplicationRow, home: str, boot_id: str) -> int | None:
-    """Return the number of the attempt that follows when the ApplicationMaster of a running row has died.
+    """Return the number of the next attempt after the ApplicationMaster of a running row has died.
 
     Args:
-        row: of the queue.
-        home: the application directory.
-        boot_id: of the running kernel.
+        row: row of the queue.
+        home: directory of the application.
+        boot_id: current boot id.
 
     Returns:
-        None: none does, because it has ended, the attempts are used up, somebody asked for a kill, or the machine was
-            restarted.
+        None: there is none, because it has ended, the attempts are used up, a kill was requested, or the machine was
+            rebooted.
     """
     if has_outcome(home):
-        return None  # its last processes are just ending
+        return None  # its last processes are ending
     if row.aftermaths or row.boot_id != boot_id or (last := registration(home)) is None:
         return None
     if last.attempt - _attempts_before(home) >= _most_attempts(home) or row.starts >= last.attempt + MAX_STARTS:
@@ -99,11 +100,11 @@ def next_attempt(row: ApplicationRow, home: str, boot_id: str) -> int | None:
 
 
 def begins_again(row: ApplicationRow, home: str, boot_id: str) -> bool:
-    """Return whether a running row whose machine was restarted is to be queued again: its file says so, nobody asked
-    for a kill, and it had not begun to commit its output.
+    """Return whether a running row from before a reboot is to be queued again: its file says so, no kill was requested,
+    and it had not begun to commit its output.
 
     Args:
-        row, home, boot_id: as of `next_attempt`.
+        row, home, boot_id: as in `next_attempt`.
     """
     if row.boot_id == boot_id or row.aftermaths or has_outcome(home) or kill_request(home) is not None:
         return False
@@ -116,17 +117,16 @@ def begins_again(row: ApplicationRow, home: str, boot_id: str) -> bool:
 
 
 def first_attempt(home: str) -> int:
-    """Return the number of the attempt that starts an application from the queue: 1, or the next after a restart of the
-    machine."""
+    """Return the number of the attempt that starts an application from the queue: 1, or the next after a reboot."""
     last = registration(home)
     return max(0 if last is None else last.attempt, _attempts_before(home)) + 1
 
 
 def note_requeue(home: str) -> None:
-    """Write down that an application is queued again; the attempts that it may have are counted anew.
+    """Record that an application is queued again; the attempts are counted anew.
 
-    A power cut may leave out any file that was not forced to the disk. Journals are read in order up to the first that
-    is missing, so each attempt gets one.
+    A power failure may lose any file that was not synced. Journals are read in order up to the first missing one, so
+    each attempt gets one.
     """
     last = registration(home)
     before = max(0 if last is None else last.attempt, _attempts_before(home))
@@ -144,14 +144,14 @@ def _journal(home: str, attempt: int) -> str:
 
 
 def _attempts_before(home: str) -> int:
-    """Return how many attempts an application had before the machine was restarted."""
+    """Return the number of an application's attempts before the reboot."""
     with contextlib.suppress(OSError, ValueError):
         return max(0, int(read_bytes(os.path.join(home, REQUEUED), 20)))
     return 0
 
 
 def _most_attempts(home: str) -> int:
-    """Return how many attempts an application may have, by the configuration at its submission."""
+    """Return an application's maximum number of attempts, by the configuration at its submission."""
     try:
         settings = (read_json(os.path.join(home, "engine.json")) or {}).get("settings")
     except (DlappError, OSError):

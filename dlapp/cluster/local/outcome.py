@@ -1,7 +1,7 @@
-"""Outcome of an application: ``outcome.json``, written once by the first process, and what a death means without it.
+"""Outcome of an application: ``outcome.json``, written once by the first process, and the result of a death without it.
 
 An outcome is a JSON object: ``state``, ``final_status``, ``cause`` (the values of `dlapp.values.report`),
-``diagnostics``, ``finished_ms``. It is kept as such here: the runner does without the classes, whose import takes
+``diagnostics``, ``finished_ms``. It is handled as JSON here: the runner does not load the classes, whose import takes
 longer than a start.
 """
 
@@ -21,22 +21,22 @@ MAX_LINE = 300
 
 
 def killed(by: str, finished_ms: int, *, begun: bool = True) -> Outcome:
-    """The outcome of a kill, before or after the application began."""
+    """Return the outcome of a kill, before or after the application started."""
     end = ", no output kept" if begun else " before it started"
     return ended("KILLED", "KILLED", "killed", f"killed by {by}{end}", finished_ms)
 
 
 def failed(why: str, finished_ms: int) -> Outcome:
-    """The outcome of an application that came to no end of its own."""
+    """Return the outcome of an application that did not end by itself."""
     return ended("FAILED", "FAILED", "failed", why, finished_ms)
 
 
 def ended(state_text: str, final_status: str, cause: str, diagnostics: str, finished_ms: int) -> Outcome:
-    """Return the outcome that an ApplicationMaster states.
+    """Return the outcome reported by an ApplicationMaster.
 
     Args:
         state_text, final_status, cause: values of `State`, `FinalStatus` and `Cause`.
-        diagnostics: why, for the user.
+        diagnostics: reason, for the user.
         finished_ms: when it ended [ms since 1970].
     """
     return {
@@ -49,7 +49,7 @@ def ended(state_text: str, final_status: str, cause: str, diagnostics: str, fini
 
 
 def write_outcome(home: str, outcome: Outcome) -> Outcome:
-    """Write the outcome unless there is one; the answer is the one that counts, and it is on the disk."""
+    """Write the outcome unless there is one; return the valid one, which is durable."""
     import json
 
     path = os.path.join(home, "outcome.json")
@@ -61,7 +61,7 @@ def write_outcome(home: str, outcome: Outcome) -> Outcome:
             os.fsync(fd)
         finally:
             os.close(fd)
-        # A link, not a rename: it fails where the name is taken, so the first outcome stays.
+        # A link, not a rename: it fails if the name exists, so the first outcome stays.
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path)
     finally:
@@ -72,9 +72,9 @@ def write_outcome(home: str, outcome: Outcome) -> Outcome:
 
 
 def _mark_ended(home: str) -> None:
-    """Note the end in the spool of a shared state directory (`dlapp.cluster.local.spool`), by the kernel's clock.
+    """Record the end in the spool of a shared state directory (`dlapp.cluster.local.spool`), by the kernel's clock.
 
-    The runner may be dead, and would note it too late.
+    The runner may be dead, and would record it too late.
     """
     name = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(home))), "spool", os.path.basename(home))
     # If it cannot be written, the runner does it when it settles the row.
@@ -84,38 +84,38 @@ def _mark_ended(home: str) -> None:
 
 
 def read_outcome(home: str) -> Outcome | None:
-    """Return how an application ended; None: it has not, as far as its directory says."""
+    """Return how an application ended; None: its directory has no outcome."""
     return state.read_json(os.path.join(home, "outcome.json"))
 
 
 def has_outcome(home: str) -> bool:
-    """Return whether it is written how an application ended, without reading it."""
+    """Return whether the outcome exists, without reading it."""
     return os.path.lexists(os.path.join(home, "outcome.json"))
 
 
 def kill_request(home: str) -> str | None:
-    """Return who asked for dlapp-kill; None: nobody."""
+    """Return who requested dlapp-kill; None: nobody."""
     try:
         found = state.read_json(os.path.join(home, "kill.json"))
     except DlappError:
-        return "an unknown user"  # a power cut may leave the file empty; that it is there says enough
+        return "an unknown user"  # a power failure may leave the file empty; its existence is enough
     return None if found is None else str(found.get("by", "an unknown user"))
 
 
 def began(home: str, row_boot_id: str, boot_id: str) -> bool:
-    """Return whether the ApplicationMaster of a row that is running ever registered.
+    """Return whether the ApplicationMaster of a running row ever registered.
 
-    After a restart of the machine the answer is yes whatever the directory says: am.json is not forced to the disk,
-    and an application must rather be FAILED than run twice.
+    After a reboot the answer is yes, whatever the directory contains: am.json is not synced, and it is better for an
+    application to be FAILED than to run twice.
     """
     return row_boot_id != boot_id or os.path.lexists(os.path.join(home, "am.json"))
 
 
 def derive(home: str, row_boot_id: str, boot_id: str) -> Outcome | None:
-    """Return what has become of an application whose processes are all gone and that left no outcome.
+    """Return the outcome of an application whose processes are all gone and that wrote none.
 
     Returns:
-        None: it had begun to commit its output; that will be finished, and decides how it has ended.
+        None: it had begun to commit its output; the commit will be completed, and decides the outcome.
     """
     if os.path.lexists(os.path.join(home, "commit.json")):
         return None
@@ -140,7 +140,7 @@ def why_it_died(home: str, row_boot_id: str, boot_id: str) -> str:
 
 
 def last_error(path: str) -> str:
-    """The error that the last traceback in a log ends with; empty: there is no traceback."""
+    """Return the error at the end of a log's last traceback; empty: there is no traceback."""
     _, found, after = _end_of(path).rpartition("Traceback (most recent call last):")
     if not found:
         return ""
@@ -151,7 +151,7 @@ def last_error(path: str) -> str:
 
 
 def last_line(path: str) -> str:
-    """The error of a log's last traceback, or else its last line that is not empty, without time and level."""
+    """Return the error of a log's last traceback, or else its last non-empty line, without time and level."""
     from dlapp.system.logs import log
 
     if error := last_error(path):
@@ -168,12 +168,12 @@ def _end_of(path: str) -> str:
 
 
 def note_death(home: str, died_ms: int, status: int | None = None) -> None:
-    """Write down when and how an ApplicationMaster died, for all who tell of it, unless that is written already.
+    """Record when and how an ApplicationMaster died, for all processes that report it, unless already recorded.
 
     Args:
-        home: the application's directory.
-        died_ms: when [ms since 1970].
-        status: its exit code, or minus the number of the signal that killed it; None: not known.
+        home: directory of the application.
+        died_ms: time of the death [ms since 1970].
+        status: its exit code, or the negative number of the signal that killed it; None: not known.
     """
     path = os.path.join(home, "died")
     if not os.path.lexists(path):
@@ -181,18 +181,18 @@ def note_death(home: str, died_ms: int, status: int | None = None) -> None:
 
 
 def is_death_noted(home: str) -> bool:
-    """Return whether an ApplicationMaster is known to have died, and no other one has registered since."""
+    """Return whether an ApplicationMaster has died and no other one has registered since."""
     return os.path.lexists(os.path.join(home, "died"))
 
 
 def forget_death(home: str) -> None:
-    """Remove the note of a death: another ApplicationMaster registers."""
+    """Remove the record of a death: another ApplicationMaster registers."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(home, "died"))
 
 
 def _noted_death(home: str) -> tuple[int | None, int | None]:
-    """Return when and how an ApplicationMaster died, as `note_death` wrote it down; None: not known."""
+    """Return when and how an ApplicationMaster died, as recorded by `note_death`; None: not known."""
     with contextlib.suppress(OSError, ValueError):
         numbers = [int(word) for word in state.read_bytes(os.path.join(home, "died"), 100).split()]
         if len(numbers) in (1, 2):
@@ -203,7 +203,7 @@ def _noted_death(home: str) -> tuple[int | None, int | None]:
 def died_ms(home: str) -> int:
     """Return when the ApplicationMaster of an application died [ms since 1970].
 
-    As its runner wrote it down; if none has yet, when the application last left a trace; now, if it left none.
+    As recorded by its runner; otherwise the time of the application's last change of a file; otherwise now.
     """
     noted_ms = _noted_death(home)[0]
     if noted_ms is not None:

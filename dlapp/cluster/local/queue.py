@@ -1,12 +1,12 @@
-"""The rows: one for each application that was ever submitted and is not yet forgotten.
+"""Database of the embedded engine: one row for each submitted application that has not been removed.
 
-SQLite with a write-ahead log. Every change is one transaction that begins as a writer (BEGIN IMMEDIATE), so nothing
-that it read can have changed when it writes; it is on the disk when it is done (synchronous=FULL). A connection never
-crosses a fork: it is made again where the process is another.
+SQLite with a write-ahead log. Every change is one transaction that starts as a writer (BEGIN IMMEDIATE), so nothing it
+has read can change before it writes; it is durable when it returns (synchronous=FULL). A connection is never used
+across a fork: a new process opens a new one.
 
-The database is its user's own. In a shared state directory each row is also written for others: as ``row.json`` in the
-application's directory, and its place in the order to the spool (`dlapp.cluster.local.spool`). That comes after the
-transaction: what a death in between left out, the next runner makes up for (`Queue.publish`).
+The database is private to its user. In a shared state directory each row is also published for other users: as
+``row.json`` in the application's directory, and its queue position in the spool (`dlapp.cluster.local.spool`). That
+happens after the transaction: if the process dies in between, the next runner publishes it (`Queue.publish`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from dlapp.system.disk_space import full_disk
 from dlapp.value import Closeable
 
 SCHEMA = 1
-"""Grows when an older dlapp could no longer work with the rows; columns that it may ignore do not count."""
+"""Incremented when an older dlapp can no longer work with the rows; columns that it may ignore do not count."""
 BUSY_S = 60.0
 COPY_S, COPY_TRIES = 0.5, 10
-"""How long a copy for reading waits for another one, and how often it is tried to get one or the database itself."""
+"""How long a reading copy waits for another process, and how often opening the copy or the database is tried."""
 _WITHOUT_SPACE = sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 DEPENDENT, HELD = "dependent", "held"
-"""States before `WAITING`, in which an application has no place in the queue: it waits for the end of others
-(``after``), or for a release."""
+"""States before `WAITING`, without a queue position: the application waits for the end of others (``after``), or for a
+release."""
 UNSTARTED = (DEPENDENT, HELD, WAITING)
 
 _LATER = (
@@ -43,7 +43,7 @@ _LATER = (
     "resumed_from TEXT NOT NULL DEFAULT '', again_of TEXT NOT NULL DEFAULT '', "
     "after TEXT NOT NULL DEFAULT '', hold INTEGER NOT NULL DEFAULT 0, runs_at_most_s INTEGER"
 )
-"""Columns that a database of an earlier version lacks until something is submitted, or has to wait."""
+"""Columns that a database of an earlier version lacks until an application is submitted or has to wait."""
 
 _TABLES = f"""
 PRAGMA journal_mode = WAL;
@@ -77,22 +77,22 @@ CREATE TABLE applications (
 CREATE INDEX unsettled ON applications (state, number) WHERE state != 'done';
 CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 """
-# id: in full; the number alone names it only within this database.
-# archive: path of the packed workspace, so that the cache keeps what somebody still needs.
-# starts, aftermaths: how often an ApplicationMaster was started for it, and a cleaner after one that died.
-# reason: what it waits for, as its runner knows; empty: others come first.
-# after: of what it waits for, as in its file, that which is not known yet. hold: it is not released yet.
-# runs_at_most_s: after how many seconds it is ended at the latest (max_runtime and kill_grace).
-# tags: a line each. waiting: JSON of `dlapp.values.waiting.Waiting`, of which `reason` is the message.
+# id: in full; the number alone identifies it only within this database.
+# archive: path of the packed workspace, so that the cache keeps archives in use.
+# starts, aftermaths: number of ApplicationMasters started, and of clean-up processes after one that died.
+# reason: what it waits for, as known to its runner; empty: others are ahead of it.
+# after: the conditions of its file that are not decided yet. hold: not released yet.
+# runs_at_most_s: limit of its run time (max_runtime and kill_grace).
+# tags: one per line. waiting: JSON of `dlapp.values.waiting.Waiting`; `reason` is its message.
 # outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists.
 
 
 class SchemaMismatch(Unreachable):
-    """The rows were written by a dlapp whose schema this one does not speak."""
+    """The rows have a schema that this version of dlapp does not support."""
 
 
 class ApplicationRow:
-    """One application, as its row says; attributes are the columns."""
+    """Row of one application; attributes are the columns."""
 
     number: int
     id: str
@@ -127,12 +127,12 @@ class ApplicationRow:
     hold: int = 0
     runs_at_most_s: int | None = None
     order: tuple[int, int, str] = (0, 0, "")
-    """Place by arrival, where the queue was read (`dlapp.cluster.local.queue_state`)."""
+    """Queue position by arrival, if the queue was read (`dlapp.cluster.local.queue_state`)."""
     arrived_ns: int = 0
-    """When it came, as the kernel says, in a queue of one's own as the user says [ns since 1970]; where the queue was
-    read."""
+    """Arrival time, as reported by the kernel, in a private queue as written by the user [ns since 1970]; if the queue
+    was read."""
     used_since_ns: int = 0
-    """When it was started, as the kernel says [ns since 1970]; in a shared queue only."""
+    """Start time, as reported by the kernel [ns since 1970]; in a shared queue only."""
 
     def __init__(self, columns: Sequence[str], values: Sequence[Any]) -> None:
         self.__dict__.update(zip(columns, values, strict=True))
@@ -142,17 +142,17 @@ class ApplicationRow:
 
 
 class Queue(Closeable):
-    """A connection to the rows of one state directory. For one thread; a context manager."""
+    """Connection to the database of one state directory. For one thread; a context manager."""
 
     def __init__(self, state: StateDir) -> None:
         self._state = state
         self._connection: sqlite3.Connection | None = None
         self._pid = 0
-        self._copied = ""  # why the connection is a copy, for reading only: the disk was full
-        self._changed: set[int] = set()  # numbers of rows, by the transaction
+        self._copied = ""  # why the connection is a read-only copy: the disk was full
+        self._changed: set[int] = set()  # numbers of the rows changed by the transaction
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         if self._connection is not None and self._pid == os.getpid():
             self._connection.close()
         self._connection = None
@@ -184,7 +184,7 @@ class Queue(Closeable):
 
     @contextlib.contextmanager
     def change(self) -> Iterator[Queue]:
-        """A transaction: all of it, or, after an error in it, nothing. Nobody else writes meanwhile."""
+        """Run the block as a transaction, rolled back on an error. No other process writes meanwhile."""
         connection = self._begin()
         self._changed.clear()
         try:
@@ -210,9 +210,9 @@ class Queue(Closeable):
         return connection
 
     def publish(self, numbers: Iterable[int]) -> None:
-        """Show rows to the other users of a shared state directory as they are now.
+        """Publish the current rows to the other users of a shared state directory.
 
-        What cannot be written they see as it was, until the next change or the user's runner writes it.
+        If publishing fails, they see the previous state until the next change or until the user's runner publishes it.
         """
         for number in tuple(numbers):
             with contextlib.suppress(OSError):
@@ -220,9 +220,9 @@ class Queue(Closeable):
 
     def _publish(self, number: int) -> None:
         # 1. A submits: its row is committed.
-        # 2. B, the runner, sees the row, shows it, starts the application, which ends.
-        # 3. A shows the row. Read before 2, it would say that the application waits, and that would stay.
-        # So a row is read and shown in one transaction, in which nobody changes it.
+        # 2. B, the runner, sees the row, publishes it, and starts the application, which ends.
+        # 3. A publishes the row. If it had read the row before 2, the row would be shown as waiting permanently.
+        # So a row is read and published in one transaction, in which nobody changes it.
         connection = self._begin()
         try:
             for row in self.rows("number = ?", (number,)):
@@ -252,14 +252,14 @@ class Queue(Closeable):
     # ---- reading ----
 
     def rows(self, where: str = "TRUE", values: Sequence[object] = (), *, columns: str = "*") -> list[ApplicationRow]:
-        """The rows for which ``where`` holds, in the order that the condition ends with, else oldest first."""
+        """Return the rows that match ``where``, in the order at the end of the condition, else oldest first."""
         order = "" if "ORDER BY" in where else " ORDER BY number"
         cursor = self._execute(f"SELECT {columns} FROM applications WHERE {where}{order}", values)
         names = [column[0] for column in cursor.description]
         return [ApplicationRow(names, one) for one in cursor.fetchall()]
 
     def row(self, application_id: str) -> ApplicationRow | None:
-        """One application; None: there is no row of it."""
+        """Return the row of one application; None: it has none."""
         number = application_id.rpartition("_")[2]
         found = self.rows("number = ? AND id = ?", (int(number) if number.isdigit() else -1, application_id))
         return found[0] if found else None
@@ -269,21 +269,21 @@ class Queue(Closeable):
         return self.rows("state != 'done'")
 
     def count_unsettled(self, uid: int) -> int:
-        """Return the number of applications of a user for which a runner has something to do: a held one waits for its
-        user alone."""
+        """Return the number of a user's applications that a runner has to handle; a held one waits only for its
+        user."""
         unsettled = "SELECT count(*) FROM applications WHERE state NOT IN ('done', 'held') AND uid = ?"
         cursor = self._execute(unsettled, (uid,))
         return int(cursor.fetchone()[0])
 
     def count_waiting(self, uid: int) -> int:
-        """Return the number of applications of a user that have not started, held ones and those that wait for others
-        included."""
+        """Return the number of a user's applications that have not started, including held ones and those that wait for
+        others."""
         unstarted = "SELECT count(*) FROM applications WHERE state IN ('waiting', 'dependent', 'held') AND uid = ?"
         cursor = self._execute(unstarted, (uid,))
         return int(cursor.fetchone()[0])
 
     def ids(self, uid: int | None = None) -> list[str]:
-        """All ids, oldest first: of one user, or of all."""
+        """Return all ids, oldest first: of one user, or of all."""
         whose, values = ("", ()) if uid is None else ("WHERE uid = ? ", (uid,))
         return [one[0] for one in self._execute(f"SELECT id FROM applications {whose}ORDER BY number", values)]
 
@@ -294,7 +294,7 @@ class Queue(Closeable):
     # ---- changing; within `change` ----
 
     def insert(self, **columns: object) -> str:
-        """Add an application; the answer is its id."""
+        """Add an application; return its id."""
         self.add_columns()
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         cursor = self._execute(f"INSERT INTO applications ({names}) VALUES ({marks})", tuple(columns.values()))
@@ -304,7 +304,7 @@ class Queue(Closeable):
         return application_id
 
     def add_columns(self) -> None:
-        """Add the columns that an earlier version did not have. May be repeated."""
+        """Add the columns that an earlier version lacks. May be repeated."""
         there = {one[1] for one in self._execute("PRAGMA table_info(applications)")}
         for column in _LATER.split(", "):
             if column.partition(" ")[0] not in there:
@@ -317,7 +317,7 @@ class Queue(Closeable):
         self._execute(f"UPDATE applications SET {names} WHERE number = ?", (*columns.values(), number))
 
     def delete(self, number: int) -> None:
-        """Forget an application; its number is never given again."""
+        """Delete the row of an application; its number is never reused."""
         self._execute("DELETE FROM applications WHERE number = ?", (number,))
 
     def _execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
@@ -328,7 +328,7 @@ class Queue(Closeable):
 
 
 def refuse_links(path: str) -> None:
-    """Refuse what others have left in the place of the database: SQLite would write where a link leads.
+    """Reject other files in the place of the database: SQLite would follow a link and write to its target.
 
     Raises:
         Unreachable: one of its files is not a regular file of this user's.
@@ -338,13 +338,13 @@ def refuse_links(path: str) -> None:
             found = os.lstat(name)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
                 raise Unreachable(f"{name}: is not a regular file of this user's")
-            # The database itself has two names while it is made.
+            # The database itself has two names while it is being created.
             if name != path and found.st_nlink > 1:
                 raise Unreachable(f"{name}: has another name, too")
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    # After some errors, a full disk among them, SQLite has gone back by itself.
+    # After some errors, such as a full disk, SQLite has already rolled back.
     with contextlib.suppress(sqlite3.Error):
         if connection.in_transaction:
             connection.execute("ROLLBACK")
@@ -360,7 +360,7 @@ def _connect(path: str, full: str) -> tuple[sqlite3.Connection, int, str]:
 
     Args:
         path: of the database.
-        full: the text on the full disk, if it is known to be that; else empty.
+        full: the error text, if the disk is known to be full; else empty.
 
     Returns:
         The connection; the schema of the rows; why it is a copy, or an empty text.
@@ -388,21 +388,20 @@ def _opened(path: str) -> tuple[sqlite3.Connection, int]:
 
 
 def _copy(path: str) -> tuple[sqlite3.Connection, int] | None:
-    """Return a copy of the database in memory, read without the shared memory that a full disk has no space for.
+    """Return a copy of the database in memory, read without shared memory, for which a full disk has no space.
 
-    Without that space SQLite fails, or is killed by SIGBUS where the file of the shared memory got holes. An exclusive
-    connection needs none, and reads the log that a killed process left. It keeps all others away, so it is closed at
-    once. Source: sqlite.org/wal.html, "Use of WAL Without Shared-Memory".
+    Without that space SQLite fails, or is killed by SIGBUS if the shared memory file is sparse. An exclusive connection
+    needs no shared memory, and reads the log that a killed process left. It blocks all others, so it is closed at once.
+    Source: sqlite.org/wal.html, "Use of WAL Without Shared-Memory".
 
     Returns:
-        The copy, and the schema of the rows. None: another process has the database open, so the shared memory is
-        there.
+        The copy, and the schema of the rows. None: another process has the database open, so the shared memory exists.
     """
     copy = sqlite3.connect(":memory:", isolation_level=None)
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=COPY_S, isolation_level=None)) as connection:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-            schema = _schema_of(connection)  # takes the lock; a backup would wait for it without end
+            schema = _schema_of(connection)  # takes the lock; a backup would wait for it indefinitely
             connection.backup(copy)
     except sqlite3.Error as error:
         copy.close()
@@ -413,7 +412,7 @@ def _copy(path: str) -> tuple[sqlite3.Connection, int] | None:
 
 
 def _full_disk(path: str, error: sqlite3.Error) -> str:
-    """Return the text on a full disk if that is the cause of an error; otherwise an empty text."""
+    """Return the error text if a full disk caused an error; otherwise an empty text."""
     if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _WITHOUT_SPACE:
         return ""
     return full_disk(path, failed=True)
@@ -425,10 +424,10 @@ def _failed(path: str, error: sqlite3.Error) -> Unreachable:
 
 
 def _create(state: StateDir) -> None:
-    # Made whole under another name and linked into place: of many who come at once one wins, and nobody ever sees a
-    # database without its tables.
+    # Created completely under another name and linked into place: of several processes one wins, and no process ever
+    # sees a database without its tables.
     temporary = f"{state.database}.{os.getpid()}.{time.monotonic_ns()}"
-    # SQLite gives the log beside it the mode of the database itself.
+    # SQLite creates the log beside it with the mode of the database.
     os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
         with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as connection:

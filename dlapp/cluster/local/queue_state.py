@@ -1,7 +1,7 @@
-"""State of this machine's queue, as the scheduler takes it: this user's rows and, where it is shared, all spools.
+"""State of this machine's queue, as input of the scheduler: this user's rows and, in a shared queue, all spools.
 
-Whoever reads it, a runner or a command, of whichever user, comes to the same order: places, owners and usage are those
-of the spools (`dlapp.cluster.local.spool`), also for one's own applications, and the policy is the operator's.
+Every reader, a runner or a command, of any user, computes the same order: places, owners and usage are those of the
+spools (`dlapp.cluster.local.spool`), also for the reader's own applications, and the policy is the operator's.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class QueueContents(NamedTuple):
     """Applications of this machine's queue.
 
     Args:
-        waiting: of all users, in any order.
-        running: those that start or run: of this user by their rows, of others if their lock is held.
-        past: usage by those that have ended; of a shared queue only.
+        waiting: waiting applications of all users, in any order.
+        running: starting or running ones: this user's by their rows, others' if their lock is held.
+        past: usage by ended applications; in a shared queue only.
     """
 
     waiting: list[ApplicationRow]
@@ -42,7 +42,7 @@ class QueueContents(NamedTuple):
 
 
 class QueueReader:
-    """Reader of a machine's queue; what cannot have changed is not read again.
+    """Reader of a machine's queue; unchangeable data is cached.
 
     Args:
         state: the user's state directory.
@@ -56,8 +56,8 @@ class QueueReader:
         """Read the queue.
 
         Args:
-            rows: of this user that wait or run. In a shared queue they get the places and the starts of the spool; one
-                that is not in it has no place.
+            rows: this user's waiting and running rows. In a shared queue their places and start times are taken from
+                the spool; a row that is not in it has no place.
         """
         waiting = [row for row in rows if row.state == WAITING]
         running = [row for row in rows if row.state == RUNNING]
@@ -92,14 +92,14 @@ class QueueReader:
 
 
 def count_returned(state: StateDir, running: Iterable[ApplicationRow]) -> None:
-    """Count no GPUs of applications that have given theirs back, and only store their output.
+    """Set the GPUs of applications that have released theirs, and only store output, to zero.
 
-    What another user's directory says is believed: whoever says so in error is a moment behind in the order, and no GPU
-    is had that the ledger does not give.
+    Another user's directory is trusted in this: a wrong statement only costs that user a place in the order, and GPUs
+    are leased by the ledger alone.
 
     Args:
-        state: of the user.
-        running: rows of any user; those are changed. When they have ended, usage counts the GPUs for all of their time.
+        state: state directory of the user.
+        running: rows of any user; they are changed. After their end, usage counts the GPUs for the whole time.
     """
     for row in running:
         if row.gcores and os.path.lexists(os.path.join(state.of(row.uid).application(row.id), DEVICES_RETURNED)):
@@ -107,7 +107,7 @@ def count_returned(state: StateDir, running: Iterable[ApplicationRow]) -> None:
 
 
 def row_of(entry: SpoolEntry) -> ApplicationRow:
-    """Return what is known of another user's application as a row."""
+    """Return another user's application as a row."""
     values = {
         "order": entry.order,
         "id": entry.id,
@@ -138,12 +138,12 @@ def state_of(
     """Return the state of the queue for the scheduler.
 
     Args:
-        contents: of the queue.
-        capacity: of the machine.
-        policy: says in what usage is counted.
+        contents: contents of the queue.
+        capacity: amounts of the machine.
+        policy: defines the unit of usage.
         now_s: the time [s since 1970].
         absent: uids of users who start nothing now.
-        others_gcores: how many GPUs are held outside of this queue, or cannot be leased.
+        others_gcores: number of GPUs that are held outside of this queue, or cannot be leased.
     """
     running = [
         RunningJob(row.uid, amounts_of(row), _end_s(row, now_s), row.used_since_ns / 1e9 or None)
@@ -168,7 +168,7 @@ def _job_of(row: ApplicationRow) -> WaitingJob:
 
 
 def _end_s(row: ApplicationRow, now_s: float) -> float | None:
-    """Return when what runs is ended at the latest [s since 1970]; None: not known."""
+    """Return the latest end of a running application [s since 1970]; None: not known."""
     if row.runs_at_most_s is None:
         return None
     return (now_s if row.started_ms is None else row.started_ms / 1e3) + row.runs_at_most_s
@@ -179,7 +179,7 @@ def _uses(contents: QueueContents, policy: Policy) -> Iterable[Use]:
     for one in contents.past:
         amount = policy.charged(Amounts(0, one.vcores, one.gcores))
         started_s, ended_s = one.started_ns / 1e9, one.ended_ns / 1e9
-        # Nothing survives a restart of the machine; that it ended was seen later.
+        # Nothing survives a reboot, but the end was recorded later.
         yield Use(one.uid, amount, started_s, min(ended_s, boot_s) if started_s < boot_s else ended_s)
     for row in contents.running:
         if row.used_since_ns:
@@ -187,19 +187,19 @@ def _uses(contents: QueueContents, policy: Policy) -> Iterable[Use]:
 
 
 def _boot_s() -> float:
-    """Return when the machine was started [s since 1970]."""
+    """Return the boot time of the machine [s since 1970]."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read_policy(path: str | None = None, *, owner: int = 0) -> Policy:
-    """Return the operator's policy for the queue; the defaults where there is none.
+    """Return the operator's policy for the queue; the defaults if there is none.
 
     Args:
-        path: of the operator's file; None: `POLICY_FILE`.
-        owner: to whom it must belong.
+        path: path of the operator's file; None: `POLICY_FILE`.
+        owner: required owner.
 
     Raises:
-        ConfigError: the file is not to be trusted, or something in it cannot be meant.
+        ConfigError: the file is not trusted, or is invalid.
     """
     path = POLICY_FILE if path is None else path
     if not os.path.lexists(path):
@@ -220,7 +220,7 @@ def read_policy(path: str | None = None, *, owner: int = 0) -> Policy:
 
 
 def _by_uid(amounts: Sequence[tuple[str, int]]) -> dict[int, int]:
-    """Return amounts by uid; users whom the machine does not know are left out."""
+    """Return amounts by uid; users unknown to the machine are left out."""
     if not amounts:
         return {}
     import pwd

@@ -1,32 +1,35 @@
-"""The queue that users of a shared state directory see: what waits, what runs, in which order.
+"""Public queue of a shared state directory: waiting and running applications of all users, and their order.
 
-Each user writes only the own spool, and reads those of the others. It has empty directories; all is in their names:
+Each user writes only their own spool, and reads those of the others. It contains empty directories, whose names are the
+data:
 
-    application_1700000000000_0001.4096.2.1     it has not ended, and asks for so much memory [MiB], vcores and gcores
+    application_1700000000000_0001.4096.2.1     not ended, requests this memory [MiB], vcores and gcores
     application_1700000000000_0001.starting     its runner is about to start it, or has started it
     application_1700000000000_0001.running      its runner has started it
-    application_1700000000000_0001.blocked      it has not ended, and has no place in the order yet
-    application_1700000000000_0001.asks.5.3600  its priority, and after how many seconds it is ended at the latest (0:
-                                                not known); missing where both are 0
-    application_1700000000000_0001.ended        it has ended; with ``running``, and without ``starting``, it is kept for
-                                                the usage of its user
+    application_1700000000000_0001.blocked      not ended, and without a queue position yet
+    application_1700000000000_0001.asks.5.3600  its priority, and the limit of its run time [s] (0: not known); missing
+                                                if both are 0
+    application_1700000000000_0001.ended        ended; with ``running``, and without ``starting``, kept for its user's
+                                                usage
 
-The order in the queue is the time at which the kernel made the first of these (``st_ctime_ns``), then uid and id. It is
-a directory because nobody else can change that time: a hard link to a file would. A user can only lose the place.
+The queue order is the time at which the kernel created the first of these (``st_ctime_ns``), then uid and id. It is a
+directory because no other user can change that time, while a hard link would change a file's. A user can only lose
+their own position.
 
-Usage comes from the same names: an application was used from the time at which the kernel made ``running`` to that of
-``ended``. A user can shorten the own usage by removing them, and nobody else's.
+Usage is computed from the same names: an application ran from the kernel's creation time of ``running`` to that of
+``ended``. A user can shorten only their own usage by removing them.
 
-Runners decide without a lock that all share, since anybody could keep that one for ever:
+Runners decide without a shared lock, as any user could hold such a lock indefinitely:
 
     1. A runner whose application fits takes the application's lock and writes ``starting``.
-    2. It reads all spools again. If with all that others start or run there is no room any more, it withdraws; but for
-       one that only starts and is later in the order it waits: that runner sees this one, and withdraws.
-    3. It writes ``running`` besides, and starts. ``starting`` stays: who lists a directory while a name is replaced may
-       see neither name, but surely sees one that is there all the time.
+    2. It reads all spools again. If the others' starting and running applications now leave no room, it withdraws; but
+       for one that is only starting and is later in the order it waits: that runner sees this one, and withdraws.
+    3. It also writes ``running``, and starts. ``starting`` stays: a process that lists a directory while a name is
+       being replaced may see neither name, but always sees one that stays.
 
-Of two that start at the same moment at least one reads the spools after both have written, so both never start; and the
-earlier one withdraws only for one that runs. What others start or run counts only while the application's lock is held.
+Of two simultaneous starts at least one reads the spools after both have written, so they never both start; and the
+earlier one withdraws only for one that runs. Starting or running applications of others count only while their lock is
+held.
 """
 
 from __future__ import annotations
@@ -48,18 +51,18 @@ if TYPE_CHECKING:
 WAITING, STARTING, RUNNING, BLOCKED = "waiting", "starting", "running", "blocked"
 ASKS, ENDED = "asks", "ended"
 MAX_NAMES = 50_000
-"""How many names of one user's spool are looked at."""
+"""Limit of the names read in one user's spool."""
 MAX_PAST = 2_000
-"""How many applications that have ended are kept in a spool, the latest."""
+"""Limit of the ended applications kept in a spool, the latest ones."""
 _MAX_DIGITS = 12
 
 
 class SpoolEntry(NamedTuple):
-    """An application that has not ended: its place in the order, its owner, the amounts it asks for, its phase.
+    """Application that has not ended: its queue position, owner, requested amounts and phase.
 
     Args:
-        runs_at_most_s: after how many seconds it is ended at the latest; None: not known.
-        started_ns: when the kernel made its name ``running`` [ns since 1970]; 0: there is none.
+        runs_at_most_s: limit of its run time; None: not known.
+        started_ns: the kernel's creation time of its name ``running`` [ns since 1970]; 0: there is none.
     """
 
     order: tuple[int, int, str]
@@ -75,7 +78,7 @@ class SpoolEntry(NamedTuple):
 
 
 class PastUse(NamedTuple):
-    """An application that has ended: its owner, what it had, and times of the kernel [ns since 1970]."""
+    """Ended application: its owner, its amounts, and times of the kernel [ns since 1970]."""
 
     id: str
     uid: int
@@ -91,7 +94,7 @@ class Spool(NamedTuple):
 
     Args:
         entries: applications that have not ended, in order.
-        past: those that have, and of which the usage is kept.
+        past: ended applications whose usage is kept.
     """
 
     entries: list[SpoolEntry]
@@ -99,9 +102,9 @@ class Spool(NamedTuple):
 
 
 def announce(state: StateDir, row: ApplicationRow) -> None:
-    """Write that an application of this user has a place in the order; the first time fixes it. May be repeated.
+    """Record that an application of this user has a queue position; the first call fixes it. May be repeated.
 
-    What its runner has marked stays: a submission may come to this when its application runs already.
+    Marks of its runner stay: a submission may get here when its application already runs.
     """
     _remove(state, f"{row.id}.{BLOCKED}")
     if row.priority or row.runs_at_most_s:
@@ -110,9 +113,9 @@ def announce(state: StateDir, row: ApplicationRow) -> None:
 
 
 def mark(state: StateDir, application_id: str, phase: str) -> None:
-    """Write that an application of this user waits again, is not to be started yet, starts or runs. May be repeated.
+    """Record that an application of this user waits again, is not to be started yet, starts or runs. May be repeated.
 
-    Only the user's runner does so, but for ``BLOCKED``: nobody else knows what it is just starting.
+    Only the user's runner does so, except for ``BLOCKED``: no other process knows what it is starting.
     """
     if phase != WAITING:
         _make(state, f"{application_id}.{phase}")
@@ -122,7 +125,7 @@ def mark(state: StateDir, application_id: str, phase: str) -> None:
 
 
 def end(state: StateDir, application_id: str) -> None:
-    """Write that an application of this user has ended; of one that ran the usage is kept. May be repeated."""
+    """Record that an application of this user has ended; if it ran, its usage is kept. May be repeated."""
     was_started = os.path.isdir(os.path.join(state.spool, f"{application_id}.{RUNNING}"))
     if was_started:
         _make(state, f"{application_id}.{ENDED}")
@@ -133,13 +136,13 @@ def end(state: StateDir, application_id: str) -> None:
 
 
 def ids(state: StateDir) -> set[str]:
-    """Return the ids in this user's spool, but for those of which usage is kept."""
+    """Return the ids in this user's spool, except those kept only for usage."""
     names = _names(state)
     return {name.partition(".")[0] for name in names} - {name.partition(".")[0] for name in names if _is_end(name)}
 
 
 def remove(state: StateDir, application_ids: Collection[str]) -> None:
-    """Remove entries of this user's applications, but for usage that is kept."""
+    """Remove entries of this user's applications, except kept usage."""
     if application_ids:
         names = _names(state)
         kept = {name.partition(".")[0] for name in names if _is_end(name)}
@@ -149,7 +152,7 @@ def remove(state: StateDir, application_ids: Collection[str]) -> None:
 
 
 def forget_past(state: StateDir, before_ns: int) -> int:
-    """Forget usage of this user that ended before a time [ns since 1970], or is too much. Return how many."""
+    """Remove usage of this user that ended before a time [ns since 1970], or exceeds the limit; return the number."""
     past = sorted(read(state).past, key=lambda one: one.ended_ns, reverse=True)
     old = {one.id for one in past[MAX_PAST:]} | {one.id for one in past if one.ended_ns < before_ns}
     for name in _names(state):
@@ -192,12 +195,11 @@ def entries_of(state: StateDir) -> list[SpoolEntry]:
 
 
 def read(state: StateDir, known: dict[str, PastUse] | None = None) -> Spool:
-    """Read a user's spool; what is not of the forms above is ignored.
+    """Read a user's spool; names in other forms are ignored.
 
     Args:
         state: the user's state directory.
-        known: usage of that user that was read before, by application; it is not looked at again, and what is found
-            is added.
+        known: usage of that user that was read before, by application; it is not read again, and new usage is added.
 
     Raises:
         OSError: there is no spool, or it is not that user's.
@@ -251,7 +253,7 @@ def _past_use(fd: int, uid: int, application_id: str, marks: set[str]) -> PastUs
 
 
 def _amounts(fd: int, uid: int, application_id: str, marks: set[str]) -> tuple[tuple[int, int, int], int] | None:
-    """Return the amounts of an application, and when the kernel made the name that has them [ns since 1970]."""
+    """Return the amounts of an application, and the kernel's creation time of the name with them [ns since 1970]."""
     for mark in sorted(marks):
         if (amounts := _amounts_in(mark)) is None:
             continue
@@ -261,7 +263,7 @@ def _amounts(fd: int, uid: int, application_id: str, marks: set[str]) -> tuple[t
 
 
 def _made_ns(fd: int, uid: int, name: str) -> int | None:
-    """Return when the kernel made a directory of a user's; None: it is none."""
+    """Return the kernel's creation time of a user's directory; None: it is not one."""
     try:
         info = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -284,7 +286,7 @@ def _asks_in(mark: str) -> tuple[int, int] | None:
 
 
 def blocked_ids(state: StateDir) -> set[str]:
-    """Return the applications of a user that have no place in the order yet. Raises OSError as `entries_of`."""
+    """Return the applications of a user without a queue position. Raises OSError as `entries_of`."""
     with state.opened("spool") as place, files.closing_fd(files.open_directory(f"{place}/.")) as fd:
         names = (name.split(".") for name in files.list_names(fd, limit=MAX_NAMES))
         return {name[0] for name in names if name[1:] == [BLOCKED] and is_application_id(name[0])}

@@ -1,16 +1,16 @@
-"""State of the embedded engine: its directories, and the locks that say who is alive.
+"""State of the embedded engine: its directories, and the locks that show which processes are alive.
 
-All that a user's applications need lies in a directory that this user owns and nobody else can write:
+All files of a user's applications are in a directory that this user owns and no other user can write:
 
     not shared   <local.state_dir>/<machine id>         0700
     shared       <local.state_dir>/<machine id>-<uid>   2750, one for each user, side by side; the group reads them
 
-So another user cannot have put anything there that is written, run or removed. The owner
-of an application is the owner of its directory. Files of other users are opened by descriptor (`StateDir.opened`), must
-belong to the user in whose directory they lie, and have a size limit. A bad one hides only its own entry.
+So no other user can have placed a file there that dlapp writes, runs or removes. The owner of an application is the
+owner of its directory. Files of other users are opened by descriptor (`StateDir.opened`), must belong to the owner of
+their directory, and have a size limit. An invalid file hides only its own entry.
 
-The locks are those of `dlapp.system.locks`, over whole files. Only write locks count: a member of the group can place
-read locks on what it can read.
+The locks are those of `dlapp.system.locks`, on whole files. Only write locks count: a member of the group can place
+read locks on files it can read.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _NETWORK = """
 NETWORK_FILE_SYSTEMS = frozenset(_NETWORK.split())
 DATABASE = "dlapp.db"
 STALE_STAGING_S = 3600.0
-"""A submission lies in staging for milliseconds; what is this old was left by one that died."""
+"""A submission stays in staging for milliseconds; an entry of this age was left by one that died."""
 SHARED_MODE = 0o3770
-"""Of a directory that a group shares: setgid hands the group down, sticky keeps what is one user's from the others."""
+"""Mode of a directory that a group shares: setgid makes entries inherit the group, sticky protects each user's."""
 _ELSEWHERE = "export DLAPP_LOCAL_STATE_DIR=DIRECTORY names another one"
 MAX_USERS = 10_000
-"""How many names in a shared directory are looked at."""
+"""Limit of the names read in a shared directory."""
 MAX_JSON_BYTES = 32 << 20
-"""The largest file of an application that is read as JSON; a view of 10,000 containers has some 6 MiB."""
+"""Size limit of JSON files of an application; a view of 10,000 containers takes about 6 MiB."""
 
 
 class StateDir:
     """The state directory of one user on this machine.
 
     Args:
-        path: that user's own directory; see above.
-        shared: directories of other users lie beside it.
-        uid: the user; None: whose process this is.
+        path: that user's own directory; see the module.
+        shared: directories of other users are beside it.
+        uid: the user; None: the user of this process.
     """
 
     def __init__(self, path: str, *, shared: bool = False, uid: int | None = None) -> None:
@@ -69,19 +69,19 @@ class StateDir:
         return os.path.join(self.applications, application_id)
 
     def input_cache(self, uid: int) -> str:
-        """Input that a user's containers fetched and may need again (`dlapp.storage.cache.store`)."""
+        """Return the directory of inputs that containers fetched and may need again (`dlapp.storage.cache.store`)."""
         return os.path.join(self.cache(uid), "input")
 
     def payload_caches(self, uid: int) -> str:
-        """Return where the caches of a user's payloads are (`dlapp.storage.cache.payload`)."""
+        """Return the directory of the caches of a user's payloads (`dlapp.storage.cache.payload`)."""
         return os.path.join(self.cache(uid), "payload")
 
     def unstored(self, uid: int) -> str:
-        """Return where outputs of a user are kept that could not be stored; nothing removes them."""
+        """Return the directory of outputs that could not be stored; they are never removed automatically."""
         return os.path.join(self.of(uid).path, "unstored")
 
     def cache(self, uid: int) -> str:
-        """Return where a user's packed workspaces are kept."""
+        """Return the directory of a user's packed workspaces."""
         return os.path.join(self.of(uid).path, "cache", str(uid))
 
     def runner_lock(self, uid: int) -> str:
@@ -93,18 +93,18 @@ class StateDir:
         return os.path.join(self.of(uid).path, f"runner-{uid}.alive")
 
     def runner_fifo(self, uid: int) -> str:
-        """The FIFO that wakes the runner of ``uid``: a byte, whichever."""
+        """Return the FIFO that wakes the runner of ``uid`` by any byte."""
         return os.path.join(self.of(uid).path, f"runner-{uid}.fifo")
 
     def runner_log(self, uid: int) -> str:
-        """Return where the runner of ``uid`` writes."""
+        """Return the log file of the runner of ``uid``."""
         return os.path.join(self.of(uid).path, f"runner-{uid}.log")
 
     def own_directory(self, name: str) -> str:
-        """Return a directory for something of this user's alone (0700), made where it is missing.
+        """Return a private directory of this user (0700), created if missing.
 
         Raises:
-            UntrustedFile: it is a link, another user's, or others may write it.
+            UntrustedFile: it is a link, another user's, or writable by others.
         """
         path = os.path.join(self.path, name)
         with contextlib.suppress(FileExistsError):
@@ -142,14 +142,14 @@ class StateDir:
 
     @contextlib.contextmanager
     def opened(self, *names: str) -> Iterator[str]:
-        """Open a directory of this user's, ``names`` below `path`, each of which must be this user's and no link.
+        """Open a directory of this user, ``names`` below `path`; each component must be this user's and not a link.
 
         Returns:
-            A path by which what lies in it is reached, whatever becomes of its name.
+            A path that keeps working if the directory is renamed.
 
         Raises:
-            FileNotFoundError: it is not there.
-            UntrustedFile: one of the directories is a link, another user's, or others may write it.
+            FileNotFoundError: it does not exist.
+            UntrustedFile: one of the directories is a link, another user's, or writable by others.
         """
         fd, path = files.open_own_directory(self.path, uid=self.uid), self.path
         try:
@@ -164,11 +164,11 @@ class StateDir:
 
 
 def check_directory(path: str, uid: int) -> None:
-    """Refuse a directory that is not a user's own, or is reached by a link: nothing is written where that leads.
+    """Reject a directory that is not a user's own, or is reached through a link: nothing is written there.
 
     Raises:
-        UntrustedFile: it is a link, no directory, or another user's.
-        FileNotFoundError: it is not there.
+        UntrustedFile: it is a link, not a directory, or another user's.
+        FileNotFoundError: it does not exist.
     """
     with files.closing_fd(files.open_directory(path, owners={uid})):
         pass
@@ -181,17 +181,17 @@ def _is_own(found: os.stat_result, uid: int) -> bool:
 def open_state(
     state_dir: str, *, shared: bool = False, mountinfo: str = "/proc/self/mountinfo", of_others: bool = False
 ) -> StateDir:
-    """Make the state directory where it is missing, and check that it can be trusted.
+    """Create the state directory if missing, and check that it can be trusted.
 
     Args:
         state_dir: ``local.state_dir``.
         shared: ``local.shared``.
         mountinfo: the kernel's table of mounts.
-        of_others: root may look at another user's directory. The answer's ``uid`` says whose it is; what is to be done
-            there is done as that user (`dlapp.system.processes.as_user`), and nothing is made or checked here.
+        of_others: as root, open another user's directory. The ``uid`` of the result is its owner; operations there run
+            as that user (`dlapp.system.processes.as_user`), and nothing is created or checked here.
 
     Raises:
-        ConfigError: it lies on a network file system, is not a directory, or has another mode than a shared one needs.
+        ConfigError: it is on a network file system, is not a directory, or a shared one has the wrong mode.
         Denied: it is another user's.
     """
     base = os.path.abspath(os.path.expanduser(state_dir))
@@ -201,7 +201,7 @@ def open_state(
     if uid == 0 and (who := who_may_change(base)):
         owner = other_owner(base)
         if shared:
-            _check_shared(base)  # which knows the remedy
+            _check_shared(base)  # its message names the remedy
         elif owner is not None and of_others:
             return StateDir(path, uid=owner)
         run_as = "" if owner is None else f"run this as {user_name(owner)}, or "
@@ -219,7 +219,7 @@ def open_state(
                 os.makedirs(os.path.dirname(base), exist_ok=True)
             _make_private(base)
             _make_directory(state.path, 0o700)
-        # Everything below is then this user's, too: no other user can have put anything there.
+        # Then everything below belongs to this user, too: no other user can have created it.
         _check_private(state.path)
         seen_by_group = (state.applications, *([state.spool] if shared else []))
         for directory in (*seen_by_group, state.staging, os.path.join(state.path, "cache"), state.cache(uid)):
@@ -242,7 +242,7 @@ def open_state(
 
 
 def _check_shared(base: str) -> None:
-    """Refuse a directory for a group in which one user could take away or replace what is another's."""
+    """Reject a group directory in which one user could remove or replace another user's entries."""
     try:
         found = os.stat(base)
     except FileNotFoundError as error:
@@ -262,7 +262,7 @@ def _check_shared(base: str) -> None:
             f"local.state_dir: {base} is to be shared by a group and has mode {mode:o}; only with {SHARED_MODE:o} can "
             f"no member replace what is another's: chmod {SHARED_MODE:o} {base}"
         )
-    # Not os.access, which asks for the real user: the effective one makes the directory.
+    # Not os.access, which checks the real uid: the effective uid creates the directory.
     if os.geteuid() not in (0, found.st_uid) and found.st_gid not in (os.getegid(), *os.getgroups()):
         name, group = user_name(os.geteuid()), group_name(found.st_gid)
         raise Denied(
@@ -276,7 +276,7 @@ def _make_private(path: str) -> None:
         os.mkdir(path, 0o700)
         return
     found = os.stat(path)
-    # A link to another disk may lie here, made by the user or by the operator.
+    # The user or the operator may have replaced it by a link to another disk.
     if found.st_uid != os.geteuid() or os.lstat(path).st_uid not in (0, os.geteuid()):
         raise Denied(f"local.state_dir: {path} belongs to {user_name(found.st_uid)}; name a directory of your own")
     if not stat.S_ISDIR(found.st_mode):
@@ -295,11 +295,11 @@ def _check_private(path: str) -> None:
 
 
 def _refuse_anothers(path: str) -> None:
-    """Refuse a directory that another user left in this user's, when that could be written by others."""
+    """Reject a directory that another user created in this user's, at a time when others could write there."""
     found = os.stat(path)
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
-    # The user may have moved it to another disk, and left a link.
+    # The user may have moved it to another disk and left a link.
     for one in (found, os.lstat(path)):
         if one.st_uid != os.geteuid():
             raise Denied(f"local.state_dir: {path} belongs to {user_name(one.st_uid)}; remove it")
@@ -309,7 +309,7 @@ def _make_directory(path: str, mode: int) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode & 0o777)
         if mode & ~0o700:
-            os.chmod(path, mode)  # whatever the caller's umask is
+            os.chmod(path, mode)  # whatever the umask is
 
 
 def _owner(path: str) -> str:
@@ -320,15 +320,15 @@ def _owner(path: str) -> str:
 
 
 def machine_name() -> str:
-    """Return what names this machine's state directories: its id, or its host name where it has none."""
+    """Return the name of this machine's state directories: the machine id, or the host name if there is none."""
     return machine_id() or f"host-{os.uname().nodename}"
 
 
 def refuse_network_file_system(path: str, mountinfo: str = "/proc/self/mountinfo") -> None:
-    """Refuse a directory on which locks and SQLite cannot be trusted.
+    """Reject a directory on which locks and SQLite are not reliable.
 
     Raises:
-        ConfigError: it lies on one of `NETWORK_FILE_SYSTEMS`.
+        ConfigError: it is on one of `NETWORK_FILE_SYSTEMS`.
     """
     kind, source = file_system_of(path, mountinfo)
     if kind in NETWORK_FILE_SYSTEMS:
@@ -342,12 +342,12 @@ def refuse_network_file_system(path: str, mountinfo: str = "/proc/self/mountinfo
 
 
 def is_locked(path: str, owner: int | None = None) -> bool:
-    """Return whether anybody holds a write lock on a file; False if it does not exist or is not a regular file.
+    """Return whether a file has a write lock; False if it does not exist or is not a regular file.
 
     Args:
-        path: where it lies.
-        owner: whose it must be, else it counts as not locked: a link to a file of somebody else's has that one's lock;
-            None: anybody's.
+        path: path of the file.
+        owner: required owner of the file, otherwise it counts as not locked (a link to another user's file would show
+            that file's lock); None: any owner.
 
     Raises:
         OSError: it cannot be opened.
@@ -366,14 +366,14 @@ def is_locked(path: str, owner: int | None = None) -> bool:
 def take_lock(path: str, mode: int) -> int | None:
     """Take the lock on a file that others can read, for the one process that may do so.
 
-    A read lock on it can be anybody's, and would keep a write lock away for ever. So where no write lock is in the way,
-    a new file that is locked already takes the place of the old one.
+    Any user can hold a read lock on it, which would block a write lock indefinitely. So if there is no write lock, the
+    file is replaced by a new one that is already locked.
 
     Returns:
-        A descriptor; None: somebody holds it.
+        A descriptor; None: another process holds the lock.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     if is_locked(path):
         return None
@@ -381,7 +381,7 @@ def take_lock(path: str, mode: int) -> int | None:
 
 
 def open_lock(path: str, mode: int = 0o600) -> int:
-    """Open a lock file, making it where it is missing; the descriptor is not inherited.
+    """Open a lock file, creating it if missing; the descriptor is not inherited.
 
     Raises:
         Unreachable: it cannot be opened.
@@ -396,7 +396,8 @@ def open_lock(path: str, mode: int = 0o600) -> int:
 
 
 def file_url(path: str) -> str:
-    """The ``file://`` URL of an absolute path. Source: RFC 8089; RFC 3986, section 2.3 for what stands for itself."""
+    """Return the ``file://`` URL of an absolute path. Source: RFC 8089; RFC 3986, section 2.3 (unreserved
+    characters)."""
     return "file://" + "".join(chr(one) if one in _PLAIN else f"%{one:02X}" for one in os.fsencode(path))
 
 
@@ -404,13 +405,13 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 def write_whole(path: str, text: str, *, mode: int = 0o644, sync: bool = False) -> None:
-    """Make or replace a file so that a reader finds the old or the new content.
+    """Create or replace a file atomically: a reader finds the old or the new content.
 
     Args:
-        path: of the file.
+        path: path of the file.
         text: the new content.
         mode: its permissions.
-        sync: so does a reader after a power cut, and after the return the content is the new.
+        sync: also hold this across a power failure; after the return the new content is durable.
     """
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f".{name}.{os.getpid()}")
@@ -427,11 +428,11 @@ def write_whole(path: str, text: str, *, mode: int = 0o644, sync: bool = False) 
 
 
 def read_json(path: str) -> dict[str, object] | None:
-    """Return the object in a JSON file of an application, which is written by renaming; None if it does not exist.
+    """Return the object in a JSON file of an application, which is written by rename; None if it does not exist.
 
     Raises:
         PermissionError: this process may not read it.
-        DlappError: it is not a JSON object, no plain file, or another's than its directory.
+        DlappError: it is not a JSON object, not a regular file, or its owner is not its directory's owner.
     """
     try:
         return files.json_object(read_bytes(path, MAX_JSON_BYTES), path=path)
@@ -442,11 +443,11 @@ def read_json(path: str) -> dict[str, object] | None:
 
 
 def read_text(path: str, limit: int) -> str:
-    """Return a text file of an application, which is written by renaming; empty if it does not exist.
+    """Return a text file of an application, which is written by rename; empty if it does not exist.
 
     Raises:
         PermissionError: this process may not read it.
-        DlappError: it is no plain file, too large, or another's than its directory.
+        DlappError: it is not a regular file, too large, or its owner is not its directory's owner.
     """
     try:
         return read_bytes(path, limit).decode(errors="replace")
@@ -460,13 +461,13 @@ def read_bytes(path: str, limit: int, *, end: bool = False) -> bytes:
     """Return the content of a regular file that belongs to the owner of its directory.
 
     Args:
-        path: where it lies.
-        limit: how many bytes it may have; with ``end`` how many of its last ones are read.
-        end: read only its end.
+        path: path of the file.
+        limit: size limit [bytes]; with ``end`` the number of bytes read from its end.
+        end: read only the end.
 
     Raises:
-        FileNotFoundError, PermissionError: it is not there, or not for us.
-        UntrustedFile: it is something else, or others may write it.
+        FileNotFoundError, PermissionError: it does not exist, or may not be read.
+        UntrustedFile: it is not such a file, or others may write it.
     """
     directory, name = os.path.split(path)
     with files.closing_fd(files.open_directory(f"{directory}/.")) as dir_fd:

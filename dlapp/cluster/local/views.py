@@ -1,7 +1,7 @@
-"""Views of applications, made of a row, an outcome and the view that the ApplicationMaster wrote.
+"""Views of applications, from a row, an outcome and the view written by the ApplicationMaster.
 
-A view is handled in its JSON form (`dlapp.values.report.ApplicationView`), so that who needs only that pays for no
-classes.
+Views are handled in their JSON form (`dlapp.values.report.ApplicationView`), so that callers that need only that do not
+load the classes.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ def view_of(
     short: bool = False,
     own: bool = True,
 ) -> View:
-    """Return what is known of one application now.
+    """Return the current view of one application.
 
     Args:
-        row: of the queue.
+        row: row of the queue.
         home: the application directory.
-        boot_id: of the running kernel: a row of another one has no process.
-        waiting: all that wait.
-        alive: whether its lock was held, looked at before the row was read: then a lock that is held by who cleans up
-            after a death is never taken for an ApplicationMaster's, because the row says first that this began.
-        tended: whether its user has a runner, looked at before that: one that sees an ApplicationMaster die starts the
-            next one, also if no other process is left; one that comes later does not.
-        short: of one that has ended, only what its row has: the containers but one are left out.
-        own: False: another user wrote the row and all files in ``home``, and what is not a view there is ignored.
+        boot_id: current boot id: a row of another one has no process.
+        waiting: all waiting rows.
+        alive: whether its lock was held, checked before the row was read: so a lock held by a clean-up process is never
+            taken for an ApplicationMaster's, because the row is updated before the clean-up starts.
+        tended: whether its user has a runner, checked before that: a runner that sees an ApplicationMaster die starts
+            the next one, even if no other process is left; one that starts later does not.
+        short: for an ended one use only its row: all but one of the containers are left out.
+        own: False: another user wrote the row and all files in ``home``; an invalid view there is ignored.
     """
     if row.state in UNSTARTED:
         reason = waiting_of(row, waiting, own=own)
@@ -74,11 +74,12 @@ SHOWN_AHEAD = 20
 def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) -> dict[str, Any]:
     """Return why an application waits, in the JSON form of `dlapp.values.waiting.Waiting`.
 
-    The first one's runner wrote down why; another user's runner is not believed what is not of that form.
+    The reason was written by the runner of the first in the queue; from another user's runner an invalid one is
+    ignored.
 
     Args:
-        row: of the queue.
-        waiting: all that wait.
+        row: row of the queue.
+        waiting: all waiting rows.
         own: another user did not write the row.
     """
     if row.state == HELD:
@@ -109,12 +110,12 @@ def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) ->
 
 
 def pending_text(row: ApplicationRow) -> str:
-    """Return the ends that an application waits for, for users."""
+    """Return the awaited ends of other applications, as text."""
     from dlapp.values.start_conditions import read_after, waiting_text
 
     try:
         return waiting_text(read_after(row.after))
-    except ValueError:  # as another user wrote it
+    except ValueError:  # written by another user
         return "waits for the end of other applications"
 
 
@@ -125,7 +126,7 @@ def amounts_json(amounts: Amounts) -> dict[str, int]:
 
 
 def _running(row: ApplicationRow, home: str, boot_id: str, *, alive: bool, tended: bool, own: bool) -> View:
-    # The outcome is read after the lock: an application whose lock was free and that has none stays without.
+    # The outcome is read after the lock: an application with a free lock and no outcome stays without one.
     outcome = _read_outcome(home)
     seen = _read_view(home)
     if not own:
@@ -155,7 +156,7 @@ def _running(row: ApplicationRow, home: str, boot_id: str, *, alive: bool, tende
 
 
 def _not_ended(view: View) -> View:
-    # A view may already speak of the end, but only the outcome makes it one.
+    # A view may already report the end, but only the outcome makes it valid.
     if view["state"] in ("FINISHED", "FAILED", "KILLED"):
         view |= {"state": "RUNNING", "final_status": "UNDEFINED", "cause": None, "finished_ms": None}
     return view
@@ -202,16 +203,16 @@ def _ended(view: View, outcome: Outcome) -> View:
 
 
 def unstored_in(home: str) -> list[str]:
-    """Return the paths in the directory of an application that has ended with output that is only there.
+    """Return the paths in an ended application's directory with output that exists only there.
 
-    Its task could bring it to no other place, or was killed, and nobody could store what it left.
+    Its task could not store it elsewhere, or was killed, and its leftovers could not be stored.
     """
     containers = os.path.join(home, "containers")
     left = []
     with contextlib.suppress(FileNotFoundError), os.scandir(containers) as entries:
         left = [path for entry in entries if os.path.lexists(path := os.path.join(entry.path, "workspace"))]
     if not left:
-        return []  # as nearly always, and a view may be large
+        return []  # the usual case, and a view may be large
     seen = (_read_view(home) or {}).get("containers", ())
     paths = [path for one in seen for two in (one, *one.get("earlier", ())) for path in two.get("unstored", ())]
     spec = (state.read_json(os.path.join(home, "submission.json")) or {}).get("spec")
@@ -231,8 +232,8 @@ def _has_content(path: str) -> bool:
 
 
 def summary_of(row: ApplicationRow, outcome: Outcome, home: str) -> str:
-    """JSON of the last view for a list: of its containers only the one that speaks for the exit code: the one that
-    was the first to end badly, since others are stopped for it, or else one without an exit code, or the first."""
+    """Return the last view for a list, in JSON: only with the container that determines the exit code: the first one
+    that failed (others are stopped because of it), or else one without an exit code, or the first."""
     view = _read_view(home)
     if view is None:
         return ""
@@ -256,11 +257,11 @@ def views_of(
     """Return `view_of` for each row, in order.
 
     Args:
-        rows: of those that are shown.
-        waiting: all that wait.
+        rows: rows to show.
+        waiting: all waiting rows.
         alive: the ids of those whose lock was held.
-        home_of: where an application's directory is.
-        boot_id: of the machine as it runs now.
+        home_of: returns an application's directory.
+        boot_id: current boot id of the machine.
         tended: whether their user has a runner.
     """
     views = []
@@ -274,7 +275,7 @@ def _read_view(home: str) -> View | None:
     try:
         return state.read_json(os.path.join(home, "view.json"))
     except DlappError:
-        return None  # it is not forced to the disk: a power cut may leave it empty
+        return None  # it is not synced: a power failure may leave it empty
 
 
 def _read_outcome(home: str) -> Outcome | None:
@@ -296,11 +297,11 @@ def _json_of(text: str) -> dict[str, Any]:
 # ---- what another user wrote ----
 
 MAX_MS = 253_402_300_799_000
-"""The last moment that a date can name: the end of the year 9999."""
+"""Last time that a date can represent: the end of the year 9999."""
 
 
 def _checked_outcome(outcome: Outcome) -> Outcome:
-    """Return an outcome that another user wrote if it is valid, else one that says that it is not."""
+    """Return an outcome written by another user if it is valid, else one that says that it is not."""
     from dlapp.values.report import Cause, FinalStatus, State
 
     known = {"state": State, "final_status": FinalStatus, "cause": Cause}
@@ -326,17 +327,17 @@ def _checked_view(row: ApplicationRow, seen: View | None) -> View | None:
 
 
 def checked_view(seen: object) -> View:
-    """Return a view from elsewhere with all of its fields.
+    """Return a complete view from an untrusted one.
 
     Raises:
-        DlappError: it is not a view, or has a time that is none, or a name of an output or a role that leads elsewhere.
+        DlappError: it is not a view, or has an invalid time, or an output or role name that escapes the directory.
     """
     from dlapp.values.report import ApplicationView
     from dlapp.values.serialization import from_json, to_json
 
     try:
         view: View = to_json(from_json(ApplicationView, seen))
-    except (ValueError, TypeError, RecursionError) as error:  # SpecError is a ValueError, too
+    except (ValueError, TypeError, RecursionError) as error:  # SpecError is a ValueError
         raise DlappError(f"its view cannot be read: {str(error)[:200]}") from error
     times = [view[name] for name in ("submitted_ms", "started_ms", "finished_ms")]
     times += [one["at_ms"] for one in view["restarts"]]
@@ -352,5 +353,5 @@ def checked_view(seen: object) -> View:
 
 
 def is_time(value: object) -> bool:
-    """Return whether a value can be a time [ms since 1970], or a number of something."""
+    """Return whether a value is a valid time [ms since 1970] or count."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_MS

@@ -1,13 +1,13 @@
-"""Estimate of when a waiting application starts: a range, learnt from those that waited before it.
+"""Estimate of a waiting application's start: a range, learned from earlier waits.
 
-For each application the work that is ahead of it is computed as it was when it was submitted: what the running ones
-are still to use, by how long others ran that had run as long, and what those before it in the queue are to use. Divided
-by what there is, that is a prediction of its wait. It is wrong by a factor, and by how much shows the history: the
-range is made of the factors of those earlier applications whose prediction was most like this one. Its ends are the
+For each application the work ahead of it at its submission is computed: the expected remaining runtime of the running
+ones, from the runtimes of others that had run as long, and the expected runtime of those ahead of it in the queue.
+Divided by the capacity, that is a prediction of its wait. The history shows by which factors such predictions are
+wrong: the range uses the factors of the earlier applications with the most similar predictions. Its ends are the
 quantiles between which `COVERAGE` of them lie.
 
-How often such ranges held is found in the same history: for each of the latest ones the range is made of those before
-it only. With fewer than `LEAST_SAMPLES` there is no range.
+The same history shows how often such ranges were right: for each of the latest applications the range is computed from
+earlier ones only. With fewer than `LEAST_SAMPLES` there is no range.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from dlapp.values.waiting import LEAST_SAMPLES, Estimate
 
 COVERAGE = 0.8
 MOST_JOBS = 400
-"""Of the history the latest so many are looked at."""
+"""Number of the latest applications in the history that are used."""
 _NEAREST = 150
 _TESTED = 60
 _FLOOR_S = 1.0
-"""A wait below it is none."""
+"""A shorter wait counts as none."""
 
 
 class Job(NamedTuple):
-    """An application for the estimate; times in ms since 1970.
+    """Application in the estimate; times in ms since 1970.
 
     Args:
         started_ms: None: it waits.
         ended_ms: None: it has not ended.
-        share: of the cluster that it uses while it runs: the largest of its amounts over what there is, 0 to 1.
+        share: share of the cluster that it uses while it runs: its largest amount relative to the capacity, 0 to 1.
     """
 
     submitted_ms: int
@@ -53,10 +53,10 @@ class _Sample(NamedTuple):
 
 
 class StartEstimator:
-    """Estimates of starts that are all learnt from the same history.
+    """Estimates of starts from one history.
 
     Args:
-        jobs: all that are known, in any order, also those that wait.
+        jobs: all known jobs, in any order, including waiting ones.
         now_ms: the time [ms since 1970].
     """
 
@@ -70,7 +70,7 @@ class StartEstimator:
         )
 
     def estimate(self, job: Job) -> Estimate:
-        """Return when a waiting job, one of those that are known or another, is expected to start."""
+        """Return the expected start of a waiting job, in the history or not."""
         if len(self._samples) < LEAST_SAMPLES:
             return Estimate(samples=len(self._samples))
         predicted_s = _predicted_s(job, self._jobs, self._now_ms, self._runtimes)
@@ -84,18 +84,18 @@ class StartEstimator:
 
 
 def estimate(job: Job, others: Sequence[Job], now_ms: int) -> Estimate:
-    """Return when a waiting job is expected to start.
+    """Return the expected start of a waiting job.
 
     Args:
-        job: the one that waits.
-        others: all others that are known, in any order.
+        job: the waiting job.
+        others: all other known jobs, in any order.
         now_ms: the time [ms since 1970].
     """
     return StartEstimator(others, now_ms).estimate(job)
 
 
 def _samples(jobs: Sequence[Job]) -> list[_Sample]:
-    """Return for each job that has started what was predicted when it was submitted, and how long it waited."""
+    """Return for each started job the prediction at its submission, and its actual wait."""
     ends = sorted((one.ended_ms, one.started_ms) for one in jobs if one.ended_ms is not None and one.started_ms)
     runtimes: list[float] = []
     found, place = [], 0
@@ -103,7 +103,7 @@ def _samples(jobs: Sequence[Job]) -> list[_Sample]:
         while place < len(ends) and ends[place][0] <= job.submitted_ms:
             insort(runtimes, (ends[place][0] - ends[place][1]) / 1000)
             place += 1
-        # What ran or waited before the first job of the history is not known.
+        # The jobs that ran or waited before the first one of the history are not known.
         if job.started_ms is None or not runtimes or job.submitted_ms < (jobs[0].started_ms or 0):
             continue
         predicted_s = _predicted_s(job, jobs, job.submitted_ms, runtimes)
@@ -112,10 +112,10 @@ def _samples(jobs: Sequence[Job]) -> list[_Sample]:
 
 
 def _predicted_s(job: Job, jobs: Sequence[Job], at_ms: int, runtimes: Sequence[float]) -> float:
-    """Return the work that is ahead of a job at a moment [s of the whole cluster]; 0: there is room for it.
+    """Return the work ahead of a job at a moment [s of the whole cluster]; 0: there is room for it.
 
     Args:
-        runtimes: of those that have ended, sorted [s].
+        runtimes: runtimes of ended jobs, sorted [s].
     """
     if not runtimes:
         return 0.0
@@ -130,7 +130,7 @@ def _predicted_s(job: Job, jobs: Sequence[Job], at_ms: int, runtimes: Sequence[f
             age_s = (at_ms - one.started_ms) / 1000
             place = bisect_right(runtimes, age_s)
             left = len(runtimes) - place
-            # One that has run longer than all others is expected to run half as long again.
+            # A job that has run longer than all others is expected to run half as long again.
             work_s += one.share * (beyond[place] / left - age_s if left else age_s / 2)
             free -= one.share
         elif one.submitted_ms < job.submitted_ms:
@@ -140,7 +140,7 @@ def _predicted_s(job: Job, jobs: Sequence[Job], at_ms: int, runtimes: Sequence[f
 
 
 def _range_s(predicted_s: float, samples: Sequence[_Sample]) -> tuple[float, float]:
-    """Return the range of a wait, by the factors of the samples whose prediction is nearest."""
+    """Return the range of a wait, from the factors of the samples with the nearest predictions."""
     at = math.log(max(predicted_s, _FLOOR_S))
     near = sorted(samples, key=lambda one: abs(math.log(max(one.predicted_s, _FLOOR_S)) - at))[:_NEAREST]
     factors = sorted(one.factor for one in near)
@@ -152,7 +152,7 @@ def _range_s(predicted_s: float, samples: Sequence[_Sample]) -> tuple[float, flo
 
 
 def _held(samples: Sequence[_Sample]) -> tuple[float | None, int]:
-    """Return which share of the latest samples was within the range that the ones before it gave, and their number."""
+    """Return the share of the latest samples within the range computed from earlier ones, and their number."""
     tested = range(max(LEAST_SAMPLES, len(samples) - _TESTED), len(samples))
     held = 0
     for place in tested:

@@ -1,6 +1,6 @@
-"""Facts by which the reason for a wait is chosen. Amounts map ``memory`` [MiB], ``vcores`` and ``gcores`` to a number.
+"""Facts for choosing the reason of a wait. Amounts map ``memory`` [MiB], ``vcores`` and ``gcores`` to a number.
 
-An amount that is missing is not known, or is not counted by the engine: nothing is concluded from it.
+A missing amount is not known, or is not counted by the engine: no conclusion is drawn from it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Amounts = Mapping[str, int]
 
 
 class NodeFacts(Value, kw_only=True):
-    """A node that runs containers.
+    """Node that runs containers.
 
     Args:
-        total, free: what it has, and what nobody has taken.
-        usable_gpus: GPUs that are not in quarantine, leased or not; None: all.
+        total, free: its amounts, and the unallocated part.
+        usable_gpus: GPUs not in quarantine, leased or not; None: all.
         labels: its node labels.
     """
 
@@ -43,18 +43,18 @@ class NodeFacts(Value, kw_only=True):
 
 
 class LimitFacts(Value, kw_only=True):
-    """A limit above all that some applications have together.
+    """Limit of the total of some applications.
 
     Args:
         code: ``queue_limit``, ``user_limit`` or ``am_limit``.
-        name: for users: ``queue small``, ``tony in queue small``.
-        setting: of the operator, from which the limit comes; empty: none is known.
-        most: the limit now.
-        ever: the limit at the best, if nobody else uses anything; empty: as now.
-        used: what counts against it now.
-        is_soft: it may be exceeded by the last container that is given before.
-        whole: what the cluster has, if the engine compares shares of it: the largest share of an amount counts alone.
-            Empty: each amount counts. Source: YARN, DominantResourceCalculator.
+        name: display name: ``queue small``, ``tony in queue small``.
+        setting: the operator's setting that defines the limit; empty: not known.
+        most: current limit.
+        ever: the limit if nobody else uses anything; empty: as now.
+        used: amounts counted against it now.
+        is_soft: the last granted container may exceed it.
+        whole: the cluster's amounts, if the engine compares shares of it: then only the largest share of an amount
+            counts. Empty: each amount counts. Source: YARN, DominantResourceCalculator.
     """
 
     code: str
@@ -67,11 +67,11 @@ class LimitFacts(Value, kw_only=True):
     whole: Amounts = field(default_factory=dict)
 
     def stops(self, needed: Amounts, *, used: Amounts | None = None) -> str:
-        """Return which amount keeps something that is needed from being given below this limit; empty: none does.
+        """Return the amount for which this limit blocks a request; empty: none.
 
         Args:
-            needed: what is to be given.
-            used: in place of what is used now.
+            needed: requested amounts.
+            used: replaces the current usage.
         """
         used = self.used if used is None else used
         known = [name for name in NAMES if name in self.most and name in used and needed.get(name)]
@@ -93,28 +93,28 @@ class LimitFacts(Value, kw_only=True):
 
 
 class WaitFacts(Value, kw_only=True):
-    """All that is known about an application that has not all of its containers.
+    """All known facts about an application that lacks some of its containers.
 
     Args:
-        asks: the containers that it lacks; none: it lacks no container that the engine could give.
-        nodes: those that run; None: not known.
-        largest: the most of each in one container; empty: not known.
-        limits: in the order in which they are looked at; of several of one code the first that is reached is named.
-        am_limit: the engine's words, if it says itself that too many ApplicationMasters run; empty: it does not.
-        dependency: what the application waits for that other applications or roles do; empty: nothing.
-        held: why it is held back; empty: it is not.
-        own: the reason that its own ApplicationMaster gives; None: it gives none, or there is none yet.
-        unread: what of the facts could not be read, and why; empty: all was.
-        starting: what is just done for it, for users.
-        before: the applications that come first whatever is free, if the order of the queue is strict.
-        holders: the applications that have something on the nodes.
-        since_ms: when the wait began [ms since 1970].
-        one_machine: there is one node, for the words.
-        other_queues: the limits of the other queues that take applications, by name.
-        has_containers: it has some of its containers: ``asks`` is only the rest.
-        master: what its ApplicationMaster takes of a node, if the engine counts that.
-        master_host: where that is running now; empty: nowhere.
-        memory_step: the engine gives memory in multiples of this [MiB]; 0: not known.
+        asks: the containers that it lacks; none: it lacks no container that the engine could grant.
+        nodes: running nodes; None: not known.
+        largest: maximum of each amount in one container; empty: not known.
+        limits: limits in the order of their check; of several with one code the first exceeded one is named.
+        am_limit: the engine's text, if it reports itself that too many ApplicationMasters run; empty: it does not.
+        dependency: condition on other applications or roles that it waits for; empty: none.
+        held: why it is held; empty: it is not.
+        own: reason reported by its own ApplicationMaster; None: none, or no ApplicationMaster yet.
+        unread: which facts could not be read, and why; empty: all were read.
+        starting: preparation in progress, as text for users.
+        before: applications ahead of it regardless of free resources, if the queue order is strict.
+        holders: applications that use resources of the nodes.
+        since_ms: start of the wait [ms since 1970].
+        one_machine: there is one node; affects the text.
+        other_queues: limits of the other queues that accept applications, by name.
+        has_containers: it has some of its containers; ``asks`` is the rest.
+        master: amounts of its ApplicationMaster on a node, if the engine counts them.
+        master_host: host on which it runs now; empty: none.
+        memory_step: the engine's memory allocation step [MiB]; 0: not known.
     """
 
     asks: tuple[ContainerAsk, ...] = ()
@@ -139,7 +139,7 @@ class WaitFacts(Value, kw_only=True):
 
 
 def asks_of(spec: AppSpec) -> tuple[ContainerAsk, ...]:
-    """Return the containers of an application as it is submitted, by role."""
+    """Return the requested containers of a submitted application, by role."""
     together = {role.name for gang in spec.gangs() for role in gang}
     return tuple(
         ContainerAsk(
@@ -158,17 +158,17 @@ def asks_of(spec: AppSpec) -> tuple[ContainerAsk, ...]:
 
 
 def each(ask: ContainerAsk) -> dict[str, int]:
-    """Return what one container of an ask needs."""
+    """Return the amounts of one requested container."""
     return {MEMORY: ask.memory_mib, VCORES: ask.vcores, GCORES: ask.gcores}
 
 
 def total(asks: Sequence[ContainerAsk]) -> dict[str, int]:
-    """Return what all containers of asks need together."""
+    """Return the total amounts of all requested containers."""
     return {name: sum(each(one)[name] * one.count for one in asks) for name in NAMES}
 
 
 def amount_text(name: str, amount: int) -> str:
-    """Return an amount for users: ``8 GiB of memory``, ``1 vcore``, ``2 GPUs``."""
+    """Return an amount as text: ``8 GiB of memory``, ``1 vcore``, ``2 GPUs``."""
     if name == MEMORY:
         return f"{memory_text(amount)} of memory"
     what = "GPU" if name == GCORES else "vcore"
@@ -176,5 +176,5 @@ def amount_text(name: str, amount: int) -> str:
 
 
 def memory_text(memory_mib: int) -> str:
-    """Return an amount of memory as one would say it: ``512 MiB``, ``24.1 GiB``."""
+    """Return a rounded amount of memory: ``512 MiB``, ``24.1 GiB``."""
     return f"{memory_mib} MiB" if memory_mib < 1024 else f"{round(memory_mib / 1024, 1):g} GiB"

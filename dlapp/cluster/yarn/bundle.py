@@ -1,19 +1,19 @@
-"""Bundle that brings dlapp to a node: one zip of what is installed here, run as ``python3 -I -S dlapp.pyz am`` or
+"""Archive that brings dlapp to a node: one zip of the installed modules, run as ``python3 -I -S dlapp.pyz am`` or
 ``task``.
 
-In it is every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, compiled for the
-Python that made the zip, and not compressed: reading them took a fifth of a task's start. The sources are in a zip
-within the zip. A Python of another version copies it into its working directory and uses it in its place. Native parts
-stay behind, so the zip runs on any processor and libc; what has them has a pure form too. One goes with it, named by
-its processor: the library that verifies what HDFS's own clients wrote. A node on which it does not run does without.
+It contains every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, compiled for the
+Python that made the zip, and not compressed: decompression took a fifth of a task's start. The sources are in a zip
+within the zip. A Python of another version copies that to its working directory and uses it instead. Native modules are
+left out, so the zip runs on any processor and libc; each has a pure Python form. One library is included, named by its
+processor: the one that verifies data of HDFS's own clients. A node that cannot load it works without it.
 
-Another zip, for the applications whose input needs it, has fsspec too, with its libraries for ``http://``. It is apart
-because each process of dlapp on a node reads the list of what is in its zip.
+Another zip, for applications whose input needs it, also has fsspec, with its libraries for ``http://``. It is separate
+because each dlapp process on a node reads the directory of its zip.
 
-It is named by its digest, and here also by what goes into it, so the same installation finds it again. It is used only
-while it has that digest, and lies in a directory that nobody else may write. It is never unpacked: a node takes as
-long for one file as for the hundreds in it. Nor does it stand on PYTHONPATH, where a user's program would find our
-libraries in place of its own.
+It is named by its digest, and locally also by a digest of its sources, so the same installation finds it again. It is
+used only while it matches that digest, and is in a directory that no other user may write. It is never unpacked: a node
+takes as long for one file as for the hundreds in it. It is not in PYTHONPATH, where a user's program would find our
+libraries instead of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dlapp.hadoop.hdfs.checksums import CARRIED, installed_library
 from dlapp.system.files import UntrustedFile, closing_fd, list_names, open_own_directory, read_file
 
 NAME = "dlapp.pyz"
-"""Its name in a container's working directory."""
+"""File name in a container's working directory."""
 LEAST_PYTHON = (3, 11)
 
 _NEEDED = ("dlapp", "h11", "google.protobuf")
@@ -39,16 +39,16 @@ _USED = (
     *("requests", "urllib3", "idna", "certifi", "charset_normalizer"),
     *("kazoo", "pynvml"),
 )
-"""What the parts of dlapp on a node load where it is installed here; what is not, they do without."""
+"""Modules that dlapp loads on a node if they are installed here; they are optional."""
 _REMOTE = (
     *("fsspec", "aiohttp", "aiohappyeyeballs", "aiosignal", "attr", "attrs", "frozenlist", "multidict", "propcache"),
     *("typing_extensions", "yarl"),
 )
-"""What `dlapp.storage.remote` loads, as `_USED`."""
+"""Modules that `dlapp.storage.remote` loads, as `_USED`."""
 _DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml")
 _BESIDE_LIBRARY = "dlapp/hadoop/hdfs"
 _READ = ("dlapp/context.py", "dlapp/feed.py", "dlapp/runtime/notebook_program.py")
-"""Modules whose sources are read, for payloads."""
+"""Modules whose sources payloads read."""
 _FORMAT = 2
 _SOURCES = "sources.zip"
 MAX_BYTES = 64 << 20
@@ -82,7 +82,7 @@ run_and_exit(lambda: main(sys.argv[1:]))
 """
 
 
-# fsspec loads what a scheme needs by its name: only a trial shows whether that is there.
+# fsspec imports what a scheme needs by name: only a trial shows whether it is installed.
 _OPEN_SCHEMES = """\
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -100,17 +100,17 @@ print(json.dumps(missing))
 
 
 class BundleFile(NamedTuple):
-    """One file that goes into the zip: its name there, and where it lies."""
+    """File of the zip: its name there, and its source path."""
 
     name: str
     path: str
 
 
 def sources(*, remote: bool = False) -> list[BundleFile]:
-    """All that goes into the zip but its beginning, sorted by name.
+    """Return the files of the zip except its prefix, sorted by name.
 
     Args:
-        remote: with fsspec.
+        remote: include fsspec.
 
     Raises:
         DlappError: a library is not installed, or not as files.
@@ -153,17 +153,17 @@ def _files_of(module: str, spec: ModuleSpec) -> Iterator[BundleFile]:
 
 
 def packed(directory: str, *, remote: bool = False) -> tuple[str, str]:
-    """The zip of what is installed now, made in ``directory`` if it is not there yet.
+    """Return the zip of the installed modules, made in ``directory`` if it is missing.
 
     Args:
-        directory: for zips.
-        remote: with fsspec.
+        directory: directory of the zips.
+        remote: include fsspec.
 
     Returns:
-        Its path, and its name for others: ``dlapp-<digest>.pyz``.
+        Its path, and its name on the cluster: ``dlapp-<digest>.pyz``.
 
     Raises:
-        DlappError: a library is missing, the directory cannot be written, or others may write there.
+        DlappError: a library is missing, the directory is not writable, or others may write there.
     """
     files, kind = sources(remote=remote), "remote-" if remote else "dlapp-"
     beginning = f"{kind}{_fingerprint(files)}-"
@@ -174,7 +174,7 @@ def packed(directory: str, *, remote: bool = False) -> tuple[str, str]:
                 if name.startswith(beginning) and name.endswith(".pyz"):
                     if name == f"{beginning}{(digest := _digest_in(fd, name))}.pyz":
                         return os.path.join(directory, name), f"dlapp-{digest}.pyz"
-                    os.unlink(name, dir_fd=fd)  # a disk that was full, or worse
+                    os.unlink(name, dir_fd=fd)  # damaged, for example by a full disk
             temporary = f"{beginning}{os.getpid()}"
             try:
                 _write(os.path.join(f"/proc/self/fd/{fd}", temporary), files)
@@ -185,7 +185,7 @@ def packed(directory: str, *, remote: bool = False) -> tuple[str, str]:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=fd)
             for old in list_names(fd, limit=_MOST_NAMES):
-                # Another process may be just making the same.
+                # Another process may be making the same file.
                 if old.startswith(kind) and not old.startswith(beginning):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(old, dir_fd=fd)
@@ -197,11 +197,11 @@ def packed(directory: str, *, remote: bool = False) -> tuple[str, str]:
 
 
 def missing_libraries(path: str, schemes: Sequence[str]) -> dict[str, str]:
-    """Return the schemes whose input a node cannot read with a zip alone, each with what is missing.
+    """Return the schemes whose input a node cannot read with only a zip, each with the missing package.
 
     Args:
-        path: of a zip with fsspec.
-        schemes: of locations. One that fsspec does not know is not missing.
+        path: path of a zip with fsspec.
+        schemes: schemes of locations. One that fsspec does not know is not missing.
 
     Raises:
         DlappError: it cannot be tried.
@@ -219,7 +219,7 @@ def missing_libraries(path: str, schemes: Sequence[str]) -> dict[str, str]:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest that an archive's name contains."""
+    """Return the digest in an archive's name."""
     import hashlib
 
     return hashlib.blake2b(data, digest_size=16, person=b"dlapp-travel").hexdigest()
@@ -230,7 +230,7 @@ def _digest_in(dir_fd: int, name: str) -> str:
 
 
 def _fingerprint(files: list[BundleFile]) -> str:
-    """A digest of all contents, and of the Python that compiles them."""
+    """Return a digest of all contents, and of the compiling Python's version."""
     import hashlib
 
     digest = hashlib.blake2b(digest_size=16, person=b"dlapp-travel")
@@ -254,7 +254,7 @@ def _write(path: str, files: list[BundleFile]) -> None:
         zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive,
         zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as sources,
     ):
-        # What the compiler thinks of other people's code is no news for our user.
+        # Compiler warnings about libraries do not concern the user.
         warnings.simplefilter("ignore")
 
         def add(to: zipfile.ZipFile, name: str, data: bytes) -> None:
@@ -263,9 +263,9 @@ def _write(path: str, files: list[BundleFile]) -> None:
             entry.compress_type = to.compression
             to.writestr(entry, data)
 
-        # Source alone: an older Python must be able to read it and say what is wrong.
+        # Source only: an older Python must be able to read it and report the problem.
         add(archive, "__main__.py", _MAIN.encode())
-        # Without it `google` would be a namespace, to which a node's own installation would add its part.
+        # Without it `google` would be a namespace package, to which a node's own installation would add its part.
         add(archive, "google/__init__.pyc", _compiled("google/__init__.py", b""))
         add(sources, "google/__init__.py", b"")
         for one in files:
@@ -281,7 +281,7 @@ def _write(path: str, files: list[BundleFile]) -> None:
 
 
 def _compiled(name: str, source: bytes) -> bytes:
-    """Return a module compiled, in the form that is never compared with its source (PEP 552, unchecked)."""
+    """Return a module compiled in the form that is never compared with its source (PEP 552, unchecked)."""
     import marshal
 
     code = compile(source, f"<dlapp>/{name}", "exec", dont_inherit=True, optimize=0)

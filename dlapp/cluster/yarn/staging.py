@@ -9,7 +9,7 @@
                             <application id>.usage: the use of its containers over time
                             <application id>.trials: the results of its sweep
 
-This room uses no storage of its own: who makes an engine gives it the `StagingFiles` that it works with.
+This package uses no storage code itself: the creator of an engine passes it a `StagingFiles`.
 """
 
 from __future__ import annotations
@@ -27,39 +27,41 @@ DIRECTORY = ".dlapp"
 CACHE_MODE, OWN_MODE, OWN_FILE_MODE = 0o711, 0o700, 0o600
 VIEW, SUBMISSION, AM = "view.json", "submission.json", "am.json"
 ADDRESSES = "addresses"
-"""Directory of an application with the address of each attempt, as a name (`dlapp.values.messages.address_name`)."""
+"""Directory of an application with the address of each attempt, as a file name
+(`dlapp.values.messages.address_name`)."""
 KILL, SOFT_KILL, RELEASE = "kill.json", "softkill.json", "release.json"
 COMMIT = "commit.json"
 USAGE = "usage.json"
 TRIALS = "trials.jsonl"
 JOURNAL_PREFIX = "journal-"
-"""Of the files of the journal; see `dlapp.am.application_dir.hdfs_journal`."""
+"""Size limit of the journal's files; see `dlapp.am.application_dir.hdfs_journal`."""
 HISTORY_SUFFIX, USAGE_SUFFIX, TRIALS_SUFFIX = ".json", ".usage", ".trials"
 MAX_REQUEST_BYTES = 4096
-"""Of a file that asks for an end or a release, and of that with the ApplicationMaster's address: two short fields."""
+"""Size limit of a request to end or release, and of the ApplicationMaster's address: two short fields."""
 MAX_SUBMISSION_BYTES = 16 << 20
-"""Of what was submitted: a properties file and an env_file have 1 MiB each, and JSON writes a byte in six at most."""
+"""Size limit of a submission: a properties file and an env_file have 1 MiB each, and JSON may need six bytes for
+one."""
 MAX_VIEW_BYTES = 32 << 20
-"""Of a view: with 10,000 containers it has some 6 MiB."""
+"""Size limit of a view: with 10,000 containers it has about 6 MiB."""
 MAX_HISTORY_BYTES = MAX_VIEW_BYTES + MAX_SUBMISSION_BYTES
-"""Of a file in the history, which is made of these two."""
+"""Size limit of a history file, which contains these two."""
 MAX_CLAIM_BYTES = 64 << 20
-"""Of a commit claim: the parts of 10,000 containers have some 3 MiB for each output, and longer names more."""
+"""Size limit of a commit claim: the parts of 10,000 containers take about 3 MiB per output, more with longer names."""
 MAX_GROUP_BYTES = 16 << 20
-"""Of a file of the journal. It has a second's lines, or, of many groups or when HDFS took no changes for long, as many
-as fit."""
+"""Size limit of a journal file. It has the lines of a second or, after many groups or a long HDFS outage, as many as
+fit."""
 
 
 RECEIPT_BYTES = 4096
-"""A history begins with the receipt, which is shorter: a list reads so much of each."""
+"""Maximum size of the receipt at the beginning of a history: a list reads this much of each."""
 _RECEIPT = '{"receipt":'
 
 
 def history_json(kept: Mapping[str, Any]) -> bytes:
-    """Return a history as it is stored: with the receipt of its view first, in JSON without white space.
+    """Return a history in its stored form: with the receipt of its view first, as JSON without white space.
 
     Args:
-        kept: ``view``, ``submission``, and what else is kept, in JSON form.
+        kept: ``view``, ``submission``, and other kept fields, in JSON form.
     """
     receipt = (kept.get("view") or {}).get("receipt")
     return json.dumps({"receipt": receipt, **kept}, separators=(",", ":")).encode()
@@ -82,101 +84,101 @@ def receipt_of_history(data: bytes) -> dict[str, Any] | None:
 
 
 class StagingFiles(Protocol):
-    """The default file system as one Hadoop user sees it. Places are locations: ``hdfs://namenode:8020/user/tony``."""
+    """The default file system as seen by one Hadoop user. Locations are URLs: ``hdfs://namenode:8020/user/tony``."""
 
     @property
     def home(self) -> str:
-        """The user's home directory."""
+        """Return the user's home directory."""
 
     def home_by_server(self) -> str:
-        """Return the path of the user's home directory as the file system has it."""
+        """Return the path of the user's home directory on the file system."""
 
     def check_one_destination(self, location: str) -> None:
-        """Refuse a place where a name can be given to several files. Raises UsageError."""
+        """Reject a location where one name can refer to several files. Raises UsageError."""
 
     def close(self) -> None:
         """Close the connections."""
 
     def look(self, location: str) -> FileInfo | None:
-        """Return what is there; None: nothing."""
+        """Return the status of a location; None: it does not exist."""
 
     def names(self, location: str) -> list[str]:
-        """The names in a directory, sorted; none where there is no directory."""
+        """Return the names in a directory, sorted; none if it does not exist."""
 
     def entries(self, location: str) -> list[tuple[str, int, int]]:
-        """Name, size [bytes] and last change [ms since 1970] of all in a directory; nothing where there is none."""
+        """Return name, size [bytes] and last change [ms since 1970] of all entries; none if it does not exist."""
 
     def make(self, location: str, mode: int) -> None:
-        """Make a directory, with those above it; one that is there stays as it is."""
+        """Create a directory and its parents; an existing one stays unchanged."""
 
     def send(self, path: str, location: str, mode: int) -> FileInfo:
-        """Put a local file there, whole or not at all; one that already exists stays, untouched."""
+        """Upload a local file atomically; an existing file stays unchanged."""
 
     def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
-        """Write a small file, whole or not at all.
+        """Write a small file atomically.
 
         Args:
             location: of the file.
             data: its content.
             mode: its permissions.
-            once: return False where one already exists.
+            once: do not replace an existing file; return False then.
         """
 
     def read(self, location: str, *, max_bytes: int) -> bytes:
-        """Return all of a small file. Raises NotFound; DlappError if it is larger than ``max_bytes``."""
+        """Return the content of a small file. Raises NotFound; DlappError if it is larger than ``max_bytes``."""
 
     def read_part(self, location: str, offset: int, count: int) -> bytes:
-        """Return ``count`` bytes of a file, which must have them. Raises NotFound."""
+        """Return ``count`` bytes of a file, which must exist. Raises NotFound."""
 
     def touch(self, location: str) -> None:
-        """Set the time of a file's last change to now. Raises NotFound."""
+        """Set the modification time of a file to now. Raises NotFound."""
 
     def set_acl(self, location: str, entries: Sequence[str]) -> None:
-        """Give a file or directory an access control list.
+        """Set the access control list of a file or directory.
 
         Args:
             location: of the file or directory.
-            entries: all of the list, each as ``user:tony:r--``; without names it is but the permissions.
+            entries: the whole list, each as ``user:tony:r--``; without named entries it is only the permissions.
 
         Raises:
-            DlappError: it may not be, or the file system keeps no such lists.
+            DlappError: not permitted, or the file system does not support ACLs.
         """
 
     def replicate(self, location: str, count: int) -> None:
-        """Have a file kept on so many nodes, or on all if there are fewer; one that is on more of them stays so.
+        """Raise the replication of a file to this number of nodes, or to all if there are fewer; never lower it.
 
-        Nodes without it get it in the file system's own time. A file with erasure coding has no replicas.
+        The file system copies it in its own time. A file with erasure coding has no replicas.
 
         Args:
-            location: of the file; nothing there is no error.
-            count: on how many nodes.
+            location: location of the file; no error if it does not exist.
+            count: number of replicas.
 
         Raises:
-            DlappError: it may not be, by a quota or by the file system's own limit; the file stays as it is.
+            DlappError: not permitted by a quota or by the file system's limit; the file stays unchanged.
         """
 
     def remove(self, location: str) -> None:
-        """Remove a file, or a directory with all in it; nothing there is no error."""
+        """Remove a file, or a directory with its content; no error if it does not exist."""
 
     def remove_if_empty(self, location: str) -> None:
-        """Remove a directory if nothing is in it."""
+        """Remove an empty directory."""
 
     def settle_outputs(
         self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
     ) -> tuple[OutputView, ...]:
-        """Settle the outputs of an application without an ApplicationMaster.
+        """Settle the outputs of an application without its ApplicationMaster.
 
-        Without a claim what is kept has the names of the containers: nobody knows what it was to be called, and which
-        of it is whole.
+        Without a claim the kept parts have the names of their containers: their final names, and which parts are
+        complete, are not known.
 
         Args:
-            application_id: of the application.
-            outputs: as submitted.
-            claim: the commit that its ApplicationMaster had decided on; None: none.
-            keep: without a claim, keep what was stored; else remove it.
+            application_id: id of the application.
+            outputs: outputs of the submission.
+            claim: the commit that its ApplicationMaster had decided; None: none.
+            keep: without a claim, keep the stored parts; else remove them.
 
         Raises:
-            DlappError, OSError: an output cannot be settled; all that a later call needs stays.
+            DlappError, OSError: an output cannot be settled; everything needed by a later call is kept.
         """
 
 
@@ -187,45 +189,45 @@ class StagingPaths(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """All that is ours."""
+        """Return the root of dlapp's directories."""
         return f"{self.home}/{DIRECTORY}"
 
     @property
     def cache(self) -> str:
-        """Archives of dlapp and of workspaces."""
+        """Return the archives of dlapp and of workspaces."""
         return f"{self.directory}/cache"
 
     @property
     def all_staging(self) -> str:
-        """The staging directories of all applications."""
+        """Return the staging directories of all applications."""
         return f"{self.directory}/staging"
 
     @property
     def all_outboxes(self) -> str:
-        """Notifications that are not delivered yet."""
+        """Return the undelivered notifications."""
         return f"{self.directory}/notify"
 
     @property
     def all_history(self) -> str:
-        """Histories of applications that have ended."""
+        """Return the histories of ended applications."""
         return f"{self.directory}/history"
 
     def staging(self, application_id: ApplicationId) -> str:
-        """The staging directory of one application."""
+        """Return the staging directory of one application."""
         return f"{self.all_staging}/{application_id}"
 
     def outbox(self, application_id: ApplicationId) -> str:
-        """The notifications of one application that are not delivered yet."""
+        """Return the undelivered notifications of one application."""
         return f"{self.all_outboxes}/{application_id}.json"
 
     def history(self, application_id: ApplicationId) -> str:
-        """Stored state of one application."""
+        """Return the history of one application."""
         return f"{self.all_history}/{application_id}{HISTORY_SUFFIX}"
 
     def usage(self, application_id: ApplicationId) -> str:
-        """Use of the containers of one application that has ended."""
+        """Return the usage history of one ended application."""
         return f"{self.all_history}/{application_id}{USAGE_SUFFIX}"
 
     def trials(self, application_id: ApplicationId) -> str:
-        """Results of the sweep of one application that has ended."""
+        """Return the results of the sweep of one ended application."""
         return f"{self.all_history}/{application_id}{TRIALS_SUFFIX}"

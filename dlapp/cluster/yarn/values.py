@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from dlapp.cluster.engine import Grant, TaskLaunch
 
 ANY = "*"
-"""The resource name of a row that stands for the whole cluster."""
+"""Resource name of a row for the whole cluster."""
 
 
 class NodeId(NamedTuple):
-    """A NodeManager: the host name that it reports, and the port of its calls."""
+    """NodeManager address: the host name that it reports, and its RPC port."""
 
     host: str
     port: int
@@ -31,14 +31,14 @@ class NodeId(NamedTuple):
 
 
 class ResourceRequest(Value, kw_only=True):
-    """One line of what an application wants: how many containers in all, there. The last word on its key counts.
+    """Row of a resource request: the total number of containers at a place. The latest row of a key counts.
 
     Args:
-        priority: small is urgent; with ``name`` and ``request_id`` the row's key. One size of container for each.
+        priority: lower is more urgent; with ``name`` and ``request_id`` the row's key. One container size per priority.
         name: a host, a rack, or `ANY`.
-        count: the total that is still wanted; 0 takes the row back.
-        relax: on a rack or `ANY`: places outside the rows below it are welcome too.
-        label: node label, on `ANY` rows alone.
+        count: total still needed; 0 takes the row back.
+        relax: on a rack or `ANY`: also allow places outside the rows below it.
+        label: node label, only on `ANY` rows.
     """
 
     priority: int
@@ -50,17 +50,17 @@ class ResourceRequest(Value, kw_only=True):
     label: str | None = None
 
     def __post_init__(self) -> None:
-        # The ResourceManager takes a negative count, and its queue is short of so much from then on.
+        # The ResourceManager accepts a negative count, and its queue is short by that amount from then on.
         if self.count < 0:
             raise ValueError(f"{self.count} containers wanted on {self.name}")
 
 
 class Granted(Value, kw_only=True):
-    """A container that YARN gave us.
+    """Container granted by YARN.
 
     Args:
-        web: host and port of its node's web interface.
-        token: handed to the node at the start, byte for byte as it came.
+        web: host and port of its node's web server.
+        token: token for the node at the start, passed on unchanged.
     """
 
     container_id: ContainerId
@@ -73,8 +73,8 @@ class Granted(Value, kw_only=True):
 
 
 class ContainerStage(Enum):
-    """Stage of a container, as its node says: the node fetches its files, or has no room for it yet; its processes run;
-    they are gone.
+    """Stage of a container, as reported by its node: the node is fetching its files, or has no room for it yet; its
+    processes run; they have ended.
     """
 
     PREPARING = "preparing"
@@ -83,7 +83,7 @@ class ContainerStage(Enum):
 
 
 class ContainerStatus(Value, kw_only=True):
-    """A container as its node or the ResourceManager sees it; ``exit_status`` means something once it has ended."""
+    """Status of a container from its node or the ResourceManager; ``exit_status`` is valid once it has ended."""
 
     container_id: ContainerId
     stage: ContainerStage
@@ -92,10 +92,10 @@ class ContainerStatus(Value, kw_only=True):
 
 
 class Registration(Value, kw_only=True):
-    """The answer to a registration.
+    """Answer to a registration.
 
     Args:
-        largest: the largest container of the queue.
+        largest: largest container of the queue.
         live: containers that earlier attempts left running.
     """
 
@@ -104,14 +104,14 @@ class Registration(Value, kw_only=True):
 
 
 class Allocation(Value, kw_only=True):
-    """The answer to a heartbeat: what is new.
+    """Answer to a heartbeat: new events.
 
     Args:
         granted: new containers.
-        live: containers of earlier attempts that the ResourceManager learnt of late.
-        ended: containers that ended or were taken back; some may come twice after a ResourceManager's restart.
-        nodes: those whose state changed.
-        node_count: how many nodes the cluster has.
+        live: containers of earlier attempts that the ResourceManager learned of late.
+        ended: containers that ended or were taken back; some may be repeated after a ResourceManager's restart.
+        nodes: nodes whose state changed.
+        node_count: number of nodes of the cluster.
         preempted: containers that it is going to take away for another queue.
     """
 
@@ -124,10 +124,10 @@ class Allocation(Value, kw_only=True):
 
 
 class LocalResource(Value, kw_only=True):
-    """A file that the NodeManager brings to a container.
+    """File that the NodeManager fetches for a container.
 
     Args:
-        url: where it lies, with a scheme that the node can open (``hdfs://host:port/path``).
+        url: its URL, with a scheme that the node supports (``hdfs://host:port/path``).
         size: bytes; not checked by YARN.
         timestamp_ms: the file's modification time, exactly, or the container fails.
         archive: unpack it.
@@ -149,11 +149,11 @@ class Launch(Value, kw_only=True):
     """Command, environment and files of a container.
 
     Args:
-        command: program and arguments, as they are to arrive; ``<LOG_DIR>`` in one is the container's log directory.
-        environment: readable by anyone on the node's web pages; nothing secret belongs here.
+        command: program and arguments, unescaped; ``<LOG_DIR>`` in one is the container's log directory.
+        environment: visible to anyone on the node's web pages; must not contain secrets.
         resources: name in the working directory -> file.
-        credentials: a credentials file's bytes.
-        acls: who besides its owner may see and end its application, by YARN's names of these rights.
+        credentials: bytes of a credentials file.
+        acls: who besides the owner may view and end its application, by YARN's names of these rights.
     """
 
     command: tuple[str, ...]
@@ -174,7 +174,7 @@ class NodeReport(Value, kw_only=True):
 
 
 ContainerLaunch = Callable[["Grant", "TaskLaunch"], tuple[tuple[str, ...], bytes]]
-"""Makes of a task's launch the command, and what goes into its credentials under `TASK_SECRET`."""
+"""Builds the command from a task's launch, and the content of its credentials under `TASK_SECRET`."""
 
 
 DEFAULT_PREEMPTION_WAIT_S = 15.0
@@ -184,15 +184,15 @@ PREEMPTION_WAIT = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_bef
 
 
 class Cluster(Value, kw_only=True):
-    """Addresses of YARN for an ApplicationMaster, and how it speaks to it; the client writes it down for it.
+    """Addresses of YARN for an ApplicationMaster, and how to talk to it; written by the client.
 
     Args:
         schedulers: ``yarn.resourcemanager.scheduler.address`` of each ResourceManager, ``host:port``.
-        clients: ``yarn.resourcemanager.address`` of each; asked for the nodes alone.
-        login: as whom it asks for what needs no token of its own.
-        web_scheme: of the NodeManagers' web addresses: ``http`` or ``https``.
+        clients: ``yarn.resourcemanager.address`` of each; only asked for the nodes.
+        login: identity for requests without a token.
+        web_scheme: scheme of the NodeManagers' web addresses: ``http`` or ``https``.
         web: web address of each ResourceManager, ``http://host:8088``; for tasks without an ApplicationMaster.
-        preemption_wait_s: from its notice that it preempts a container to the end of the container.
+        preemption_wait_s: from the notice of a preemption to the end of the container.
     """
 
     schedulers: tuple[str, ...]
@@ -205,7 +205,7 @@ class Cluster(Value, kw_only=True):
 
 
 class Program(Value, kw_only=True):
-    """Program of a container: files that YARN brings there, and what makes the command of them.
+    """Program of a container: files that YARN fetches, and the function that builds its command.
 
     Args:
         acls: see `Launch`.

@@ -1,14 +1,13 @@
-"""Inspection of a GPU before it is leased: what NVML reads of it, what counts as a fault, and when it is inspected
-again.
+"""Inspection of a GPU before it is leased: NVML's readings, what counts as a failure, and when it is inspected again.
 
-A GPU is looked at before it is given and after it was given back. One with a fault goes into quarantine with cause,
-time and count, and is looked at again after a while that doubles: as long as it is ill, and with each time that it
-falls ill again. A look that finds it well heals it. What an operator put into quarantine only an operator takes out.
+A GPU is inspected before it is leased and after it was released. A failed one goes into quarantine with cause, time and
+count, and is inspected again at intervals that double: with the time in quarantine, and with each new quarantine. An
+inspection without findings ends the quarantine. A quarantine set by an operator is ended only by an operator.
 
-The decisions are plain functions; NVML is asked by whoever is handed in as ``read``.
+The decisions are pure functions; NVML is read by the function passed as ``read``.
 
-Which Xid errors are the program's own (an illegal address in its kernel) and not the GPU's is written in NVIDIA's
-"XID Errors" catalog; its device plugin for Kubernetes passes over the same ones.
+Which Xid errors are the program's own (an illegal address in its kernel) and not the GPU's is documented in NVIDIA's
+"XID Errors" catalog; its device plugin for Kubernetes ignores the same ones.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ if TYPE_CHECKING:
     from dlapp.gpuid.rules import HostRecord, Quarantine
 
 ALLOWED = ("Xorg", "Xwayland", "gnome-shell", "nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgmi")
-"""Programs that always run on GPUs and harm nobody; the default of gpuid.allowed_processes."""
+"""Programs that always run on GPUs and are harmless; the default of gpuid.allowed_processes."""
 
 
 class HealthLimits(NamedTuple):
-    """Limits of health within which a GPU is given out.
+    """Limits within which a GPU is healthy.
 
     Args:
         allowed: names of programs that may run on it.
-        temperature_c: the most; None: the GPU's own slowdown temperature.
-        held_mib: memory in use that no process accounts for.
-        held_with_reserved_mib: the same where a driver counts what it reserves as used.
-        settle_s: how long a process that is ending, and its memory, are waited for.
+        temperature_c: maximum temperature; None: the GPU's own slowdown temperature.
+        held_mib: maximum memory in use without a process.
+        held_with_reserved_mib: the same with a driver that counts its reserved memory as used.
+        settle_s: how long to wait for an ending process and its memory.
     """
 
     allowed: tuple[str, ...] = ALLOWED
@@ -54,10 +53,10 @@ DEFAULT_LIMITS = HealthLimits()
 
 
 def limits_here() -> HealthLimits:
-    """Return the limits of this host's configuration, for they protect this host's GPUs.
+    """Return the limits of this host's configuration, as they protect this host's GPUs.
 
     Raises:
-        ConfigError: the configuration is refused.
+        ConfigError: the configuration is invalid.
     """
     from dlapp.config import load_config
 
@@ -66,7 +65,7 @@ def limits_here() -> HealthLimits:
 
 
 def judge(reading: Reading, limits: HealthLimits = DEFAULT_LIMITS) -> DeviceFault | None:
-    """Return the reason why a free GPU is not given out; None if there is none."""
+    """Return why a free GPU must not be leased; None: it is healthy."""
     if reading.error:
         return DeviceFault("lost" if reading.lost else "failing", reading.error)
     if reading.recovery:
@@ -94,15 +93,15 @@ def _occupied(reading: Reading, limits: HealthLimits) -> DeviceFault | None:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         return DeviceFault("foreign-process", f"process {who}{more} computes on it", passing=True)
     most = limits.held_mib if reading.reserved_is_apart else limits.held_with_reserved_mib
-    # With an allowed process on it (Xorg, a server of MPS) the memory is somebody's.
+    # With an allowed process on it (Xorg, an MPS server) the memory is accounted for.
     if reading.used_mib is not None and reading.used_mib > most and not processes and not reading.graphics:
         return DeviceFault("memory-held", f"{reading.used_mib} MiB are in use by no known process", passing=True)
     return None
 
 
 def is_allowed(name: str, allowed: Collection[str]) -> bool:
-    """Return whether a program may be on a GPU that nobody holds."""
-    # The kernel's own name of a process has 15 characters at most.
+    """Return whether a program may run on a GPU that is not leased."""
+    # The kernel truncates process names to 15 characters.
     return bool(name) and any(name == one or (len(name) == 15 and one.startswith(name)) for one in allowed)
 
 
@@ -114,19 +113,19 @@ def check(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, DeviceFault]:
-    """Inspect devices that nobody holds. Return what is wrong, by uuid; a device that is not named is well.
+    """Inspect devices that are not leased. Return the problems by uuid; a device without an entry is healthy.
 
-    What may be over in a moment is waited for, `HealthLimits.settle_s` at most.
+    Transient problems are waited for, up to `HealthLimits.settle_s`.
 
     Args:
-        devices: those to look at.
-        read: asks the driver for their readings.
-        limits: what is not well, and for how long it may last.
+        devices: devices to inspect.
+        read: reads their state from the driver.
+        limits: limits of health, and of the wait.
         clock: the time [s, monotonic].
         sleep: waits between readings.
 
     Raises:
-        NvmlError: nothing can be known.
+        NvmlError: NVML does not work.
     """
     deadline = clock() + limits.settle_s
     found: dict[str, DeviceFault] = {}
@@ -147,8 +146,8 @@ def check(
 
 
 def is_due(quarantine: Quarantine | None, now_ms: int) -> bool:
-    """Return whether a GPU may be looked at: it is not in quarantine, or has waited long enough; never if an operator
-    put it there. A clock that was set back makes nobody wait longer than `PROBE_LAST_S`."""
+    """Return whether a GPU may be inspected: it is not in quarantine, or has waited long enough; never if an operator
+    set the quarantine. If the clock was set back, the wait is still at most `PROBE_LAST_S`."""
     if quarantine is None:
         return True
     if quarantine.by or not quarantine.probe_at_ms:
@@ -157,11 +156,10 @@ def is_due(quarantine: Quarantine | None, now_ms: int) -> bool:
 
 
 def usable(record: HostRecord, now_ms: int) -> int | None:
-    """Return how many of a host's GPUs may be given out, held or not, where some may not; None: nothing speaks against
-    any.
+    """Return how many of a host's GPUs may be leased, in use or not, if not all may; None: all may.
 
-    A GPU that is due for a probe counts, for only who comes to the host probes it. For the same reason nothing is
-    said of GPUs that were not seen when the host looked last.
+    A GPU whose probe is due counts, as only a request on the host probes it. For the same reason GPUs not found in the
+    host's last inspection are ignored.
     """
     ill = sum(not is_due(one.quarantine, now_ms) for one in record.devices)
     if not ill or record.forgotten_ms:
@@ -170,14 +168,14 @@ def usable(record: HostRecord, now_ms: int) -> int | None:
 
 
 def count_free(record: HostRecord) -> tuple[int, int]:
-    """Return how many GPUs of a host can be leased now, and how many more could be if they were not in quarantine."""
+    """Return how many GPUs of a host can be leased now, and how many more could be without quarantine."""
     held = {uuid for one in record.leases for uuid in one.devices}
     out = [one for one in record.devices if one.present and one.quarantine is not None and one.device.uuid not in held]
     return len(record.free()), len(out)
 
 
 def to_look_at(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
-    """The devices of a host that are to be looked at before one is given: nobody's, and free or due for a probe."""
+    """Return the devices of a host to inspect before a lease: not leased, and free or due for a probe."""
     held = {uuid for one in record.leases for uuid in one.devices}
     return tuple(
         one.device
@@ -187,12 +185,12 @@ def to_look_at(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
 
 
 def apply(record: HostRecord, looked_at: Iterable[str], faults: Mapping[str, DeviceFault], now_ms: int) -> HostRecord:
-    """Write down what a look found: GPUs with a fault go into quarantine, those without come out.
+    """Record the result of an inspection: failed GPUs enter quarantine, healthy ones leave it.
 
     Args:
-        record: of the host.
-        looked_at: uuids; ``faults`` says what is wrong with some of them.
-        faults: what is wrong, by uuid.
+        record: record of the host.
+        looked_at: uuids of the inspected devices.
+        faults: problems, by uuid.
         now_ms: the time [ms since 1970].
     """
     known = {one.uuid: one for one in record.devices}
@@ -213,17 +211,17 @@ def _read_nvml(devices: Sequence[Device]) -> Mapping[str, Reading]:
 
 
 class Inspector:
-    """Looks at the GPUs of a host's record that nobody holds, and notes there what it finds; `dlapp.gpuid.ledger`.
+    """Inspector of the unleased GPUs in a host's record, which it updates; see `dlapp.gpuid.ledger`.
 
     Args:
-        limits: None: as this host is configured.
-        read: asks NVML; None: `dlapp.gpuid.health.nvml.read`.
+        limits: None: the host's configuration.
+        read: reads NVML; None: `dlapp.gpuid.health.nvml.read`.
         now_ms: the wall clock [ms since 1970].
     """
 
     WELL_LAST_S, ILL_LAST_S = 1.0, 10.0
-    """Age limit of what was seen of a GPU: a wait for devices must not open NVML at each turn, nor wait anew for
-    something that does not pass, when what it noted could not be written."""
+    """Maximum age of an inspection: a wait for devices must not open NVML in each round, nor wait again for a permanent
+    problem whose result could not be written."""
 
     def __init__(
         self,
@@ -238,10 +236,10 @@ class Inspector:
         self._seen: dict[str, tuple[float, DeviceFault | None]] = {}
 
     def __call__(self, record: HostRecord) -> HostRecord:
-        """The record with quarantines as they should be.
+        """Return the record with updated quarantines.
 
         Raises:
-            NvmlError: nothing can be known of the GPUs, so none may be given.
+            NvmlError: the state of the GPUs is not known, so none may be leased.
         """
         probed = {one.uuid for one in record.devices if one.quarantine is not None}
         wanted = to_look_at(record, self._now_ms())

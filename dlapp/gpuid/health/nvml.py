@@ -1,8 +1,7 @@
-"""GPUs of this machine and their state, by NVML; the one user of pynvml.
+"""GPUs of this machine and their state, from NVML; the only user of pynvml.
 
-NVML missing means: no GPUs here. A GPU that fails costs that GPU only, and a question that a driver or a GPU does
-not know costs its answer only. NVML is opened anew for each look, so a driver that was restarted in between is no
-matter.
+Without NVML there are no GPUs. A failing GPU affects only that GPU, and a query that a driver or a GPU does not support
+affects only its result. NVML is opened anew for each inspection, so a restart of the driver in between has no effect.
 
 Source: nvidia-ml-py loads exactly ``libnvidia-ml.so.1``; NVML API Reference, "Device Queries", "Multi Instance GPU
 Management", "NvLink Methods", "Event Handling Methods".
@@ -24,17 +23,17 @@ from dlapp.system.processes.proc import command_line
 _LIBRARY = "libnvidia-ml.so.1"
 _NOT_IN_MIG_MODE = -1
 _MOST_NVLINKS = 36
-"""NVML_NVLINK_MAX_LINKS of the newest driver; a GPU says "invalid argument" after its last."""
+"""NVML_NVLINK_MAX_LINKS of the newest driver; a GPU returns "invalid argument" after its last link."""
 _EVERY_INSTANCE = 0xFFFFFFFF
 _MIB = 20
 
 
 class NvmlError(DlappError):
-    """NVML is there and does not work, so nothing is known of the GPUs."""
+    """NVML exists and does not work, so the state of the GPUs is not known."""
 
 
 def library_is_there() -> bool:
-    """Return True if there is an NVML at all; far cheaper to ask than `discover`, for the many machines without."""
+    """Return True if NVML exists; far cheaper than `discover`, for the many machines without GPUs."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -43,10 +42,10 @@ def library_is_there() -> bool:
 
 
 def discover() -> tuple[Device, ...]:
-    """All GPUs that answer, in PCI bus order; empty where there is no NVML. A GPU in MIG mode is its MIG devices.
+    """Return all GPUs that answer, in PCI bus order; empty without NVML. A GPU in MIG mode yields its MIG devices.
 
     Raises:
-        NvmlError: the driver does not work as a whole (its kernel module and library are of two versions, say).
+        NvmlError: the driver does not work at all (different versions of kernel module and library, for example).
     """
     with _session() as nvml:
         if nvml is None:
@@ -63,10 +62,10 @@ def discover() -> tuple[Device, ...]:
 
 
 def read(devices: Sequence[Device]) -> dict[str, Reading]:
-    """Return the state of devices now: uuid -> reading, one for each that was asked about.
+    """Return the current state of devices: uuid -> reading, one for each requested device.
 
     Raises:
-        NvmlError: nothing can be known: there is no NVML any more, or the driver does not work as a whole.
+        NvmlError: NVML no longer exists, or the driver does not work at all.
     """
     with _session() as nvml:
         if nvml is None:
@@ -86,7 +85,7 @@ def read(devices: Sequence[Device]) -> dict[str, Reading]:
 
 
 class Watched:
-    """Devices under watch while a payload runs: NVML open, and their Xid errors asked for.
+    """Watch of devices while a payload runs: keeps NVML open, and subscribes to their Xid errors.
 
     Raises:
         NvmlError: NVML does not work.
@@ -127,10 +126,10 @@ class Watched:
                 _or(nvml, None, lambda one: nvml.nvmlDeviceRegisterEvents(one, _xid_event(nvml), self._events), handle)
 
     def look(self) -> dict[str, DeviceFault]:
-        """Return the devices that have failed since the last call: uuid -> the fault. Does not wait.
+        """Return the devices that have failed since the last call: uuid -> the failure. Does not block.
 
         Raises:
-            NvmlError: NVML as a whole does not answer any more; that says nothing on the GPUs.
+            NvmlError: NVML as a whole no longer answers; the state of the GPUs is not known.
         """
         nvml, found = self._nvml, {}
         for device in self._devices:
@@ -154,7 +153,7 @@ class Watched:
         return found
 
     def sample(self) -> dict[str, DeviceSample]:
-        """Return the use of the devices now, by uuid; one that does not answer is left out."""
+        """Return the current usage of the devices, by uuid; one that does not answer is left out."""
         found = {}
         for device in self._devices:
             if (gpu := self._handle_of.get(device.uuid)) is not None:
@@ -188,12 +187,12 @@ class Watched:
 # ---- one look ----
 
 _OF_ALL = (1, 9, 12, 17, 18)
-"""Answers that concern NVML as a whole: not initialized, driver not loaded, no library, operating system, versions."""
+"""Errors of NVML as a whole: not initialized, driver not loaded, no library, operating system, versions."""
 
 
 @contextlib.contextmanager
 def _session() -> Iterator[Any]:
-    """The module pynvml, initialized; None: this machine has no NVML, or no GPU."""
+    """Return the initialized module pynvml; None: this machine has no NVML, or no GPU."""
     if not library_is_there():
         yield None
         return
@@ -203,7 +202,7 @@ def _session() -> Iterator[Any]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if error.value in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
-            yield None  # a library without a GPU: a machine from an image that is for both kinds
+            yield None  # the library without a GPU: an image made for both kinds of machines
             return
         raise _broken(error) from error
     try:
@@ -220,14 +219,14 @@ def _broken(error: Exception) -> NvmlError:
 
 
 class _Gpu:
-    """A GPU that answers."""
+    """GPU that answers."""
 
     def __init__(self, index: int, handle: Any, bus_id: str) -> None:
         self.index, self.handle, self.bus_id = index, handle, bus_id
 
 
 def _gpus(nvml: Any) -> Iterator[tuple[int, _Gpu | Exception]]:
-    """Each GPU by its index, or why it does not answer. NVML numbers them in PCI bus order, as nvidia-smi shows."""
+    """Return each GPU by its index, or its error. NVML numbers them in PCI bus order, like nvidia-smi."""
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -239,7 +238,7 @@ def _gpus(nvml: Any) -> Iterator[tuple[int, _Gpu | Exception]]:
 
 
 def _parts(nvml: Any, handle: Any) -> list[tuple[int, Any]]:
-    """The MIG devices of a GPU, number and handle; none where it is not in MIG mode."""
+    """Return the MIG devices of a GPU, number and handle; none if it is not in MIG mode."""
     if not _in_mig_mode(nvml, handle):
         return []
     found = []
@@ -286,12 +285,12 @@ def _devices(nvml: Any, gpu: _Gpu, links: tuple[str, ...]) -> list[Device]:
 
 
 def _numa_node(nvml: Any, gpu: _Gpu) -> int:
-    """The NUMA node whose memory is next to the GPU; -1: none, or not known."""
+    """Return the NUMA node closest to the GPU; -1: none, or not known."""
     nodes = _or(nvml, None, lambda handle: nvml.nvmlDeviceGetMemoryAffinity(handle, 4, 0), gpu.handle)
     if nodes is not None:
         mask = sum(int(word) << 64 * at for at, word in enumerate(nodes))
         return (mask & -mask).bit_length() - 1
-    # Drivers before 450 cannot say. The kernel writes a PCI domain with four digits, NVML with eight.
+    # Not supported before driver 450. The kernel writes a PCI domain with four digits, NVML with eight.
     with contextlib.suppress(OSError, ValueError):
         domain, _, rest = gpu.bus_id.lower().partition(":")
         with open(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/numa_node", encoding="ascii") as file:
@@ -303,7 +302,7 @@ def _numa_node(nvml: Any, gpu: _Gpu) -> int:
 
 
 def _links(nvml: Any, gpus: Sequence[_Gpu]) -> dict[int, tuple[str, ...]]:
-    """Index -> how each GPU is reached, by index, in the words of ``nvidia-smi topo -m``."""
+    """Return by index how each GPU is connected to each other one, in the terms of ``nvidia-smi topo -m``."""
     size = max((gpu.index for gpu in gpus), default=-1) + 1
     nvlinks = {gpu.index: _nvlinks(nvml, gpu, gpus) for gpu in gpus}
     table = {gpu.index: ["-"] * size for gpu in gpus}
@@ -312,7 +311,7 @@ def _links(nvml: Any, gpus: Sequence[_Gpu]) -> dict[int, tuple[str, ...]]:
         for other in gpus:
             if other.index > gpu.index:
                 mine, theirs = nvlinks[gpu.index], nvlinks[other.index]
-                # Switches join all that hang on them, each by all links that it has to them.
+                # Switches connect all their GPUs, each with all its links to them.
                 count = mine.get(other.index, 0) or min(mine.get(_SWITCH, 0), theirs.get(_SWITCH, 0))
                 word = f"NV{count}" if count else _pcie_word(nvml, gpu, other)
                 table[gpu.index][other.index] = table[other.index][gpu.index] = word
@@ -323,7 +322,7 @@ _SWITCH = -1
 
 
 def _nvlinks(nvml: Any, gpu: _Gpu, gpus: Sequence[_Gpu]) -> dict[int, int]:
-    """Index of the GPU at the other end, or `_SWITCH` -> how many NVLinks lead there."""
+    """Return the number of NVLinks by the index of the GPU at the other end, or `_SWITCH`."""
     by_bus_id = {one.bus_id.upper(): one.index for one in gpus if one.bus_id}
     found: dict[int, int] = {}
     for link in range(_MOST_NVLINKS):
@@ -334,10 +333,11 @@ def _nvlinks(nvml: Any, gpu: _Gpu, gpus: Sequence[_Gpu]) -> dict[int, int]:
             end: int | None = _SWITCH
             if kind != nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 bus_id = _bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu.handle, link)).upper()
-                # Drivers that do not tell the kind name a switch, a bridge or a CPU by a bus id that is no GPU's.
+                # Older drivers do not report the kind, and report a switch, a bridge or a CPU with a bus id that is no
+                # GPU's.
                 end = by_bus_id.get(bus_id, _SWITCH if kind is None else None)
         except (nvml.NVMLError, AttributeError):
-            break  # no such link, or none at all; a GPU that is lost says so when it is asked what it is
+            break  # no such link, or none at all; a lost GPU reports that in another query
         if end is not None:
             found[end] = found.get(end, 0) + 1
     return found
@@ -383,7 +383,7 @@ def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
     used, total, reserved = _memory(nvml, handle)
     compute = _processes(nvml, handle, "nvmlDeviceGetComputeRunningProcesses")
     graphics = _processes(nvml, handle, "nvmlDeviceGetGraphicsRunningProcesses")
-    # What follows is the whole GPU's; a MIG device's handle does not answer it.
+    # The following values are of the whole GPU; a MIG device's handle does not support them.
     gpu = nvml.nvmlDeviceGetHandleByIndex(device.index) if device.mig >= 0 else handle
 
     def ask(name: str, *arguments: Any) -> Any:
@@ -401,7 +401,7 @@ def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
         reserved_is_apart=reserved,
         temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
         slowdown_c=ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-        # Since the driver was loaded (volatile): older ones were dealt with by whoever reset the GPU.
+        # Since the driver was loaded (volatile): older ones were cleared by a reset of the GPU.
         ecc_uncorrected=ask(
             "nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         ),
@@ -414,7 +414,7 @@ def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
 
 
 def _sample(nvml: Any, gpu: Any, part: Any) -> DeviceSample:
-    """Return the use of a GPU, or of its part that is a MIG device."""
+    """Return the usage of a GPU, or of a MIG device's part of it."""
 
     def ask(name: str, handle: Any, *arguments: Any) -> Any:
         query = getattr(nvml, name, None)
@@ -436,7 +436,7 @@ def _sample(nvml: Any, gpu: Any, part: Any) -> DeviceSample:
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int | None, int, bool]:
-    """Used and total [MiB], and whether what the driver reserves is not in what is used (memory v2)."""
+    """Return used and total memory [MiB], and whether used excludes the driver's reserved memory (memory v2)."""
     version = getattr(nvml, "nvmlMemory_v2", None)
     info = None
     if version is not None:
@@ -448,7 +448,7 @@ def _memory(nvml: Any, handle: Any) -> tuple[int | None, int, bool]:
 
 
 def _processes(nvml: Any, handle: Any, name: str) -> tuple[GpuProcess, ...] | None:
-    """The processes on a GPU; None: this driver does not tell."""
+    """Return the processes on a GPU; None: not supported by this driver."""
     if (found := _listed_processes(nvml, handle, name)) is None:
         return None
     return tuple(GpuProcess(one.pid, _process_name(nvml, one.pid), (one.usedGpuMemory or 0) >> _MIB) for one in found)
@@ -463,7 +463,7 @@ def _listed_processes(nvml: Any, handle: Any, name: str) -> Sequence[Any] | None
 
 
 def _process_name(nvml: Any, pid: int) -> str:
-    """The program's name; empty: it is not to be seen (hidepid, another pid namespace)."""
+    """Return the program's name; empty: not visible (hidepid, another pid namespace)."""
     program = command_line(pid)[0]
     if not program:
         with contextlib.suppress(nvml.NVMLError):
@@ -488,7 +488,7 @@ def _recovery(nvml: Any, gpu: Any) -> str:
 
 
 def _or(nvml: Any, default: Any, query: Callable[[Any], Any], handle: Any) -> Any:
-    """Return the answer of ``query``; ``default`` where this driver or GPU has none. Raise other errors."""
+    """Return the result of ``query``; ``default`` if the driver or GPU does not support it. Raise other errors."""
     try:
         return query(handle)
     except nvml.NVMLError as error:
@@ -511,5 +511,5 @@ def _bus_id(info: Any) -> str:
 
 
 def _text(value: str | bytes) -> str:
-    # Older nvidia-ml-py answers with bytes.
+    # Older nvidia-ml-py returns bytes.
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,6 +1,6 @@
-"""Probes of the payload of a lease: alive, gone, unknown. Only its own host can say, and unknown frees nothing.
+"""Probes of a lease's payload: alive, gone, unknown. Only its own host can tell, and unknown frees nothing.
 
-A lease names the witnesses that can be heard about it, as JSON:
+A lease names its sources of evidence (witnesses), as JSON:
 
     {"task": {"pid": 4711, "start_time": 1234567, "pid_ns": 4026531836},
      "lock": {"directory": "/run/lock/dlapp", "token": "9f…", "cards": {"GPU-…": 4711}},
@@ -8,28 +8,28 @@ A lease names the witnesses that can be heard about it, as JSON:
      "docker": {"host": "unix:///var/run/docker.sock", "label": "dlapp.container=container_…"},
      "cgroup": "/sys/fs/cgroup/hadoop-yarn/container_…"}
 
-    task     the process that took the lease. Its pid alone says nothing, pids come again; with its start time it does.
-    lock     the records of its devices (`dlapp.gpuid.stores.device_files`): task, guardian and a plain payload hold
-    them and their
-             devices' files locked (inherited open file descriptions), and the lease's token stands in them.
-    fifo     the lifeline that a payload reads: opening it for writing fails with ENXIO exactly when no reader is left.
-    docker   the label of its containers. One that is only created may still be started by a call on its way: it counts
-             as alive until it is removed. Only this process's own dockerd is asked, whatever address stands there.
-    cgroup   the container's, where YARN made one. A cgroup cannot be removed while a process is in it, so one that is
-             gone stands for a task and a lock that cannot be seen.
-    GPUs    not written, always asked: a process that computes on one of the lease's GPUs, by NVML.
+    task     the process that took the lease, identified by pid and start time, as pids are reused.
+    lock     the records of its devices (`dlapp.gpuid.stores.device_files`): the task, the guardian and a plain payload
+             hold them and their devices' files locked (inherited open file descriptions), and they contain the lease's
+             token.
+    fifo     the lifeline that a payload reads: opening it for writing fails with ENXIO exactly if it has no reader.
+    docker   the label of its containers. A created container may still be started by a pending call: it counts as
+             alive until it is removed. Only this process's own dockerd is asked, whatever address the record contains.
+    cgroup   the container's cgroup, if YARN made one. A cgroup cannot be removed while it has processes, so a missing
+             one proves the end of a task and a lock that cannot be checked.
+    GPUs     not in the record, always checked: processes that compute on the lease's GPUs, by NVML.
 
-One that says alive is believed. Else one that says unknown is: a pid of another pid namespace, a /proc that hides other
-users' processes, a dockerd that is down, an NVML that fails. Gone is gone only by all of them, with one exception: a
-lifeline that was removed together with its directory, as a NodeManager does after a container, or that lies in the home
-of another user, says nothing; what dockerd says of the label stands for it. Its only writer was the task, and who reads
-it ends when the task does.
+If one witness says alive, the result is alive. Otherwise, if one says unknown, it is unknown: a pid of another pid
+namespace, a /proc that hides other users' processes, a dockerd that is down, an NVML that fails. It is gone only if all
+say so, with one exception: a lifeline that was removed together with its directory, as a NodeManager does after a
+container, or that is in another user's home directory, says nothing; dockerd's answer about the label replaces it. Its
+only writer was the task, and its readers end when the task does.
 
-What stands in a record is data of whoever could write it, never an order. It is heard about its owner only: a task must
-run as the owner's uid, a lifeline be a FIFO of the owner's, a container carry our labels with that uid.
-Where all of that agrees, and the task is gone, anybody who may use Docker may remove what is left in it.
+The content of a record is data from whoever could write it, never an instruction. It counts only for its owner: a task
+must run with the owner's uid, a lifeline must be a FIFO of the owner, a container must have our labels with that uid.
+If all of this holds and the task is gone, anyone who may use Docker may remove its leftover containers.
 
-A session of ZooKeeper that expired is no witness. Nothing outlives its boot: another boot id ends every lease.
+An expired ZooKeeper session is no evidence. No process survives a reboot: a lease of another boot id has ended.
 
 Source: fifo(7), fcntl(2) (open file description locks), proc(5) (stat, hidepid), kill(2).
 """
@@ -56,17 +56,17 @@ if TYPE_CHECKING:
 
 
 class _Silent(NamedTuple):
-    """A witness that cannot speak, which another may stand for."""
+    """Unavailable witness that another one may replace."""
 
     why: str
 
 
 JUDGE_S = 5.0
-"""What hearing the witnesses may take where the caller does not say."""
+"""Default time limit for checking the witnesses."""
 _LIFELINE_S = 1.0
-"""What opening another user's lifeline may take."""
+"""Time limit for opening another user's lifeline."""
 _ASKED: dict[int | None, threading.Thread] = {}
-"""By owner: who asks for a lifeline of theirs, or asked last. One that hangs costs its owner alone, and one thread."""
+"""By owner: the thread that opens that owner's lifelines. One that hangs affects only its owner, and one thread."""
 _UID = "dlapp.uid"
 _LABEL = re.compile(r"dlapp\.container=(container_|shell-)[A-Za-z0-9_-]{1,200}", re.ASCII)
 
@@ -84,13 +84,13 @@ def _devices_of_nvml(uuids: Iterable[str]) -> Liveness:
 
 
 class LivenessProbes:
-    """Hears the witnesses of this host.
+    """The witnesses of this host.
 
     Args:
         GPUs: uuids -> whether a process computes on one of them.
-        docker: dockerd's address -> who answers there.
-        docker_host: the address of this process's own dockerd, the only one that is asked; empty: none.
-        boot_id: of this boot.
+        docker: dockerd's address -> its client.
+        docker_host: address of this process's own dockerd, the only one that is asked; empty: none.
+        boot_id: current boot id.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class LivenessProbes:
         """Return whether the payload of a lease is gone.
 
         Args:
-            evidence: as the lease has it.
-            boot_id: as the lease has it.
-            uuids: of the lease's devices.
-            owner: uid of the record's owner, as the kernel has it; None: the store has no such thing, and what the
-                evidence says of it must do.
-            until: when to stop asking Docker [s, monotonic]; None: `JUDGE_S` from now.
+            evidence: from the lease.
+            boot_id: from the lease.
+            uuids: devices of the lease.
+            owner: uid of the record's owner, as reported by the kernel; None: the store has no owners, and the owner in
+                the evidence is used.
+            until: time limit for Docker [s, monotonic]; None: `JUDGE_S` from now.
         """
         if boot_id and self.boot_id and boot_id != self.boot_id:
             return Liveness(GONE)
@@ -135,7 +135,7 @@ class LivenessProbes:
             found.append(_task(task, owner))
         if lock is not None:
             found.append(_lock(lock))
-        # All that was started as children of the task was in it. A path proves nobody alive: it may be any cgroup's.
+        # It contained all children of the task. A path never proves life: it may be another cgroup's.
         if cgroup is not None and _is_removed_cgroup(cgroup):
             found = [one for one in found if one.state != UNKNOWN]
         of_docker = None if docker is None else self._containers(evidence, owner, until)
@@ -160,18 +160,18 @@ class LivenessProbes:
         return self._devices(uuids)
 
     def end_what_is_left(self, evidence: Mapping[str, Any], boot_id: str, *, owner: int, until: float) -> bool:
-        """Remove the containers of a lease whose task is seen to be gone, the created ones included.
+        """Remove the containers of a lease whose task is gone, including those only created.
 
         Only containers at this process's own dockerd, with our label and the uid of the record's owner, are removed.
 
         Args:
-            evidence: as the lease has it.
-            boot_id: as the lease has it.
-            owner: uid of the record's owner, as the kernel has it.
-            until: when to stop [s, monotonic].
+            evidence: from the lease.
+            boot_id: from the lease.
+            owner: uid of the record's owner, as reported by the kernel.
+            until: time limit [s, monotonic].
 
         Returns:
-            Whether anything was removed, so that judging anew may help.
+            Whether anything was removed, so that a new check may give another result.
         """
         from dlapp.net.dockerd import DockerError
 
@@ -202,7 +202,8 @@ class LivenessProbes:
     def _left(
         self, evidence: Mapping[str, Any], owner: int | None, until: float
     ) -> tuple[Dockerd, list[ContainerSummary]]:
-        """Return this process's dockerd and the lease's containers there. Raises ValueError: they cannot be known."""
+        """Return this process's dockerd and the lease's containers there. Raises ValueError: they cannot be
+        determined."""
         from dlapp.net.dockerd import DockerError
 
         if (label := docker_label(evidence)) is None:
@@ -220,7 +221,7 @@ class LivenessProbes:
 
 
 def docker_label(evidence: Mapping[str, Any]) -> str | None:
-    """Return the label of a lease's containers, ``dlapp.container=…``; None: it has none, or it is not one of ours."""
+    """Return the label of a lease's containers, ``dlapp.container=…``; None: no label, or not one of ours."""
     docker = evidence.get("docker")
     label = docker.get("label") if isinstance(docker, dict) else None
     return label if isinstance(label, str) and _LABEL.fullmatch(label) else None
@@ -242,7 +243,7 @@ os.register_at_fork(after_in_child=_this_task.cache_clear)
 
 
 def this_task() -> dict[str, int]:
-    """Return this process as evidence names it."""
+    """Return this process in the form used in evidence."""
     return dict(_this_task())
 
 
@@ -272,16 +273,16 @@ def _task(task: Any, owner: int | None = None) -> Liveness:
         return Liveness(UNKNOWN, f"a process {pid} is there, /proc does not show it to us")
     if found.started != start_time:
         return Liveness(GONE)
-    # A zombie has let go of everything, unless its first thread ended before the others.
+    # A zombie has closed everything, unless its first thread ended before the others.
     if found.is_dead and found.threads <= 1:
         return Liveness(GONE)
     if owner is not None and (uid := real_uid(pid)) is not None and uid != owner:
-        return Liveness(GONE)  # another user's process is not the task of this record
+        return Liveness(GONE)  # a process of another user is not this record's task
     return Liveness(ALIVE, f"its task {pid} is running", at_work=True)
 
 
 def _is_no_process(pid: int) -> bool:
-    """Return whether there is no such process, also where /proc hides those of other users (hidepid)."""
+    """Return whether a process does not exist, even if /proc hides those of other users (hidepid)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -311,7 +312,7 @@ def _lock(lock: Any) -> Liveness:
         if any(one.record.get("token") == token for one in live):
             return Liveness(ALIVE, "a process of it still holds its lock")
         if lock.get("records") is True:
-            return Liveness(GONE)  # a process that inherited the devices' locks also inherited those of the records
+            return Liveness(GONE)  # a process that inherited the devices' locks also inherited the records' locks
         # A lease of an earlier dlapp, which wrote no records.
         for name, inode in devices.items():
             if directory.inode(name) != inode:
@@ -326,11 +327,11 @@ def _lock(lock: Any) -> Liveness:
 
 
 def cgroup_of_container(container: str, root: str = "/") -> str | None:
-    """Return the directory of this process's cgroup, if it is that of a container of YARN alone; None: it is not.
+    """Return the directory of this process's cgroup, if it belongs to one YARN container only; None: it does not.
 
     Args:
-        container: its id, by which YARN names the cgroup.
-        root: where /proc is.
+        container: id of the container, by which YARN names the cgroup.
+        root: path of /proc.
 
     Source: cgroups(7); CGroupsHandlerImpl.getPathForCGroup (``<hierarchy>/container_…``).
     """
@@ -342,7 +343,7 @@ def _is_removed_cgroup(path: Any) -> bool:
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path or ".." in path.split("/"):
         return False
     above = os.path.dirname(path)
-    # Without what is above it, the whole hierarchy may not be visible here.
+    # If its parent is not visible, the rest of the hierarchy may not be visible here either.
     is_visible = os.path.isdir(above) and machine.file_system_of(above)[0] in ("cgroup", "cgroup2")
     return is_visible and not os.path.lexists(path)
 
@@ -352,7 +353,7 @@ def _fifo(path: Any, owner: int | None, until: float) -> Liveness | _Silent:
         return Liveness(UNKNOWN, "its lifeline is not a path")
     if owner == os.geteuid():
         return _reader_of(path, owner)
-    # Another user chose the path: a directory on the way can be a file system that never answers.
+    # Another user chose the path: a directory in it may be a hanging file system.
     stuck = _ASKED.get(owner)
     if stuck is not None and stuck.is_alive():
         return Liveness(UNKNOWN, "its lifeline: a file system of its user does not answer")
@@ -370,7 +371,7 @@ def _reader_of(path: str, owner: int | None) -> Liveness | _Silent:
         if has_reader(path, owners=None if owner is None else [owner]):
             return Liveness(ALIVE, "its payload is still running")
     except (FileNotFoundError, PermissionError) as error:
-        # Not there, or not to be seen by us, is no proof: somebody may have it open.
+        # Missing or not visible is no proof: a process may have it open.
         return _Silent(f"its lifeline {path}: {error.strerror}")
     except UntrustedFile as error:
         return Liveness(UNKNOWN, f"its lifeline {error}")

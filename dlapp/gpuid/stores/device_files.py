@@ -1,4 +1,4 @@
-"""Files of the machine's GPU ledger: a file to lock for each device, and the records of who holds which.
+"""Files of the machine's GPU ledger: one lock file per device, and the records of the holders.
 
     GPU-…                       byte 0 locked: the device is reserved for an application
                                 byte 1 locked: it is leased to a container
@@ -7,23 +7,27 @@
     health-GPU-…-<random>       why that device must not be given out
     ticket-…                    a place in the queue (`dlapp.gpuid.stores.queue_tickets`)
 
-A device's file is everybody's (0666): nothing in it is read, only its locks count. A record belongs to whoever wrote it
-(0644), so nobody else can change, lock or remove it: the user shown is the file's owner, as the kernel has it. What
-stands in it is that user's word about themselves and nothing more.
+A device's file belongs to all users (0666): its content is never read, only its locks count. A record belongs to its
+author (0644), so no other user can change, lock or remove it: the user shown is the file's owner, as reported by the
+kernel. Its content is a claim of that user about their own processes, nothing more.
 
-A record of a hold is *live* while its file is write-locked. Its lock is taken before it has its name, and is inherited
-together with the lock of its device, so it ends with the last process of the hold. Who takes a device locks its file,
-writes a live record, and only then looks for live records of others; one of two that do so at the same time sees the
-other. So a device is not given twice even where its file was exchanged or cannot be locked. A file that is no regular
-file of mode 0666, or has a second name, is not used at all: a name holds nothing.
+The record of a hold is *live* while its file is write-locked. The lock is taken before the file gets its name, and is
+inherited together with the device's lock, so it ends with the last process of the hold. To take a device, a process
 
-Records of ended holds are nothing, but for one case: a payload in Docker is no child of ours and inherits no lock, so
-`dlapp.gpuid.liveness.probes` is heard. Of one user's ended records of a device only the newest counts: whoever took a
-device again knew that the hold before it was over.
+1. locks the device's file,
+2. writes a live record,
+3. only then reads the live records of others; of two processes that do this at the same time, one sees the other.
 
-A record names its own file, so a hard link of it under another name is none. One that is over is emptied before its
-name goes: where fs.protected_hardlinks is 0 anybody can keep a link of it, and give it its name again. Such a link also
-changes a file's ctime, so which of a user's records is the newest is told by mtime, which that user alone can set.
+So a device is not given twice even if its file was replaced or cannot be locked. A file that is not a regular file of
+mode 0666, or has a second link, is not used at all: a name alone holds nothing.
+
+Records of ended holds do not count, with one exception: a payload in Docker is not a child process and inherits no
+lock, so `dlapp.gpuid.liveness.probes` checks it. Of one user's ended records of a device only the newest counts:
+whoever leased the device again knew that the previous hold had ended.
+
+A record contains its own file name, so a hard link under another name is invalid. An ended record is emptied before its
+name is removed: with fs.protected_hardlinks=0 any user can keep a link to it and restore its name. Such a link also
+changes the file's ctime, so the newest of a user's records is chosen by mtime, which only that user can set.
 
 Locks are open file description locks (`dlapp.system.locks`).
 """
@@ -48,30 +52,30 @@ from dlapp.system.shared_directory import create_shared_file
 
 RESERVED, LEASED = 0, 1
 MAX_BYTES = 32 << 10
-"""The longest record."""
+"""Maximum size of a record."""
 _MOST_DEVICES = 512
 HELD = ("reserved", "leased")
-"""Kinds of records of a hold, each at the place of the byte that its device's file has locked."""
+"""Kinds of records of a hold; the position is the byte that is locked in the device's file."""
 HEALTH = "health"
 MOST_NAMES = 2048
-"""How many entries of one user are read: at most three for each of a machine's devices, and its tickets."""
+"""Limit of the entries read per user: at most three for each device of a machine, and its tickets."""
 _WRITTEN_IN_S = 60.0
-"""What is older and has no name of a record yet was left by a process that was killed while it wrote it."""
+"""An older file without the final name of a record was left by a process that was killed while writing it."""
 _MOST_OPEN = 128
 _NAME = re.compile(r"(?:(reserved|leased)|(reserved|leased|health)-([A-Za-z0-9_.-]+))-[0-9a-f]{16}", re.ASCII)
-"""With a device: of that one alone."""
+"""Function that lists the records; with a device: only that device's."""
 
 Record = dict[str, Any]
 
 
 class Entry(NamedTuple):
-    """Record in the directory on one device.
+    """Record in the directory about one device.
 
     Args:
         device: name of the device's file.
         uid: of its owner.
-        changed_ns: when the kernel last changed its file (ctime) [ns since 1970].
-        written_ns: when it was written (mtime); its owner can set it to anything [ns since 1970].
+        changed_ns: the kernel's change time of its file (ctime) [ns since 1970].
+        written_ns: modification time (mtime), which its owner can set to any value [ns since 1970].
         record: the record, with ``uuid`` and ``index`` of the device.
         is_live: whether its file is write-locked by another open file description.
     """
@@ -87,14 +91,14 @@ class Entry(NamedTuple):
 
 
 class OpenFile:
-    """A file of the directory, open for reading until nobody refers to it any more.
+    """File of the directory, open for reading while it is referenced.
 
     Attributes:
         fd: its descriptor.
-        about: of the file, when it was opened.
-        record: what was read in it; None: nothing yet.
-        by_device: what it says of each device; None: not looked at yet.
-        has_other_name: whether it has another name for good; None: not looked at yet.
+        about: stat result of the file when it was opened.
+        record: its parsed record; None: not read yet.
+        by_device: its record of each device; None: not parsed yet.
+        has_other_name: whether it has a second permanent name; None: not checked yet.
     """
 
     def __init__(self, fd: int) -> None:
@@ -104,8 +108,8 @@ class OpenFile:
         self.has_other_name: bool | None = None
 
     def is_still(self, now: os.stat_result) -> bool:
-        """Return whether what has the name now is this file, and nobody changed it."""
-        # Its inode number cannot be another file's while it is open.
+        """Return whether the name still refers to this file, unchanged."""
+        # Its inode number cannot be reused while the file is open.
         about = self.about
         return (
             now.st_ino == about.st_ino
@@ -125,9 +129,9 @@ class Directory:
     Args:
         fd: its descriptor; not closed here.
         path: for messages.
-        problems: takes what is wrong with entries: path -> what.
-        files: what stays open between two looks at the directory, by name. Opening and reading is most of what a look
-            costs, and who waits looks often; whether a file is locked is asked each time.
+        problems: receives the problems of entries: path -> problem.
+        files: files kept open between two listings, by name. Opening and reading is most of the cost of a listing, and
+            waiting processes list often; the locks are checked each time.
     """
 
     def __init__(self, fd: int, path: str, problems: dict[str, str], files: dict[str, OpenFile] | None = None) -> None:
@@ -136,7 +140,7 @@ class Directory:
         self._listed: set[str] | None = None
 
     def names(self) -> list[str]:
-        """Return the names in it, sorted; of a user with more than `MOST_NAMES`, those that were written last."""
+        """Return its names, sorted; of a user with more than `MOST_NAMES`, only the most recently written ones."""
         names = sorted(os.listdir(self.fd))
         self._listed = set(names)
         if len(names) > MOST_NAMES:
@@ -150,7 +154,7 @@ class Directory:
         for name in names:
             with contextlib.suppress(OSError):
                 about = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-                # Many links of one file are not its owner's doing: they come last.
+                # Many links to one file may be made by other users: they come last.
                 by_uid.setdefault(about.st_uid, []).append((-about.st_nlink, about.st_mtime_ns, name))
         kept = []
         for uid, those in by_uid.items():
@@ -162,14 +166,14 @@ class Directory:
         return sorted(kept)
 
     def open_to_read(self, name: str, max_bytes: int | None = MAX_BYTES) -> OpenFile:
-        """Return a regular file of the directory: `files.open_file` opens it, or it is open since an earlier look.
+        """Return a regular file of the directory, opened by `files.open_file` or open since an earlier listing.
 
         Args:
-            max_bytes: the largest size [bytes]; None: any.
+            max_bytes: size limit [bytes]; None: none.
 
         Raises:
-            FileNotFoundError: it is not there.
-            OSError: it cannot be opened, or is not used (`UntrustedFile`).
+            FileNotFoundError: it does not exist.
+            OSError: it cannot be opened, or is rejected (`UntrustedFile`).
         """
         known = self._files.get(name)
         if known is not None and known.is_still(os.stat(name, dir_fd=self.fd, follow_symlinks=False)):
@@ -181,10 +185,10 @@ class Directory:
         return found
 
     def read_record(self, file: OpenFile, name: str) -> Record | None:
-        """Return the record in a file; None: its hold was just given back.
+        """Return the record in a file; None: its hold has just ended.
 
         Raises:
-            UntrustedFile: it is none, or that of another name.
+            UntrustedFile: it is not a record, or has another file's name.
         """
         if file.record is None:
             if not (text := os.pread(file.fd, MAX_BYTES, 0)):
@@ -196,17 +200,17 @@ class Directory:
         return file.record
 
     def report(self, name: str, error: OSError) -> None:
-        """Note what is wrong with an entry."""
+        """Record a problem of an entry."""
         what = error.problem if isinstance(error, UntrustedFile) else error.strerror or str(error)
         self.problems[os.path.join(self.path, name)] = what
 
     # ---- a device's file ----
 
     def open_device(self, name: str, *, create: bool = False) -> int | None:
-        """Open a device's file to lock it; None: there is none, or it cannot be used and that was reported.
+        """Open a device's file for locking; None: it does not exist, or is unusable, which was reported.
 
         Args:
-            create: make it where it is missing.
+            create: create a missing file.
         """
         try:
             try:
@@ -216,7 +220,7 @@ class Directory:
                     return None
                 create_shared_file(name, self.fd)
                 file = self._open_to_lock(name)
-            # The same file, whatever has its name by now.
+            # The same file, under whatever name.
             return os.open(f"/proc/self/fd/{file.fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             self.report(name, error)
@@ -224,18 +228,18 @@ class Directory:
 
     def _open_to_lock(self, name: str) -> OpenFile:
         file = self.open_to_read(name, None)
-        # A file that not everybody may lock is another's, linked here: its locks mean something else.
+        # A file that not everyone may lock is another file, linked here: its locks have another meaning.
         if (mode := stat.S_IMODE(file.about.st_mode)) != 0o666:
             raise UntrustedFile(name, f"has mode {mode:o}, not 666")
-        # Anybody can link one file as those of two devices: who locks one has locked the other.
+        # Any user can link one file as those of two devices: locking one would lock the other.
         if file.about.st_nlink > 1 and self._has_other_name(file):
             raise UntrustedFile(name, "has another name, whose locks would be its own")
         return file
 
     def _has_other_name(self, file: OpenFile) -> bool:
-        """Return whether a device's file has a second name by which it may be locked.
+        """Return whether a device's file has a second name under which it may be locked.
 
-        One with a dot is none: nobody locks by it, and `create_shared_file` leaves it where its process is killed.
+        A dot file does not count: it is never locked, and `create_shared_file` leaves one if its process is killed.
         """
         if file.has_other_name is None:
             hidden = 0
@@ -243,12 +247,12 @@ class Directory:
                 if other.startswith("."):
                     with contextlib.suppress(OSError):
                         hidden += os.path.samestat(os.stat(other, dir_fd=self.fd, follow_symlinks=False), file.about)
-            # Asked after the names: one that went meanwhile is not counted.
+            # Checked after the listing: a file that has since been removed does not count.
             file.has_other_name = os.fstat(file.fd).st_nlink - hidden > 1
         return file.has_other_name
 
     def is_current(self, fd: int, name: str) -> bool:
-        """Return whether an open file is still the one of that name."""
+        """Return whether an open file still has that name."""
         try:
             now = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -256,14 +260,14 @@ class Directory:
         return os.path.samestat(now, os.fstat(fd))
 
     def inode(self, name: str) -> int | None:
-        """Return the inode of an entry; None: it is not there."""
+        """Return the inode of an entry; None: it does not exist."""
         try:
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_ino
         except FileNotFoundError:
             return None
 
     def locked(self, name: str) -> tuple[bool, bool]:
-        """Return whether a device's file has byte 0 and byte 1 locked by anybody; not if `names` did not find it."""
+        """Return whether byte 0 and byte 1 of a device's file are locked by anyone; no if `names` did not list it."""
         if self._listed is not None and name not in self._listed:
             return False, False
         try:
@@ -282,12 +286,12 @@ class Directory:
     def entries(
         self, devices: Collection[str] | None = None, *, but: Collection[str] = (), names: list[str] | None = None
     ) -> dict[str, list[Entry]]:
-        """Return the records that count, by device: all live ones, and of the others each owner's newest.
+        """Return the valid records by device: all live ones, and each owner's newest one of the others.
 
         Args:
             devices: only of these devices; None: of all.
-            but: names of entries to leave out.
-            names: what is in the directory; None: look.
+            but: names of entries to ignore.
+            names: the directory's listing; None: list it.
         """
         found: dict[str, list[Entry]] = {}
         for name in self.names() if names is None else names:
@@ -319,12 +323,12 @@ class Directory:
         ]
 
     def publish(self, kind: str, record: Record, device: str = "") -> tuple[str, int]:
-        """Write a record of this process, live until the descriptor and all that inherit it are closed.
+        """Write a record of this process, live until all copies of the descriptor are closed.
 
         Args:
             kind: one of `HELD`, or `HEALTH`.
-            record: of a hold: with ``devices``, uuid -> index.
-            device: whose health it is; empty: it is a hold.
+            record: for a hold with ``devices``, uuid -> index.
+            device: device of a health record; empty: it is a hold.
 
         Returns:
             The entry's name and its descriptor.
@@ -339,7 +343,7 @@ class Directory:
         return name, self.write(name, text)
 
     def write(self, name: str, text: bytes, lock: Callable[[int], object] = locks.try_lock) -> int:
-        """Make an entry of this user that appears complete and locked; its descriptor. Raises LedgerError."""
+        """Create an entry of this user that appears complete and locked; return its descriptor. Raises LedgerError."""
         try:
             fd = os.open(f".{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=self.fd)
             try:
@@ -358,7 +362,8 @@ class Directory:
 
     @contextlib.contextmanager
     def own_unlocked(self, name: str, max_bytes: int | None = None) -> Iterator[None]:
-        """Run the block if an old file is this user's, unlocked and no larger. Raises OSError if it is not."""
+        """Run the block if an old file is this user's, unlocked and of the expected size or less; else raise
+        OSError."""
         fd = open_file(name, dir_fd=self.fd, path=name, owners=[os.geteuid()], max_bytes=max_bytes)
         try:
             if locks.is_write_locked(fd) or time.time() - os.fstat(fd).st_ctime < _WRITTEN_IN_S:
@@ -368,9 +373,9 @@ class Directory:
             os.close(fd)
 
     def remove(self, name: str) -> None:
-        """Empty a record of this user, as root of anybody, and remove its name. One that is gone is no error."""
+        """Empty a record of this user (as root: of any user) and remove its name. No error if it does not exist."""
         try:
-            with contextlib.suppress(UntrustedFile):  # it is no record, and its name alone can go
+            with contextlib.suppress(UntrustedFile):  # not a record: remove its name only
                 file = self.open_to_read(name)
                 if self.read_record(file, name):
                     os.truncate(f"/proc/self/fd/{file.fd}", 0)
@@ -383,21 +388,21 @@ class Directory:
 
 @functools.lru_cache(maxsize=1024)
 def file_name(uuid: str) -> str:
-    """Return the name of a device's file."""
-    # The uuid of a MIG device of older drivers has slashes in it.
+    """Return the file name of a device."""
+    # With older drivers the uuid of a MIG device contains slashes.
     return re.sub(r"[^A-Za-z0-9_.-]", "_", uuid)
 
 
 def parts(one: Entry) -> list[Entry]:
-    """Return what the same record says of all of its devices."""
+    """Return the entries of the same record for all its devices."""
     if not isinstance(one.record.get("devices"), dict):
         return [one]
     return [one._replace(device=device, record=record) for device, record in _by_device(one.record, one.name).items()]
 
 
 def withdraw(directory: str, name: str, fd: int) -> None:
-    """Remove a record of this process, whose descriptor is closed by the caller."""
-    # Emptied first: a hard link to it must not be a record any more.
+    """Remove a record of this process; the caller closes its descriptor."""
+    # Emptied first: a hard link to it must not remain a valid record.
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
     with contextlib.suppress(OSError):
@@ -405,7 +410,7 @@ def withdraw(directory: str, name: str, fd: int) -> None:
 
 
 def text_of(record: Record, name: str) -> str:
-    """Return a text of a record for people, at most 200 characters; empty where it is none."""
+    """Return a text field of a record for display, at most 200 characters; empty if it is not a text."""
     value = record.get(name)
     return value[:200] if isinstance(value, str) else ""
 

@@ -1,8 +1,8 @@
-"""The ensemble of ZooKeeper servers as the ledger of a cluster needs it; the one user of kazoo.
+"""ZooKeeper ensemble, with the operations that a cluster's ledger needs; the only user of kazoo.
 
-A node is read, written where its version is still the one that was read, and made. No record is ever removed, only
-names in a list of hosts (`dlapp.gpuid.stores.short_hosts`). Each call has a deadline of its own, for a session that is
-lost means nothing here: what may be repeated is, on the next connection.
+A node is read, written if its version is still the one read, and created. No record is ever removed, only names in a
+list of hosts (`dlapp.gpuid.stores.short_hosts`). Each call has its own deadline, as a lost session has no meaning here:
+what may be repeated is repeated on the next connection.
 
 Source: ZooKeeper Programmer's Guide, "Consistency Guarantees" (a conditional write is decided by the leader; a read may
 be old, sync brings the server up to date).
@@ -25,23 +25,23 @@ from dlapp.errors import Denied, Unreachable
 from dlapp.gpuid.rules import LedgerError
 
 READ_AT_ONCE = 256
-"""Nodes that are asked for at the same time."""
+"""Number of nodes requested concurrently."""
 
 
 _RECONNECT_S = 5.0
-"""The longest pause between two tries to connect, of those who wait for an answer."""
+"""Longest pause between two connection attempts while a call waits."""
 
 
 class Unsure(Exception):
-    """The connection was lost while a write was on its way."""
+    """The connection was lost during a write, which may or may not have succeeded."""
 
 
 class Overtaken(Exception):
-    """Somebody else has written since, and nothing was."""
+    """Another client has written since; nothing was written."""
 
 
 class _LastWarning(logging.Handler):
-    """Keeps what kazoo said last of a connection that failed: it tells nobody else."""
+    """Keeps kazoo's last log message about a failed connection, as kazoo reports it nowhere else."""
 
     last = ""
 
@@ -50,14 +50,14 @@ class _LastWarning(logging.Handler):
 
 
 class TlsFiles:
-    """Certificates as files, which OpenSSL can only read by name; in memory, until nobody refers to them any more.
+    """Certificates as files, which OpenSSL can only load by path; in memory, while they are referenced.
 
     Args:
-        certificates: of the CAs that servers are trusted by (PEM); empty: the system's.
-        client_certificate: with its key (PEM); empty: none is shown.
+        certificates: trusted CAs of the servers (PEM); empty: the system's.
+        client_certificate: with its key (PEM); empty: none.
 
     Attributes:
-        options: of kazoo's client.
+        options: options for kazoo's client.
     """
 
     def __init__(self, certificates: str, client_certificate: str) -> None:
@@ -82,14 +82,14 @@ def _in_memory(text: str) -> int:
 
 
 class Ensemble:
-    """A connection to it, made when it is first needed. Its methods may be called from several threads.
+    """Connection to the ensemble, opened on first use. Thread-safe.
 
     Args:
         hosts: ``zk1:2181,zk2:2181,zk3:2181``.
-        root: path below which all nodes lie.
-        credentials: ``user:password`` of the digest scheme; empty: the nodes are open to everybody.
-        tls: by what servers are trusted, and what is shown to them; None: connections are not encrypted.
-        clock: what deadlines are of [s].
+        root: path of the parent of all nodes.
+        credentials: ``user:password`` of the digest scheme; empty: the nodes are open to everyone.
+        tls: certificates for TLS; None: connections are not encrypted.
+        clock: clock of the deadlines [s].
 
     All calls may raise Unreachable (no answer until the deadline), Denied (the credentials are refused) and
     LedgerError (the ensemble's addresses cannot be read).
@@ -115,10 +115,10 @@ class Ensemble:
         self._client: Any = None
 
     def read(self, path: str, deadline: float, *, newest: bool = False) -> tuple[bytes, int] | None:
-        """A node's content and its version; None: there is no such node.
+        """Return a node's content and its version; None: it does not exist.
 
         Args:
-            newest: all that was written to the ensemble until now, not only what the server that answers has heard of.
+            newest: include everything written to the ensemble so far, not only what the answering server has received.
         """
         from kazoo.exceptions import NoNodeError
 
@@ -131,7 +131,7 @@ class Ensemble:
         return data, int(stat.version)
 
     def names(self, path: str, deadline: float) -> list[str]:
-        """The names of the nodes below one, in order; none where there is no such node."""
+        """Return the names of a node's children, in order; none if it does not exist."""
         from kazoo.exceptions import NoNodeError
 
         try:
@@ -140,10 +140,10 @@ class Ensemble:
             return []
 
     def read_all(self, paths: Iterable[str], deadline: Callable[[], float]) -> Iterator[bytes]:
-        """Return what is in some nodes, in their order; nothing where there is no such node.
+        """Return the content of some nodes, in their order; empty if a node does not exist.
 
         Args:
-            deadline: asked for each answer anew, for who looks at them may take a pause.
+            deadline: evaluated for each answer, as the consumer may pause in between.
         """
         from kazoo.exceptions import NoNodeError
 
@@ -164,16 +164,16 @@ class Ensemble:
                 yield data
 
     def write(self, path: str, data: bytes, version: int, deadline: float) -> int:
-        """Write a node whose version is still ``version``. Return the new version.
+        """Write a node if its version is still ``version``. Return the new version.
 
         Args:
             path: of the node.
             data: its new content.
-            version: the one that was read.
-            deadline: when to give up [s, monotonic].
+            version: the version that was read.
+            deadline: time limit [s, monotonic].
 
         Raises:
-            Overtaken: it is not.
+            Overtaken: the version has changed.
             Unsure: it may have been written.
         """
         from kazoo.exceptions import BadVersionError
@@ -186,14 +186,14 @@ class Ensemble:
         return int(stat.version)
 
     def make(self, path: str, data: bytes, deadline: float) -> int:
-        """Make a node, and those above it where they are missing; the answer is its version.
+        """Create a node and its missing parents; return its version.
 
-        Everybody reads; the holder of the credentials writes; and from below the node that holds it nobody, not even
-        they, removes anything.
+        Everyone may read; the holder of the credentials may write; and nobody, not even they, may remove children of
+        its parent node.
 
         Raises:
-            Overtaken: it is there.
-            Unsure: it may have been made.
+            Overtaken: it exists.
+            Unsure: it may have been created.
         """
         from kazoo.exceptions import NodeExistsError
 
@@ -207,15 +207,15 @@ class Ensemble:
         return 0
 
     def make_list(self, path: str, deadline: float) -> None:
-        """Make a node for names that may be removed again, where it is missing."""
+        """Create a parent node for removable names, if missing."""
         with self._permitted(path):
             self._make_parents(path, deadline, keeps=False)
 
     def put_name(self, path: str, deadline: float) -> None:
-        """Make a node, or change its version where it is there. Where the node above it is missing, do nothing.
+        """Create a node, or increment the version of an existing one. Do nothing if its parent is missing.
 
         Raises:
-            Unsure: it may have been made.
+            Unsure: it may have been created.
         """
         from kazoo.exceptions import NodeExistsError, NoNodeError
 
@@ -226,7 +226,7 @@ class Ensemble:
                 self._answer(self._connected(deadline).set_async(path, b""), deadline)
 
     def remove_name(self, path: str, version: int, deadline: float) -> None:
-        """Remove a node that `put_name` made, if its version is still ``version``.
+        """Remove a node created by `put_name`, if its version is still ``version``.
 
         Raises:
             Unsure: it may have been removed.
@@ -244,13 +244,14 @@ class Ensemble:
             one += f"/{name}"
             acl = self._acl(parent=keeps and one == path) if one.startswith(self._root) else None
             while self._call(methodcaller("exists_async", one), deadline) is None:
-                with contextlib.suppress(Unsure):  # it is asked again whether it is there
+                with contextlib.suppress(Unsure):  # its existence is checked again
                     with contextlib.suppress(NodeExistsError):
                         self._answer(self._connected(deadline).create_async(one, b"", acl=acl), deadline)
                     break
 
     def _acl(self, *, parent: bool = False) -> list[Any] | None:
-        """Everybody reads, the holder of the credentials writes, and nobody deletes a child (a right on its parent)."""
+        """Return an ACL: everyone reads, the holder of the credentials writes, nobody deletes a child (a right on the
+        parent)."""
         from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
         if not self._credentials:
@@ -272,7 +273,7 @@ class Ensemble:
             ) from error
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -282,7 +283,7 @@ class Ensemble:
     # ---- the connection ----
 
     def connect(self, deadline: float) -> None:
-        """Return once a server has answered. Raises Unreachable: none has until then."""
+        """Return once a server has answered. Raises Unreachable: none has by the deadline."""
         self._connected(deadline)
 
     @property
@@ -293,7 +294,7 @@ class Ensemble:
         return f"no ZooKeeper answered in time by TLS (gpuid.zookeeper.ca): {self._hosts}{why}"
 
     def _connected(self, deadline: float) -> Any:
-        """The client, when it is connected. Raises Unreachable."""
+        """Return the connected client. Raises Unreachable."""
         with self._lock:
             if self._client is None:
                 self._client = self._start()
@@ -307,7 +308,7 @@ class Ensemble:
     def _start(self) -> Any:
         from kazoo.client import KazooClient
 
-        # Of this connection alone: nothing is written.
+        # Use the server that answers, even a read-only one.
         logger = logging.Logger("kazoo", logging.WARNING)
         logger.addHandler(self._warnings)
         try:
@@ -326,7 +327,7 @@ class Ensemble:
         return client
 
     def _call(self, ask: Callable[[Any], Any], deadline: float) -> Any:
-        """A call that may be repeated, until it is answered."""
+        """Repeat a call until it is answered."""
         while True:
             try:
                 return self._answer(ask(self._connected(deadline)), deadline)
@@ -363,8 +364,8 @@ class Ensemble:
 
 
 def _threads() -> Any:
-    """Return kazoo's threading handler with other waits: kazoo makes an epoll set for each, four for an operation, and
-    spends more than a third of its time on that."""
+    """Return kazoo's threading handler with another wait: kazoo creates an epoll set for each wait, four per operation,
+    and spends more than a third of its time on that."""
     import ssl
 
     from kazoo.handlers.threading import SequentialThreadingHandler
@@ -373,12 +374,12 @@ def _threads() -> Any:
     kazoos = handler.select
 
     def wait(*args: Any) -> Any:
-        # What TLS has decrypted with an earlier answer is not seen on the socket any more.
+        # Data that TLS has decrypted with an earlier answer does not make the socket readable.
         if ready := [one for one in args[0] if isinstance(one, ssl.SSLSocket) and one.pending()]:
             return ready, [], []
         try:
             return select.select(*args)
-        except ValueError:  # a descriptor that is too high for it
+        except ValueError:  # the descriptor's number is too high for it
             return kazoos(*args)
 
     handler.select = wait

@@ -1,4 +1,4 @@
-"""Devices of the machine's GPU ledger that a process has locked, reserved or leased: taking them, and letting go."""
+"""Devices of the machine's GPU ledger that a process has locked, reserved or leased: lock and release."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dlapp.system.files import UntrustedFile
 from dlapp.value import Closeable
 
 IsStillFree = Callable[[MachineReader, Sequence[Entry], int | None], bool]
-"""Checks a device once more when it is locked, by its records and the descriptor of its lock."""
+"""Function that checks a locked device again, by its records and the descriptor of its lock."""
 
 
 class Taken(NamedTuple):
-    """Locks of devices: the descriptors of their files, by name, and the names and descriptors of the records of that
-    in ``directory``."""
+    """Locks of devices: the descriptors of their files, by name, and the names and descriptors of their records in
+    ``directory``."""
 
     directory: str
     lock_by_name: Mapping[str, int]
@@ -29,8 +29,8 @@ class Taken(NamedTuple):
 
 
 class _LockedDevices(Closeable):
-    """Locked devices. Closing lets go of this process's part; the devices are free when every process that inherited
-    the descriptors (``fds``, not inherited unless passed on) has done so, or is gone."""
+    """Locked devices. Closing ends this process's hold; the devices are free when every process that inherited the
+    descriptors (``fds``, not inherited unless passed on) has closed them, or is gone."""
 
     def __init__(self, devices: Sequence[Device], taken: Taken) -> None:
         self.devices = tuple(devices)
@@ -51,7 +51,7 @@ class _LockedDevices(Closeable):
                 os.close(fd)
 
     def release(self) -> bool:
-        """Give the devices back: the payload is gone, its evidence need not be looked at. May be repeated."""
+        """Release the devices: the payload is gone, and its evidence need not be checked. May be repeated."""
         if self.is_open:
             for name, fd in self._published:
                 device_files.withdraw(self._directory, name, fd)
@@ -63,13 +63,13 @@ class Reservation(_LockedDevices):
     """Devices that are reserved for an application."""
 
     def close(self) -> None:
-        """Close the descriptors, and remove the records if nobody else holds them. May be repeated."""
+        """Close the descriptors, and remove the records if no other process holds them. May be repeated."""
         if not self.is_open:
             return
         again = []
         for name, fd in self._published:
             with contextlib.suppress(OSError):
-                # Opened anew, it sees the lock of those who inherited the descriptor.
+                # Opened again, it conflicts with the lock of processes that inherited the descriptor.
                 again.append((name, os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)))
         super().close()
         for name, fd in again:
@@ -81,7 +81,7 @@ class Reservation(_LockedDevices):
 
 
 class MachineLease(_LockedDevices):
-    """Devices that a container has."""
+    """Devices leased to a container."""
 
     def __init__(self, devices: Sequence[Device], taken: Taken, reservation: Reservation | None = None) -> None:
         super().__init__(devices, taken)
@@ -97,7 +97,7 @@ class MachineLease(_LockedDevices):
 
 
 class HeldDevices(_LockedDevices):
-    """Devices that are locked for a lease of a cluster's ledger; ``evidence``: where to look whether they still are."""
+    """Devices locked for a lease of a cluster's ledger; ``evidence``: how to check whether they still are."""
 
     def __init__(self, devices: Sequence[Device], taken: Taken, evidence: Record) -> None:
         super().__init__(devices, taken)
@@ -113,15 +113,15 @@ def take(
     *,
     both: bool = False,
 ) -> Taken | None:
-    """Lock all ``devices`` and write whose they are; None: one could not be had, and none was kept.
+    """Lock all ``devices`` and write their record; None: one was not available, and none is kept.
 
     Args:
-        ledger: where they are.
-        devices: to lock, in this order.
-        byte: the one to lock, which also says what kind of hold it is.
-        record: what to write.
-        still: whether one of them may be taken; what was seen before may be history.
-        both: lock both bytes, and write that they are leased.
+        ledger: their directory.
+        devices: devices to lock, in this order.
+        byte: byte to lock, which identifies the kind of hold.
+        record: record to write.
+        still: whether a device may be taken; checked again under the lock.
+        both: lock both bytes, and record a lease.
     """
     directory, liveness = ledger.directory, ledger.liveness
     kind = HELD[LEASED] if both else HELD[byte]
@@ -170,15 +170,15 @@ def is_unused(ledger: MachineReader, entries: Sequence[Entry], lock: int | None)
 
 
 def is_free_of_leases(ledger: MachineReader, entries: Sequence[Entry], _: int | None = None) -> bool:
-    """Return whether no payload of an ended lease may still use a device."""
+    """Return whether no payload of an ended lease can still use a device."""
     return not any(ledger.liveness.doubt(one) for one in entries)
 
 
 def _lock(directory: Directory, name: str, fd: int, byte: int, count: int) -> bool:
-    """Lock bytes of a device's file; False: somebody else has them.
+    """Lock bytes of a device's file; False: another process has them.
 
-    Whoever can read the file can place a read lock in the way. That proves no hold, so it is reported and done without:
-    the records keep two from taking the device.
+    Any user who can read the file can place a conflicting read lock. It is not a hold, so it is reported and ignored:
+    the records prevent that two processes take the device.
     """
     for _ in range(3):
         if locks.try_lock(fd, byte, count):

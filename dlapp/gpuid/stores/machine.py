@@ -1,26 +1,27 @@
-"""The machine's GPU ledger: a directory of all users with a file for each device, held by kernel locks
+"""The machine's GPU ledger: a directory shared by all users, with one file per device and kernel locks on it
 (`dlapp.gpuid.stores.device_files`).
 
-It is one for the machine, whoever asks, so two users with two queues never get one device. What it promises:
+There is one ledger per machine, so two users with two queues never get the same device. Guarantees:
 
-- Exclusive. A device is reserved for one application, then leased to one of its containers; both are locks that exactly
-  the processes concerned hold, so they end with the last of them, however it ends, and never before.
-- All or none. An ask that does not get all its devices lets go of those that it had got.
-- First come, first served, machine-wide. Who waits has a ticket, a locked file. While an earlier ticket waits nobody
-  later is served, so an ask for many devices is not starved by asks for few. One whose holder is stopped is passed over
-  until it goes on. Among users "earlier" is what the kernel says of the tickets.
-- What cannot be known of a user's own payloads frees nothing for that user.
-- What others wrote costs nobody anything by itself. A name, a link, a FIFO or a file that is no record holds and frees
-  no device; `problems` names it.
+- Exclusive. A device is reserved for one application, then leased to one of its containers. Both are locks held by
+  exactly the processes concerned: they end with the last of these processes, however it ends, and not before.
+- All or none. A request that does not get all its devices releases those it got.
+- First come, first served, machine-wide. Each waiting request has a ticket, a locked file. While an earlier ticket
+  waits no later one is served, so a request for many devices is not starved by requests for few. A ticket whose process
+  is stopped (SIGSTOP) is skipped until the process continues. Between users, the kernel's file times decide which
+  ticket is earlier.
+- The unknown state of a user's own payloads never frees a device for that user.
+- Files of other users cannot block anyone by themselves. A name, a link, a FIFO or an invalid record neither holds nor
+  frees a device; `problems` lists it.
 
-Not promised: a process of another user that lives can lock devices and stand in the queue as long as it likes; it is
-shown under its user's name, or as an unknown process. And of another user's record whose locks are free, only what can
-be verified here keeps the device: its task, a reader of its lifeline, its containers at this process's own dockerd, or
-what computes on the device. What cannot be verified is reported, with who can remove the record, and keeps the device
-from its own user alone.
+Not guaranteed: a live process of another user can lock devices and wait in the queue indefinitely; it is shown under
+its user's name, or as an unknown process. If the locks of another user's record are free, the device stays in use only
+by evidence that can be verified here: its task, a reader of its lifeline, its containers at this process's own dockerd,
+or processes that compute on the device. Evidence that cannot be verified is reported, with who can remove the record,
+and keeps the device only from the record's own user.
 
-A device in quarantine has a record that says so. It binds its author, and everybody if the author is root; others look
-at the device themselves before they take it.
+A device in quarantine has a record. The record binds its author, and all users if the author is root; others inspect
+the device themselves before they take it.
 """
 
 from __future__ import annotations
@@ -75,22 +76,22 @@ from dlapp.system.text import counted
 from dlapp.value import replace
 
 DEVICES_LAST_S = 30.0
-"""How long what NVML said is good: initializing it can take a second."""
+"""How long NVML's answer is cached: initializing NVML can take a second."""
 _RETRY_S = (0.005, 0.03)
 _CLEAR_EVERY_S = 0.5
 REMOVE_S = 60.0
-"""What checking all leases of the machine may take where containers are removed meanwhile."""
+"""Time limit of a check of all the machine's leases, which may remove containers."""
 _MOST_ROUNDS = 100
 
 
 class _ReservedDevices(NamedTuple):
-    """The devices that are reserved for one application.
+    """Devices that are reserved for one application.
 
     Args:
         total: how many of them this machine still has.
         free: uuids of those that can be leased now.
-        held: who holds others.
-        broken: as text, those that cannot be leased at all.
+        held: holders of the others.
+        broken: texts about those that cannot be leased at all.
     """
 
     total: int
@@ -103,13 +104,13 @@ class MachineLedger:
     """The ledger of this machine.
 
     Args:
-        directory: where it lies; `dlapp.system.shared_directory` says whom it serves, and makes it.
-        docker_host: this process's own dockerd, ``unix:///var/run/docker.sock``, where ``witnesses`` are not given;
-            no other one is asked, whatever a record says.
-        discover: what GPUs there are.
-        witnesses: who is heard about a payload.
-        inspect: looks at the GPUs before they are given.
-        application: whose reservation `acquire` takes from; empty: it reserves what it leases.
+        directory: its path; `dlapp.system.shared_directory` defines whom it serves, and creates it.
+        docker_host: this process's own dockerd, ``unix:///var/run/docker.sock``, used if ``witnesses`` is not given; no
+            other dockerd is asked, whatever a record says.
+        discover: lists the GPUs.
+        witnesses: sources of evidence about a payload.
+        inspect: checks the health of GPUs before they are leased.
+        application: whose reservation `acquire` uses; empty: it reserves what it leases.
     """
 
     def __init__(
@@ -142,20 +143,20 @@ class MachineLedger:
     # ---- looking ----
 
     def devices(self) -> tuple[Device, ...]:
-        """Return all devices of this machine, in PCI bus order; as they were at most `DEVICES_LAST_S` ago."""
+        """Return all devices of this machine, in PCI bus order, at most `DEVICES_LAST_S` old."""
         if self._devices is None or self._clock() - self._devices_at > DEVICES_LAST_S:
             self._devices, self._devices_at = self._discover(), self._clock()
         return self._devices
 
     def capacity(self) -> int:
-        """Return the number of devices that can be leased when all are free."""
+        """Return the number of devices that can be leased if none is in use."""
         return len(self.devices())
 
     def holders(self) -> dict[str, Holder]:
-        """Return the holders by uuid; a device that is not named is free. Needs no NVML.
+        """Return the holders by uuid; a device without an entry is free. Needs no NVML.
 
         Raises:
-            LedgerError: the directory or a file in it is not what it must be.
+            LedgerError: the directory or a file in it is invalid.
         """
         try:
             with self._open(make=False) as ledger:
@@ -166,15 +167,15 @@ class MachineLedger:
     # ---- waiting ----
 
     def ticket(self, application: str, count: int, *, since_ms: int) -> QueueTicket:
-        """Take a place in the machine's queue, behind the entries of other users that exist.
+        """Enter the machine's queue, behind the existing entries of other users.
 
         Args:
-            application: that waits.
+            application: the waiting application.
             count: how many devices it needs.
-            since_ms: behind this user's own applications from before this time [ms since 1970].
+            since_ms: behind this user's own applications older than this time [ms since 1970].
 
         Raises:
-            AskTooLarge: this machine has fewer devices, so the entry would block the queue for ever.
+            AskTooLarge: this machine has fewer devices, so the entry would block the queue forever.
         """
         self._refuse_too_many(count)
         record = {"application": application, "count": count, "since_ms": since_ms}
@@ -187,9 +188,9 @@ class MachineLedger:
         """Do nothing: the store is a directory."""
 
     def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> MachineLease:
-        """Lease from the application's reservation, or reserve and lease in one; see `dlapp.gpuid.ledger.Ledger`.
+        """Lease from the application's reservation, or reserve and lease in one step; see `dlapp.gpuid.ledger.Ledger`.
 
-        Without a reservation, an asker who waits has a place in the machine's queue.
+        Without a reservation, a waiting request has a place in the machine's queue.
         """
         if self._application:
             return self.lease(replace(ask, application=self._application), timeout_s=timeout_s)
@@ -218,7 +219,7 @@ class MachineLedger:
                         self._sleep(random.uniform(*_RETRY_S))
                         continue
                     if error.free >= ask.gcores and not ask.uuids:
-                        raise  # enough are free; somebody came first
+                        raise  # enough are free; another ticket is first
                     reason = rules.in_the_way(self.record(), ask.gcores, clock.now_ms())
                     raise NotEnough(self.host, reason, ask.gcores, error.free, error.holders) from error
         with contextlib.ExitStack() as kept:
@@ -242,19 +243,19 @@ class MachineLedger:
         uuids: Collection[str] = (),
         spread: bool = False,
     ) -> Reservation:
-        """Reserve ``count`` devices for an application: all or none, and none while somebody waits who came before.
+        """Reserve ``count`` devices for an application: all or none, and none while an earlier ticket waits.
 
         Args:
-            application: the one that they are kept for.
+            application: the application to reserve for.
             count: how many devices.
-            ticket: the asker's place; None: behind everybody who waits now.
-            uuids: exactly these; empty: any.
+            ticket: queue ticket of the request; None: it is behind all tickets that wait now.
+            uuids: exactly these devices; empty: any.
             spread: far from each other and from those in use, not close together.
 
         Raises:
-            NotEnough: not now; it says who holds what, or who is first.
-            AskTooLarge: this machine has not so many.
-            LedgerError: the ledger is not what it must be.
+            NotEnough: not now; names the holders, or the first in the queue.
+            AskTooLarge: this machine has fewer devices.
+            LedgerError: the ledger is invalid.
         """
         self._refuse_too_many(count)
         devices = self.devices()
@@ -283,20 +284,21 @@ class MachineLedger:
                     raise NotEnough(self.host, reason, count, len(free), held)
                 if (taken := take(ledger, chosen, RESERVED, {"application": application}, is_unused)) is not None:
                     return Reservation(chosen, taken)
-                # Another request took one of them after the read. Without malice each such round serves one request.
+                # Another request took one of them after the read. Unless it is malicious, each such round serves one
+                # request.
                 self._sleep(random.uniform(*_RETRY_S))
         raise NotEnough(self.host, f"needs {count} gcores, which others are taking", count, len(free), held)
 
     def join_reservation(self, application: str) -> Reservation | None:
-        """Reserve the devices once more that processes of an application still have reserved.
+        """Add a second reservation of the devices that processes of an application still have reserved.
 
-        Both reservations count, and each ends with its own processes.
+        Both reservations are valid, and each ends with its own processes.
 
         Returns:
             None: no process has them reserved.
 
         Raises:
-            LedgerError: the ledger is not what it must be.
+            LedgerError: the ledger is invalid.
         """
         with self._open() as ledger:
             # 1. A process of the application holds the device: nobody else can take it.
@@ -317,18 +319,18 @@ class MachineLedger:
             return None
 
     def lease(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> MachineLease:
-        """Lease ``ask.gcores`` of the devices that are reserved for ``ask.application`` to one of its containers.
+        """Lease ``ask.gcores`` of the devices reserved for ``ask.application`` to one of its containers.
 
-        In the place of one that is lost or in quarantine, another is reserved for this lease alone.
+        A reserved device that is lost or in quarantine is replaced by another one, for this lease only.
 
         Args:
             ask: its evidence is for a payload that does not inherit ``fds``: ``fifo``, the path of the lifeline that
-                it reads.
-            timeout_s: how long to wait for devices that a container before this one is giving back.
+                the payload reads.
+            timeout_s: how long to wait for devices that a previous container is releasing.
 
         Raises:
-            NotEnough: not in time; it says who holds what.
-            LedgerError: the ledger is not what it must be.
+            NotEnough: not in time; names the holders.
+            LedgerError: the ledger is invalid.
         """
         application, gcores, spread = ask.application, ask.gcores, ask.spread
         if gcores == 0:
@@ -345,7 +347,7 @@ class MachineLedger:
                     taken = take(ledger, chosen, LEASED, record, partial(_is_reserved, application))
                     if taken is not None:
                         if extra is not None and set(extra.devices).isdisjoint(chosen):
-                            extra.close()  # a container before this one gave one back meanwhile
+                            extra.close()  # a previous container has released one meanwhile
                             extra = None
                         kept.pop_all()
                         return MachineLease(chosen, taken, extra)
@@ -362,7 +364,7 @@ class MachineLedger:
                     reason = f"asked for {counted(gcores, 'gcores')}, {ours.total} are reserved for {application}"
                     raise NotEnough(self.host, reason, gcores, len(free), held)
                 if any(one.doubt for one in held) and self._clock() >= clear_at:
-                    # What a task of Docker's left that died is there until somebody removes it.
+                    # Leftovers of a dead task in Docker stay until they are removed.
                     clear_at = self._clock() + _CLEAR_EVERY_S
                     self.reclaim(application)
                     continue
@@ -372,21 +374,21 @@ class MachineLedger:
                 self._sleep(random.uniform(*_RETRY_S))
 
     def hold(self, devices: Sequence[Device], ask: LeaseRequest, *, token: str) -> HeldDevices | dict[str, Holder]:
-        """Lock exactly these GPUs for a lease of a cluster's ledger, so that nobody of this machine gets them besides.
+        """Lock exactly these GPUs for a lease of a cluster's ledger, so that no local application gets them.
 
-        Whoever comes by a cluster's ledger does not stand in this machine's queue: its engine has had it wait.
+        Requests from a cluster's ledger do not wait in this machine's queue: they have waited in their engine's queue.
 
         Args:
-            token: the lease's; it stands in the GPUs' files, for whoever judges that lease by their locks.
+            token: token of the lease; written to the GPUs' files, to verify that lease by their locks.
 
         Returns:
-            What holds them; or, where one cannot be had, who has which of all GPUs, by uuid.
+            The descriptors that hold them; or, if one is not available, the holders of all GPUs by uuid.
 
         Raises:
-            LedgerError: the ledger is not what it must be.
+            LedgerError: the ledger is invalid.
         """
         record = _hold_record(ask) | {"token": token}
-        # In one order, so of two requests for the same devices one gets them all.
+        # In a fixed order, so of two requests for the same devices one gets them all.
         ordered = sorted(devices, key=lambda one: one.uuid)
         with self._open() as ledger:
             taken = take(ledger, ordered, RESERVED, record, is_free_of_leases, both=True)
@@ -401,8 +403,8 @@ class MachineLedger:
         """See `dlapp.gpuid.ledger.Ledger`.
 
         Args:
-            application: only its leases, for whoever may look at their evidence when others may not: its user, after
-                its end.
+            application: check only its leases, as a user who may read their evidence when others may not: its owner,
+                after its end.
         """
         found: dict[tuple[str, str, int], tuple[list[str], Liveness]] = {}
         with contextlib.suppress(FileNotFoundError), self._open(make=False) as ledger:
@@ -436,7 +438,7 @@ class MachineLedger:
     # ---- health ----
 
     def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
-        """Give a device out no more; see `dlapp.gpuid.ledger.Ledger`.
+        """Put a device into quarantine; see `dlapp.gpuid.ledger.Ledger`.
 
         Args:
             name, cause, detail, by, host: as there.
@@ -466,7 +468,7 @@ class MachineLedger:
                     ledger.directory.remove(one.name)
 
     def record(self) -> HostRecord:
-        """See `dlapp.gpuid.ledger.Ledger`. A device that is only reserved is shown as a lease without a container."""
+        """See `dlapp.gpuid.ledger.Ledger`. A device that is only reserved appears as a lease without a container."""
         devices = self.devices()
         try:
             with self._open(make=False) as ledger:
@@ -476,13 +478,13 @@ class MachineLedger:
             return HostRecord(self.host, tuple(map(DeviceRecord, devices)), boot_id=boot_id, seen_ms=now_ms)
 
     def close(self) -> None:
-        """See `dlapp.gpuid.ledger.Ledger`: there is nothing to let go of."""
+        """See `dlapp.gpuid.ledger.Ledger`: there is nothing to close."""
 
     def _look_at_devices(self) -> None:
         if self._inspect is not uninspected:
             old = self.record()
             if (new := self._inspect(old)) != old:
-                # What runs on a GPU that somebody got in between is no fault of it.
+                # If a GPU was leased in the meantime, processes on it are not a defect.
                 with self._open() as ledger:
                     held = ledger.holders_of(self.devices())
                     unheld = tuple(one for one in new.devices if one.uuid not in held)
@@ -496,7 +498,7 @@ class MachineLedger:
 
     @contextlib.contextmanager
     def _open(self, *, make: bool = True) -> Iterator[MachineReader]:
-        """Open it anew each time: one that was removed and made again must not be two ledgers for long."""
+        """Open the directory anew each time: a removed and recreated directory must not stay two ledgers for long."""
         try:
             fd = open_shared_directory(self.directory, make=make)
         except UntrustedFile as error:
@@ -559,7 +561,7 @@ def _reserved(ledger: MachineReader, devices: Sequence[Device], application: str
 
 
 def _remove(ledger: MachineReader, one: Entry) -> bool:
-    """Remove a record that says nothing any more, if that is ours to do."""
+    """Remove an obsolete record, if this user may."""
     if os.geteuid() not in (0, one.uid) or not ledger.liveness.is_over(one):
         return False
     ledger.directory.remove(one.name)
@@ -567,7 +569,7 @@ def _remove(ledger: MachineReader, one: Entry) -> bool:
 
 
 def _remove_unnamed(directory: Directory) -> None:
-    """Remove what this user's killed processes began to write, or had emptied to remove it."""
+    """Remove files that this user's killed processes left half written or emptied."""
     kinds = (*(f"{kind}-" for kind in (*HELD, HEALTH)), TICKET)
     for name in directory.names():
         began = name.startswith(".") and name[1:].startswith(kinds)

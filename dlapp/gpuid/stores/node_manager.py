@@ -1,15 +1,15 @@
-"""GPUs that a NodeManager owns: with ``yarn.io/gpu`` it chooses the devices of a container, and keeps the ledger.
+"""GPUs managed by a NodeManager: with ``yarn.io/gpu`` it chooses the devices of a container, and keeps the ledger.
 
-Ours only locks the GPUs in the machine's ledger, so that an application of the embedded engine does not get them too.
+dlapp only locks the GPUs in the machine's ledger, so that no application of the embedded engine gets them too.
 
-Which they are its web address tells, for the containers that run on it now:
+The NodeManager's web address reports the devices of the running containers:
 
     GET /ws/v1/node/resources/yarn.io%2Fgpu
     {"totalGpuDevices": [{"index": 0, "minorNumber": 0}, …],
      "assignedGpuDevices": [{"index": 0, "minorNumber": 0, "containerId": "container_…"}, …], …}
 
-A device is known by its minor number: with the LinuxContainerExecutor a container sees no other GPUs, and NVML counts
-those that it sees from 0.
+A device is identified by its minor number: with the LinuxContainerExecutor a container sees only its own GPUs, and NVML
+numbers the visible ones from 0.
 
 Source: NMWebServices.getNMResourceInfo, NMGpuResourceInfo, AssignedGpuDevice, Hadoop 3.1 and later.
 """
@@ -37,13 +37,13 @@ _TIMEOUT_S, _AGAIN_S = 5.0, 0.5
 
 
 class NodeManagerGpuLedger:
-    """Ledger of a task (`dlapp.gpuid.ledger.Ledger`) whose NodeManager gives out the devices.
+    """Ledger of a task (`dlapp.gpuid.ledger.Ledger`) whose NodeManager assigns the devices.
 
     Args:
         web: the NodeManager's web address, ``node7:8042``.
-        directory: of the machine's ledger.
+        directory: directory of the machine's ledger.
         docker_host: the dockerd that is asked for containers; empty: none.
-        discover: the GPUs as NVML shows them here.
+        discover: lists the GPUs that NVML shows here.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class NodeManagerGpuLedger:
         return os.uname().nodename
 
     def reach(self, *, timeout_s: float) -> None:
-        """Do nothing: each call of `acquire` asks anew."""
+        """Do nothing: each call of `acquire` asks again."""
 
     def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> HeldDevices:
-        """Lock the devices that the NodeManager gave to ``ask.container``, and takes back when that has ended.
+        """Lock the devices that the NodeManager assigned to ``ask.container``, and frees when that has ended.
 
         Raises:
-            LedgerError: it gave none, or not as many, NVML does not know them, or somebody has one of them by the
-                machine's ledger for longer than ``timeout_s``: then none is used, and never all.
-            Unreachable: the NodeManager does not say it in ``timeout_s``.
+            LedgerError: it assigned none, or another number, NVML does not know them, or the machine's ledger has
+                another holder for longer than ``timeout_s``: then none is used, and never all.
+            Unreachable: the NodeManager does not report it within ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -100,7 +100,7 @@ class NodeManagerGpuLedger:
         return self._machine.problems
 
     def record(self) -> HostRecord:
-        """Refuse: a NodeManager has no record. Raises LedgerError."""
+        """Raise LedgerError: a NodeManager has no record."""
         raise LedgerError("with yarn.io/gpu the NodeManager owns the GPUs; there is no ledger")
 
     def reclaim(self) -> list[Any]:
@@ -108,11 +108,11 @@ class NodeManagerGpuLedger:
         return []
 
     def quarantine(self, name: str, **_: Any) -> None:
-        """Raise LedgerError: what a NodeManager gives out, its operator says (``allowed-gpu-devices``)."""
+        """Raise LedgerError: a NodeManager's devices are configured by its operator (``allowed-gpu-devices``)."""
         raise LedgerError(f"the NodeManager owns {name}: take it out of yarn.nodemanager.resource-plugins.gpu")
 
     def heal(self, name: str, **_: Any) -> None:
-        """Refuse, as `quarantine`."""
+        """Raise LedgerError, as `quarantine` does."""
         self.quarantine(name)
 
     def close(self) -> None:
@@ -130,12 +130,12 @@ class NodeManagerGpuLedger:
 
 
 def assigned(answer: Any, container: str) -> list[tuple[int, int]]:
-    """Index and minor number of each device that the answer says to be ``container``'s.
+    """Return index and minor number of each device that the answer assigns to ``container``.
 
-    A list of one may come as its only element, and all of it under one name, as JSON is made in some releases.
+    In some releases a list of one is returned as its element, and the whole answer is wrapped in an outer object.
 
     Raises:
-        LedgerError: it is no such answer, or that of a node without the plug-in. Source: a NodeManager of 3.4.2.
+        LedgerError: the answer is invalid, or the node has no GPU plug-in. Source: a NodeManager of 3.4.2.
     """
     if answer in ({}, None):  # None is Hadoop 2.10's
         raise LedgerError("the NodeManager reports no GPUs; it has no plug-in yarn.io/gpu")
@@ -150,10 +150,10 @@ def assigned(answer: Any, container: str) -> list[tuple[int, int]]:
 
 
 def matched(given: Sequence[tuple[int, int]], devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The GPUs with these minor numbers, under the indexes that their node counts them by.
+    """Return the GPUs with these minor numbers, with the indexes used by their node.
 
     Raises:
-        LedgerError: there is none of that number here, or it is split (MIG), which yarn.io/gpu knows nothing of.
+        LedgerError: there is no such number here, or the GPU is split (MIG), which yarn.io/gpu does not support.
     """
     found = []
     for index, minor in given:

@@ -1,24 +1,23 @@
-"""The GPU ledger of a cluster, in ZooKeeper: one znode for each host.
+"""The GPU ledger of a cluster, in ZooKeeper: one znode per host.
 
     <root>/hosts/<host>     the host's record (`dlapp.gpuid.rules`), as JSON
     <root>/short            names of hosts with GPUs in quarantine (`dlapp.gpuid.stores.short_hosts`)
 
-A change is: read, change, write if the version is still the one that was read. So there is no lock that a dead client
-could hold, and an ask gets all of its devices or none. There are no ephemeral nodes: a session that expires means
-nothing at all, and an outage stops no payload. A lease ends by release, or because its own host sees that its payload
-is gone (`dlapp.gpuid.liveness.probes`).
+A change is a compare-and-set: read, change, write if the version is unchanged. So there is no lock that a dead client
+could hold, and a request gets all of its devices or none. There are no ephemeral nodes: an expired session has no
+effect, and an outage stops no payload. A lease ends by release, or because its own host finds that its payload is gone
+(`dlapp.gpuid.liveness.probes`).
 
-Whoever leases a GPU here also locks it in the ledger of the machine (`dlapp.gpuid.stores.machine`), before the write.
-So no application of the embedded engine on the same host gets it besides, and that the task and all that inherit its
-descriptors hold the lock is evidence.
+A process that leases a GPU here also locks it in the ledger of the machine (`dlapp.gpuid.stores.machine`), before the
+write. So no application of the embedded engine on the same host gets it, and the lock held by the task and its
+descendants is evidence of life.
 
-An answer can be lost after the write was done. The next read tells: the lease is there, with our token. What was
-written by a call that gave up is released by a later one of this process (`dlapp.gpuid.stores.deferred_releases`), or
-by evidence.
+The answer to a successful write can be lost. The next read then finds the lease with our token. A lease written by a
+call that gave up is released by a later call of this process (`dlapp.gpuid.stores.deferred_releases`), or by evidence.
 
 A record may still be where earlier versions kept those of all clusters (``former_root``). It is read there, with its
-leases, until the host's first change is written here. The old record stays as it is. A task of an earlier version that
-leases a GPU there locks it on the machine, too, so the GPU is not leased here.
+leases, until the host's first change is written here. The old record stays unchanged. A task of an earlier version that
+leases a GPU there also locks it on the machine, so the GPU is not leased here.
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ from dlapp.value import Closeable, replace
 from dlapp.values.launch_spec import LedgerSettings
 
 LEAST_WAIT_S = 5.0
-"""What an answer of the ensemble may take even where no wait for devices was asked for."""
+"""Minimum time limit of an ensemble's answer, even without waiting for devices."""
 RELEASE_WAIT_S = 10.0
-"""How long a release waits for the ensemble before it is left for later."""
+"""How long a release waits for the ensemble before it is deferred."""
 _CONFLICT_S = 0.05
 _LOOK_S = (0.05, 1.0)
 _TRIES = 5
@@ -68,7 +67,7 @@ Change = Callable[[HostRecord], HostRecord]
 
 
 class ZooKeeperLease(Closeable):
-    """A lease on ZooKeeper. Closing it frees nothing by itself."""
+    """Lease in ZooKeeper. Closing it frees nothing by itself."""
 
     def __init__(
         self, ledger: ZooKeeperLedger, record: LeaseRecord, devices: tuple[Device, ...], held: HeldDevices
@@ -81,7 +80,7 @@ class ZooKeeperLease(Closeable):
     def release(self) -> bool:
         """See `dlapp.gpuid.ledger.Lease`."""
         if self.is_open:
-            # First here, then there: whoever finds the GPU free there gets it here too.
+            # Release the machine's lock last: a process that finds the GPU free there also gets it here.
             self._held.release()
             self._is_released = self._ledger._release(self.record)
         return self._is_released
@@ -94,20 +93,20 @@ class ZooKeeperLease(Closeable):
 
     @property
     def is_open(self) -> bool:
-        """Return whether this object still holds it."""
+        """Return whether this object still holds the lease."""
         return self._held.is_open
 
 
 class ZooKeeperLedger(Closeable):
-    """The ledger of a cluster, as one process of one host uses it. Its methods may be called from several threads.
+    """Ledger of a cluster, as used by one process of one host. Thread-safe.
 
     Args:
         host: this host's name in the ledger; None: the machine's.
-        discover: what GPUs there are.
-        witnesses: who is heard about a payload.
-        inspect: looks at the GPUs before they are given.
+        discover: lists the GPUs.
+        witnesses: sources of evidence about a payload.
+        inspect: checks the health of GPUs before they are leased.
         machine: this machine's id; None: from /etc/machine-id.
-        applications: says which applications have ended; None: the cluster's ResourceManagers.
+        applications: reports which applications have ended; None: the cluster's ResourceManagers.
     """
 
     def __init__(
@@ -176,7 +175,7 @@ class ZooKeeperLedger(Closeable):
             given = self._lease(replace(ask, evidence=task), devices, holding, self._clock() + timeout_s, deadline)
         except BaseException as error:
             if isinstance(error, (Unreachable, TimedOut)):
-                # It may be written all the same; then it must be released, or evidence must find it.
+                # It may have been written nevertheless; then it must be released, or found by evidence.
                 self._later.put(LeaseRecord(ask.container, ask.application, ask.user, (), token=token, evidence=task))
             holding.release()
             raise
@@ -216,12 +215,12 @@ class ZooKeeperLedger(Closeable):
                 if not any(one.state == GONE for one in self._reclaim(deadline)):
                     raise
             except NotEnough:
-                # A GPU that was seen to be ill is the reason, maybe: others are to find that written.
+                # A GPU that was found unhealthy may be the reason: write that for other hosts to see.
                 now = self._change(self.host, lambda record: self._seen(record, devices), deadline)
                 if is_short(now) and not is_listed:
                     self._short.put(self.host)
                     is_listed = True
-                # Whose payload is gone? Only now is it worth asking: it can take a while (dockerd).
+                # Check for dead payloads only now: that can take a while (dockerd).
                 freed = any(one.state == GONE for one in self._reclaim(deadline))
                 holding.look_again()
                 if not freed and self._clock() >= wait_until:
@@ -232,13 +231,13 @@ class ZooKeeperLedger(Closeable):
         mine = given[0]
         if mine.token != holding.token:
             return self._adopt(mine, ask, holding, deadline)
-        if not holding.take(mine):  # written by a try whose answer was lost, and taken since
+        if not holding.take(mine):  # written by a try whose answer was lost, and taken by another since
             self._release_now(mine, RELEASE_WAIT_S)
             raise LedgerError(f"{self.host}: {holding.in_use()}")
         return mine
 
     def _adopt(self, old: LeaseRecord, ask: LeaseRequest, holding: _Holding, deadline: float) -> LeaseRecord:
-        """Take over the container's own lease, which an earlier call got without hearing of it."""
+        """Take over the container's own lease, written by an earlier call that did not receive the answer."""
         if old.evidence.get("task") != witness.this_task():
             found = self._witnesses.check(old.evidence, old.boot_id, old.devices)
             if found.state != GONE:
@@ -279,14 +278,14 @@ class ZooKeeperLedger(Closeable):
         return self.record_of(self.host)
 
     def record_of(self, host: str, *, timeout_s: float = RELEASE_WAIT_S) -> HostRecord:
-        """Return all that is known of a host; nothing is known of one that has no record."""
+        """Return the record of a host; an empty record if there is none."""
         return self._read(rules.check_host(host), self._clock() + timeout_s, newest=True)[0]
 
     def hosts(self, *, timeout_s: float = 30.0) -> Iterator[tuple[str, HostRecord | LedgerError]]:
-        """Yield all hosts by name, each with its record or what is wrong with it; forgotten ones too.
+        """Yield all hosts by name, each with its record or its problem; forgotten ones too.
 
         Args:
-            timeout_s: what each answer of the ensemble may take.
+            timeout_s: time limit of each answer of the ensemble.
 
         Raises:
             Unreachable: the ensemble does not answer.
@@ -310,7 +309,7 @@ class ZooKeeperLedger(Closeable):
         """See `dlapp.gpuid.ledger.ClusterLedger`.
 
         Args:
-            timeout_s: as of `hosts`.
+            timeout_s: as in `hosts`.
         """
         names = self._short.names(self._clock() + timeout_s)
         if names is None:
@@ -332,7 +331,7 @@ class ZooKeeperLedger(Closeable):
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return the bad entries of this machine's directory: path -> problem."""
+        """Return the invalid entries of this machine's directory: path -> problem."""
         return self._machine.problems
 
     def elsewhere(self) -> dict[str, Holder]:
@@ -343,7 +342,7 @@ class ZooKeeperLedger(Closeable):
         """See `dlapp.gpuid.ledger.Ledger`."""
         deadline = self._clock() + RELEASE_WAIT_S
         looked = self._reclaim(deadline)
-        # What only the machine knows of: leases of the embedded engine, and what was taken and never written.
+        # Known only to the machine: leases of the embedded engine, and locks without a written lease.
         known = {one.container for one in looked}
         return [*looked, *(one for one in self._machine.reclaim() if one.container not in known)]
 
@@ -364,8 +363,8 @@ class ZooKeeperLedger(Closeable):
                 continue
             found = self._witnesses.check(one.evidence, one.boot_id, one.devices, until=until)
             if found.state == ALIVE and not found.at_work and docker_label(one.evidence) and not swept:
-                # Whoever has the credentials can have written this record. What a dead task left in Docker is removed
-                # on the word of the machine's ledger, where a record has an owner and a lock.
+                # This record may have been written by anyone with the credentials. Leftovers of a dead task in Docker
+                # are removed only by the machine's ledger, whose records have an owner and a lock.
                 swept = True
                 self._machine.reclaim()
                 until = time.monotonic() + RECLAIM_S
@@ -383,14 +382,14 @@ class ZooKeeperLedger(Closeable):
         return looked
 
     def _is_over(self, lease: LeaseRecord, until: float) -> bool:
-        """Return whether a lease's application ended long ago, and nothing computes on its GPUs."""
+        """Return whether a lease's application ended long ago and no process computes on its GPUs."""
         ended = self._applications.check(lease.application, ended_s=ENDED_S, until=until)
         return ended.state == GONE and self._witnesses.computing(lease.devices).state == GONE
 
     # ---- operators ----
 
     def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
-        """Give a device out no more; see `dlapp.gpuid.ledger.Ledger`.
+        """Put a device into quarantine; see `dlapp.gpuid.ledger.Ledger`.
 
         Args:
             name, cause, detail, by, host: as there.
@@ -405,7 +404,7 @@ class ZooKeeperLedger(Closeable):
         self._change_known(host or self.host, lambda record: rules.heal(record, name, forgive=forgive))
 
     def forget(self, host: str, *, by: str) -> None:
-        """Mark a host that does not come back. Its record stays. Raises NotFound."""
+        """Mark a host as removed. Its record stays. Raises NotFound."""
         self._change_known(host, lambda record: rules.forget(record, by=by, now_ms=clock.now_ms()))
 
     def _change_known(self, host: str, change: Change) -> None:
@@ -433,12 +432,12 @@ class ZooKeeperLedger(Closeable):
         self._change_known(host or self.host, change)
 
     def look(self) -> HostRecord:
-        """Write down what this host sees of its GPUs now, and how they are."""
+        """Write the current inventory and health of this host's GPUs."""
         devices = self._discover()
         return self._change(self.host, lambda record: self._seen(record, devices), self._clock() + RELEASE_WAIT_S)
 
     def close(self) -> None:
-        """End the connection, until a later call. Leases stay; releases that could not be done are left to evidence."""
+        """Close the connection until a later call. Leases stay; deferred releases are left to evidence."""
         self._later.close()
         self._ensemble.close()
         self._turns.close()
@@ -457,16 +456,16 @@ class ZooKeeperLedger(Closeable):
         return self._inspect(now)
 
     def _change(self, host: str, change: Change, deadline: float) -> HostRecord:
-        """Change a host's record, however often somebody else comes in between.
+        """Change a host's record, and retry while other writers interfere.
 
-        What we wrote last ourselves is taken for the newest where it was so the last time: that saves the read. Were
-        it old, the write fails. Nothing is refused or left undone on the ground of it, nor of a read: a server of the
-        ensemble may be behind the others. That takes the newest.
+        If our last write was still the newest version the last time, it is assumed to be the newest again, which saves
+        the read; if it is not, the write fails. No request is refused and no change omitted on the basis of such a
+        cached record, or of a plain read, as a server of the ensemble may lag: the newest version is read for that.
 
         Raises:
             Unreachable: no answer in time.
-            TimedOut: others were always faster.
-            Denied: the credentials are not the ledger's.
+            TimedOut: other writers always came first.
+            Denied: the ledger does not accept the credentials.
         """
         tries = 0
         while True:
@@ -477,11 +476,11 @@ class ZooKeeperLedger(Closeable):
             tries += 1
             if self._clock() >= deadline:
                 raise TimedOut(f"{host}: its record in the GPU ledger changed {tries} times while we tried")
-            # A long pause is the best for all: whoever is not interrupted needs one write for a change and no read.
+            # Long pauses help all writers: one that is not interrupted needs one write per change and no read.
             self._sleep(random.uniform(0, _CONFLICT_S * min(tries, 8)))
 
     def _try_to_change(self, host: str, change: Change, turn: HostWriteLockHold, deadline: float) -> HostRecord | None:
-        """The record as it is now; None: somebody else wrote it meanwhile."""
+        """Write a change and return the new record; None: another process has written it meanwhile."""
         with self._lock:
             kept = self._known.pop(host, None)
         if kept and turn.is_stale(kept[1]):
@@ -520,14 +519,14 @@ class ZooKeeperLedger(Closeable):
             return new
 
     def _read(self, host: str, deadline: float, *, newest: bool = False) -> tuple[HostRecord, int]:
-        """The record and its version; -1: there is none yet."""
+        """Return the record and its version; -1: there is none yet."""
         found = self._ensemble.read(f"{self._hosts_path}/{host}", deadline, newest=newest)
         if found is None:
             return self._read_former(host, deadline, newest=newest), -1
         return from_bytes(found[0], host), found[1]
 
     def _read_former(self, host: str, deadline: float, *, newest: bool) -> HostRecord:
-        """Return the record of a host where earlier versions have it, or an empty one."""
+        """Return the record of a host from the location of earlier versions, or an empty one."""
         if not self._former_path:
             return HostRecord(host)
         found = self._ensemble.read(f"{self._former_path}/{host}", deadline, newest=newest)
@@ -541,7 +540,7 @@ class ZooKeeperLedger(Closeable):
         )
 
     def _write(self, host: str, data: bytes, version: int, deadline: float) -> int:
-        """Write where the version is still ``version``; the new version. Raises Overtaken, Unsure."""
+        """Write if the version is still ``version``; return the new version. Raises Overtaken, Unsure."""
         path = f"{self._hosts_path}/{host}"
         if version < 0:
             return self._ensemble.make(path, data, deadline)
@@ -549,7 +548,7 @@ class ZooKeeperLedger(Closeable):
 
 
 class _Holding:
-    """The GPUs of one acquire, locked on the machine."""
+    """GPUs of one acquire, locked on the machine."""
 
     def __init__(
         self,
@@ -569,7 +568,7 @@ class _Holding:
         return tuple(self._by_uuid[uuid] for uuid in lease.devices)
 
     def take(self, lease: LeaseRecord) -> bool:
-        """Lock the GPUs of a lease, and no others; False: somebody has one who is in `elsewhere` now."""
+        """Lock the GPUs of a lease, and no others; False: another process holds one, and is in `elsewhere` now."""
         devices = self.devices_of(lease)
         if self.held is not None and self.held.devices == devices:
             return True
@@ -581,20 +580,20 @@ class _Holding:
                 return True
             if found:
                 break
-            self._sleep(random.uniform(0.001, 0.005))  # somebody had one for a moment
+            self._sleep(random.uniform(0.001, 0.005))  # another process held one for a moment
         else:
             found = {one.uuid: Holder(one.uuid, one.index, "", doubt="it is being taken") for one in devices}
         self.elsewhere |= found
         return False
 
     def look_again(self) -> None:
-        """Somebody may have let go of what could not be had."""
+        """Forget failed locks: their holders may have released them."""
         if any(one.doubt for one in self.elsewhere.values()):
             self._machine.reclaim()
         self.elsewhere.clear()
 
     def in_use(self) -> str:
-        """Holders of the GPUs that were missing."""
+        """Return the holders of the GPUs that could not be locked."""
         return f"its GPUs are in use: {', '.join(map(str, self.elsewhere.values()))}"
 
     def evidence(self, ask: LeaseRequest) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Checksums of blocks: one for each few bytes, as DataNodes keep them.
+"""Checksums of blocks: one per chunk of a few bytes, as DataNodes store them.
 
-CRC32 is in zlib. CRC32C, which Hadoop's own clients write, needs a library: the one that the archive with dlapp brings
-to a node (`CARRIED`), crc32c or google-crc32c. In pure Python it takes ten times as long as all the rest. Without one
+CRC32 is in zlib. CRC32C, which Hadoop's own clients write, needs a library: the one in the archive that brings dlapp to
+a node (`CARRIED`), crc32c or google-crc32c. Pure Python takes ten times as long as everything else. Without a library
 such blocks cannot be verified here, and so are not read.
 
-The checksums of many chunks are compared by two calls and not by one for each chunk, as these calls take most of the
+The checksums of many chunks are compared by two library calls instead of one per chunk, as the calls take most of the
 time (`Checksum.verify`).
 
 Source: org.apache.hadoop.util.DataChecksum.
@@ -24,22 +24,23 @@ from dlapp.hadoop.errors import HadoopError
 
 NONE, CRC32, CRC32C = 0, 1, 2
 MOST_CHUNK = 1 << 24
-"""The most bytes under one checksum; a packet has at least one."""
+"""Maximum chunk size; a packet has at least one chunk."""
 CARRIED = f"libcrc32c-{os.uname().machine}.so"
-"""The library of google-crc32c, beside this module, where dlapp runs from the archive that brings it to a node."""
+"""Library of google-crc32c, beside this module, if dlapp runs from the archive."""
 _SAMPLE, _SAMPLE_CRC32C = b"123456789", 0xE3069283
 _WORD = 4
 _FEW_CHUNKS = 8
-"""So few are compared one by one; measured with 512 bytes each: the other way takes as long for 8, a third for 128."""
+"""Below this number, chunks are compared one by one; measured with 512 bytes each: the group method takes as long for
+8, a third for 128."""
 _MANY_BYTES = 64 << 10
-"""Of the chunks that are compared at once: a packet of a DataNode."""
+"""Size of the data compared at once: a packet of a DataNode."""
 
 
 class Crc:
-    """Computation of a kind of checksum.
+    """Implementation of one checksum algorithm.
 
     Args:
-        extend: returns the checksum of data that follows other data, given the checksum of that; 0: it follows none.
+        extend: returns the checksum of data appended to other data, from the latter's checksum; 0: no data before.
     """
 
     def __init__(self, extend: Callable[[bytes | memoryview, int], int]) -> None:
@@ -52,11 +53,11 @@ class Crc:
 
 
 class CannotVerify(HadoopError):
-    """A block has checksums of a kind that cannot be computed here, or none."""
+    """A block has no checksums, or a kind that cannot be computed here."""
 
 
 class Checksum:
-    """A kind of checksum, and how many bytes each is of. Of one thread.
+    """Checksum algorithm and its chunk size. For one thread.
 
     Raises:
         CannotVerify: it cannot be computed here.
@@ -74,28 +75,28 @@ class Checksum:
         self._spread = memoryview(b"")
 
     def size(self, data_bytes: int) -> int:
-        """Return how many bytes the checksums of so many bytes have."""
+        """Return the size of the checksums for data of this size [bytes]."""
         return -(-data_bytes // self.chunk_bytes) * _WORD
 
     def of(self, data: bytes | memoryview) -> bytes:
-        """Return the checksums of data that begins at a chunk."""
-        # Pieces of bytes are made faster, and all libraries take them.
+        """Return the checksums of data that starts at a chunk boundary."""
+        # Slices of bytes are faster, and all libraries accept them.
         found = array("I", self._crc.of_chunks(bytes(data), self.chunk_bytes))
         if sys.byteorder == "little":
             found.byteswap()
         return found.tobytes()
 
     def verify(self, data: memoryview, sums: memoryview) -> bool:
-        """Return whether checksums are those of data that begins at a chunk.
+        """Return whether checksums match data that starts at a chunk boundary.
 
-        Many chunks are compared at once, in groups. A checksum is the rest of a division of polynomials, so that of a
+        Many chunks are compared at once, in groups. A checksum is the remainder of a polynomial division, so that of a
         group follows from those of its n chunks: it is the sum of crc(i) * x ** (bits of a chunk * (n - 1 - i)). The
         same sum, times x ** 32, is the checksum of zeros with crc(i) as the last word of chunk i. So the checksum of
-        the data and a word of zeros is compared with that of these words. What both conditions with which a CRC begins
-        and ends add to their difference depends on the length alone; it is computed with data of zeros.
+        the data and a word of zeros is compared with that of these words. The CRC's initial and final values add to the
+        difference a constant that depends only on the length; it is computed with zeros as data.
 
-        An error within one chunk is found if its own checksum finds it. Errors in several of them that are no multiple
-        of the polynomial together are found, too: all but one of 2 ** 32, as with one checksum for the group.
+        An error within one chunk is found if its own checksum finds it. Errors in several chunks whose sum is not a
+        multiple of the polynomial are also found: all but one of 2 ** 32, as with one checksum for the group.
         """
         chunk = self.chunk_bytes
         whole = len(data) // chunk
@@ -113,7 +114,7 @@ class Checksum:
         if len(self._spread) < size:
             self._spread = memoryview(bytearray(size))
         words = array("I", bytes(sums))
-        words.byteswap()  # a word is the last one first: in its bytes the first bit is the lowest
+        words.byteswap()  # words are little-endian: the first bit of their bytes is the lowest
         step, spread = self.chunk_bytes // _WORD, self._spread[:size]
         spread.cast("I")[step - 1 :: step] = memoryview(words)
         difference = extend(bytes(_WORD), extend(data, 0)) ^ extend(spread, 0)
@@ -122,7 +123,7 @@ class Checksum:
 
 @functools.lru_cache(64)
 def _difference_of_zeros(crc: Crc, chunk_bytes: int, size: int) -> int:
-    """Return what `Checksum.verify` compares with, for a group of whole chunks of so many bytes in all."""
+    """Return the value that `Checksum.verify` compares with, for a group of whole chunks of this total size [bytes]."""
     last_word = crc.extend(bytes(chunk_bytes), 0).to_bytes(_WORD, "little")
     spread = (bytes(chunk_bytes - _WORD) + last_word) * (size // chunk_bytes)
     return crc.extend(bytes(size + _WORD), 0) ^ crc.extend(spread, 0)
@@ -134,7 +135,7 @@ def has_crc32c() -> bool:
 
 
 def installed_library() -> str | None:
-    """Return the file of google-crc32c's library, which needs no Python; None: it is not installed in this form.
+    """Return the path of google-crc32c's C library, which is usable without Python; None: not installed in this form.
 
     Source: the wheels of google-crc32c for Linux, which auditwheel made.
     """
@@ -152,7 +153,7 @@ def installed_library() -> str | None:
 
 @functools.cache
 def _crc32c() -> Crc | None:
-    """Return what computes CRC32C; None: there is nothing."""
+    """Return the CRC32C implementation; None: there is none."""
     found = _carried() or _installed()
     return found if found is not None and found.extend(_SAMPLE, 0) == _SAMPLE_CRC32C else None
 
@@ -168,7 +169,7 @@ def _installed() -> Crc | None:
         import google_crc32c
     except ImportError:
         return None
-    # Its Python form is slower than WebHDFS.
+    # Its pure Python form is slower than WebHDFS.
     if google_crc32c.implementation != "c":
         return None
     extend: Callable[[int, bytes], int] = google_crc32c.extend
@@ -176,7 +177,7 @@ def _installed() -> Crc | None:
 
 
 def _carried() -> Crc | None:
-    """Return what the library in the archive computes; None: there is none, or not for this machine."""
+    """Return the implementation from the library in the archive; None: there is none, or not for this machine."""
     import pkgutil
 
     try:
@@ -187,9 +188,9 @@ def _carried() -> Crc | None:
 
 
 def load_library(data: bytes) -> Crc | None:
-    """Return what a library of google-crc32c computes, by its content; None: it does not run here.
+    """Return the implementation from the content of a google-crc32c library; None: it does not run here.
 
-    For one library in a process: the loader knows a file again by its name, which a later one may have, too.
+    One library per process: the loader identifies a file by its name, which a later one may have, too.
     """
     try:
         import ctypes
@@ -197,10 +198,10 @@ def load_library(data: bytes) -> Crc | None:
         with open(os.memfd_create("libcrc32c", os.MFD_CLOEXEC), "wb") as file:
             file.write(data)
             file.flush()
-            # A call is too short to let other threads run meanwhile.
+            # A call is too short to release the GIL for other threads.
             extend = ctypes.PyDLL(f"/proc/self/fd/{file.fileno()}").crc32c_extend
     except (ImportError, OSError, AttributeError):
-        return None  # another libc, no libstdc++, or a kernel that runs nothing from memory
+        return None  # another libc, no libstdc++, or no execution from memory files
     extend.argtypes, extend.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
 
     def of_data(data: bytes | memoryview, before: int) -> int:
@@ -211,7 +212,7 @@ def load_library(data: bytes) -> Crc | None:
         return value
 
     class OfLibrary(Crc):
-        """CRC32C by that library: addresses are made faster than pieces."""
+        """Compute CRC32C by that library, passing addresses, which is faster than slices."""
 
         def of_chunks(self, data: bytes, chunk_bytes: int) -> list[int]:
             start = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0

@@ -1,6 +1,6 @@
-"""Calls of the NameNode's ClientProtocol, as values: what is sent, and what its answers say.
+"""Calls of the NameNode's ClientProtocol, as values: encoded requests and decoded answers.
 
-An answer is checked as a whole before anything of it is used: a NameNode may be any server that has its port.
+An answer is validated completely before any of it is used: the NameNode's port may belong to any server.
 
 Source: ClientNamenodeProtocol.proto, hdfs.proto and PBHelperClient of Hadoop 2.7 to 3.4; answers of 3.4.2.
 """
@@ -17,13 +17,14 @@ from dlapp.hadoop.wire import Fields, encode
 
 PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
 MOST_LENGTH = 1 << 50
-"""More than any file has [bytes]."""
+"""Larger than any file [bytes]."""
 MOST_BLOCK = 1 << 42
 MOST_NODES = 512
-"""DataNodes of one block; ``dfs.replication.max`` is 512."""
+"""Maximum number of DataNodes of one block; ``dfs.replication.max`` is 512."""
 _MOST_KEPT = 4096
 _MOST_DATA_BLOCKS = 16
-"""Of a group; the last digit of its number is that of a block. Source: HdfsServerConstants.MAX_BLOCKS_IN_GROUP."""
+"""Maximum number of blocks of a group; the low bits of the group's id are the block's index. Source:
+HdfsServerConstants.MAX_BLOCKS_IN_GROUP."""
 _IP = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _CREATE = 1
 _ACL, _ENCRYPTED, _STRIPED = 1, 2, 4
@@ -35,7 +36,7 @@ _BUILT_IN_POLICIES = {
     4: "XOR-2-1-1024k",
     5: "RS-10-4-1024k",
 }
-"""Those of which the NameNode sends the number alone. Source: SystemErasureCodingPolicies."""
+"""Erasure coding policies that the NameNode sends by id only. Source: SystemErasureCodingPolicies."""
 _READ = 4
 """Of the bits of a permission."""
 DIRECTORY, FILE, SYMLINK = 1, 2, 3
@@ -44,14 +45,14 @@ ACTIVE, OBSERVER = 1, 3
 
 
 class Call(NamedTuple):
-    """A call: the method and its message."""
+    """RPC call: its method and its message."""
 
     method: str
     request: bytes
 
 
 class HdfsBlock(NamedTuple):
-    """A block of a file: pool, number, generation and length."""
+    """Block of a file: pool, number, generation and length."""
 
     pool: str
     block_id: int
@@ -64,7 +65,7 @@ class HdfsBlock(NamedTuple):
 
 
 class DataNode(NamedTuple):
-    """A DataNode: where blocks are transferred, and all of what the NameNode says of it, as a DatanodeInfoProto."""
+    """DataNode: its transfer address, and all that the NameNode reports about it, as a DatanodeInfoProto."""
 
     host: str
     port: int
@@ -72,7 +73,7 @@ class DataNode(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Address in words."""
+        """Return its address as text."""
         return f"{self.host}:{self.port}"
 
 
@@ -80,30 +81,30 @@ class Striping(NamedTuple):
     """Layout of the content of an erasure coded file in groups of blocks: cell after cell, block after block.
 
     Args:
-        data_blocks: blocks of a group that have content.
-        cell_bytes: of a cell.
+        data_blocks: data blocks of a group.
+        cell_bytes: size of a cell [bytes].
     """
 
     data_blocks: int
     cell_bytes: int
 
     def size_in(self, index: int, group_bytes: int) -> int:
-        """Return how much of a group with so much content is in one of its blocks."""
+        """Return the length of one block of a group, from the length of the group's content."""
         whole, rest = divmod(group_bytes, self.data_blocks * self.cell_bytes)
         return whole * self.cell_bytes + min(max(rest - index * self.cell_bytes, 0), self.cell_bytes)
 
 
 class LocatedBlock(NamedTuple):
-    """A block with the DataNodes that have it, or are to.
+    """Block with the DataNodes that have it, or are to get it.
 
     Args:
-        block: of the file.
+        block: block of the file.
         offset: of its first byte in the file.
         nodes: the DataNodes.
-        token: that DataNodes want to see, a TokenProto; passed on as it is.
-        storage_types: of each DataNode, by number.
-        is_striped: it is a group of blocks of an erasure coded file.
-        indices, tokens: of a group: for each DataNode the number of the block that it has, and the token for that.
+        token: token for the DataNodes, a TokenProto; passed on unchanged.
+        storage_types: storage type of each DataNode, by number.
+        is_striped: it is a block group of an erasure coded file.
+        indices, tokens: for a group: for each DataNode the index of its block, and the token for it.
     """
 
     block: HdfsBlock
@@ -116,7 +117,7 @@ class LocatedBlock(NamedTuple):
     tokens: tuple[bytes, ...] = ()
 
     def of_group(self, index: int, striping: Striping) -> LocatedBlock | None:
-        """Return one block of a group, at offset 0; None: no DataNode has it."""
+        """Return one block of a group, with offset 0; None: no DataNode has it."""
         place = self.indices.find(index)
         if not 0 <= place < len(self.nodes):
             return None
@@ -127,12 +128,12 @@ class LocatedBlock(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset of the first byte after it."""
+        """Return the offset after its last byte."""
         return self.offset + self.block.size_bytes
 
     @property
     def has_token(self) -> bool:
-        """Return True if there is something in the token."""
+        """Return True if the token is not empty."""
         return bool(Fields(self.token).data(1, b""))
 
     def encode(self, node: DataNode) -> bytes:
@@ -144,8 +145,8 @@ class FileBlocks(NamedTuple):
     """Blocks of a range of a file.
 
     Args:
-        is_plain: it is neither encrypted nor erasure coded.
-        striping: how it is erasure coded, where it is not encrypted, and that is known.
+        is_plain: the file is neither encrypted nor erasure coded.
+        striping: layout of an erasure coded file, if it is not encrypted and the policy is known.
     """
 
     size_bytes: int
@@ -154,18 +155,18 @@ class FileBlocks(NamedTuple):
     striping: Striping | None = None
 
     def at(self, offset: int) -> LocatedBlock | None:
-        """Return the block that has a byte of the file."""
+        """Return the block that contains an offset of the file."""
         return next((one for one in self.blocks if one.offset <= offset < one.end), None)
 
 
 class Status(NamedTuple):
-    """Status of a file or directory, as the NameNode has it.
+    """Status of a file or directory, as reported by the NameNode.
 
     Args:
         kind: `DIRECTORY`, `FILE` or `SYMLINK`.
-        name: its last name; empty where it was asked for by its path.
-        blocks: of a file that was listed with them.
-        ec_policy: name of its erasure coding policy; empty: none; ``?``: one that is not known.
+        name: its last path component; empty if it was requested by its path.
+        blocks: blocks of a file, if listed with them.
+        ec_policy: name of its erasure coding policy; empty: none; ``?``: an unknown one.
     """
 
     kind: int
@@ -186,7 +187,7 @@ class Status(NamedTuple):
 
 
 class ServerDefaults(NamedTuple):
-    """Values that the NameNode's clients write files with. ``encrypts``: DataNodes take encrypted connections only."""
+    """The NameNode's defaults for new files. ``encrypts``: DataNodes accept encrypted connections only."""
 
     block_bytes: int
     bytes_per_checksum: int
@@ -204,39 +205,39 @@ def get_server_defaults() -> Call:
 
 
 def get_ha_state() -> Call:
-    """Ask the NameNode whether it is the active one."""
+    """Ask a NameNode for its HA state."""
     return Call("getHAServiceState", b"")
 
 
 def synchronize() -> Call:
-    """Ask the active NameNode for its last transaction; that is in the header of the answer."""
+    """Ask the active NameNode for its last transaction id, which the header of the answer contains."""
     return Call("msync", b"")
 
 
 def get_file_info(path: str) -> Call:
-    """Ask for a status."""
+    """Ask for the status of a path."""
     return Call("getFileInfo", encode((1, path)))
 
 
 def get_listing(path: str, after: bytes, *, located: bool) -> Call:
-    """Ask for what is in a directory after a name; with ``located`` files come with their blocks."""
+    """Ask for the entries of a directory after a name; with ``located`` files come with their blocks."""
     return Call("getListing", encode((1, path), (2, after), (3, located)))
 
 
 def get_block_locations(path: str, offset: int, count: int) -> Call:
-    """Ask for the blocks of a range."""
+    """Ask for the blocks of a range of a file."""
     return Call("getBlockLocations", encode((1, path), (2, offset), (3, count)))
 
 
 def create(path: str, mode: int, client: str, defaults: ServerDefaults, *, parents: bool) -> Call:
-    """Make a file, if nothing is there, and open it for writing.
+    """Create a file, if the path does not exist, and open it for writing.
 
     Args:
         path: of the file.
-        mode: its permissions.
-        client: who writes it.
-        defaults: of the NameNode.
-        parents: make the directories above that are not there.
+        mode: permissions.
+        client: name of the writing client.
+        defaults: defaults of the NameNode.
+        parents: create missing parent directories.
     """
     permission = encode((1, mode))
     return Call(
@@ -259,7 +260,7 @@ def add_block(path: str, client: str, file_id: int, previous: HdfsBlock | None, 
 
     Args:
         path: of the file.
-        client: who writes it.
+        client: name of the writing client.
         file_id: its inode number.
         previous: its last block so far.
         excluded: DataNodes that failed.
@@ -277,27 +278,27 @@ def add_block(path: str, client: str, file_id: int, previous: HdfsBlock | None, 
 
 
 def abandon_block(path: str, client: str, file_id: int, block: HdfsBlock) -> Call:
-    """Take back the last block of an open file.
+    """Abandon the last block of an open file.
 
     Args:
-        path, client, file_id: as of `add_block`.
+        path, client, file_id: as in `add_block`.
         block: that block.
     """
     return Call("abandonBlock", encode((1, block.encode()), (2, path), (3, client), (4, file_id)))
 
 
 def complete(path: str, client: str, file_id: int, last: HdfsBlock | None) -> Call:
-    """Close a file; the answer is false while the NameNode has not heard of its blocks.
+    """Close a file; the answer is false until the DataNodes have reported its blocks to the NameNode.
 
     Args:
-        path, client, file_id: as of `add_block`.
-        last: its last block; None: it is empty.
+        path, client, file_id: as in `add_block`.
+        last: its last block; None: the file is empty.
     """
     return Call("complete", encode((1, path), (2, client), (3, last and last.encode()), (4, file_id)))
 
 
 def renew_lease(client: str) -> Call:
-    """Keep the files of a client open."""
+    """Renew the lease on a client's open files."""
     return Call("renewLease", encode((1, client)))
 
 
@@ -312,27 +313,27 @@ def set_permission(path: str, mode: int) -> Call:
 
 
 def rename(old: str, new: str, *, overwrite: bool) -> Call:
-    """Give another name, where nothing is; with ``overwrite`` a file, or an empty directory, that has it gives way."""
+    """Rename to a free name; with ``overwrite`` replace an existing file or empty directory."""
     return Call("rename2", encode((1, old), (2, new), (3, overwrite)))
 
 
 def delete(path: str, *, recursive: bool) -> Call:
-    """Delete a file, or a directory; the answer is whether anything was there."""
+    """Delete a file, or a directory; the answer says whether it existed."""
     return Call("delete", encode((1, path), (2, recursive)))
 
 
 def make_directory(path: str, mode: int) -> Call:
-    """Make a directory with those above it; one that is there stays as it is."""
+    """Create a directory and its parents; an existing one stays unchanged."""
     return Call("mkdirs", encode((1, path), (2, encode((1, mode))), (3, True)))
 
 
 def check_readable(path: str) -> Call:
-    """Ask whether the caller may read a file."""
+    """Check whether the caller may read a file."""
     return Call("checkAccess", encode((1, path), (2, _READ)))
 
 
 def report_bad_block(located: LocatedBlock, node: DataNode) -> Call:
-    """Tell of a replica that is not what was written."""
+    """Report a corrupt replica."""
     return Call("reportBadBlocks", encode((1, located.encode(node))))
 
 
@@ -340,7 +341,7 @@ def report_bad_block(located: LocatedBlock, node: DataNode) -> Call:
 
 
 def parse_server_defaults(answer: Fields) -> ServerDefaults:
-    """Return what `get_server_defaults` is answered. Raises NotHadoop: it is no such answer, as by each of these."""
+    """Return the answer to `get_server_defaults`. Raises NotHadoop on an invalid answer, as do the others."""
     said = answer.message(1)
     found = ServerDefaults(
         block_bytes=said.number(1, below=MOST_BLOCK),
@@ -356,22 +357,22 @@ def parse_server_defaults(answer: Fields) -> ServerDefaults:
 
 
 def parse_file_info(answer: Fields) -> Status | None:
-    """Return what `get_file_info`, and `create`, are answered; None: nothing is there."""
+    """Return the answer to `get_file_info` or `create`; None: the path does not exist."""
     return parse_status(answer.data(1), {}) if answer.has(1) else None
 
 
 class Listing(NamedTuple):
-    """A part of a directory; ``remaining``: entries after it."""
+    """Part of a directory; ``remaining``: number of entries after it."""
 
     entries: list[Status]
     remaining: int
 
 
 def parse_listing(answer: Fields, nodes: dict[bytes, DataNode]) -> Listing | None:
-    """Return what `get_listing` is answered; None: nothing is there.
+    """Return the answer to `get_listing`; None: the path does not exist.
 
     Args:
-        nodes: DataNodes that were named before, kept so that each is there once.
+        nodes: known DataNodes, so that each exists only once.
     """
     if not answer.has(1):
         return None
@@ -407,7 +408,7 @@ def parse_status(data: bytes, nodes: dict[bytes, DataNode]) -> Status:
 
 @functools.lru_cache(256)
 def _permission(data: bytes) -> int:
-    """Return an FsPermissionProto. (There are few.)"""
+    """Return an FsPermissionProto, cached: few differ."""
     return Fields(data).number(1, below=1 << 32)
 
 
@@ -419,7 +420,7 @@ def _policy(said: Fields, *, is_striped: bool) -> str:
 
 
 def parse_block_locations(answer: Fields) -> FileBlocks | None:
-    """Return what `get_block_locations` is answered; None: it is a directory."""
+    """Return the answer to `get_block_locations`; None: it is a directory."""
     return parse_blocks(answer.data(1), {}) if answer.has(1) else None
 
 
@@ -427,7 +428,7 @@ def parse_blocks(data: bytes, nodes: dict[bytes, DataNode]) -> FileBlocks:
     """Return a LocatedBlocksProto."""
     said = Fields(data)
     blocks = [parse_located_block(one, nodes) for one in said.all_data(2)]
-    # A file that is written has its last block beside the others.
+    # The last block of a file under construction is a separate field.
     blocks += [parse_located_block(one, nodes) for one in said.all_data(4) if not said.number(5)]
     at = 0
     for one in blocks:
@@ -442,7 +443,7 @@ def parse_blocks(data: bytes, nodes: dict[bytes, DataNode]) -> FileBlocks:
 
 
 def _striping(policy: Fields) -> Striping | None:
-    """Return what an ErasureCodingPolicyProto says; None: it is one that is not known."""
+    """Return the layout of an ErasureCodingPolicyProto; None: unknown."""
     if not policy.has(2):
         built_in = _BUILT_IN_POLICIES.get(policy.number(4))
         return Striping(int(built_in.split("-")[-3]), 1 << 20) if built_in else None
@@ -453,7 +454,7 @@ def _striping(policy: Fields) -> Striping | None:
 
 
 def parse_added_block(answer: Fields) -> LocatedBlock:
-    """Return what `add_block` is answered."""
+    """Return the answer to `add_block`."""
     found = parse_located_block(answer.data(1), {})
     if not found.nodes:
         raise NotHadoop("the NameNode gave a block without a DataNode")
@@ -487,7 +488,7 @@ def parse_located_block(data: bytes, nodes: dict[bytes, DataNode]) -> LocatedBlo
 
 @functools.lru_cache(16)
 def _check_message(data: bytes) -> None:
-    """Raises NotHadoop: it is no message. (Without tokens all are the same.)"""
+    """Parse a TokenProto; without tokens all are equal. Raises NotHadoop: it is not a message."""
     Fields(data)
 
 
@@ -498,11 +499,11 @@ def _node(info: bytes, nodes: dict[bytes, DataNode]) -> DataNode:
         if not _IP.fullmatch(host) or not port:
             raise NotHadoop(f"the NameNode names a DataNode at {host[:60]!r}, port {port}")
         if len(nodes) >= _MOST_KEPT:
-            nodes.clear()  # what is said of a DataNode, as its free space, changes between parts of a listing
+            nodes.clear()  # a DataNode's data, such as free space, changes between parts of a listing
         nodes[info] = found = DataNode(host, port, info)
     return found
 
 
 def parse_flag(answer: Fields) -> bool:
-    """Return the one bool of an answer."""
+    """Return the only bool of an answer."""
     return bool(answer.number(1))

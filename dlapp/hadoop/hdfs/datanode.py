@@ -1,7 +1,7 @@
-"""One connection to a DataNode: a block is read from it, or written through it to all DataNodes of a pipeline.
+"""Connection to a DataNode: reads a block, or writes one through it to all DataNodes of a pipeline.
 
-Nothing is handed on before it is verified: the checksums that the DataNode sends are compared with those of the data.
-What a DataNode sends is bounded by what was asked for; each wait for it ends after a time.
+Data is passed on only after verification against the checksums that the DataNode sends. What a DataNode sends is
+bounded by the request; each wait has a time limit.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from dlapp.hadoop.wire import Fields
 
 BUFFER_BYTES = 1 << 20
 PACKET_BYTES = 256 << 10
-"""Of data that is written. Java's clients take 64 KiB; each packet costs both sides some work."""
+"""Size of written packets. Java's clients use 64 KiB; each packet costs both sides some work."""
 IDLE_S = 3.0
-"""A DataNode closes a connection that it hears nothing of for 4 s (``dfs.datanode.socket.reuse.keepalive``)."""
+"""A DataNode closes a connection that is idle for 4 s (``dfs.datanode.socket.reuse.keepalive``)."""
 _MORE_S = 5.0
-"""For each DataNode of a pipeline, to the time that an answer may take.
+"""Added to the time limit of an answer for each DataNode of a pipeline.
 
 Source: HdfsConstants.READ_TIMEOUT_EXTENSION."""
 _MOST_HEARTBEATS = 1000
-"""While one block is read or written. DataNodes send one in half of the time that their peers wait, which is 30 s."""
+"""Heartbeat interval while one block is read or written. DataNodes send one in half of their peers' timeout, which is
+30 s."""
 _SLOWEST_BYTES = 64 << 10
-"""What comes at least in the longest time that anything is waited for, once it has begun to come."""
+"""Minimum amount of data per longest wait, once data has started to arrive."""
 _MOST_PIECES = 512
-"""Pieces that are handed on at once; the kernel takes 1024 (IOV_MAX)."""
+"""Number of buffers passed on at once; the kernel accepts 1024 (IOV_MAX)."""
 
 Take = Callable[[list[memoryview]], None]
 
 
 class BlockRefused(HadoopError):
-    """A DataNode answered that it does not do what it was asked.
+    """A DataNode refused a request.
 
     Attributes:
         refusal: its answer.
@@ -55,11 +56,11 @@ class BlockRefused(HadoopError):
 
 
 class CorruptReplica(HadoopError):
-    """Data of a DataNode does not have the checksums that it sent."""
+    """Data of a DataNode does not match the checksums that it sent."""
 
 
 class PipelineFailed(HadoopError):
-    """A DataNode of a pipeline did not take a packet; ``position``: its place in the pipeline."""
+    """A DataNode of a pipeline did not accept a packet; ``position``: its position in the pipeline."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -67,22 +68,22 @@ class PipelineFailed(HadoopError):
 
 
 class SourceEnded(Exception):
-    """The file that is the source of a block has fewer bytes."""
+    """The source file of a block is shorter than expected."""
 
 
 class DataNodeConnection:
-    """A connection. Of one thread, but for `cut`.
+    """Connection to a DataNode. For one thread, except for `cut`.
 
     Attributes:
-        has_heard: something came since the last operation was sent.
+        has_heard: data has arrived since the last operation was sent.
 
     Args:
-        address: of the DataNode's data transfer.
-        connect_s: for the connection to come to be [s].
-        silence_s: the longest that anything is waited for [s].
+        address: address of the DataNode's data transfer.
+        connect_s: time limit of connecting [s].
+        silence_s: time limit of any single wait [s].
 
     Raises:
-        ConnectionLost: nobody there.
+        ConnectionLost: the connection failed.
     """
 
     def __init__(self, address: Address, *, connect_s: float, silence_s: float) -> None:
@@ -118,20 +119,20 @@ class DataNodeConnection:
     # ---- reading ----
 
     def read(self, located: LocatedBlock, client: str, start: int, count: int, take: Take) -> None:
-        """Read a range of a block; afterwards the connection may be used again, where nothing was raised.
+        """Read a range of a block; the connection can be reused afterwards, unless an error was raised.
 
         Args:
             located: the block.
-            client: who reads.
+            client: name of the reading client.
             start, count: the range.
-            take: is given what is verified, in order, in pieces that hold only until it returns. What it raises ends
-                the read.
+            take: receives the verified data, in order, in buffers that are valid only during the call. An error from it
+                ends the read.
 
         Raises:
-            BlockRefused: it does not have the block, or the token is not good.
-            CorruptReplica: what it sent is not what its checksums are of; what came before is handed on.
-            CannotVerify: it has checksums that cannot be computed here.
-            ConnectionLost: it ended, or took too long; what came before is handed on.
+            BlockRefused: it does not have the block, or the token is not valid.
+            CorruptReplica: the data does not match its checksums; the data before that was passed on.
+            CannotVerify: its checksum type is not supported here.
+            ConnectionLost: it ended, or took too long; the data before that was passed on.
             NotHadoop: it sent something else.
         """
         self._reserve(min(BUFFER_BYTES, count + count // 64 + 4096))
@@ -141,18 +142,18 @@ class DataNodeConnection:
         self._used_at = time.monotonic()
 
     def read_small(self, blocks: Sequence[LocatedBlock], client: str, take: Callable[[bytes], None]) -> None:
-        """Read small blocks as a whole, which costs both sides less than one `read` after the other.
+        """Read whole small blocks, which costs both sides less than consecutive calls of `read`.
 
-        All are asked for before the first one comes, and each is acknowledged with that: as received, not as verified.
-        A DataNode carries out the operations of a connection in their order, and ends it with the first that fails.
+        All are requested before the first one arrives, and each is acknowledged with that request: as received, not as
+        verified. A DataNode executes the operations of a connection in order, and closes it at the first failure.
 
         Args:
-            blocks: so few that their operations fit into the buffers of a connection.
-            client: who reads.
-            take: is given each block, verified, in their order. What it raises ends the read.
+            blocks: few enough that their operations fit into the buffers of a connection.
+            client: name of the reading client.
+            take: receives each block, verified, in order. An error from it ends the read.
 
         Raises:
-            as `read`; the blocks before are handed on.
+            as `read`; the blocks before were passed on.
         """
         self._reserve(min(BUFFER_BYTES, sum(one.block.size_bytes + 4096 for one in blocks)))
         received = packets.read_status(packets.SUCCESS)
@@ -165,7 +166,7 @@ class DataNodeConnection:
         self._used_at = time.monotonic()
 
     def _receive(self, located: LocatedBlock, start: int, count: int, take: Take) -> None:
-        """Receive what `read` asked for."""
+        """Receive the data requested by `read`."""
         self._heartbeats = 0
         answer = packets.parse_read_answer(self._answer())
         checksum = self._checksum
@@ -174,7 +175,7 @@ class DataNodeConnection:
         at, stop, number = answer.first_offset, start + count, 0
         if not start - checksum.chunk_bytes < at <= start:
             raise NotHadoop(f"{self.name}: a block from byte {at} on, where {start} was asked for")
-        # Blocks are sent in whole chunks.
+        # Data is sent in whole checksum chunks.
         most = -(-stop // checksum.chunk_bytes) * checksum.chunk_bytes
         pieces: list[memoryview] = []
 
@@ -224,21 +225,21 @@ class DataNodeConnection:
         count: int,
         between: Callable[[], None],
     ) -> None:
-        """Write a block, and wait until all DataNodes of the pipeline have it; the connection is used up.
+        """Write a block, and wait until all DataNodes of the pipeline have it; the connection cannot be reused.
 
         Args:
-            located: the block, with the DataNodes; this is the first of them.
-            client: who writes.
-            checksum: what the block is written with.
-            read: returns so many bytes of the block from an offset on.
+            located: the block, with the DataNodes; this connection is to the first of them.
+            client: name of the writing client.
+            checksum: checksum type for the block.
+            read: returns this many bytes of the block from an offset.
             count: bytes of the block.
-            between: is called after each packet.
+            between: called after each packet.
 
         Raises:
-            BlockRefused: the pipeline did not come to be.
+            BlockRefused: the pipeline was not set up.
             PipelineFailed: one of its DataNodes failed.
-            ConnectionLost: this one ended, or took too long.
-            SourceEnded: ``read`` returned less than it was asked for.
+            ConnectionLost: this connection ended, or took too long.
+            SourceEnded: ``read`` returned less than requested.
             NotHadoop: it answered something else.
         """
         self._reserve(4096)
@@ -258,7 +259,7 @@ class DataNodeConnection:
                 between()
             self._send_packet(PacketHeader(at, number, True, 0), b"", b"")
         except ConnectionLost as lost:
-            # Why it ended may lie there unread.
+            # The reason for the end may be in an unread acknowledgement.
             with contextlib.suppress(ConnectionLost, NotHadoop):
                 self._socket.settimeout(1)
                 self._acks(located, acknowledged, number + 1, wait=True)
@@ -277,13 +278,13 @@ class DataNodeConnection:
             raise ConnectionLost(f"{self.name}: {reason(error)}", sent=True) from error
 
     def _acks(self, located: LocatedBlock, done: int, sent: int, *, wait: bool) -> int:
-        """Read acknowledgements; return how many packets are acknowledged.
+        """Read acknowledgements; return the number of acknowledged packets.
 
         Args:
             located: the block.
-            done: packets that were before.
-            sent: packets that may be.
-            wait: until all of them are; else only what is there is read.
+            done: packets acknowledged before.
+            sent: packets sent.
+            wait: wait until all are acknowledged; else read only what has arrived.
         """
         while done < sent and (wait or self._start < self._end or not is_silent(self._socket)):
             ack = packets.parse_ack(self._delimited())
@@ -309,7 +310,7 @@ class DataNodeConnection:
         return answer
 
     def _delimited(self) -> bytes:
-        """Return the next message that its length stands before."""
+        """Return the next length-prefixed message."""
         size = shift = 0
         while True:
             byte = self._need(1)[0]
@@ -324,7 +325,7 @@ class DataNodeConnection:
         return bytes(self._need(size))
 
     def _reserve(self, size: int) -> None:
-        """Have a buffer of at least so many bytes."""
+        """Ensure a buffer of at least this size [bytes]."""
         if len(self._buffer) < size:
             fresh = bytearray(size)
             fresh[: self._end - self._start] = self._view[self._start : self._end]
@@ -332,11 +333,11 @@ class DataNodeConnection:
             self._buffer, self._view = fresh, memoryview(fresh)
 
     def _need(self, count: int, before_moving: Callable[[], None] | None = None) -> memoryview:
-        """Return the next bytes, which hold until the next call that moves what is in the buffer.
+        """Return the next bytes, valid until a call that moves the content of the buffer.
 
         Args:
-            count: how many.
-            before_moving: is called before what was returned earlier is overwritten.
+            count: number of bytes.
+            before_moving: called before earlier returned bytes are overwritten.
         """
         if self._start + count > len(self._buffer):
             if before_moving is not None:
@@ -382,7 +383,7 @@ class DataNodeConnection:
 
 
 def write_all(fd: int, pieces: list[memoryview], offset: int) -> int:
-    """Write pieces to a place of a file; return how many bytes they have.
+    """Write buffers at an offset of a file; return the number of bytes.
 
     Raises:
         OSError: it cannot be written.

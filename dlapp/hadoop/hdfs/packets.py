@@ -1,10 +1,10 @@
-"""The data transfer protocol of DataNodes, as bytes: operations, their answers, packets of a block, acknowledgements.
+"""Data transfer protocol of DataNodes: encoding of operations, answers, packets of a block, and acknowledgements.
 
     client                                              DataNode
     version 28, operation, message     ------------>
                                        <------------    answer
     read:                              <------------    packet ... the last one is empty
-    the status of what was read        ------------>    the connection may be used again
+    status of the read                 ------------>    the connection can be reused
     write:  packet ... (last: empty)   ------------>
                                        <------------    an acknowledgement of each packet, from each DataNode
     A packet:
@@ -40,7 +40,7 @@ _HEADER = struct.Struct("<BqBqBBBi")
 _TAGS = (0x09, 0x11, 0x18, 0x25)
 SUCCESS, ACCESS_TOKEN, CHECKSUM_OK = 0, 5, 6
 HEARTBEAT = -1
-"""Number of a packet, and of its acknowledgement, that only shows that a DataNode lives."""
+"""Sequence number of a packet, and of its acknowledgement, that is only a heartbeat."""
 _STATUS = {
     1: "an error",
     2: "a wrong checksum",
@@ -62,28 +62,28 @@ class PacketHeader(NamedTuple):
 
 
 def status_text(status: int) -> str:
-    """Return a status in words."""
+    """Return a status as text."""
     return _STATUS.get(status, f"status {status}")
 
 
 def read_operation(located: LocatedBlock, client: str, start: int, count: int) -> bytes:
-    """Return the operation that reads a range of a block, with checksums.
+    """Encode the operation that reads a range of a block, with checksums.
 
     Args:
         located: the block.
-        client: who reads.
+        client: name of the reading client.
         start, count: the range.
     """
     return _operation(_READ, encode((1, _header(located, client)), (2, start), (3, count), (4, 1)))
 
 
 def write_operation(located: LocatedBlock, client: str, checksum_kind: int, chunk_bytes: int) -> bytes:
-    """Return the operation that writes a new block to its first DataNode, which passes it on to the others.
+    """Encode the operation that writes a new block to its first DataNode, which forwards it to the others.
 
     Args:
         located: the block with its DataNodes.
-        client: who writes it.
-        checksum_kind, chunk_bytes: of its checksums.
+        client: name of the writing client.
+        checksum_kind, chunk_bytes: type and chunk size of its checksums.
     """
     types = located.storage_types
     message = encode(
@@ -102,7 +102,7 @@ def write_operation(located: LocatedBlock, client: str, checksum_kind: int, chun
 
 
 def read_status(status: int) -> bytes:
-    """Return what a DataNode is told after a read."""
+    """Encode the client's status after a read."""
     return _delimited(encode((1, status)))
 
 
@@ -119,7 +119,7 @@ def _delimited(message: bytes) -> bytes:
 
 
 class ReadAnswer(NamedTuple):
-    """A DataNode's answer to a read: the kind of the checksums, and where in the block the first packet begins."""
+    """A DataNode's answer to a read: the checksum type, and the offset in the block of the first packet."""
 
     checksum_kind: int
     chunk_bytes: int
@@ -127,12 +127,12 @@ class ReadAnswer(NamedTuple):
 
 
 class BlockRefusal(NamedTuple):
-    """A DataNode's answer that it does not do an operation.
+    """A DataNode's refusal of an operation.
 
     Args:
-        status: why.
-        message: in its words.
-        bad_node: address of the DataNode of a pipeline that failed; empty: not said.
+        status: reason.
+        message: text of the DataNode.
+        bad_node: address of the failed DataNode of a pipeline; empty: not reported.
     """
 
     status: int
@@ -141,7 +141,7 @@ class BlockRefusal(NamedTuple):
 
 
 def parse_answer(data: bytes) -> BlockRefusal | Fields:
-    """Return a BlockOpResponseProto: its fields where it is a success. Raises NotHadoop: it is none."""
+    """Return the fields of a successful BlockOpResponseProto. Raises NotHadoop: it is invalid."""
     said = Fields(data)
     status = said.number(1)
     bad = said.text(2, "")
@@ -151,14 +151,14 @@ def parse_answer(data: bytes) -> BlockRefusal | Fields:
 
 
 def parse_read_answer(said: Fields) -> ReadAnswer:
-    """Return what a successful answer says of a read. Raises NotHadoop: nothing."""
+    """Return the read parameters of a successful answer. Raises NotHadoop: there are none."""
     info = said.message(4)
     checksum = info.message(1)
     return ReadAnswer(checksum.number(1), checksum.number(2, below=1 << 31), info.number(2))
 
 
 def encode_packet_header(header: PacketHeader, checksum_bytes: int) -> bytes:
-    """Return the first bytes of a packet."""
+    """Encode the prefix of a packet."""
     body = _HEADER.pack(
         _TAGS[0],
         header.offset,
@@ -173,7 +173,7 @@ def encode_packet_header(header: PacketHeader, checksum_bytes: int) -> bytes:
 
 
 def packet_size(prefix: bytes) -> tuple[int, int]:
-    """Return how many bytes the header of a packet has, and all that follows it. Raises NotHadoop: too many."""
+    """Return the sizes of a packet's header, and of all that follows it. Raises NotHadoop: too large."""
     payload, header = PREFIX.unpack(prefix)
     if not 4 <= payload <= MOST_PACKET or not 0 < header <= MOST_HEADER:
         raise NotHadoop(f"a packet of {payload} bytes with a header of {header} bytes")
@@ -181,7 +181,7 @@ def packet_size(prefix: bytes) -> tuple[int, int]:
 
 
 def parse_packet_header(data: bytes) -> PacketHeader:
-    """Return the header of a packet. Raises NotHadoop: it is none."""
+    """Return the header of a packet. Raises NotHadoop: it is invalid."""
     if len(data) >= _HEADER.size:
         one, offset, two, number, three, last, four, count = _HEADER.unpack_from(data)
         if (one, two, three, four) == _TAGS and offset >= 0 and last <= 1 and 0 <= count <= MOST_PACKET:
@@ -190,17 +190,17 @@ def parse_packet_header(data: bytes) -> PacketHeader:
 
 
 class Ack(NamedTuple):
-    """An acknowledgement of a packet; ``statuses``: of the DataNodes of the pipeline in their order."""
+    """Acknowledgement of a packet; ``statuses``: of the DataNodes of the pipeline in order."""
 
     number: int
     statuses: tuple[int, ...]
 
 
 def parse_ack(data: bytes) -> Ack:
-    """Return a PipelineAckProto. Raises NotHadoop: it is none."""
+    """Return a PipelineAckProto. Raises NotHadoop: it is invalid."""
     said = Fields(data)
     number = said.number(1, below=1 << 64)
-    # Newer ones have the status in the low bits of a flag, too, which alone says that a DataNode restarts.
+    # Newer versions also have the status in the low bits of a flag, which alone tells that a DataNode restarts.
     statuses = [one & 0xF for one in said.numbers(4)] or said.numbers(2)
     if not statuses and said.has(2):
         raise NotHadoop("an acknowledgement of no DataNode")

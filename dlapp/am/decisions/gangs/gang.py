@@ -1,7 +1,7 @@
-"""Gangs: the gate of their roles opens, and closes when a member is lost (see `dlapp.am.model.gate`).
+"""Gangs: their gate opens, and closes when a member is lost (see `dlapp.am.model.gate`).
 
-An earlier attempt may have closed the gate, or opened it, and died before anybody had heard. So when all that it left
-of a gang is heard or gone, it is looked at once whether that is one gang.
+An earlier attempt may have closed the gate, or opened it, and died before any task received that. So when all
+containers that it left of a gang have reported or ended, it is decided once whether they form a valid gang.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dlapp.values.report import RestartView
 from dlapp.values.spec import RoleFailure
 
 RECALLED = Verdict(Fault.STOPPED, StopReason.RECALLED.value, free=True)
-"""On the end of a payload whose gang was restarted before it."""
+"""Reason for the end of a payload whose gang had been restarted before."""
 MAX_CAUSE = 200
-"""Characters of the cause of a restart."""
+"""Maximum length of the cause of a restart [characters]."""
 _INCOMPLETE = "it was incomplete after the death of an ApplicationMaster"
 
 
 def arrive(state: ApplicationState, instance: Instance, container: Container) -> None:
-    """A task is ready and waits at the gate."""
+    """Record that a task is ready and waits at the gate."""
     role = state.role_of_index(instance.index)
     if container.stop_reason is not None or container.preempted:
         return
@@ -44,7 +44,7 @@ def arrive(state: ApplicationState, instance: Instance, container: Container) ->
 
 
 def open_gate(state: ApplicationState, gate: Gate) -> None:
-    """Let the payloads of all members start, but of roles that wait for what they depend on."""
+    """Let the payloads of all members start, except in roles whose dependencies are not met."""
     gate.reopen()
     checkpoints.note(state, gate)
     roster.begin(state, gate)
@@ -53,7 +53,7 @@ def open_gate(state: ApplicationState, gate: Gate) -> None:
 
 
 def start_payloads(state: ApplicationState, role: Role, indexes: Iterable[int]) -> None:
-    """Let payloads of a role start, if its gate is open and what it depends on is there."""
+    """Let payloads of a role start, if its gate is open and its dependencies are met."""
     if not role.may_start:
         return
     for index in indexes:
@@ -65,13 +65,13 @@ def start_payloads(state: ApplicationState, role: Role, indexes: Iterable[int]) 
 def restart(
     state: ApplicationState, gate: Gate, why: str, member: Instance | None = None, *, is_charged: bool = False
 ) -> None:
-    """Begin a gang anew: end the payloads of all members, and close the gate until all are ready again.
+    """Restart a gang: end the payloads of all members, and close the gate until all are ready again.
 
     Args:
-        state: of the application; it is changed.
-        gate: of the gang.
+        state: state of the application; it is changed.
+        gate: gate of the gang.
         why: the reason, for the user.
-        member: the one that is the reason; None: it is no single one.
+        member: the member that caused it; None: no single one.
         is_charged: it failed by itself, which counts against its retries.
     """
     one = _restart_view(state, gate, gate.generation + 1, why, member)
@@ -92,13 +92,13 @@ def _restart_view(
 
 
 def acquit_restart(state: ApplicationState, gate: Gate, why: str, member: Instance) -> None:
-    """Count a restart against nobody: the member that seemed to be the reason failed with the node of another one.
+    """Uncount a restart: the member that seemed to cause it failed with the node of another one.
 
     Args:
-        state: of the application; it is changed.
-        gate: of the gang, restarted before this was known.
-        why: how the other one ended, for the user.
-        member: the other one.
+        state: state of the application; it is changed.
+        gate: gate of the gang, restarted before this was known.
+        why: how the other member ended, for the user.
+        member: the other member.
     """
     was_charged = gate.charged is not None
     acquit(state, gate)
@@ -112,13 +112,13 @@ def acquit_restart(state: ApplicationState, gate: Gate, why: str, member: Instan
 def hold_failure(state: ApplicationState, gate: Gate, instance: Instance, text: str) -> None:
     """Let a failure end the application when the other members have ended: they get SIGTERM, and store their output.
 
-    Their peers exit with errors when a node is lost or a GPU fails, and often they are heard first.
+    When a node is lost or a GPU fails, the peers exit with errors, and their reports often arrive first.
 
     Args:
-        state: of the application; it is changed.
-        gate: of the gang.
+        state: state of the application; it is changed.
+        gate: gate of the gang.
         instance: the member that failed.
-        text: how, for the user.
+        text: the failure, for the user.
     """
     if gate.failure is not None:
         return
@@ -130,7 +130,7 @@ def hold_failure(state: ApplicationState, gate: Gate, instance: Instance, text: 
 
 
 def check_failures(state: ApplicationState) -> None:
-    """Let a failure end the application if the members of its gang have ended, or had their time and none is silent."""
+    """Let a failure end the application if the gang's members have ended, or their time is up and none is silent."""
     for gate in state.gates:
         failure = gate.failure
         if failure is None or state.stage is not Stage.ACTIVE:
@@ -146,7 +146,7 @@ def check_failures(state: ApplicationState) -> None:
 
 
 def acquit(state: ApplicationState, gate: Gate) -> None:
-    """Count the failure of a member against nobody: its generation failed with a node, or with what YARN took away."""
+    """Uncount the failure of a member: its generation failed with a node, or with a container that YARN took away."""
     index = gate.failure.member if gate.failure is not None else gate.charged
     gate.failure = gate.charged = None
     if index is not None:
@@ -155,7 +155,7 @@ def acquit(state: ApplicationState, gate: Gate) -> None:
 
 
 def _open_members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
-    """Yield the containers of a gang whose ends are waited for."""
+    """Yield the containers of a gang whose ends are awaited."""
     for role in state.roles_of(gate):
         for index in role.indexes:
             container = state.instances[index].container
@@ -164,10 +164,10 @@ def _open_members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
 
 
 def take_generation(state: ApplicationState, container: Container, generation: int) -> None:
-    """A task says to which generation its phase belongs.
+    """Record the generation of a phase, as reported by a task.
 
-    Only an attempt without the journals of earlier ones hears of generations that it does not know. The highest one is
-    that of the gang, unless this attempt has begun others.
+    Only an attempt without the journals of earlier ones can receive unknown generations. The highest one is that of the
+    gang, unless this attempt has begun others.
     """
     role = state.role_of(container)
     container.generation = generation
@@ -176,14 +176,14 @@ def take_generation(state: ApplicationState, container: Container, generation: i
 
 
 def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> None:
-    """Let all members come to the gate that are of an earlier generation: in the containers whose tasks can do it
-    again, else in new ones."""
+    """Bring all members of an earlier generation to the gate: in the same containers if their tasks support it, else in
+    new ones."""
     gate.close(generation)
     launches.forget(state)
     members = [state.instances[index] for role in state.roles_of(gate) for index in role.indexes]
     taken_back = {one.index for one in members if one.given_up}
-    # The others are not complete without them. On record before the gate: a next attempt that finds it closed would
-    # wait for them in vain.
+    # Without finished members the others are not complete. Recorded before the gate: a next attempt that finds it
+    # closed would wait for them in vain.
     for index in sorted(taken_back):
         state.take_back(state.instances[index])
     checkpoints.note(state, gate)
@@ -196,7 +196,7 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
             if is_earlier:
                 assignment.free(state, instance)
         elif container.preempted:
-            continue  # it saves its work, and is replaced then
+            continue  # it saves its state, and is replaced then
         elif is_earlier and (container.storing or _is_stopping(container)):
             containers.stop(state, container, StopReason.RECALLED)
         else:
@@ -229,7 +229,7 @@ def was_recalled(state: ApplicationState, container: Container) -> bool:
 
 
 def check_recovered(state: ApplicationState, role: Role) -> None:
-    """Decide whether what an earlier attempt left of a role's gang is one gang, once all of it is heard or gone."""
+    """Decide whether an earlier attempt's containers of a role's gang form a valid gang, once all reported or ended."""
     if not role.recovering or state.stage is not Stage.ACTIVE:
         return
     members = state.roles_of(role.gate)
@@ -246,7 +246,7 @@ def check_recovered(state: ApplicationState, role: Role) -> None:
         if is_incomplete:
             restart(state, role.gate, _INCOMPLETE)
     elif any(_has_passed(one) and one.stop_reason is None and not was_recalled(state, one) for one in bound):
-        # No journal says that it was opened, but payloads run. All there: it was; else it cannot be completed.
+        # No journal says that it was opened, but payloads run. If all are there, it was; else it cannot be completed.
         if is_incomplete or not checkpoints.began_alike(state, role.gate, bound):
             restart(state, role.gate, _INCOMPLETE)
         else:
@@ -254,5 +254,5 @@ def check_recovered(state: ApplicationState, role: Role) -> None:
 
 
 def _has_passed(container: Container) -> bool:
-    """Return whether the payload of a container has begun in the generation that it last spoke of."""
+    """Return whether the payload of a container has started in the generation of its last report."""
     return container.ran or container.storing or container.phase in (Phase.RUNNING, Phase.ENDED)

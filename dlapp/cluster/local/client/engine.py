@@ -1,4 +1,4 @@
-"""LocalEngine: submitting to this machine, looking at what is there, ending it."""
+"""LocalEngine: submit, inspect and end applications on this machine."""
 
 from __future__ import annotations
 
@@ -82,30 +82,30 @@ if TYPE_CHECKING:
     from dlapp.values.spec import AppSpec, Secrets, Submission
 
 KILL_ASK_S = 2.0
-"""How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
+"""Time limit for an ApplicationMaster to end by itself after dlapp-kill asked it."""
 KILL_END_S = 20.0
-"""How long processes may take to be gone after SIGKILL, and their outputs to be cleared."""
+"""Time limit for processes to end after SIGKILL, and for their outputs to be cleaned up."""
 FULL_DISK_S = 5.0
-"""The same for the outputs while the state's disk is full: a runner tries again every 2 s."""
+"""The same limit while the state's disk is full: a runner retries every 2 s."""
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 SOFT_KILL_ASK_S = 5.0
 _MAX_STOP_ANSWER_BYTES = 64 << 10
 LOOK_AS_USER_S = 4.0
-"""How long looking at a directory of another user's may take, as that user, whatever lies there."""
+"""Time limit for reading another user's directory, as that user, whatever it contains."""
 DOCKER_ASK_S = 2.0
 
 
 class LocalEngine(Closeable):
     """The client's side of the embedded engine.
 
-    Root may look at and end what is another user's. A child process that has become that user makes the changes in
-    that user's directories, with an engine of its own (`dlapp.system.processes.as_user`); it starts no runner and no
+    Root may inspect and end other users' applications. Changes in another user's directories are made by a child
+    process that runs as that user, with its own engine (`dlapp.system.processes.as_user`); it starts no runner and no
     program.
 
     Args:
         config: the configuration.
-        program: how our own processes are started; tests put theirs in its place.
-        acting_in: the state directory of the user that this process became; None: as the configuration says.
+        program: how dlapp's own processes are started; replaced in tests.
+        acting_in: the state directory of the user that this child process runs as; None: the configured one.
 
     Raises:
         ConfigError: the state directory cannot be used (a network file system, say).
@@ -124,11 +124,11 @@ class LocalEngine(Closeable):
 
     @property
     def state(self) -> StateDir:
-        """Directory in which this engine keeps its state."""
+        """Return the directory of this engine's state."""
         return self._state
 
     def close(self) -> None:
-        """Let go of this thread's connection to the rows."""
+        """Close this thread's database connection."""
         if (queue := getattr(self._by_thread, "queue", None)) is not None:
             queue.close()
 
@@ -141,9 +141,9 @@ class LocalEngine(Closeable):
     # ---- another user's, for root ----
 
     def _as(self, state: StateDir, what: str, *values: Any, timeout_s: float = LOOK_AS_USER_S) -> Any:
-        """Call a method of an engine in a process of the user whose state directory it is. Raises as the method does,
-        and Denied: it ends an application, and that user has no entry in passwd."""
-        # Loaded before: the user may not be able to read them, and must not choose them.
+        """Call a method of an engine in a child process that runs as the owner of the state directory. Raise what the
+        method raises, and Denied if it ends an application of a user without an entry in passwd."""
+        # Import these before the user switch: the user may not be able to read them, and must not choose them.
         import hashlib  # noqa: F401
 
         from dlapp.cluster.local import queue_order  # noqa: F401
@@ -156,7 +156,7 @@ class LocalEngine(Closeable):
         from dlapp.values.ids import ApplicationId
 
         with contextlib.suppress(ConfigError):
-            read_policy()  # it loads more where the operator has a file
+            read_policy()  # it imports more if an operator's file exists
         is_change = what in ("kill", "soft_kill", "release")
 
         def work() -> Any:
@@ -178,10 +178,10 @@ class LocalEngine(Closeable):
     # ---- what there is ----
 
     def info(self) -> EngineInfo:
-        """The embedded engine answers when its state directory can be used and is of a version that we speak.
+        """Check that the state directory is usable and of a supported version, and return the engine's facts.
 
         Raises:
-            Unreachable: it is of another version.
+            Unreachable: the state has another version.
         """
         from dlapp.cluster import EngineInfo
 
@@ -192,7 +192,7 @@ class LocalEngine(Closeable):
 
     @cached_property
     def _hdfs(self) -> tuple[HdfsPlace | None, str]:
-        """The HDFS that this machine is told of, and where it is told of none, why."""
+        """Return the HDFS configured on this machine, or else why there is none."""
         from dlapp.hadoop.configuration import read_configuration
         from dlapp.login import own_login
 
@@ -200,10 +200,10 @@ class LocalEngine(Closeable):
             site = read_configuration(self._config.yarn.conf_dir)
             return site.hdfs(own_login())._replace(protocol=self._config.storage.hdfs), ""
         except ConfigError as error:
-            return None, str(error)  # who names no place there needs none
+            return None, str(error)  # an error only for paths on HDFS
 
     def capacity(self) -> Amounts:
-        """Return how much of this machine may be used: memory [MiB], vcores, gcores."""
+        """Return the usable capacity of this machine: memory [MiB], vcores, gcores."""
         from dlapp.cluster.local.capacity import memory_mib, vcores
 
         settings = self._settings
@@ -227,14 +227,14 @@ class LocalEngine(Closeable):
         return devices if self._settings.gcores is None else min(devices, self._settings.gcores)
 
     def check(self, spec: AppSpec) -> list[str]:
-        """Refuse an ask that this machine can never meet.
+        """Reject a request that this machine can never satisfy.
 
         Returns:
             A line for each key that has no effect on one machine.
 
         Raises:
-            AskTooLarge: it can never be met, with the amounts.
-            Denied: this user may not run what is to run it, or the ledger of GPUs does not serve this user; the message
+            AskTooLarge: the request exceeds the machine; with the amounts.
+            Denied: this user may not run the required program, or the GPU ledger does not serve this user; the message
                 says what root can do.
         """
         from dlapp.cluster.local.queue_state import read_policy
@@ -266,7 +266,7 @@ class LocalEngine(Closeable):
         return [f"{key} has no effect on one machine" for key in _keys_for_clusters(spec)]
 
     def _check_after(self, spec: AppSpec) -> None:
-        """Refuse to wait for what is not there, is another user's, or did not end as it should. Raises SpecError."""
+        """Reject an ``after`` that does not exist, is another user's, or did not end as required. Raises SpecError."""
         from dlapp.cluster.local.runner.dependencies import ends_of
         from dlapp.values.start_conditions import judge
 
@@ -286,7 +286,7 @@ class LocalEngine(Closeable):
         return f"{application_id} is not known on this machine (dlapp-list shows what is)"
 
     def _check_program(self) -> None:
-        """Refuse a submission that nobody could start: its processes are new ones, of this user. Raises Denied."""
+        """Reject a submission whose processes this user could not start. Raises Denied."""
         python, *words = self._program
         closed = [] if os.access(python, os.X_OK, effective_ids=True) else [python]
         closed += [one for one in words if one.endswith(".py") and not os.access(one, os.R_OK, effective_ids=True)]
@@ -329,20 +329,21 @@ class LocalEngine(Closeable):
                 ) from error
 
     def prepare(self) -> None:
-        """Start the runner while the workspace is packed: it takes as long as that of a small one."""
+        """Start the runner while the workspace is being packed: both take about as long for a small workspace."""
         self._refuse_if_others()
-        with contextlib.suppress(DlappError, OSError):  # submitting tries again
+        with contextlib.suppress(DlappError, OSError):  # submit() retries
             ensure_runner(self._state, self._settings, wake=False, stay=True)
 
     def archive_cache(self) -> str:
-        """Directory for packed workspaces, the caller's own; what is unused for long or too much is removed."""
+        """Return the caller's directory for packed workspaces; entries unused for long or beyond the limit are
+        removed."""
         self._refuse_if_others()
         return self._state.cache(self._uid)
 
     # ---- submitting ----
 
     def find_archive(self, digest: str) -> str:
-        """Return where the packed workspace of an earlier submission is; it counts as used now.
+        """Return the location of the packed workspace of an earlier submission, and mark it as used now.
 
         Raises:
             NotFound: it was removed from the cache.
@@ -355,13 +356,13 @@ class LocalEngine(Closeable):
         return archive
 
     def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
-        """Hand an application in; after the return it runs whatever becomes of the caller.
+        """Submit an application; after the return it runs independently of the caller.
 
-        All of it or nothing: the files are made aside, then in one transaction the row is written and the directory
-        gets its name.
+        Atomic: the files are first written in a temporary directory; then one transaction inserts the row and renames
+            the directory.
 
         Raises:
-            NotFound: its workspace's archive is not there any more.
+            NotFound: the archive of its workspace no longer exists.
             Unreachable: the state cannot be written.
         """
         from dlapp.values.access import shared_tokens
@@ -383,7 +384,8 @@ class LocalEngine(Closeable):
         try:
             with self._queue().change() as queue:
                 self._refuse_too_many(queue)
-                # In the transaction, as the cache is cleared in one: what is here now stays for this row.
+                # Within the transaction, like the clean-up of the cache: an archive that exists now is kept for this
+                # row.
                 if archive and not os.path.exists(archive):
                     raise NotFound(f"the packed workspace {archive} is gone: submit again")
                 text = queue.insert(
@@ -418,7 +420,7 @@ class LocalEngine(Closeable):
         return ApplicationId.from_text(text)
 
     def _refuse_too_many(self, queue: Queue) -> None:
-        """Refuse a submission above the operator's limit of queued applications. Raises Denied."""
+        """Reject a submission beyond the operator's limit of queued applications. Raises Denied."""
         from dlapp.cluster.local.queue_state import read_policy
 
         most = read_policy().user_queued
@@ -427,14 +429,14 @@ class LocalEngine(Closeable):
             raise Denied(f"{text}; submit again when one has started")
 
     def _hdfs_of(self, spec: AppSpec) -> HdfsPlace | None:
-        """The HDFS that an application has to do with: as it is known here, for its processes see no such variable."""
+        """Return the HDFS that an application uses, resolved here: its processes do not have the client's variables."""
         named = [source for one in spec.inputs for source in one.sources] + [one.target for one in spec.outputs]
         if not any(one.startswith("hdfs://") for one in named):
             return None
         hdfs, why = self._hdfs
         if hdfs is None:
             raise ConfigError(why)
-        # Named by a variable of OpenSSL's, as on a cluster's clients.
+        # Set by a variable of OpenSSL, as on a cluster's clients.
         ca = os.environ.get("SSL_CERT_FILE")
         own = hdfs._replace(login=hdfs.login.as_user(spec.username), ca=os.path.abspath(ca) if ca else None)
         return own.for_locations(named)
@@ -444,7 +446,7 @@ class LocalEngine(Closeable):
         os.mkdir(staging, 0o700)
         if self._state.shared:
             os.chmod(staging, 0o2750)
-        # The mask is the submitter's, for the files of a payload; our own have modes that do not depend on it.
+        # Use the submitter's umask for the files of the payload; dlapp's own files have explicit modes.
         engine = {"settings": self._settings.to_json(), "shared": self._state.shared, "umask": _umask()}
         if hdfs is not None:
             from dlapp.values.serialization import to_json
@@ -456,7 +458,7 @@ class LocalEngine(Closeable):
         values = (
             ("submission.json", submission, 0o640),
             ("secrets.json", secrets, 0o600),
-            # Of its own: it is needed until the end was told, and the secrets are removed before.
+            # In its own file: it is needed until the end was notified, and the secrets are removed before that.
             *([(NOTIFY, secrets["notify"], 0o600)] if secrets.get("notify") else ()),
             ("engine.json", engine, 0o640),
             ("alive", None, 0o640),
@@ -478,7 +480,7 @@ class LocalEngine(Closeable):
                 grant_reading(fd, token)
                 write_all(fd, token.text.encode())
                 fds.append(fd)
-            # Only when all are written: the first of these calls brings most of them to the disk.
+            # Sync only after all files are written: the first call flushes most of them.
             for fd in fds:
                 os.fsync(fd)
         sync_directory(staging)
@@ -490,21 +492,21 @@ class LocalEngine(Closeable):
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise Unreachable(f"{home}: {error.strerror}") from error
-            # The number is new, so this was left by a submission that died before its row was written.
+            # The number is new, so this directory was left by a submission that died before it inserted its row.
             os.rename(home, f"{staging}-left")
             os.rename(staging, home)
         sync_directory(self._state.applications)
 
     def _tend_after_submission(self) -> None:
-        # The application is in; that nothing could be started now is no reason to say that it is not.
+        # The application is submitted; a failure to start the runner now is not a failure of the submission.
         with contextlib.suppress(DlappError, OSError):
             ensure_runner(self._state, self._settings)
 
     def tend(self) -> str:
-        """See to it that somebody works off the caller's rows, if there are any; cheap where all is well.
+        """Start a runner if the caller has rows and none is running; cheap if one is.
 
         Returns:
-            That the state's disk is full, and applications wait for space there. Otherwise empty.
+            A message if the state's disk is full and applications wait for space. Otherwise empty.
         """
         if self._is_others or self._is_acting:
             return ""
@@ -521,7 +523,7 @@ class LocalEngine(Closeable):
     # ---- looking ----
 
     def ids(self, *, everybody: bool = False) -> list[str]:
-        """All ids as text, oldest first: the caller's own, or everybody's."""
+        """Return all ids as text, oldest first: the caller's own, or those of all users."""
         if self._is_others:
             return self._as(self._state, "ids", timeout_s=LOOK_AS_USER_S) if everybody else []
         found = self._known()
@@ -533,13 +535,13 @@ class LocalEngine(Closeable):
         return found
 
     def _known(self) -> list[str]:
-        """Return the ids of the state directory's user; a process that acts for another user makes no database."""
+        """Return the ids of the state directory's user; a process that acts for another user creates no database."""
         if self._is_acting and not os.path.lexists(self._state.database):
             return []
         return self._queue().ids(self._uid)
 
     def gave(self, application_id: str) -> bool:
-        """Return whether this engine gave an id: all ids of one user contain the same time.
+        """Return whether this engine issued an id: all ids of one user contain the same time.
 
         Raises:
             Unreachable: its rows cannot be read, or are of another version.
@@ -564,7 +566,7 @@ class LocalEngine(Closeable):
         return from_json(ApplicationView, self.view_json(str(application_id)))
 
     def view_json(self, application_id: str) -> dict[str, Any]:
-        """`view` in its JSON form, for who needs no classes. Raises NotFound."""
+        """Return `view` in its JSON form, without loading the classes. Raises NotFound."""
         if self._is_others:
             return views.checked_view(self._as(self._state, "view_json", application_id))
         if self._is_foreign(application_id):
@@ -578,8 +580,8 @@ class LocalEngine(Closeable):
         return views.view_of(row, home, boot_id(), waiting, alive=alive, tended=tended)
 
     def view_in_full_json(self, application_id: str) -> dict[str, Any]:
-        """`view_json`; of one that waits, with the smallest change that ends the wait, and an estimate of its start.
-        Raises NotFound."""
+        """Return `view_json`; for a waiting application with the smallest change that ends the wait, and an estimated
+        start. Raises NotFound."""
         view = self.view_json(application_id)
         if self._is_others or self._is_foreign(application_id) or view["phase"] != "waiting":
             return view
@@ -593,15 +595,15 @@ class LocalEngine(Closeable):
         order = self._waiting()
         told = self._waits().in_full(spec, order.before(row.id), row)
         if order.obstacle(row.id) is not None:
-            told["change"] = ""  # it would still be above a limit
+            told["change"] = ""  # it would still exceed a limit
         return view | {"waiting": view["waiting"] | told}
 
     def plan(self, spec: AppSpec) -> PlanFacts:
-        """Return what is known here about an application that might be submitted now."""
+        """Return an estimate for an application that might be submitted now."""
         return self._waits().plan(spec, self._waiting().all())
 
     def queue_facts(self) -> QueueFacts:
-        """Return in which order the applications that wait are to start, and, of the caller's own, when."""
+        """Return the start order of the waiting applications and, for the caller's own, the expected times."""
         from dlapp.cluster.engine import QueueFacts, UserShare
 
         if self._is_others:
@@ -621,7 +623,7 @@ class LocalEngine(Closeable):
         return MachineWaits(self._state, self._queue(), self.capacity(), self._settings.lock_dir)
 
     def owner(self, application_id: str) -> str:
-        """Return the user whose application it is, as the kernel says. Raises NotFound."""
+        """Return the owner of an application, as the kernel reports it. Raises NotFound."""
         if self._is_others:
             self.view_json(application_id)
         elif self._is_foreign(application_id):
@@ -633,7 +635,7 @@ class LocalEngine(Closeable):
         return user_name(self._state.uid)
 
     def _is_foreign(self, application_id: str) -> bool:
-        """Return whether an application is not the caller's, but may be another user's of a shared directory."""
+        """Return whether an application is not the caller's, but may belong to another user of a shared directory."""
         return self._state.shared and self._queue().row(application_id) is None
 
     def _waiting(self) -> QueueOrder:
@@ -644,7 +646,7 @@ class LocalEngine(Closeable):
         return order_of(self._state, rows, _readable_policy())
 
     def _look(self, application_id: str) -> tuple[bool, bool, ApplicationRow]:
-        """Return whether an application is alive, else whether it had a runner, and its row. Raises NotFound."""
+        """Return whether an application is alive, whether it had a runner otherwise, and its row. Raises NotFound."""
         row = self._row(application_id)
         if row.state != RUNNING:
             return False, False, row
@@ -660,12 +662,12 @@ class LocalEngine(Closeable):
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[ApplicationView]:
-        """Return the views of many applications, oldest first: the caller's own, one user's, or everybody's.
+        """Return the views of many applications, oldest first: the caller's own, one user's, or those of all users.
 
         Args:
             user: an operating system's user, who owns the directories of the applications.
-            limit: how many of those that have ended, the latest; None: all. Their containers are left out, but for
-                the one that speaks for the exit code.
+            limit: how many ended ones to include, the latest first; None: all. Of their containers, only the one that
+                determines the exit code is included.
         """
         from dlapp.values.report import ApplicationView
         from dlapp.values.serialization import from_json
@@ -675,7 +677,7 @@ class LocalEngine(Closeable):
     def views_json(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """`views` in JSON form."""
+        """Return `views` in JSON form."""
         if self._is_others:
             found = self._as(self._state, "_views_json_at", True, user, limit) if everybody or user is not None else []
             return [views.checked_view(one) for one in found]
@@ -686,7 +688,7 @@ class LocalEngine(Closeable):
             return []
         whose, values = "uid = ?", (self._uid,)
         if user is not None:
-            # All rows here are of the directory's owner, whatever names they have.
+            # All rows here belong to the directory's owner, whatever names they contain.
             whose, values = ("TRUE" if user == user_name(self._state.uid) else "FALSE"), ()  # type: ignore[assignment]
         elif everybody:
             whose, values = "TRUE", ()  # type: ignore[assignment]
@@ -714,7 +716,7 @@ class LocalEngine(Closeable):
         return found
 
     def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
-        """Do nothing: the views have them."""
+        """Do nothing: the views contain the receipts."""
 
     def submission(self, application_id: ApplicationId) -> Submission:
         """Return the submission. Raises NotFound."""
@@ -734,15 +736,15 @@ class LocalEngine(Closeable):
         return submission
 
     def usage_json(self, application_id: ApplicationId) -> Any:
-        """The use of the containers over time; None: there is none. Raises NotFound."""
+        """Return the resource usage of the containers over time; None: not recorded. Raises NotFound."""
         if self._is_others:
             return self._as(self._state, "usage_json", application_id)
         with self._opened(str(application_id)) as home:
             return read_json(os.path.join(home, "usage.json"))
 
     def trials_text(self, application_id: ApplicationId) -> str:
-        """The results of a sweep; empty: there are none. Raises NotFound."""
-        from dlapp.sweep.spec import MAX_RESULTS_BYTES  # before this becomes another user
+        """Return the results of a sweep; empty: none. Raises NotFound."""
+        from dlapp.sweep.spec import MAX_RESULTS_BYTES  # import before the user switch
 
         if self._is_others:
             return str(self._as(self._state, "trials_text", application_id))
@@ -751,7 +753,8 @@ class LocalEngine(Closeable):
 
     @contextlib.contextmanager
     def _opened(self, application_id: str) -> Iterator[str]:
-        """Open the directory of an application of the caller or, if shared, of another user. Raises NotFound."""
+        """Open the directory of an application of the caller or, in a shared directory, of another user. Raises
+        NotFound."""
         owner = self._state
         if self._is_foreign(application_id):
             from dlapp.cluster.local.client import other_users
@@ -763,7 +766,8 @@ class LocalEngine(Closeable):
             yield home
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
-        """The logs of all containers that ran, in CONTAINER_INDEX order, of the last try or one. Raises NotFound."""
+        """Return the logs of all containers that ran, by CONTAINER_INDEX, of the last try or a given one. Raises
+        NotFound."""
         from dlapp.cluster import LogFiles
 
         view, owner = self.view(application_id), self._state
@@ -780,19 +784,19 @@ class LocalEngine(Closeable):
         return found
 
     def aggregated_log(self, view: ApplicationView, log: LogFiles, name: str) -> Iterator[bytes] | None:
-        """Return None: logs stay where they are."""
+        """Return None: logs are not moved."""
         return None
 
     def node_names(self) -> tuple[str, ...]:
-        """Return None: there is only this machine."""
+        """Return None: no nodes besides this machine."""
         return ()
 
     def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
-        """The page while it runs, and the file after it is completed.
+        """Return the URL of the page while the application runs, and the path of its history file after its end.
 
         Args:
-            wait_s: how long to wait for the page, which there is once the application has started; a file is named
-                in its place where there is none.
+            wait_s: how long to wait for the page, which exists once the application has started; without a page the
+                path of a file is returned.
         """
         if self._is_others:
             page, history = self._as(self._state, "dashboard_urls", str(application_id))
@@ -802,7 +806,7 @@ class LocalEngine(Closeable):
 
             owner = other_users.owner_of(self._state, str(application_id))
             history = file_url(os.path.join(owner.application(str(application_id)), "report.html"))
-            return history, history  # reading the page needs the application's secrets
+            return history, history  # the page requires the application's secrets
         home = self._home(str(application_id))
         history = file_url(os.path.join(home, "report.html"))
         deadline = time.monotonic() + wait_s
@@ -816,7 +820,7 @@ class LocalEngine(Closeable):
 
     @staticmethod
     def _page_path(home: str) -> str:
-        """Return the path of the page, for users who may read the application's secrets; empty for others and after its
+        """Return the URL of the page if the caller may read the application's secrets; empty for others and after its
         end."""
         from dlapp.values.access import page_path
 
@@ -826,7 +830,7 @@ class LocalEngine(Closeable):
         return ""
 
     def _is_held_up(self, row: ApplicationRow) -> bool:
-        """Return True if a waiting row cannot start at once: something is lacking, or another waits before it."""
+        """Return True if a waiting row cannot start at once: resources are missing, or another row is ahead of it."""
         before = "state = 'waiting' AND number < ?"
         return bool(row.reason or self._queue().rows(before, (row.number,), columns="number"))
 
@@ -840,13 +844,13 @@ class LocalEngine(Closeable):
         return self._state.application(self._row(application_id).id)
 
     def _control_url(self, home: str) -> str | None:
-        with contextlib.suppress(DlappError, KeyError):  # a power cut may leave it empty
+        with contextlib.suppress(DlappError, KeyError):  # a power failure may leave it empty
             if (found := read_json(os.path.join(home, "am.json"))) is not None:
                 return str(found["control_url"])
         return None
 
     def control_access(self, application_id: ApplicationId) -> ControlAccess:
-        """Return control address of an application and a token; see `Engine.control_access`."""
+        """Return the control address of an application and a token; see `Engine.control_access`."""
         from dlapp.net.streams import NOT_RUNNING, StreamRefused
         from dlapp.values.access import VIEWERS, ControlAccess
 
@@ -866,12 +870,12 @@ class LocalEngine(Closeable):
         return ControlAccess(*found, owner=self._uid)
 
     def _granted(self, application_id: ApplicationId, purpose: str) -> GrantedAccess | None:
-        """Return the caller's access to another user's application; None: it is the caller's own, or the owner does not
-        let the caller in, who may be root. Raises NotFound.
+        """Return the caller's access to another user's application; None: it is the caller's own, or the owner has not
+        granted access (the caller may be root). Raises NotFound.
 
         Args:
-            application_id: of the application.
-            purpose: of the token (`dlapp.values.access.SharedToken`).
+            application_id: id of the application.
+            purpose: purpose of the token (`dlapp.values.access.SharedToken`).
         """
         if self._uid == 0 or not self._is_foreign(str(application_id)):
             return None
@@ -881,7 +885,7 @@ class LocalEngine(Closeable):
         return find_access(other_users.owner_of(self._state, str(application_id)), str(application_id), purpose)
 
     def _access(self, home: str) -> tuple[str, str] | None:
-        """Return control address and token for tools; None: there is no ApplicationMaster."""
+        """Return control address and token for tools; None: no ApplicationMaster is running."""
         from dlapp.values.access import TOOLS, derive_token
 
         url, secrets = self._control_url(home), read_json(os.path.join(home, "secrets.json"))
@@ -892,10 +896,10 @@ class LocalEngine(Closeable):
     # ---- ending ----
 
     def soft_kill(self, application_id: ApplicationId, by: str) -> str:
-        """Ask for a soft-kill; one that waits is killed, as nothing of it runs.
+        """Request a soft-kill; a waiting application is killed, as nothing of it runs.
 
         Raises:
-            NotFound, Denied: it is not there, or another user's.
+            NotFound, Denied: it does not exist, or is another user's.
             Unreachable: its ApplicationMaster does not answer.
         """
         if (said := self._end_as_modifier(application_id, "softkill", by)) is not None:
@@ -918,7 +922,7 @@ class LocalEngine(Closeable):
                 ended = self.view_json(row.id)
                 if ended["state"] in _ENDED:
                     return f"{row.id} is {ended['state']}: {ended['diagnostics']}"
-                # It may only just be starting.
+                # It may be starting right now.
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(0.05)
@@ -926,11 +930,11 @@ class LocalEngine(Closeable):
             return from_json(StopAnswer, answer).line(row.id)
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
-        """Kill: ask its ApplicationMaster, then SIGKILL; returns when nothing of it is left.
+        """Kill an application: ask its ApplicationMaster, then send SIGKILL; return when all its processes are gone.
 
         Raises:
-            NotFound, Denied: it is not there, or another user's.
-            TimedOut: a process of it is still there (a device that does not answer can hold one for ever).
+            NotFound, Denied: it does not exist, or is another user's.
+            TimedOut: one of its processes is still there (a device that hangs can block it indefinitely).
         """
         if (said := self._end_as_modifier(application_id, "kill", by)) is not None:
             return said
@@ -946,7 +950,7 @@ class LocalEngine(Closeable):
         try:
             self._ask(home, "kill", by, KILL_ASK_S)
         except DlappError:
-            deadline = 0.0  # it does not answer, or is not up yet: nothing to wait for
+            deadline = 0.0  # not answering, or not started yet: do not wait
         if not _wait_for(lambda: not is_alive(home), deadline):
             _kill_process(os.path.join(home, "am.pid"), self._uid)
         from dlapp.cluster.local.runner.orphans import OrphanReaper
@@ -958,10 +962,10 @@ class LocalEngine(Closeable):
                 f"{row.id}: processes of it are still there {KILL_END_S:g} s after SIGKILL; its GPUs stay taken"
             )
         clear_s = KILL_END_S
-        if full and (full := self._write_kill_request(home, by)):  # its processes gave back too little space
+        if full and (full := self._write_kill_request(home, by)):  # ending its processes freed too little space
             clear_s = FULL_DISK_S
             deadline = min(deadline, time.monotonic() + clear_s)
-        # What it left is cleared, and its end is written, by the runner.
+        # The runner cleans up after it and writes its outcome.
         self._nudge_runner()
         if not _wait_for(lambda: self._is_settled(row), deadline):
             why = f"; {full}" if full else ""
@@ -974,18 +978,18 @@ class LocalEngine(Closeable):
         return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
 
     def _end_as_modifier(self, application_id: ApplicationId, what: str, by: str) -> str | None:
-        """End an application of another user whose `modify_acl` names the caller, by its ApplicationMaster alone.
+        """End another user's application whose `modify_acl` names the caller, only through its ApplicationMaster.
 
         Args:
-            application_id: of the application.
+            application_id: id of the application.
             what: ``softkill`` or ``kill``.
-            by: who asks.
+            by: user who requests it.
 
         Returns:
-            A line on what came of it; None: it is no such application.
+            A line about the result; None: it is not such an application.
 
         Raises:
-            Denied: it has not started yet, and its owner alone can end it.
+            Denied: it has not started yet, and only its owner can end it.
             Unreachable: its ApplicationMaster does not answer.
             TimedOut: it has not ended.
         """
@@ -1016,10 +1020,10 @@ class LocalEngine(Closeable):
     # ---- releasing ----
 
     def release(self, application_id: ApplicationId, by: str) -> str:
-        """Let an application that is held start; a line that says what comes of it.
+        """Let a held application start; return a line about the result.
 
         Raises:
-            NotFound, Denied: it is not there, or another user's.
+            NotFound, Denied: it does not exist, or is another user's.
         """
         if (owner := self._other_owner(application_id, ends=False)) is not None:
             return str(self._as(owner, "release", str(application_id), by))
@@ -1037,10 +1041,10 @@ class LocalEngine(Closeable):
     # ---- removing ----
 
     def unstored(self, view: Mapping[str, Any]) -> list[str]:
-        """Return the directories with output of the caller's application that could not be stored.
+        """Return the directories of the caller's application with output that could not be stored.
 
         Args:
-            view: of the application, in its JSON form.
+            view: view of the application in its JSON form.
         """
         if self._is_others or self._is_foreign(str(view["application_id"])):
             return []
@@ -1059,21 +1063,21 @@ class LocalEngine(Closeable):
         return unstored_in(self._state.application(application_id))
 
     def check_removal(self, application_id: ApplicationId) -> None:
-        """Refuse what `remove` would refuse.
+        """Raise the errors that `remove` would raise.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: it does not exist.
             Denied: it is another user's.
             UsageError: it has not ended.
-            TimedOut: it has, but a process of it is still there.
+            TimedOut: it has ended, but one of its processes is still there.
         """
         self._removable(str(application_id))
 
     def remove(self, application_id: ApplicationId) -> None:
-        """Remove an application that has ended, with its logs.
+        """Remove an ended application, with its logs.
 
         Raises:
-            DlappError: its files cannot be removed, or as of `check_removal`.
+            DlappError: its files cannot be removed; also the errors of `check_removal`.
         """
         from dlapp.cluster.local.runner import history
 
@@ -1089,7 +1093,7 @@ class LocalEngine(Closeable):
             state = self.view_json(application_id)["state"]
             if state not in _ENDED:
                 raise UsageError(f"{application_id} is {state}: {NOT_ENDED}")
-            # Its last processes end after it.
+            # Its last processes may end after the application.
             self._nudge_runner()
             if not _wait_for(lambda: self._is_settled(row), time.monotonic() + KILL_END_S):
                 raise TimedOut(
@@ -1104,7 +1108,7 @@ class LocalEngine(Closeable):
         return row
 
     def _is_gone(self, row: ApplicationRow, home: str, left: OrphanReaper) -> bool:
-        """Return True if no process of a killed application is there; what does not end by itself is ended."""
+        """Return True if no process of a killed application is left; end those that do not end by themselves."""
         if not is_alive(home) or (row := self._row(row.id)).state == DONE:
             return True
         named = os.path.join(home, "am.pid")
@@ -1113,12 +1117,12 @@ class LocalEngine(Closeable):
         else:
             os.close(pidfd)
             left.wait_anew()
-            if not row.aftermaths:  # it is none that cleans up: the runner was just starting it
+            if not row.aftermaths:  # not a clean-up process: the runner was just starting it
                 _kill_process(named, self._uid)
         return False
 
     def _is_settled(self, row: ApplicationRow) -> bool:
-        # A child that acts for root starts no runner. The user's next command does, and that runner settles this.
+        # A child that acts for root starts no runner. The next command of the user starts one, which settles the row.
         return self._row(row.id).state == DONE or (self._is_acting and not runner_lives(self._state, self._uid))
 
     def _nudge_runner(self) -> None:
@@ -1133,11 +1137,11 @@ class LocalEngine(Closeable):
 
         Args:
             application_id: the application.
-            ends: the caller wants to end it, else to release it.
+            ends: the caller wants to end the application, otherwise to release it.
 
         Raises:
-            NotFound: it is nobody's.
-            Denied: it is another user's, and we are not root.
+            NotFound: no user has it.
+            Denied: it is another user's, and the caller is not root.
         """
         if self._is_others:
             return self._state
@@ -1153,7 +1157,7 @@ class LocalEngine(Closeable):
         return owner
 
     def _end_unstarted(self, row: ApplicationRow, by: str) -> str:
-        """End an application that waits; a line on it, or on one that is over. Empty: it was started."""
+        """End a waiting application; return a line about that, or about one that has ended. Empty: it has started."""
         if row.state == DONE:
             return _over(row)
         return f"{row.id} was killed before it started" if self._end_waiting(row.id, by) else ""
@@ -1176,10 +1180,10 @@ class LocalEngine(Closeable):
         return True
 
     def _write_kill_request(self, home: str, by: str) -> str:
-        """Record a kill for the process that clears what the application leaves.
+        """Record a kill for the process that cleans up after the application.
 
         Returns:
-            Why it could not be recorded, if the disk is full; the application is ended all the same. Otherwise empty.
+            Why it could not be recorded, if the disk is full; the application has ended nevertheless. Otherwise empty.
         """
         path = os.path.join(home, "kill.json")
         check_directory(home, self._uid)
@@ -1203,7 +1207,7 @@ class LocalEngine(Closeable):
 
 
 def _keys_for_clusters(spec: AppSpec) -> Iterator[str]:
-    """Return the keys of a spec that only have an effect on a cluster."""
+    """Return the keys of a spec that have an effect on a cluster only."""
     if spec.queue is not None:
         yield "application.queue"
     for key, _ in spec.placement_keys():
@@ -1211,7 +1215,7 @@ def _keys_for_clusters(spec: AppSpec) -> Iterator[str]:
 
 
 def _runs_at_most_s(spec: AppSpec) -> int | None:
-    """Return after how many seconds an application is ended at the latest; None: there is no limit."""
+    """Return the time limit of an application's run [s]; None: no limit."""
     return None if spec.max_runtime_s is None else math.ceil(spec.max_runtime_s + spec.kill_grace_s)
 
 
@@ -1221,13 +1225,13 @@ def _over(row: ApplicationRow) -> str:
 
 
 def _umask() -> int:
-    # Reading it by os.umask would change it for a moment under other threads. Source: proc(5), since Linux 4.7.
+    # os.umask can only read it by changing it, which other threads would see. Source: proc(5), since Linux 4.7.
     words = status_words("self", "Umask")
     return int(words[0], 8) if words else 0o022
 
 
 def _readable_policy() -> Policy:
-    """Return the operator's policy; the defaults if it is refused: the runner starts nothing then, and says why."""
+    """Return the operator's policy, or the defaults if it is invalid: the runner then starts nothing and logs why."""
     from dlapp.cluster.local.queue_state import read_policy
 
     try:
@@ -1257,7 +1261,8 @@ def _open_named(pid_file: str, uid: int) -> int | None:
 
 
 def _kill_process(pid_file: str, uid: int) -> None:
-    """Send SIGKILL to the process that a file names, if it is of ``uid`` and has the start time of the file."""
+    """Send SIGKILL to the process that a file names, if its uid is ``uid`` and its start time is the one in the
+    file."""
     if (pidfd := _open_named(pid_file, uid)) is None:
         return
     try:

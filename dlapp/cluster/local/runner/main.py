@@ -1,13 +1,17 @@
-"""The runner: the one process that works off a user's rows, and ends when none is left.
+"""The runner: the one process that starts and settles a user's applications, and ends when none is left.
 
-It starts ApplicationMasters when all of their containers fit, and notices their ends. After one that died without an
-outcome it starts another one or, when the attempts are used up, a cleaner. It settles the rows. It keeps nothing in
-memory that matters: killed at any moment, the next one reads from the rows, the locks and the outcomes where things
-stand.
+It starts an ApplicationMaster when all containers of its application fit, and detects its end. If one died without an
+outcome it starts another one or, when the attempts are used up, a clean-up process. It keeps no important state in
+memory: if it is killed at any moment, the next runner recovers from the rows, the locks and the outcomes.
 
-A start is: take the application's lock; write the row (running); hand the lock to the new process. Dying after the
-first step leaves nothing; after the second, a running row whose lock is free and whose ApplicationMaster never
-registered: it goes back to waiting. So nothing runs twice at once (the lock), and nothing that began runs again.
+Start of an application:
+
+1. The runner takes the application's lock. If it dies now, nothing has changed.
+2. It sets the row to running. If it dies now, the row is running, its lock is free and its ApplicationMaster never
+   registered: the next runner sets the row back to waiting.
+3. It passes the lock to the new process.
+
+So the lock prevents two at once, and an application that has begun is not started a second time.
 """
 
 from __future__ import annotations
@@ -82,36 +86,36 @@ if TYPE_CHECKING:
 
 MAX_AFTERMATHS = 3
 PATIENCE_S = 20.0
-"""How long an ask that no longer fits the machine waits for it to come back (a GPU that was lost, say)."""
+"""How long a request that no longer fits the machine waits for the machine to recover (a lost GPU, for example)."""
 LINGERING_S = (0.01, 0.5)
-"""Between two looks at an application whose ApplicationMaster has ended and whose tasks are just ending: doubled from
-the first to the second."""
+"""Poll intervals for an application whose ApplicationMaster has ended and whose tasks are ending: doubled from the
+first to the second."""
 FOREIGN_S = 0.5
-"""Between two looks at what others hold (another queue's GPUs, another user's spool): there is no news of that."""
+"""Poll interval for resources held by others (another queue's GPUs, another user's spool): they send no events."""
 CONTENTION_S = 1.0
-"""How long a start waits for one of another user's that began in the same moment and is to give way."""
+"""How long a start waits for a simultaneous start of another user that is to give way."""
 IDLE_S = 30.0
 STAY_S = 5.0
-"""How long a runner that was started for a submission to come waits for it; packing a large workspace takes longer,
-and then the submission starts another."""
+"""How long a runner that was started ahead of a submission waits for it; if packing a large workspace takes longer, the
+submission starts another runner."""
 HISTORY_S, BUSY_HISTORY_S = 3600.0, 600.0
-"""Between two times that what is old is cleared, and how long that is put off while there is something to do."""
+"""Interval of cleaning up old data, and how long that is deferred while there is other work."""
 MAX_ANNOUNCED = 100
-"""How many applications without a place in the order get one in one look."""
+"""How many applications without a queue position get one per pass."""
 LATEST_STEP_MS = 60_000
-"""By how much the latest start of an application must have changed to be written down again."""
+"""Minimum change of an application's latest start that is written again."""
 TROUBLE_S = 2.0
-"""Between two tries while the state cannot be written: the disk is full, say."""
+"""Retry interval while the state cannot be written (full disk, for example)."""
 
 
 class Runner:
     """The runner of one user.
 
     Args:
-        lock: descriptor whose lock makes this process the runner; given up by `run`.
-        sign: descriptor whose lock shows others that there is a runner; None: still to be taken, where they look.
-        stay: somebody is just about to submit; do not leave before `STAY_S` without a row.
-        spare: an ApplicationMaster for the first application; ended by `run` if it is not used.
+        lock: descriptor whose lock makes this process the runner; released by `run`.
+        sign: descriptor whose lock shows other users that a runner exists; None: to be taken before they can check.
+        stay: a submission follows soon; do not exit without rows before `STAY_S`.
+        spare: a prestarted ApplicationMaster for the first application; ended by `run` if unused.
     """
 
     def __init__(
@@ -132,29 +136,30 @@ class Runner:
         self._poll = select.poll()
         self._watched: dict[int, int] = {}  # pidfd -> number of the row
         self._pidfds: dict[int, int] = {}  # number of the row -> pidfd
-        # Numbers of rows whose ApplicationMaster has just ended -> its exit code, or minus a signal's number, if known.
+        # Row number of an ApplicationMaster that has just ended -> its exit code, or the negative signal number, if
+        # known.
         self._died: dict[int, int | None] = {}
-        self._left: dict[int, OrphanReaper] = {}  # number of the row -> what its dead ApplicationMaster left
+        self._left: dict[int, OrphanReaper] = {}  # row number -> orphans of its dead ApplicationMaster
         self._pause_s = IDLE_S
         self._lingering_s = LINGERING_S[0]
-        self._misfits: dict[int, float] = {}  # numbers of rows -> since when they fit the machine no more
-        self._misfits_seen: set[int] = set()  # in this look
+        self._misfits: dict[int, float] = {}  # row number -> since when it does not fit the machine
+        self._misfits_seen: set[int] = set()  # in this pass
         self._passes = QueuePasses(state)
         self._ledger: MachineLedger | None = None
-        self._ticket: tuple[int, QueueTicket] | None = None  # the row that waits for GPUs, and its place in their queue
+        self._ticket: tuple[int, QueueTicket] | None = None  # the row that waits for GPUs, and its queue ticket
         self._history_at = time.monotonic()
-        self._trouble = ""  # what keeps us from working, as it was said in the log
+        self._trouble = ""  # the current problem, as last logged
         self._is_troubled = False
         self._stay_until = time.monotonic() + STAY_S if stay else 0.0
-        self._reserved_ms: dict[int, int | None] = {}  # number of the row -> its latest start, as it was written down
-        self._waiting_told_ms: dict[int, float | None] = {}  # number of the row -> when its user is told that it waits
+        self._reserved_ms: dict[int, int | None] = {}  # row number -> its latest start, as written
+        self._waiting_told_ms: dict[int, float | None] = {}  # row number -> when the user is notified of the wait
         self._spare = None if spare is None else (os.pidfd_open(spare.pid), spare)  # with its pidfd
 
     def run(self) -> None:
-        """Work until nothing is left to do.
+        """Work until no rows are left.
 
         Raises:
-            SchemaMismatch: the rows are another dlapp's to work off.
+            SchemaMismatch: the rows belong to another version of dlapp.
         """
         if self._spare is not None:
             self._poll.register(self._spare[0], select.POLLIN)
@@ -188,9 +193,9 @@ class Runner:
 
     @contextlib.contextmanager
     def _bearing(self) -> Iterator[None]:
-        """Go on after an error of the state's disk or database, said once, and look again later.
+        """Recover from an error of the state's disk or database: log it once, and retry later.
 
-        All that we do can be broken off anywhere and begun again, so it is enough to come back to it.
+        Every operation of the runner can be interrupted anywhere and repeated, so retrying is sufficient.
         """
         try:
             yield
@@ -206,9 +211,9 @@ class Runner:
     # ---- looking ----
 
     def _publish_anew(self) -> None:
-        """Show others how things stand, whatever an earlier runner's death left out."""
-        # The spool first: what is submitted meanwhile is announced after its row is written, so it is not among what
-        # the spool had and the rows do not have.
+        """Publish the current state to other users, including what a dead runner failed to publish."""
+        # The spool first: a submission during this call is announced after its row is written, so it cannot be an entry
+        # that the spool has and the rows do not.
         listed, entries = spool.ids(self._state), spool.entries_of(self._state)
         rows = self._queue.unsettled()
         unsettled = {row.id for row in rows}
@@ -233,7 +238,7 @@ class Runner:
         self._start_what_fits()
 
     def _settle_dependents(self) -> None:
-        """Look at the applications that wait for the end of others; these come first, as their ids are older."""
+        """Check applications that wait for the end of others; the latter are handled first, as their ids are older."""
         if not (dependents := self._queue.rows("state = 'dependent' AND uid = ?", (self._uid,))):
             return
         from dlapp.cluster.local.runner.dependencies import settle_dependent
@@ -243,10 +248,10 @@ class Runner:
                 self._end_unstarted(row, failed(failure, clock.now_ms()))
 
     def _check(self, row: ApplicationRow) -> None:
-        """See what has become of a running row that no process is watched for."""
+        """Check a running row without a watched process."""
         home = self._state.application(row.id)
         if os.path.lexists(home):
-            check_directory(home, self._uid)  # nothing is written, or said to have ended, where a link leads
+            check_directory(home, self._uid)  # write nothing, and report no end, if a link redirects the path
         if row.number in self._died and os.path.exists(os.path.join(home, "am.json")):
             note_death(home, clock.now_ms(), self._died[row.number])
         if is_alive(home):
@@ -277,13 +282,13 @@ class Runner:
         try:
             return read_outcome(home)
         except DlappError as error:
-            # It is forced to the disk before it has its name, so somebody else has written here.
+            # Outcomes are synced before the rename, so another program has written this file.
             return failed(str(error), clock.now_ms())
 
     def _watch(self, row: ApplicationRow, home: str) -> None:
-        """Learn of the end of an ApplicationMaster that is there already; if it cannot be named, look again soon.
+        """Watch the end of an existing ApplicationMaster; if it has no known pid, poll again soon.
 
-        Where it is gone and what it left does not end by itself, nobody but us is left to end that.
+        If it is gone and its orphans do not end by themselves, only this runner can end them.
         """
         if (pidfd := self._open_master(home)) is not None:
             self._left.pop(row.number, None)
@@ -296,12 +301,12 @@ class Runner:
             self._end_what_is_left(row, home)
 
     def _open_master(self, home: str) -> int | None:
-        """Return a pidfd of an application's ApplicationMaster, or of who cleans up after it; None: none is known."""
+        """Return a pidfd of an application's ApplicationMaster or clean-up process; None: not known."""
         with contextlib.suppress(OSError, ValueError):
             pid, started = (int(word) for word in read_bytes(os.path.join(home, "am.pid"), 100).split())
             if (pidfd := open_process(pid, started, self._uid)) is not None:
                 return pidfd
-        # A runner that was killed may have started one without writing down which process that is.
+        # A killed runner may have started one without recording its pid.
         last = registration(home)
         return None if last is None or not last.pid else open_process(last.pid, last.started, self._uid)
 
@@ -323,7 +328,7 @@ class Runner:
                 with contextlib.suppress(BlockingIOError):
                     os.read(fd, 65536)
                 continue
-            # A child of ours or of an earlier runner; only the first leaves something to be collected.
+            # A child of this or of an earlier runner; only a child of ours must be reaped.
             ended = None
             with contextlib.suppress(ChildProcessError):
                 ended = os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
@@ -337,8 +342,8 @@ class Runner:
             os.close(fd)
 
     def _leave(self) -> None:
-        """Give the runner's lock up, if nothing is left to do."""
-        # Within the transaction nobody can add a row, and whoever adds one after it finds the lock free.
+        """Release the runner's lock if no work is left."""
+        # No row can be inserted within the transaction, and a process that inserts one later finds the lock free.
         with self._queue.change():
             if self._queue.count_unsettled(self._uid):
                 self._stay_until = 0.0
@@ -366,7 +371,7 @@ class Runner:
             contents = self._passes.read(rows)
             self._announce_again(own, contents)
             if any(row.uid != self._uid for row in (*contents.waiting, *contents.running)):
-                self._pause_s = min(self._pause_s, FOREIGN_S)  # there is no news of what others do
+                self._pause_s = min(self._pause_s, FOREIGN_S)  # other users' changes send no events
             try:
                 told = self._follow_schedule(own, contents)
             except ConfigError as error:
@@ -381,7 +386,7 @@ class Runner:
         self._misfits = {number: since for number, since in self._misfits.items() if number in self._misfits_seen}
 
     def _announce_again(self, own: Mapping[str, ApplicationRow], contents: QueueContents) -> None:
-        """Give applications a place in the order that have none: who submitted them could not write to the spool."""
+        """Assign queue positions to applications without one: their submitters could not write to the spool."""
         lost = sorted(own.keys() - {row.id for row in contents.waiting})[:MAX_ANNOUNCED]
         for one in lost:
             spool.mark(self._state, one, spool.WAITING)
@@ -390,7 +395,7 @@ class Runner:
             self._pause_s = min(self._pause_s, FOREIGN_S)
 
     def _follow_schedule(self, own: Mapping[str, ApplicationRow], contents: QueueContents) -> set[int]:
-        """Start those of this user's applications whose turn it is; return the numbers of those told why they wait."""
+        """Start this user's applications whose turn it is; return the row numbers that were told why they wait."""
         running, told = list(contents.running), set[int]()
         capacity, others_gcores = self._capacity_for(contents)
         free = capacity.without(running)
@@ -402,7 +407,7 @@ class Runner:
                 if decision.code == NEVER_FITS:
                     obstacle = self._misfit(row, decision, capacity)
                 elif decision.starts or decision.job is found.head:
-                    # The head is tried, too: of GPUs that others hold, only the ledger says which, and keeps the turn.
+                    # Try the head, too: only the ledger knows which GPUs others hold, and it keeps the order.
                     obstacle = self._start_if_fits(row, capacity, free, running)
                 else:
                     continue
@@ -414,7 +419,7 @@ class Runner:
                 if decision.starts:
                     break
                 continue
-            # Started here; or it is its turn, and its user's runner starts it.
+            # Started here; or it is another user's turn, whose runner starts it.
             running.append(row)
             free = free.without([row])
             if not decision.starts:
@@ -423,7 +428,7 @@ class Runner:
         return told
 
     def _misfit(self, row: ApplicationRow, decision: Decision, capacity: Amounts) -> Obstacle:
-        """Return why an application can never start; where the machine has too little, it ends after some patience."""
+        """Return why an application can never start; if the machine is too small, end it after some patience."""
         if (never := schedule.too_large(schedule.amounts_of(row), capacity)) is not None:
             return self._never(row, Obstacle(never.problem, NEVER_FITS))
         return Obstacle(decision.message, decision.code, is_known=True)
@@ -438,14 +443,14 @@ class Runner:
         *,
         latest_s: float | None = None,
     ) -> None:
-        """Write down why a row waits, with the facts about the machine where they say more.
+        """Record why a row waits, with the facts about the machine where useful.
 
         Args:
-            row: of this user.
-            obstacle: in its way.
-            capacity, free: of the machine; None: they say nothing here.
-            running: all that run.
-            latest_s: when it can start at the latest [s since 1970]; None: not known.
+            row: row of this user.
+            obstacle: what blocks it.
+            capacity, free: amounts of the machine; None: not relevant.
+            running: all running rows.
+            latest_s: its latest start [s since 1970]; None: not known.
         """
         latest_ms = None if latest_s is None else int(latest_s * 1000)
         if row.reason == obstacle.text and not self._is_other_time(row, latest_ms):
@@ -461,36 +466,36 @@ class Runner:
             self._queue.update(row.number, reason=obstacle.text, waiting=waiting)
 
     def _is_other_time(self, row: ApplicationRow, latest_ms: int | None) -> bool:
-        """Return whether the latest start of a row is not about the one that was written down."""
+        """Return whether the latest start of a row differs notably from the recorded one."""
         before_ms = self._reserved_ms.get(row.number)
         if latest_ms is None or before_ms is None:
             return latest_ms != before_ms
-        return abs(latest_ms - before_ms) >= LATEST_STEP_MS  # what is overdue moves it on with each look
+        return abs(latest_ms - before_ms) >= LATEST_STEP_MS  # an overdue application moves it in each pass
 
     def _start_if_fits(
         self, row: ApplicationRow, capacity: Amounts, free: Amounts, running: Sequence[ApplicationRow]
     ) -> Obstacle | None:
-        """Start a row if nothing is in the way; what is, or None: it was started, or has ended."""
+        """Start a row if nothing blocks it; return the obstacle, or None if it was started or has ended."""
         try:
             return self._missing(row, capacity, free, running) or self._start(row, capacity)
         except Unreachable:
-            raise  # that the state cannot be written is not the application's fault
+            raise  # a state that cannot be written is not the application's failure
         except DlappError as error:
-            # The driver or the ledger does not work.
+            # The driver or the ledger failed.
             return self._never(row, Obstacle(str(error), SERVICE_AWAY, is_known=True))
 
     def _capacity_for(self, contents: QueueContents) -> tuple[Amounts, int]:
-        """Return the amounts of the machine, and how many of its GPUs are held by others or in quarantine."""
+        """Return the machine's amounts, and how many of its GPUs are held by others or in quarantine."""
         capacity = self._capacity()
         if not any(row.gcores for row in contents.waiting):
             return capacity, 0
-        self._pause_s = min(self._pause_s, FOREIGN_S)  # there is no news of GPUs that are given back
+        self._pause_s = min(self._pause_s, FOREIGN_S)  # released GPUs send no events
         try:
             record, devices = self._machine_ledger().record(), self._devices()
         except Unreachable:
             raise
         except DlappError:
-            return capacity, 0  # the first that needs GPUs will say so
+            return capacity, 0  # the first start that needs GPUs reports it
         ids = {row.id for row in contents.running}
         out = {one.uuid for one in record.devices if one.present and one.quarantine is not None}
         for lease in record.leases:
@@ -499,7 +504,7 @@ class Runner:
         return capacity._replace(gcores=min(capacity.gcores, devices)), len(out)
 
     def _clear_reasons(self, rows: Sequence[ApplicationRow]) -> None:
-        """Forget why rows waited that others come before now."""
+        """Clear the wait reasons of rows that others have overtaken."""
         if rows:
             with self._queue.change():
                 self._queue.add_columns()
@@ -507,7 +512,7 @@ class Runner:
                     self._queue.update(row.number, reason="", waiting="")
 
     def _tell_waiting(self, waiting: Sequence[ApplicationRow]) -> None:
-        """Tell the user of what has waited for too long, where that is wished."""
+        """Notify the user of applications that have waited too long, if configured."""
         now_ms = clock.now_ms()
         for row in waiting:
             if row.number not in self._waiting_told_ms:
@@ -532,7 +537,7 @@ class Runner:
 
     def _capacity(self) -> Amounts:
         settings = self._settings
-        gcores = 1 << 30 if settings.gcores is None else settings.gcores  # the ledger knows how many there are
+        gcores = 1 << 30 if settings.gcores is None else settings.gcores  # the ledger knows the number
         return Amounts(
             memory_mib() if settings.memory_mib is None else settings.memory_mib,
             vcores() if settings.vcores is None else settings.vcores,
@@ -542,7 +547,7 @@ class Runner:
     def _missing(
         self, row: ApplicationRow, capacity: Amounts, free: Amounts, running: Sequence[ApplicationRow]
     ) -> Obstacle | None:
-        """Return why a row cannot start now; None: as far as memory, vcores and the configured gcores go, it can."""
+        """Return why a row cannot start now; None: it can, as far as memory, vcores and the configured gcores go."""
         asked = schedule.amounts_of(row)
         if row.gcores:
             capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
@@ -552,7 +557,7 @@ class Runner:
         return None if lack is None else Obstacle(lack, NODES_FULL)
 
     def _never(self, row: ApplicationRow, why: Obstacle) -> Obstacle:
-        """An ask that cannot be met as the machine is now: after some patience that is its end."""
+        """Handle a request that exceeds the machine in its current state: end the application after some patience."""
         since = self._misfits.setdefault(row.number, time.monotonic())
         self._misfits_seen.add(row.number)
         if time.monotonic() - since >= PATIENCE_S:
@@ -571,7 +576,7 @@ class Runner:
         running: Sequence[ApplicationRow],
         latest_ms: int | None,
     ) -> str:
-        """Return the reason in its JSON form; its words are those of the obstacle."""
+        """Return the reason in its JSON form, with the text of the obstacle."""
         from dlapp.cluster.local.reasons import facts_of, whole_ask
         from dlapp.cluster.reasons.tiers import choose
         from dlapp.value import replace
@@ -591,7 +596,7 @@ class Runner:
         return _reason_json(reason)
 
     def _start(self, row: ApplicationRow, capacity: Amounts) -> Obstacle | None:
-        """Start a row's ApplicationMaster; what it still waits for, or None: it was started, or has ended."""
+        """Start a row's ApplicationMaster; return what it still waits for, or None if it was started or has ended."""
         home = self._state.application(row.id)
         with contextlib.ExitStack() as held:
             holds: tuple[int, ...] = ()
@@ -620,7 +625,7 @@ class Runner:
         return None
 
     def _mark_started(self, row: ApplicationRow, capacity: Amounts) -> bool:
-        """Make the row running, if it still waits and still fits: others may have started theirs meanwhile."""
+        """Set the row to running if it still waits and still fits: others may have started theirs meanwhile."""
         with contextlib.ExitStack() as started:
             if self._state.shared:
                 started.callback(spool.mark, self._state, row.id, spool.WAITING)
@@ -642,7 +647,8 @@ class Runner:
         return True
 
     def _agree(self, row: ApplicationRow, capacity: Amounts) -> bool:
-        """Return whether the other users' runners leave room for a start; `dlapp.cluster.local.spool` has the steps."""
+        """Return whether the other users' runners leave room for a start; see the steps in
+        `dlapp.cluster.local.spool`."""
         spool.mark(self._state, row.id, spool.STARTING)
         own = [one for one in self._queue.unsettled() if one.state == RUNNING]
         count_returned(self._state, own)
@@ -663,7 +669,7 @@ class Runner:
             time.sleep(LINGERING_S[0])
 
     def _begin_again(self, row: ApplicationRow, home: str) -> None:
-        """Put a row whose ApplicationMaster never registered back to waiting, if that was not tried too often."""
+        """Set a row whose ApplicationMaster never registered back to waiting, unless tried too often."""
         if (by := kill_request(home)) is not None:
             self._settle(row, write_outcome(home, killed(by, clock.now_ms(), begun=False)))
         elif row.starts >= MAX_STARTS:
@@ -676,7 +682,7 @@ class Runner:
             self._put_back(row, starts=row.starts)
 
     def _requeue(self, row: ApplicationRow, home: str) -> None:
-        """Put a row that ran when the machine was restarted back to waiting: its next attempt begins it again."""
+        """Set a row that ran when the machine was rebooted back to waiting: its next attempt starts it again."""
         note_requeue(home)
         log.warning(f"{row.id}: the machine was restarted while it ran; it waits to begin again")
         self._put_back(row, starts=first_attempt(home) - 1)
@@ -688,7 +694,7 @@ class Runner:
             self._queue.update(row.number, state=WAITING, started_ms=None, starts=starts)
 
     def _start_again(self, row: ApplicationRow, home: str, attempt: int) -> None:
-        """Start the next ApplicationMaster of a row whose last one is dead; its tasks may run on."""
+        """Start the next ApplicationMaster of a row whose last one is dead; its tasks may still run."""
         note_death(home, died_ms(home))
         with contextlib.ExitStack() as held:
             holds: tuple[int, ...] = ()
@@ -701,10 +707,10 @@ class Runner:
                 held.callback(reservation.close)
                 holds = reservation.fds
             if (alive := take_lock(alive_lock(home, attempt), 0o640)) is None:
-                self._pause_s = min(self._pause_s, self._lingering_s)  # it was started, and has not registered yet
+                self._pause_s = min(self._pause_s, self._lingering_s)  # started, but not registered yet
                 return
             held.callback(os.close, alive)
-            # The row first, as for an aftermath: it counts what is started.
+            # Update the row first, as for a clean-up process: it counts the starts.
             with self._queue.change():
                 self._queue.update(row.number, starts=row.starts + 1, reason="")
             log.warning(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; starting attempt {attempt}")
@@ -721,7 +727,7 @@ class Runner:
             self._pause_s = min(self._pause_s, self._lingering_s)
             return
         try:
-            # What closed the lock to become a daemon lets go of the directory, too, before that is cleared.
+            # When the daemon closes the lock it also releases the directory, before that is removed.
             _say_ended(row, end(home, self._uid, self._state.runner_lock(self._uid)))
             log.warning(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; cleaning up after it")
             last = registration(home)
@@ -741,11 +747,11 @@ class Runner:
         try:
             pid = spawn([*self._settings.program, "am", *words], keep=keep, log=log_path)
         except OSError as error:
-            # The row is running and its lock free: the next look counts this as a start that did not begin.
+            # The row is running and its lock is free: the next pass counts this as a failed start.
             log.warning(f"{row.id}: its ApplicationMaster could not be started: {error}")
             self._pause_s = min(self._pause_s, FOREIGN_S)
             return
-        # It is our child: until we collect it the pid cannot mean another.
+        # It is our child: its pid cannot be reused before we reap it.
         self._register(row.number, os.pidfd_open(pid))
         _name(home, pid)
         log.info(f"{row.id}: attempt {attempt} started, process {pid}")
@@ -755,12 +761,12 @@ class Runner:
     def _use_spare(
         self, row: ApplicationRow, home: str, words: Sequence[str], keep: Sequence[int], log_path: str
     ) -> bool:
-        """Make the spare this row's ApplicationMaster. False: it did not take that, and ends."""
+        """Make the spare this row's ApplicationMaster. False: it did not accept the row, and ends."""
         assert self._spare is not None
         pidfd, spare = self._spare
         self._spare = None
         try:
-            # Its command line does not say whose it is, so that is written down before it is anybody's.
+            # Its command line does not name the application, so record the pid before assigning it.
             _name(home, spare.pid)
             spare.become(words, keep=keep, log=log_path)
         except OSError as error:
@@ -795,7 +801,7 @@ class Runner:
         return self._machine_ledger().capacity()
 
     def _reserve_again(self, row: ApplicationRow) -> Reservation | str:
-        """Reserve the GPUs that its processes still have, or others; or return what they are waited for."""
+        """Reserve the GPUs that its processes still hold, or others; or return the reason to wait."""
         from dlapp.gpuid.rules import NotEnough
 
         try:
@@ -804,7 +810,7 @@ class Runner:
         except NotEnough as error:
             return error.reason
         except Unreachable:
-            raise  # that the state cannot be written is not the ledger's fault
+            raise  # a state that cannot be written is not a failure of the ledger
         except DlappError as error:
             return str(error)
 
@@ -858,7 +864,7 @@ class Runner:
             self._start_container_removal(row)
 
     def _start_container_removal(self, row: ApplicationRow) -> None:
-        """Have the containers removed that it may have left. Nobody waits for that, and it ends by itself in time."""
+        """Start the removal of its leftover containers in a process that nothing waits for and that ends by itself."""
         words = [*self._settings.program, "cleanup", "--application", row.id, "--host", self._settings.docker_host]
         try:
             pid = spawn(words, log=self._state.runner_log(self._uid))
@@ -871,7 +877,7 @@ class Runner:
         try:
             self._machine_ledger().reclaim(row.id)
         except (DlappError, OSError) as error:
-            # Evidence keeps what is still used; who asks for the GPUs next looks at it again.
+            # Devices still in use stay leased by their evidence; the next request for GPUs checks it again.
             log.warning(f"{row.id}: what it held in the GPU ledger could not be inspected: {error}")
 
     def _finish_row(self, row: ApplicationRow, outcome: Outcome, summary: str, size_bytes: int) -> None:
@@ -907,12 +913,12 @@ def _reason_json(reason: Waiting) -> str:
 
 
 def _name(home: str, pid: int) -> None:
-    """Write down which process an application's ApplicationMaster is."""
+    """Record the pid of an application's ApplicationMaster."""
     write_whole(os.path.join(home, "am.pid"), f"{pid} {start_time(pid) or 0}\n")
 
 
 def remove_secrets(home: str) -> None:
-    """Remove what an application was told in confidence; once it has ended nobody needs it."""
+    """Remove an application's secrets; after its end nothing needs them."""
     from dlapp.values.access import MODIFIERS, VIEWERS, token_file
     from dlapp.values.launch_spec import FILE_NAME
 
@@ -926,7 +932,7 @@ def remove_secrets(home: str) -> None:
 
 
 def _spec_of(home: str) -> dict[str, Any]:
-    """The application's spec in its JSON form; empty where it cannot be read."""
+    """Return the application's spec in its JSON form; empty if it cannot be read."""
     try:
         submission: dict[str, Any] = read_json(os.path.join(home, "submission.json")) or {}
     except (DlappError, OSError):
@@ -941,7 +947,7 @@ def _has_image(home: str) -> bool:
 
 
 def _status_of(ended: os.waitid_result) -> int:
-    """Return a process's exit code, or minus the number of the signal that killed it."""
+    """Return a process's exit code, or the negative number of the signal that killed it."""
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 

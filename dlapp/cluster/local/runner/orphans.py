@@ -1,22 +1,22 @@
-"""Processes of an application that nobody of ours watches over any more: found by proof, stopped, and killed.
+"""Orphaned processes of an application: identified by proof, stopped, and killed.
 
-Task and guardian each end a payload when the other is killed. Only where all of them were killed in the same moment
-does a payload live on (with CAP_SYS_ADMIN not even then). It still holds the application's lock, so nothing that it
-uses is given to anybody, and it would hold it for ever. A task whose last ApplicationMaster is dead is told to end.
+Task and guardian each end a payload when the other is killed. A payload survives only if all of them were killed at the
+same moment (with CAP_SYS_ADMIN not even then). It then still holds the application's lock, so its resources are not
+given to others, and it would hold them indefinitely. A task whose last ApplicationMaster is dead is told to end.
 
-A process is the application's, and may be killed, if one of these is seen in /proc:
+A process belongs to the application, and may be killed, if /proc shows one of these:
 
-    a lock     it has a descriptor that holds the lock ``alive``, the application's or one of its containers'. Looking
-               at a lock is no lock: only who inherited the descriptor has it. Source: proc(5), fdinfo, "lock:"
+    a lock     a descriptor of it holds the lock ``alive``, of the application or one of its containers. Opening a
+               locked file is not enough: only a process that inherited the descriptor has it. Source: proc(5), fdinfo,
+               "lock:"
     a life     it has a container's lifeline open for reading, as payloads have
-    a name     DLAPP_CONTAINER_ID of one of its containers was in its environment when its program began, or
-               DLAPP_APP_ID was and it works below the application's directory
-    a place    it works below a container's directory, and is init's child and without a terminal, as a program is that
-               made itself a daemon; somebody's shell that stands there to look is neither
-    a parent   it descends from one that is proven
+    a name     DLAPP_CONTAINER_ID of one of its containers was in its initial environment, or DLAPP_APP_ID was and its
+               working directory is below the application's directory
+    a place    its working directory is below a container's directory, its parent is init and it has no terminal, as for
+               a daemon; a user's shell in that directory has neither
+    a parent   it descends from a proven process
 
-and only processes of the application's user count. The user's runner and this very process are never meant, nor what
-descends from them.
+Only processes of the application's user count. The user's runner, this process, and their descendants are excluded.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from dlapp.cluster.local.outcome import has_outcome
 from dlapp.system.processes.proc import ProcessStat, all_processes, command_line, open_process, read_proc, real_uid
 
 GRACE_S = 1.0
-"""How long what is left may take to end, once no ApplicationMaster is there to be seen."""
+"""How long leftover processes may take to end, once no ApplicationMaster is visible."""
 TASK_GRACE_S = 10.0
-"""The same while a task of ours is among it: it ends its payload and clears what it made."""
+"""The same while one of our tasks is among them: it ends its payload and cleans up."""
 _ROUNDS = 50
 _GONE_S = 2.0
 
 
 class OrphanProcess(NamedTuple):
-    """A process of an application, named by pid and start time; ``role`` is am, task, or empty for all else."""
+    """Process of an application, identified by pid and start time; ``role`` is am, task, or empty for the others."""
 
     pid: int
     started: int
@@ -49,12 +49,12 @@ class OrphanProcess(NamedTuple):
 
 
 class ProcessMatch(NamedTuple):
-    """Proof that a process is an application's (or one container's).
+    """Proof that a process belongs to an application (or to one container).
 
     Args:
-        locks, lives: device and inode of files.
-        names, application: variables as they lie in an environment; the second proves only below ``home``.
-        home, places: directories, with a slash at the end.
+        locks, lives: device and inode of the files.
+        names, application: variables in the form of an environment; the second proves only below ``home``.
+        home, places: directories, with a trailing slash.
     """
 
     locks: frozenset[tuple[int, int]]
@@ -66,28 +66,28 @@ class ProcessMatch(NamedTuple):
 
 
 class OrphanReaper:
-    """Reaper of what is left of one application whose ApplicationMaster is gone.
+    """Reaper of the leftover processes of one application whose ApplicationMaster is gone.
 
     Args:
         home: the application's directory.
-        uid: whose it is.
-        runner_lock: file whose lock makes a process the user's runner.
-        spare_am: an ApplicationMaster that cannot be named yet, because it is only starting, counts as one that is
-            there; False: it is ended with the rest.
+        uid: owner of the application.
+        runner_lock: file whose lock identifies the user's runner.
+        spare_am: treat an ApplicationMaster that is still starting, and not identifiable yet, as alive; False: end it
+            with the rest.
     """
 
     def __init__(self, home: str, uid: int, runner_lock: str, *, spare_am: bool = True) -> None:
         self._home, self._uid, self._runner_lock, self._spare_am = home, uid, runner_lock, spare_am
-        self._since: float | None = None  # when this was looked at first
+        self._since: float | None = None  # time of the first check
 
     def wait_anew(self) -> None:
-        """An ApplicationMaster was seen."""
+        """Record that an ApplicationMaster is alive."""
         self._since = None
 
     def end_in_time(self) -> list[int]:
-        """Tell the tasks to end, or end what is left if it had the time for that; the answer is which processes.
+        """Tell the tasks to end, or end leftover processes whose time is up; return the processes.
 
-        The tasks of an application that has ended are ending by themselves.
+        Tasks of an ended application end by themselves.
         """
         if self._since is None:
             self._since = time.monotonic()
@@ -111,12 +111,12 @@ class OrphanReaper:
 
 
 def end(home: str, uid: int, runner_lock: str) -> list[int]:
-    """Stop all processes of an application, kill them, and wait a little until they are gone; the answer is which."""
+    """Stop and kill all processes of an application, and wait briefly for their end; return them."""
     return _end(marks_of(home), uid, runner_lock)
 
 
 def end_containers(directories: Sequence[str], uid: int, runner_lock: str) -> list[int]:
-    """The same for containers of one application, by their directories."""
+    """Do the same for containers of one application, given by their directories."""
     return _end(_container_marks(directories), uid, runner_lock) if directories else []
 
 
@@ -130,7 +130,7 @@ def _stop_tasks(found: list[OrphanProcess], uid: int) -> None:
 
 
 def _end(marks: ProcessMatch, uid: int, runner_lock: str) -> list[int]:
-    # All are stopped before the first is killed, as often as new ones turn up: so none forks while others die, and
+    # Stop all of them before killing the first, repeatedly while new ones appear: so none forks while others die, and
     # none loses the parent that proves it.
     held: dict[tuple[int, int], int] = {}
     try:
@@ -152,7 +152,7 @@ def _end(marks: ProcessMatch, uid: int, runner_lock: str) -> list[int]:
 
 
 def _signal(pidfd: int, number: signal.Signals) -> None:
-    # Gone already; or a program that changed its user, which is not ours to signal.
+    # Already gone; or a program that changed its user, which we may not signal.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         signal.pidfd_send_signal(pidfd, number)
 
@@ -174,21 +174,21 @@ def _wait_for_ends(pidfds: list[int]) -> None:
 
 
 def find(home: str, uid: int, runner_lock: str) -> list[OrphanProcess]:
-    """The processes of an application that are there, zombies left out.
+    """Return the processes of an application, without zombies.
 
     Args:
-        uid: only processes of this user are looked at.
+        uid: only processes of this user are inspected.
         runner_lock: see `OrphanReaper`.
     """
     return _find(marks_of(home), uid, runner_lock)
 
 
 def tasks_of(home: str, uid: int) -> dict[str, OrphanProcess]:
-    """Return the tasks of an application that are there, by the directory of their container.
+    """Return the tasks of an application, by the directory of their container.
 
     Args:
         home: the application's directory.
-        uid: only processes of this user are looked at.
+        uid: only processes of this user are inspected.
     """
     home = os.path.realpath(home)
     parents: dict[int, int] = {}
@@ -203,7 +203,7 @@ def tasks_of(home: str, uid: int) -> dict[str, OrphanProcess]:
 
 
 def marks_of(home: str) -> ProcessMatch:
-    """Return what proves that a process is of the application in ``home``."""
+    """Return the proof for processes of the application in ``home``."""
     home = os.path.realpath(home)
     containers = os.path.join(home, "containers")
     names: list[str] = []
@@ -277,7 +277,7 @@ def _is_proven(process: ProcessStat, marks: ProcessMatch) -> bool:
 
 
 def _is_init(pid: int) -> bool:
-    # A user's own systemd adopts what was started below it.
+    # A user's own systemd adopts orphans started below it.
     return pid == 1 or read_proc(pid, "comm") == b"systemd\n"
 
 
@@ -289,7 +289,7 @@ def _holds(pid: int, marks: ProcessMatch, lock_name: str) -> bool:
         return False
     for name in names:
         with contextlib.suppress(OSError, ValueError):
-            # By name first: stat of a file on a dead network file system would hang.
+            # Compare the name first: stat of a file on a dead network file system would hang.
             file = os.path.basename(os.readlink(f"/proc/{pid}/fd/{name}").removesuffix(" (deleted)"))
             if not (file.startswith(lock_name) or file == "life"):
                 continue
@@ -303,7 +303,8 @@ def _holds(pid: int, marks: ProcessMatch, lock_name: str) -> bool:
 
 
 def _reads(fdinfo: bytes) -> bool:
-    # Who asks if a payload is there opens the other end. Source: proc(5): "flags:" is octal, O_ACCMODE is 3.
+    # A process that checks whether a payload exists opens the write end. Source: proc(5): "flags:" is octal, O_ACCMODE
+    # is 3.
     return int(fdinfo.partition(b"flags:")[2].split(maxsplit=1)[0], 8) & os.O_ACCMODE == os.O_RDONLY
 
 
@@ -312,7 +313,7 @@ def _role(pid: int, home: str) -> str:
 
 
 def _role_and_place(pid: int, home: str) -> tuple[str, str]:
-    """Return what a process of the application in ``home`` is by its command line, and the directory that it names."""
+    """Return the role of a process of the application in ``home`` by its command line, and the directory in it."""
     words = command_line(pid)
     for role in (b"am", b"task"):
         if role in words and b"--home" in (rest := words[words.index(role) :])[:-1]:

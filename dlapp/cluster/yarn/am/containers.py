@@ -1,16 +1,16 @@
-"""The containers of one attempt and what there is to tell of them: plain sums, no I/O.
+"""Containers of one attempt and their unreported events: pure state, no I/O.
 
-Of a container that it takes away itself the ResourceManager says at once that it has ended (-100), and its node hears
-of it a heartbeat later. So of one that may have processes the end is told when they are gone, and until then that it is
-ending. That they are gone its node says: the container's state is RUNNING between the order and that, then COMPLETE,
-and then it was "recently stopped".
+When the ResourceManager takes a container away itself, it reports the end at once (-100), but the container's node
+learns of it only with a later heartbeat. So the end of a container that may have processes is reported when they are
+gone; until then the container is reported as ending. The node shows when they are gone: the container's state is
+RUNNING until then, then COMPLETE, and then the container was "recently stopped".
 
-That holds as well for those that were started in the last second before their ApplicationMaster died: the
-ResourceManager takes them away, and the next attempt hears of them in its first heartbeat. Of these nobody says on
-which node they were, nor gives a token for it: for them, as for those whose node does not answer, time has to do.
+The same holds for containers that were started in the last second before their ApplicationMaster died: the
+ResourceManager takes them away, and the next attempt learns of them in its first heartbeat. It gets neither their node
+nor a token for it: their ends, like those on nodes that do not answer, are assumed after a time limit.
 
-A node that the ResourceManager has lost is told nothing at all. Where it lives, so do the processes of its containers,
-until their tasks hear from the ApplicationMaster; so the end of these is told as presumed (`ContainerEnd`).
+A node that the ResourceManager has lost gets no orders. If the node is up, so are the processes of its containers,
+until their tasks hear from the ApplicationMaster; so the end of these is reported as presumed (`ContainerEnd`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from dlapp.value import Record, replace
 from dlapp.values.ids import ContainerId
 
 TAKEN_AWAY_S = 5.0
-"""From the ResourceManager's word that it takes a container away to the end of its processes: a heartbeat of the node
-(1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s. So long it is waited for where the node
-does not say it."""
+"""Time from the ResourceManager's report that it takes a container away to the end of its processes: a heartbeat of the
+node (1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s. Used if the node does not report
+it."""
 LOOK_EVERY_S = 0.25
 _REFUSED_AFTER_RESTART = ("allocated by a previous RM", "This token is expired")
 UNKNOWN_S = 600.0
-"""A container that YARN was told to take away, and of which it says nothing for so long, it does not know: it was
-restarted while the container's node was away. YARN waits as long for a node before it calls its containers lost (the
-default of yarn.nm.liveness-monitor.expiry-interval-ms); of one that it knows it tells the end at the next heartbeat."""
+"""A container that YARN was told to take away, and about which it reports nothing for this long, is unknown to it: YARN
+was restarted while the container's node was down. YARN waits as long for a node before it considers its containers lost
+(the default of yarn.nm.liveness-monitor.expiry-interval-ms); the end of a known one is reported with the next
+heartbeat."""
 
 
 class AllocateEvents:
-    """Events since the ApplicationMaster last asked."""
+    """Events since the ApplicationMaster's last heartbeat."""
 
     def __init__(self) -> None:
         self.granted: list[Grant] = []
@@ -59,10 +60,10 @@ class AllocateEvents:
         return bool(lists or self.resync or self.shut_down is not None or self.killed_in_s is not None)
 
     def to_heartbeat(self, preemption_wait_s: float) -> Heartbeat:
-        """The same as the engine's answer.
+        """Return the same as a `Heartbeat`.
 
         Args:
-            preemption_wait_s: of `dlapp.cluster.yarn.values.Cluster`.
+            preemption_wait_s: from `dlapp.cluster.yarn.values.Cluster`.
         """
         return Heartbeat(
             granted=tuple(self.granted),
@@ -81,12 +82,12 @@ class AllocateEvents:
 
 
 class _ReleasedContainer(Record):
-    """A container that may have processes although YARN says that it has ended.
+    """Container that may have processes although YARN reports its end.
 
     Args:
-        end: as it is told when time is up.
-        over_at: it counts as gone then, whatever we know.
-        look_at: its node is to be asked again then; infinity: it is being asked, or it is not known which one it is.
+        end: its end, as reported when the time is up.
+        over_at: time at which it counts as gone in any case.
+        look_at: time of the next query to its node; infinity: a query is pending, or the node is not known.
     """
 
     end: ContainerEnd
@@ -96,16 +97,16 @@ class _ReleasedContainer(Record):
 
 
 class ContainerTracker:
-    """Containers that an attempt holds. Its owner has the lock.
+    """Containers that an attempt holds. The owner of this object does the locking.
 
     Attributes:
-        news: what is not told yet.
-        releases: containers that the ResourceManager is to take away, and does not know of it yet.
+        news: unreported events.
+        releases: containers that the ResourceManager has yet to be told to take away.
 
     Args:
-        attempt: of the application; containers of earlier ones are told of too.
-        user: whose the application is.
-        web_scheme: of the NodeManagers' web addresses.
+        attempt: number of the application's attempt; containers of earlier ones are reported too.
+        user: owner of the application.
+        web_scheme: scheme of the NodeManagers' web addresses.
     """
 
     def __init__(self, attempt: int, user: str, web_scheme: str = "http") -> None:
@@ -121,30 +122,30 @@ class ContainerTracker:
         self._doubts: dict[ContainerId, str] = {}
 
     def hold(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
-        """Hold the containers that an earlier attempt left running, and return them; they are no news."""
+        """Add the containers that an earlier attempt left running, and return them; they are no new events."""
         self._live = {one.container_id: one for one in live}
         return tuple(map(self._grant_of, self._live.values()))
 
     def take_news(self) -> AllocateEvents:
-        """Return the events that were not told yet, and forget them."""
+        """Return the unreported events, and clear them."""
         news, self.news = self.news, AllocateEvents()
         return news
 
     def change_under_way(self) -> bool:
-        """Return True if something ends, or is to end, of which the end is not known yet."""
+        """Return True if a container is ending, or is to end, whose end is not known yet."""
         return bool(self._stopping or self.releases or self._taken_away)
 
     # ---- what the ApplicationMaster wants ----
 
     def starts(self, container_id: ContainerId) -> Granted | None:
-        """A task is about to be started; None: the container was taken away again, its end is told already."""
+        """Return a container whose task is about to start; None: it was taken away again, and its end is reported."""
         granted = self._live.get(container_id)
         if granted is not None:
             self._started.add(container_id)
         return granted
 
     def stops(self, container_id: ContainerId) -> Granted | None:
-        """A container is to end; the answer is the one whose node is to be told so."""
+        """Mark a container as to be ended; return it if its node is to be told."""
         granted = self._live.get(container_id)
         if granted is None and container_id in self._ended_before_us:
             return None
@@ -160,43 +161,43 @@ class ContainerTracker:
         return self._live.get(container_id)
 
     def gives_back(self, containers: Iterable[ContainerId]) -> bool:
-        """Containers are to be taken away; whether one of them was not known as such."""
+        """Mark containers as to be taken away; return whether one of them was not marked before."""
         known = {one for one in containers if one in self._live}
         new = known - self.releases
         self.releases |= known
         return bool(new)
 
     def released(self, containers: Iterable[ContainerId], now: float) -> None:
-        """YARN was told to take these away."""
+        """Record that YARN was told to take these away."""
         for container_id in containers:
             self.releases.discard(container_id)
             if container_id in self._live:
                 self._unknown_at.setdefault(container_id, now + UNKNOWN_S)
 
     def silent(self, now: float) -> None:
-        """YARN did not answer, so it cannot have said that it knows them."""
+        """Record that YARN did not answer, so it cannot have confirmed that it knows them."""
         self._unknown_at = dict.fromkeys(self._unknown_at, now + UNKNOWN_S)
 
     def release_again(self) -> None:
-        """YARN was restarted: it does not know what it was told to take away."""
+        """Record that YARN was restarted: it does not know what it was told to take away."""
         self.releases |= (self._unknown_at.keys() & self._live.keys()) | self._stopping
         self._unknown_at.clear()
 
     # ---- what YARN says ----
 
     def granted(self, containers: Iterable[Granted]) -> None:
-        """Containers came, or came to light; those that we have are no news."""
+        """Add granted or reported containers; known ones are no new events."""
         for granted in containers:
             if granted.container_id not in self._live:
                 self._live[granted.container_id] = granted
                 self.news.granted.append(self._grant_of(granted))
 
     def ended(self, status: ContainerStatus, now: float) -> None:
-        """The ResourceManager says that a container has ended."""
+        """Record a container's end reported by the ResourceManager."""
         container_id = status.container_id
         earlier = self._is_of_an_earlier_attempt(container_id)
-        # After its restart the ResourceManager tells of some a second time. And a first heartbeat tells of those that
-        # ended, or were taken away, with their ApplicationMaster; the registration did not name them.
+        # After a restart the ResourceManager reports some a second time. And a first heartbeat reports those that
+        # ended, or were taken away, with their ApplicationMaster; the registration did not list them.
         granted = self._live.pop(container_id, None)
         if granted is None and (not earlier or container_id in self._ended_before_us):
             return
@@ -218,11 +219,11 @@ class ContainerTracker:
             self.news.ended.append(end)
 
     def preempts(self, containers: Iterable[ContainerId]) -> None:
-        """The ResourceManager gives notice that it will take these away."""
+        """Record that the ResourceManager announced their preemption."""
         self.news.preempted += [one for one in containers if one in self._live]
 
     def _let_go(self, container_id: ContainerId) -> None:
-        """Forget a container whose end is known, or will be told by `tell_what_is_gone`."""
+        """Forget a container whose end is known, or will be reported by `tell_what_is_gone`."""
         self._live.pop(container_id, None)
         self._stopping.discard(container_id)
         self.releases.discard(container_id)
@@ -231,7 +232,7 @@ class ContainerTracker:
         self._doubts.pop(container_id, None)
 
     def tell_what_is_gone(self, now: float) -> None:
-        """Containers that were taken away, and whose processes must be gone by now; those that YARN does not know."""
+        """Report containers that were taken away and whose processes must be gone by now; and those unknown to YARN."""
         gone = [container_id for container_id, one in self._taken_away.items() if one.over_at <= now]
         self.news.ended += [self._taken_away.pop(container_id).end for container_id in gone]
         for container_id in [one for one, at in self._unknown_at.items() if at <= now]:
@@ -246,7 +247,8 @@ class ContainerTracker:
             )
 
     def to_look_at(self, now: float) -> list[tuple[NodeId, ContainerId]]:
-        """Containers that were taken away, and whose nodes are to be asked now; each is until `seen`."""
+        """Return the containers that were taken away and whose nodes are to be queried now; each stays so until
+        `seen`."""
         due = []
         for container_id, one in self._taken_away.items():
             if one.node is not None and one.look_at <= now:
@@ -255,11 +257,11 @@ class ContainerTracker:
         return due
 
     def seen(self, container_id: ContainerId, stage: ContainerStage | None, now: float) -> None:
-        """Record how far its node says that a container is; None: it does not say.
+        """Record the stage of a container reported by its node; None: not reported.
 
         Args:
             container_id: one that was taken away, or that we hold.
-            stage: as its node says.
+            stage: stage reported by the node.
             now: the time [s, monotonic].
         """
         one = self._taken_away.get(container_id)
@@ -274,19 +276,19 @@ class ContainerTracker:
             one.over_at = now + TAKEN_AWAY_S
 
     def taken(self, containers: Iterable[ContainerId]) -> None:
-        """Their node has taken these, and brings their files now."""
+        """Record that their node has accepted these and is fetching their files."""
         self.news.started += [one for one in containers if one in self._live]
 
     def failed(self, container_id: ContainerId, error: Exception, *, start: bool) -> bool:
-        """A node did not do as it was told: the ResourceManager takes the container away. False: it has ended."""
+        """Record that a node did not obey: the ResourceManager takes the container away. False: it has ended."""
         granted = self._live.get(container_id)
         if granted is None:
             return False
         if start and isinstance(error, ConnectionLost | NotHadoop) and error.sent:
-            # It may have been started: its index may not run elsewhere before its end is known.
+            # It may have been started: its index must not run elsewhere before its end is known.
             self._doubts[container_id] = str(error)
         elif start:
-            # Its end is told by this; what the ResourceManager says of it later is no news.
+            # Its end is reported here; later reports of the ResourceManager are no news.
             self._let_go(container_id)
             is_away = isinstance(error, ConnectionLost)
             end = ContainerEnd(
@@ -295,7 +297,7 @@ class ContainerTracker:
                 diagnostics=f"the container could not be started: {error}",
                 node_fault=True,
                 service=NODE_MANAGER + granted.node.host if is_away else "",
-                # A host that refuses the connection works; its NodeManager may be just restarted.
+                # A host that refuses the connection is up; its NodeManager may be restarting.
                 is_silent=isinstance(error, ConnectionLost) and not error.refused,
             )
             self.news.start_failed.append(end)
@@ -316,8 +318,8 @@ class ContainerTracker:
 
 
 def _is_of_a_restart(error: Exception) -> bool:
-    """Return whether a node refuses a start because the ResourceManager, or the node itself, was just restarted: that
-    says nothing against the node, and the next container is another one.
+    """Return whether a node refuses a start because the ResourceManager, or the node itself, was just restarted: this
+    is not a failure of the node, and the next container is another one.
 
     Source: ContainerManagerImpl.authorizeStartAndResourceIncreaseRequest and startContainerInternal, 3.4.2.
     """

@@ -8,10 +8,10 @@
                                     of what YARN takes away ─────────>   getContainerStatuses
                     <── ended ────────────────────────────────────────   (wake)
 
-The ResourceManager is called by one thread alone, every 0.1 s while something new is wanted or ending and every second
-otherwise, and for as long as it takes while it is away: the ApplicationMaster's own thread never waits for it. All that
-the threads share is under one lock, which is never held across a call: what is wanted (`asks`), how long that is tried
-(`patience`), and what we hold (`holdings`).
+One thread alone calls the ResourceManager: every 0.1 s while a request is new or a container is ending, every second
+otherwise, and for as long as it takes while the ResourceManager is unavailable. The ApplicationMaster's own thread
+never waits for it. The shared state is under one lock, which is never held across a call: the requests (`asks`), how
+long they are retried (`patience`), and our containers (`holdings`).
 """
 
 from __future__ import annotations
@@ -56,35 +56,37 @@ from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import Cause, FinalStatus
 
 BUSY_S, QUIET_S = 0.1, 1.0
-"""Between two heartbeats to the ResourceManager while something is wanted or ending, and else. Each costs 0.5 ms."""
+"""Interval between heartbeats to the ResourceManager while a request or an end is pending, and otherwise. Each costs
+0.5 ms."""
 BUSY_FOR_S = 60.0
-"""So long something is asked for often: a queue that is full stays so for longer, and its cluster has enough to do. So
-long, too, the ends of the last containers are waited for."""
+"""How long the short interval is used: a queue that is full stays so for longer, and its cluster is busy enough. The
+ends of the last containers are also awaited this long."""
 AWAY_S = 86_400.0
-"""How long an attempt, which has registered or not, or said its last word, waits for a ResourceManager that is away.
+"""How long an attempt (before registration, after it, and at its end) waits for a ResourceManager that is unavailable.
 
-While it is away YARN counts no time against an attempt: one that starts gives each attempt that it recovers the time of
-yarn.am.liveness-monitor.expiry-interval-ms (10 min) to register, and ours comes within seconds. Its containers live as
-long as their NodeManagers wait for it (yarn.resourcemanager.connect.max-wait.ms, 15 min; with recovery, longer). A day
-is longer than a maintenance, and the time after which YARN makes a new key for the tokens of ApplicationMasters
-(yarn.resourcemanager.am-rm-tokens.master-key-rolling-interval-secs): one that was not there meanwhile is refused.
-Source: RMAppAttemptImpl.AttemptRecoveredTransition, AMLivelinessMonitor, RMProxy, AMRMTokenSecretManager."""
+YARN counts no time against an attempt during the outage: a starting ResourceManager gives each recovered attempt
+yarn.am.liveness-monitor.expiry-interval-ms (10 min) to register, and ours does so within seconds. Its containers live
+as long as their NodeManagers wait for the ResourceManager (yarn.resourcemanager.connect.max-wait.ms, 15 min; with
+recovery, longer). A day is longer than a maintenance, and longer than the interval after which YARN makes a new key for
+the tokens of ApplicationMasters (yarn.resourcemanager.am-rm-tokens.master-key-rolling-interval-secs): an attempt that
+missed the new key is refused. Source: RMAppAttemptImpl.AttemptRecoveredTransition, AMLivelinessMonitor, RMProxy,
+AMRMTokenSecretManager."""
 REGISTER_TIMEOUT_S = 60.0
-"""Of one registration after another one; those who end this attempt wait for it."""
+"""Time limit of a repeated registration; the end of this attempt waits for it."""
 REFUSED_S = 300.0
-"""An attempt whose every heartbeat, or whose token, is refused for so long learns nothing any more: it leaves what runs
-to the next."""
+"""If every heartbeat, or the token, is refused for this long, the attempt no longer learns anything: it leaves its
+containers to the next attempt."""
 REFUSED_AGAIN_S = 1.0
 CALM_S = 30.0
-"""After its restart the ResourceManager has to do with all ApplicationMasters and nodes at once: so long each of ours
-comes once a second, whatever is wanted."""
+"""A restarted ResourceManager serves all ApplicationMasters and nodes at once: for this long, ours sends one heartbeat
+per second, whatever is pending."""
 ALLOCATE_TIMEOUT_S = 30.0
 NODES_TIMEOUT_S = 30.0
 LIFETIME_TIMEOUT_S = 5.0
 LOG_TIMEOUT_S = 10.0
-"""Of a node that shows a log for the page; a browser waits for it."""
+"""Time limit for a node that serves a log to the page; a browser waits for it."""
 LIFETIME_EVERY_S = 60.0
-"""An operator may change the limit while the application runs."""
+"""Poll interval of the lifetime limit, which an operator may change while the application runs."""
 
 
 _T = TypeVar("_T")
@@ -94,12 +96,13 @@ class YarnAmEngine:
     """The ApplicationMaster's side of a YARN cluster.
 
     Args:
-        cluster: where YARN is.
-        credentials: this container's; its ApplicationMaster's token stays here, the rest goes on to the tasks.
-        attempt: of the application.
-        program: what tasks run.
-        wake: called, from any thread, when a heartbeat would have something to tell.
-        application_id: whose lifetime is asked for; None: it is not.
+        cluster: the YARN cluster.
+        credentials: this container's credentials; the ApplicationMaster's token stays here, the rest is passed to the
+            tasks.
+        attempt: number of the application's attempt.
+        program: program of the tasks.
+        wake: called, from any thread, when a heartbeat would return news.
+        application_id: application whose lifetime limit is polled; None: it is not polled.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class YarnAmEngine:
         self._said_last = ""
         self._refused_since: float | None = None
         self._away = Wait("the ResourceManager", AWAY_S)
-        # Under the lock from here on.
+        # Shared: access only under the lock from here on.
         self._wants = ResourceRequestTable()
         self._patience = UnsatisfiedRequestTimeouts()
         self._holdings = ContainerTracker(attempt, cluster.login.user, cluster.web_scheme)
@@ -142,7 +145,7 @@ class YarnAmEngine:
     # ---- the engine's calls ----
 
     def register(self, control_url: str) -> Registered:
-        """Say that this attempt is alive, and where.
+        """Register this attempt and its address.
 
         Raises:
             AttemptOver, TokenRefused: YARN has given it up.
@@ -150,8 +153,8 @@ class YarnAmEngine:
         """
         self._control_url = control_url
         registration = None
-        # Registered already: the answer was lost, and with it the list of what lives on. The journal and the tasks that
-        # find us tell of those, and the ResourceManager takes away what we want ended.
+        # Already registered: the answer was lost, and with it the list of live containers. The journal and the tasks
+        # that contact us name them, and the ResourceManager takes away those that we want ended.
         with contextlib.suppress(WrongRequest):
             registration = self._while_refused(lambda: self._register(AWAY_S))
         live = registration.live if registration else ()
@@ -171,13 +174,13 @@ class YarnAmEngine:
     def heartbeat(
         self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
     ) -> Heartbeat:
-        """Say what is wanted, and learn what happened. Returns at once."""
+        """Store the current requests, and return the news. Does not block."""
         with self._lock:
             news = self._holdings.take_news()
-            # The asks know of what was told until now, not of what they are told by this answer.
+            # The requests account for the news returned so far, not for those in this answer.
             self._wants.want(asks, Counter(grant.request_id for grant in news.granted))
             new = self._holdings.gives_back(releases)
-            # All is done, and the application waits for the ends alone: nobody is to wait a second for each.
+            # All is done, and the application only waits for ends: use the short interval.
             new = new or (progress >= 1.0 > self._progress)
             self._progress = progress
             if new or any(self._wants.rows_due(ask.request_id) for ask in asks):
@@ -185,7 +188,7 @@ class YarnAmEngine:
         return news.to_heartbeat(self._cluster.preemption_wait_s)
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
-        """Start a task in a container; a failure comes with a later heartbeat as ``start_failed``."""
+        """Start a task in a container; a failure is reported by a later heartbeat as ``start_failed``."""
         with self._lock:
             granted = self._holdings.starts(grant.container_id)
         if granted is None:
@@ -204,7 +207,7 @@ class YarnAmEngine:
         """Do nothing: YARN counts the GPUs of a container until the container ends."""
 
     def stop(self, container_id: ContainerId) -> None:
-        """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
+        """End a container and all its processes; a heartbeat reports its end. May be repeated."""
         with self._lock:
             granted = self._holdings.stops(container_id)
             if granted is None and container_id not in self._holdings.releases:
@@ -214,14 +217,14 @@ class YarnAmEngine:
         self._be_busy()
 
     def check_start(self, container_id: ContainerId) -> None:
-        """Ask its node how far a container is; `Heartbeat.preparing` names it if it waits for its files."""
+        """Ask the node for a container's stage; `Heartbeat.preparing` lists it if its files are still being fetched."""
         with self._lock:
             granted = self._holdings.live(container_id)
         if granted is not None:
             self._nodes.order(granted.node, LookOrder(container_id))
 
     def log_tail(self, _container_id: ContainerId, log_url: str, stream: str, most_bytes: int) -> bytes | None:
-        """Return the end of a log, as its node shows it to everybody. See `AmEngine`.
+        """Return the end of a log, as its node shows it to everyone. See `AmEngine`.
 
         Args:
             _container_id, log_url, stream, most_bytes: see `AmEngine`.
@@ -236,10 +239,10 @@ class YarnAmEngine:
             web.close()
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
-        """Say how the application ended, until YARN has it on record. The last call.
+        """Report the application's final status until YARN has recorded it. The last call.
 
         Returns:
-            Whether it has. Else it has ended the application itself, or this attempt alone.
+            Whether YARN has recorded it. False: YARN has ended the application, or only this attempt.
 
         Raises:
             ConnectionLost: no ResourceManager answered in `AWAY_S`.
@@ -256,7 +259,7 @@ class YarnAmEngine:
                     ):
                         return True
                 except NotRegistered:
-                    # Refused as a second registration: the first got through, its answer did not.
+                    # Refused as a second registration: the first one succeeded, its answer was lost.
                     with contextlib.suppress(WrongRequest):
                         self._register(left_s)
                 except (AttemptOver, TokenRefused) as error:
@@ -269,7 +272,7 @@ class YarnAmEngine:
             self._rm.close()
 
     def close(self) -> None:
-        """Let everything go without a word to YARN; for an attempt that is over."""
+        """Close everything without telling YARN; for an attempt that is over."""
         self._close_threads()
         self._rm.close()
 
@@ -294,12 +297,12 @@ class YarnAmEngine:
                     busy = self._holdings.change_under_way() or (waits and self._clock() < self._busy_until)
                 self._wait(busy=busy)
         except BaseException as error:
-            # Without heartbeats YARN would believe for ten minutes that all is well.
+            # Without heartbeats YARN would consider the attempt alive for ten minutes.
             self._tell(shut_down=f"the heartbeat to YARN has stopped: {error}")
             raise
 
     def _wait(self, *, busy: bool) -> None:
-        """Wait for the next heartbeat; those of a cluster's ApplicationMasters do not come at the same moment."""
+        """Wait for the next heartbeat, with jitter between the ApplicationMasters of a cluster."""
         if self._closed.is_set():
             return
         if self._clock() < self._calm_until:
@@ -308,7 +311,7 @@ class YarnAmEngine:
             self._changed.wait(BUSY_S * random.uniform(0.75, 1.25) if busy else QUIET_S)
 
     def _beat_once(self) -> bool:
-        """One conversation with the ResourceManager; False: it was the last."""
+        """Run one exchange with the ResourceManager; False: it was the last."""
         self._changed.clear()
         try:
             if self._registered:
@@ -324,7 +327,7 @@ class YarnAmEngine:
             self._hear()
             self._changed.set()
         except ConnectionLost as error:
-            # It was tried for as long as the call had; the next one goes on with it.
+            # It was retried for the call's whole time limit; the next call continues.
             self._say(str(error))
             with self._lock:
                 self._holdings.silent(self._clock())
@@ -355,7 +358,7 @@ class YarnAmEngine:
             ]
             releases = sorted(self._holdings.releases)
             progress = self._progress
-        # A refusal is of the whole call: so roles go in calls of their own, but for the first, which is most often all.
+        # A refusal affects the whole call, so each role has its own call; most applications need only the first.
         for request_id in roles or [None]:
             with self._lock:
                 rows = self._wants.rows(request_id) if request_id is not None else []
@@ -376,7 +379,7 @@ class YarnAmEngine:
             except DlappError as error:
                 if request_id is None:
                     raise
-                # Nothing of the call counted: what else was in it goes with the next.
+                # The whole call was refused: its other parts are sent with the next one.
                 self._on_refused(request_id, error)
                 continue
             self._said(releases, avoid, no_longer_avoid)
@@ -387,7 +390,7 @@ class YarnAmEngine:
             self._take_in(answer)
 
     def _said(self, releases: list[ContainerId], avoid: list[str], no_longer_avoid: list[str]) -> None:
-        """The ResourceManager knows this, or will before anything else: calls without an answer are said again."""
+        """Record that the ResourceManager has this, or will get it first: unanswered calls are repeated."""
         with self._lock:
             self._holdings.released(releases, self._clock())
             self._wants.said_avoid(avoid, no_longer_avoid)
@@ -418,7 +421,7 @@ class YarnAmEngine:
         self._tell()
 
     def _check_gcores(self, granted: Granted) -> None:
-        """A ResourceManager that does not know our way to write gcores passes over them without a word."""
+        """Warn if the ResourceManager silently ignores our form of gcores."""
         asked = self._wants.size(granted.priority)
         if asked is None or granted.resources.gcores >= asked.gcores:
             return
@@ -430,9 +433,9 @@ class YarnAmEngine:
         self._give_up(granted.priority, why)
 
     def _register_again(self) -> None:
-        """The ResourceManager was restarted: say everything again, in its own thread, as long as it takes."""
+        """Send everything again after a restart of the ResourceManager, in its own thread, as long as it takes."""
         live: tuple[Granted, ...] = ()
-        # Refused as a second registration: the first got through, its answer did not.
+        # Refused as a second registration: the first one succeeded, its answer was lost.
         with contextlib.suppress(WrongRequest):
             live = self._register(REGISTER_TIMEOUT_S).live
         self._registered = self._restarted = True
@@ -447,7 +450,7 @@ class YarnAmEngine:
 
     def _on_refused(self, request_id: int, error: DlappError) -> None:
         with self._lock:
-            # The refused rows are not in the ResourceManager's table, and are said again at the next heartbeat.
+            # The refused rows are not in the ResourceManager's table, and are sent again with the next heartbeat.
             self._wants.forget_role(request_id)
             why = self._patience.refused(request_id, error, self._clock(), restarted=self._restarted)
             if not is_expected(error):
@@ -512,8 +515,8 @@ class YarnAmEngine:
         return self._rm.register(*self._where(), self._control_url, timeout_s=timeout_s)
 
     def _while_refused(self, call: Callable[[], _T]) -> _T:
-        """Make a call, again for `REFUSED_S` while no ResourceManager takes our tokens: one that has just taken over
-        may learn of them."""
+        """Make a call, and retry it for `REFUSED_S` while every ResourceManager refuses our tokens: one that has just
+        become active may receive them later."""
         deadline = self._clock() + REFUSED_S
         while True:
             try:
@@ -525,13 +528,13 @@ class YarnAmEngine:
                 time.sleep(REFUSED_AGAIN_S)
 
     def _say(self, line: str) -> None:
-        """Put a line into our log, unless it is the last one again."""
+        """Log a line, unless it repeats the last one."""
         if line != self._said_last:
             self._said_last = line
             log.warning(line)
 
     def _hear(self) -> None:
-        """Take note that a ResourceManager has answered."""
+        """Record that a ResourceManager has answered."""
         self._away.end()
         self._away.renew()
 

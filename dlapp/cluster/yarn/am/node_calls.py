@@ -1,9 +1,9 @@
-"""Starting and stopping containers on their nodes, and asking after them, beside the ApplicationMaster's own thread.
+"""Start, stop and status calls to nodes, on threads beside the ApplicationMaster's own.
 
-A node may be slow or gone, and a thousand containers stand on hundreds of nodes. So orders go to a queue for each node,
-and threads, started when they are needed, take one node at a time and give it all of its orders of one kind in one
-call. A node that does not answer goes to a lane of its own, with few threads: there its orders are tried again until
-their time is over, and the other nodes do not wait for it. With its first answer it is a node like any other.
+A node may be slow or down, and a thousand containers are on hundreds of nodes. So each node has a queue of orders, and
+threads, started on demand, take one node at a time and send all its orders of one kind in one call. A node that does
+not answer moves to another lane with few threads: its orders are retried there until their time is up, and the other
+nodes do not wait for it. With its first answer it returns to the normal lane.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from dlapp.system.waits import Wait
 from dlapp.values.ids import ContainerId
 
 MOST_THREADS, MOST_SLOW_THREADS = 32, 2
-"""For all nodes, and for those that did not answer."""
+"""Number of threads for all nodes, and for those that did not answer."""
 MOST_STARTS = 50
-"""In one call: the NodeManager writes each container's files before it answers."""
+"""Maximum number of orders per call: the NodeManager writes each container's files before it answers."""
 CONNECT_TIMEOUT_S = 3.0
-"""For a connection with its handshake, which a node that works makes in some milliseconds."""
+"""Time limit of a connection with its handshake, which takes a working node some milliseconds."""
 ANSWER_TIMEOUT_S = 10.0
 START_TIMEOUT_S, STOP_TIMEOUT_S, LOOK_TIMEOUT_S = 30.0, 10.0, 3.0
-"""How long an order is tried, on a node that does not answer since the first of its tries."""
+"""How long an order is retried on a node that has not answered since its first try."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 
 
 class StartOrder(NamedTuple):
-    """Start this in that container."""
+    """Order to start a task in a container."""
 
     granted: Granted
     launch: Launch
 
 
 class StopOrder(NamedTuple):
-    """End this container."""
+    """Order to end a container."""
 
     container_id: ContainerId
 
 
 class LookOrder(NamedTuple):
-    """See how far this container is."""
+    """Order to query the stage of a container."""
 
     container_id: ContainerId
 
@@ -59,7 +59,7 @@ Order = StartOrder | StopOrder | LookOrder
 
 
 class FailedOrder(NamedTuple):
-    """An order that the node did not carry out; ``start`` tells which kind."""
+    """Order that the node did not carry out; ``start`` tells its kind."""
 
     container_id: ContainerId
     start: bool
@@ -67,12 +67,12 @@ class FailedOrder(NamedTuple):
 
 
 class _PendingOrder:
-    """An order that waits.
+    """Pending order.
 
     Attributes:
-        given_at: when it came [s, monotonic].
-        is_tried: the node was called with it, and did not answer.
-        sent: the node may have got it.
+        given_at: when it was given [s, monotonic].
+        is_tried: it was sent, and the node did not answer.
+        sent: the node may have received it.
     """
 
     __slots__ = ("given_at", "is_tried", "order", "sent")
@@ -83,26 +83,26 @@ class _PendingOrder:
 
     @property
     def container_id(self) -> ContainerId:
-        """Id of the container."""
+        """Return the id of the container."""
         order = self.order
         return order.granted.container_id if isinstance(order, StartOrder) else order.container_id
 
     @property
     def patience_s(self) -> float:
-        """Return for how long it is tried [s]."""
+        """Return how long it is tried [s]."""
         timeouts_s = {StartOrder: START_TIMEOUT_S, StopOrder: STOP_TIMEOUT_S, LookOrder: LOOK_TIMEOUT_S}
         return timeouts_s[type(self.order)]
 
 
 class _NodeQueue:
-    """The orders of one node.
+    """Pending orders of one node.
 
     Attributes:
-        is_queued: it stands in a lane, or a thread has it.
-        failing_since: since when the node does not answer; None: it does, or was not called yet.
-        retry_at: when a node that does not answer is called again.
-        error: of its last call.
-        wait: for its answer.
+        is_queued: it is in a lane, or a thread handles it.
+        failing_since: since when the node has not answered; None: it answers, or was not called yet.
+        retry_at: time of the next call to a node that does not answer.
+        error: error of its last call.
+        wait: time limit of its answer.
     """
 
     __slots__ = ("error", "failing_since", "is_queued", "orders", "pauses_s", "retry_at", "wait")
@@ -117,7 +117,7 @@ class _NodeQueue:
         self.error: HadoopError | None = None
 
     def next_batch(self) -> list[_PendingOrder]:
-        """Take the orders of one kind that stand first."""
+        """Take the first orders, all of one kind."""
         batch: list[_PendingOrder] = []
         while self.orders and len(batch) < MOST_STARTS:
             if batch and type(self.orders[0].order) is not type(batch[0].order):
@@ -126,9 +126,9 @@ class _NodeQueue:
         return batch
 
     def take_late(self) -> list[_PendingOrder]:
-        """Take the orders that the node did not answer for as long as they are tried.
+        """Take the orders whose retry time is up on this silent node.
 
-        One that came when the node was silent for long already is tried once, if a thread has time for it.
+        An order given when the node had been silent for long is tried once, if a thread is free for it.
         """
         if self.failing_since is None:
             return []
@@ -142,7 +142,7 @@ class _NodeQueue:
         return late
 
     def put_back(self, batch: Sequence[_PendingOrder], began: float, error: HadoopError) -> None:
-        """Let orders that the node did not answer wait for the next try."""
+        """Put orders that the node did not answer back for the next try."""
         if self.failing_since is None:
             self.failing_since, self.pauses_s = began, backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self.retry_at, self.error = time.monotonic() + next(self.pauses_s), error
@@ -154,7 +154,7 @@ class _NodeQueue:
 
 
 class _Lane:
-    """Nodes that wait for a thread, and the threads for them."""
+    """Nodes that wait for a thread, and their threads."""
 
     def __init__(self, name: str, most: int, lock: threading.Lock) -> None:
         self.name, self.most = name, most
@@ -165,13 +165,13 @@ class _Lane:
 
 
 class NodeCalls:
-    """The orders to all nodes.
+    """Orders to all nodes.
 
     Args:
-        token_of: the token for a node, newest first known.
-        failed: called, from threads of ours, with each start or stop that came to nothing.
-        seen: called likewise with what a `LookOrder` saw; None: the node does not say.
-        started: called likewise with the containers that a node has taken.
+        token_of: returns the token for a node.
+        failed: called, from other threads, with each start or stop that failed.
+        seen: called likewise with the result of a `LookOrder`; None: not reported.
+        started: called likewise with the containers that a node has accepted.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class NodeCalls:
         self._closed = False
 
     def order(self, node: NodeId, what: Order) -> None:
-        """Start a container, stop one, or look at one. Returns at once."""
+        """Start, stop or query a container. Does not block."""
         with self._lock:
             if self._closed:
                 return
@@ -199,7 +199,7 @@ class NodeCalls:
                 self._put(node, queue)
 
     def close(self, timeout_s: float) -> None:
-        """Take no more orders; those that are under way get ``timeout_s`` to end."""
+        """Accept no more orders; those in progress get ``timeout_s`` to end."""
         lanes = (self._lane, self._slow_lane)
         with self._lock:
             self._closed = True
@@ -224,7 +224,7 @@ class NodeCalls:
     def _work(self, lane: _Lane) -> None:
         while True:
             with self._lock:
-                # Whoever has a node's name serves it alone, so its orders are carried out in their order.
+                # A node is handled by one thread at a time, so its orders are carried out in order.
                 if (node := self._next_node(lane)) is None:
                     return
                 queue = self._queues[node]
@@ -244,7 +244,7 @@ class NodeCalls:
                         del self._queues[node]
 
     def _next_node(self, lane: _Lane) -> NodeId | None:
-        """Wait for a node of a lane whose time has come; None: there is no more."""
+        """Wait for a node of a lane that is due; None: closed."""
         lane.idle += 1
         try:
             while True:
@@ -285,10 +285,10 @@ class NodeCalls:
             return
         except DlappError as error:
             outcome = dict.fromkeys(containers, error)
-        except ValueError as error:  # a command that cannot pass through YARN's script
+        except ValueError as error:  # a command that cannot be expressed in YARN's script
             outcome = dict.fromkeys(containers, HadoopError(str(error)))
         except Exception as error:
-            # A fault of ours: the thread goes on for the other nodes, and these orders have failed.
+            # An internal error: the thread goes on for the other nodes, and these orders have failed.
             outcome = dict.fromkeys(containers, HadoopError(f"{node}: {error!r}"))
         with self._lock:
             queue.failing_since, queue.retry_at = None, 0.0
@@ -304,7 +304,7 @@ class NodeCalls:
             self._started(taken)
 
     def _give_up(self, node: NodeId, queue: _NodeQueue, late: Sequence[_PendingOrder]) -> None:
-        """Tell of orders that a silent node did not answer in time."""
+        """Report orders that a silent node did not answer in time."""
         for one in late:
             if isinstance(one.order, LookOrder):
                 self._seen(one.container_id, None)

@@ -1,9 +1,9 @@
-"""The calls of an ApplicationMaster to the ResourceManager.
+"""Calls of an ApplicationMaster to the ResourceManager.
 
-An attempt registers once, then says by heartbeat what it wants and hears what it got, then finishes. The heartbeats are
+An attempt registers once, then sends requests and receives containers by heartbeat, then finishes. Heartbeats are
 numbered: a request carries the number of the last answer, and when the ResourceManager sees a number again it repeats
-its answer **without looking at the request**. So a request whose answer was lost is sent again as it was, until it is
-answered, before anything new is said; then nothing is lost and nothing counts twice.
+its answer **without reading the request**. So a request whose answer was lost is sent again unchanged until it is
+answered, before anything new; then nothing is lost and nothing counts twice.
 
 Source: ApplicationMasterService.allocate; yarn_service_protos.proto.
 """
@@ -38,8 +38,8 @@ from dlapp.values.report import FinalStatus
 PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB"
 CLIENT_PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 REGISTRATION_S = 60.0
-"""So long a pause of the ResourceManager is waited out. The answer to a registration comes once, and with it the tokens
-of the nodes on which an earlier attempt has containers: without one, nothing more can be started there."""
+"""A pause of the ResourceManager of this length is waited for. The answer to a registration comes once, with the tokens
+of the nodes on which an earlier attempt has containers: without a token, no container can be started there."""
 _FINAL = {
     FinalStatus.UNDEFINED: pb.APP_UNDEFINED,
     FinalStatus.SUCCEEDED: pb.APP_SUCCEEDED,
@@ -49,10 +49,10 @@ _FINAL = {
 
 
 class ResourceManager:
-    """One attempt's conversation with the ResourceManager. Of one thread.
+    """ResourceManager protocol of one attempt. For one thread.
 
     Attributes:
-        node_tokens: what each NodeManager wants to see of us; the ResourceManager sends each once.
+        node_tokens: token for each NodeManager; the ResourceManager sends each once.
 
     Args:
         addresses: scheduler addresses (port 8030); of several ResourceManagers one serves at a time.
@@ -72,16 +72,16 @@ class ResourceManager:
         self._rpc.close()
 
     def register(self, host: str, port: int, tracking_url: str, *, timeout_s: float) -> Registration:
-        """Say that this attempt is alive; after a ResourceManager's restart, again.
+        """Register this attempt; after a ResourceManager's restart, again.
 
         Args:
-            host: where the ApplicationMaster runs, for reports.
-            port: of its control address.
-            tracking_url: its page.
+            host: host of the ApplicationMaster, for reports.
+            port: port of its control address.
+            tracking_url: URL of its page.
             timeout_s: how long to try [s].
 
         Raises:
-            WrongRequest: this attempt is registered already: an earlier call got through, its answer did not.
+            WrongRequest: this attempt is registered already: an earlier call succeeded, its answer was lost.
             AttemptOver, TokenRefused: the attempt is over.
             ConnectionLost: no ResourceManager answered in ``timeout_s``.
         """
@@ -105,7 +105,7 @@ class ResourceManager:
         )
 
     def _begin_again(self) -> None:
-        """The ResourceManager has us as new: it counts from 0, and knows nothing of what we said before."""
+        """Reset after a restart of the ResourceManager: it counts from 0, and does not know our requests."""
         self._response_id = 0
         self._unanswered.clear()
 
@@ -119,23 +119,23 @@ class ResourceManager:
         progress: float = 0.0,
         timeout_s: float,
     ) -> Allocation:
-        """Send one heartbeat: what changed in what is wanted. Return what is new.
+        """Send one heartbeat with the changes of the requests. Return what is new.
 
-        After `ConnectionLost` and `TokenRefused` nothing need be said again: it goes ahead of what the next call says.
-        After `NotRegistered` everything must be: register, then all rows, releases and nodes to avoid.
+        After `ConnectionLost` and `TokenRefused` nothing need be repeated: it is sent before the content of the next
+        call. After `NotRegistered` everything must be: register, then all rows, releases and nodes to avoid.
 
         Args:
-            rows: those that changed, with absolute counts.
-            releases: containers that are not wanted.
-            avoid: hosts that are not to be used, by the name that they report.
+            rows: changed rows, with absolute counts.
+            releases: containers to release.
+            avoid: hosts not to use, by the name that they report.
             no_longer_avoid: hosts that may be used again.
             progress: 0 to 1.
             timeout_s: how long to try [s].
 
         Raises:
             NotRegistered: the ResourceManager was restarted.
-            AttemptOver, TokenRefused: the attempt is over: end at once.
-            RequestRefused: a row is above a limit or malformed; nothing of this call counted.
+            AttemptOver, TokenRefused: the attempt is over: exit at once.
+            RequestRefused: a row exceeds a limit or is malformed; the whole call had no effect.
             ConnectionLost: no ResourceManager answered in ``timeout_s``.
         """
         request = pb.AllocateRequestProto(progress=progress)
@@ -147,7 +147,7 @@ class ResourceManager:
         if not self._unanswered or request.ask or request.release or request.HasField("blacklist_request"):
             self._unanswered.append(request)
         while self._unanswered:
-            # What an answer brings comes only once: it reaches the caller whatever becomes of the call after it.
+            # The content of an answer comes only once: it reaches the caller whatever happens to the next call.
             self._news.append(self._allocate(self._unanswered[0], timeout_s))
             self._unanswered.popleft()
         news, self._news = self._news, []
@@ -158,12 +158,12 @@ class ResourceManager:
         try:
             answer = self._rpc.call("allocate", request, pb.AllocateResponseProto, timeout_s=timeout_s)
         except TokenRefused:
-            raise  # there was no call: it goes with a token that counts
+            raise  # the call was not made: it is sent with a valid token
         except RemoteError:
-            # Nothing of it counted, so it is not said again.
+            # It had no effect at all, so it is not repeated.
             self._unanswered.popleft()
             raise
-        # Hadoop before 2.6 says by a command what later ones say by an exception.
+        # Hadoop before 2.6 sends a command where later versions raise an exception.
         if answer.HasField("a_m_command"):
             if answer.a_m_command == pb.AM_RESYNC:
                 raise NotRegistered("allocate", "AM_RESYNC", "the ResourceManager asks for a new registration")
@@ -182,12 +182,12 @@ class ResourceManager:
         )
 
     def finish(self, final_status: FinalStatus, diagnostics: str, tracking_url: str, *, timeout_s: float) -> bool:
-        """Say how the application ended. Return True once YARN has it on record; until then, say it again.
+        """Report how the application ended. Return True once YARN has recorded it; until then, call it again.
 
         Args:
-            final_status: what YARN shows of it.
-            diagnostics: why, for the user.
-            tracking_url: where its history can be seen; may be empty.
+            final_status: status that YARN shows.
+            diagnostics: reason, for the user.
+            tracking_url: URL of its history; may be empty.
             timeout_s: how long to try [s].
 
         Raises:
@@ -213,18 +213,18 @@ class ResourceManager:
 def usable_nodes(
     addresses: Sequence[tuple[str, int]], login: Login, dialect: Dialect, *, timeout_s: float
 ) -> list[NodeReport]:
-    """Return the nodes that run now.
+    """Return the running nodes.
 
-    An ask that names hosts is met in one heartbeat of theirs, one that does not takes a second for each container.
+    A request that names hosts is met within one heartbeat of theirs; one without takes a second per container.
 
     Args:
-        addresses: of the ResourceManagers' client port (8032).
-        login: who asks.
-        dialect: how the cluster counts GPUs.
+        addresses: the ResourceManagers' client addresses (port 8032).
+        login: identity for the request.
+        dialect: representation of GPUs in this cluster.
         timeout_s: how long to try [s].
 
     Raises:
-        NotAllowed: the cluster wants proof.
+        NotAllowed: the cluster requires authentication.
         ConnectionLost: no ResourceManager answered in ``timeout_s``.
     """
     with RpcClient("ResourceManager", addresses, CLIENT_PROTOCOL, login) as rpc:
@@ -237,17 +237,17 @@ def lifetime_left_s(
     addresses: Sequence[tuple[str, int]], login: Login, application_id: ApplicationId, *, timeout_s: float
 ) -> float:
     """Return when the ResourceManager is going to kill the application: by the maximum lifetime of its queue, or by the
-    application's own, which `yarn application -updateLifetime` changes [s]; infinity: at no time.
+    application's own, which `yarn application -updateLifetime` changes [s]; infinity: never.
 
     Args:
-        addresses: of the ResourceManagers' client port (8032).
+        addresses: the ResourceManagers' client addresses (port 8032).
         login: the application's user.
-        application_id: of the application.
+        application_id: id of the application.
         timeout_s: how long to try [s].
 
     Raises:
         ConnectionLost: no ResourceManager answered in ``timeout_s``.
-        RemoteError: it does not answer this.
+        RemoteError: it does not support this request.
     """
     request = pb.GetApplicationReportRequestProto(application_id=application_id_to_proto(application_id))
     with RpcClient("ResourceManager", addresses, CLIENT_PROTOCOL, login) as rpc:
@@ -257,9 +257,10 @@ def lifetime_left_s(
 
 
 def _preempted(message: pb.PreemptionMessageProto) -> tuple[ContainerId, ...]:
-    """Return the containers that are preempted, whether the ResourceManager would take others in their place or not.
+    """Return the containers that are preempted, whether or not the ResourceManager would take others instead.
 
-    Source: ProportionalCapacityPreemptionPolicy takes what it has named; DefaultAMSProcessor.generatePreemptionMessage.
+    Source: ProportionalCapacityPreemptionPolicy takes those it has named;
+        DefaultAMSProcessor.generatePreemptionMessage.
     """
     named = (*message.strictContract.container, *message.contract.container)
     return tuple(dict.fromkeys(container_id_from_proto(one.id) for one in named))

@@ -1,16 +1,16 @@
-"""Requests for containers, as the rows that YARN understands: a few plain sums, no I/O.
+"""Requests for containers, as rows of YARN's protocol: pure state, no I/O.
 
-The ResourceManager keeps a table of rows and takes one off their counts for each container that it gives. So a count
-that is said after a container was given and before we heard of it would ask for that container twice. We therefore
-keep the ResourceManager's table as it must look from here, grants taken off, and say rows anew only where what is
-wanted differs from that table. What still comes too much is surplus, and is given back.
+The ResourceManager keeps a table of rows and decrements their counts for each container that it grants. So a count that
+is sent after a grant and before we have received it would request that container twice. We therefore keep a copy of the
+ResourceManager's table, with received grants subtracted, and send only rows that differ from the needed ones. A
+remaining surplus is given back.
 
-CapacityScheduler gives rows of ``*`` one container for each heartbeat of a node, and rows of hosts as many as fit there
-at once (0.7 s instead of 4.7 s for five containers). So usable hosts are named beside rack and ``*``, in relaxed rows,
-at most twice the count and 64 of them.
+CapacityScheduler grants for rows of ``*`` one container per heartbeat of a node, and for rows of hosts as many as fit
+there at once (0.7 s instead of 4.7 s for five containers). So usable hosts are named in addition to rack and ``*``, in
+relaxed rows, at most twice the count and 64 of them.
 
-An ApplicationMaster can exclude nodes for the whole application alone. What only some roles exclude is therefore not
-said so: their rows name every other node, and are strict.
+An ApplicationMaster can exclude nodes only for the whole application. Exclusions of single roles are therefore
+expressed differently: their rows name every other node, and are strict.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from dlapp.values.spec import Resources
 
 MOST_HOSTS = 64
 AVOIDED_SHARE = 3
-"""At most one node of so many is avoided because it failed; MapReduce's share is the same. Source: Hadoop 3.4,
+"""At most one in this many nodes is avoided because of failures; the same share as in MapReduce. Source: Hadoop 3.4,
 yarn.app.mapreduce.am.job.node-blacklisting.ignore-threshold-node-percent, 33."""
 DEFAULT_RACK = "/default-rack"
-"""The rack of a node that nothing was configured for. Source: NetworkTopology.DEFAULT_RACK."""
+"""Rack of a node without a configured rack. Source: NetworkTopology.DEFAULT_RACK."""
 
 
 class ResourceRequestTable:
-    """The rows of one attempt.
+    """Request rows of one attempt.
 
     Attributes:
-        node_count: how many nodes the cluster has, where they are not known by name.
+        node_count: number of nodes of the cluster, if they are not known by name.
 
     Args:
-        sample: chooses some of many hosts; given by tests.
+        sample: chooses some of many hosts; replaced in tests.
     """
 
     def __init__(self, sample: Callable[[Sequence[NodeReport], int], list[NodeReport]] = random.sample) -> None:
@@ -55,20 +55,20 @@ class ResourceRequestTable:
 
     @property
     def asks(self) -> Collection[ContainerRequest]:
-        """Requests that are wanted, one for each role."""
+        """Return the current requests, one per role."""
         return self._asks.values()
 
     @property
     def nodes(self) -> Collection[NodeReport]:
-        """The nodes that are known and usable."""
+        """Return the known usable nodes."""
         return self._nodes.values()
 
     def know_nodes(self, nodes: Iterable[NodeReport]) -> None:
-        """The cluster's nodes as they are now."""
+        """Set the cluster's current nodes."""
         self._nodes = {one.node.host: one for one in nodes if one.usable}
 
     def take_changed_nodes(self, nodes: Iterable[NodeReport]) -> None:
-        """Some nodes have changed; where none are known by name, these are not all."""
+        """Update changed nodes; if none are known by name, these are not all."""
         if not self._nodes:
             return
         for one in nodes:
@@ -78,59 +78,58 @@ class ResourceRequestTable:
                 self._nodes.pop(one.node.host, None)
 
     def want(self, asks: Iterable[ContainerRequest], given: Counter[int]) -> None:
-        """Set the requests that are wanted from now on.
+        """Set the requests from now on.
 
         Args:
-            asks: one for each role.
-            given: by request id, containers that came and of which the asks do not know yet.
+            asks: one per role.
+            given: by request id, granted containers that the requests do not account for yet.
         """
         self._asks = {ask.request_id: replace(ask, count=0) if ask.request_id in self._dropped else ask for ask in asks}
         self._given = Counter(given)
 
     def give(self, request_id: int) -> None:
-        """A container came."""
+        """Record a granted container."""
         self._given[request_id] += 1
         self._left[request_id] -= 1
 
     def forget(self) -> None:
-        """The ResourceManager was restarted: its table is empty."""
+        """Record a restart of the ResourceManager: its table is empty."""
         self._table.clear()
         self._left.clear()
         self._avoided.clear()
 
     def count(self, request_id: int) -> int:
-        """Return the number of containers of a role that are still wanted."""
+        """Return the number of containers of a role that are still needed."""
         ask = self._asks.get(request_id)
         return max(0, ask.count - self._given[request_id]) if ask else 0
 
     def size(self, request_id: int) -> Resources | None:
-        """The size of container that a role asks for; None: there is no such role."""
+        """Return the container size of a role's request; None: there is no such role."""
         ask = self._asks.get(request_id)
         return ask.resources if ask else None
 
     def waiting(self) -> list[ContainerRequest]:
-        """The asks that are not met."""
+        """Return the unsatisfied requests."""
         return [ask for request_id, ask in self._asks.items() if self.count(request_id)]
 
     def fits_a_node(self, ask: ContainerRequest) -> bool:
-        """Return True if a node where it may be could hold such a container, were it empty, and where no nodes are
-        known."""
+        """Return True if an allowed node could hold such a container when empty, or if no nodes are known."""
         return not self._nodes or any(
             host in self._nodes for host in self._places(ask, set(ask.placement.exclude_nodes))
         )
 
     def avoid(self) -> tuple[list[str], list[str]]:
-        """Hosts to say that they are to be avoided, and that they no longer are."""
+        """Return the hosts to newly avoid, and those no longer to avoid."""
         wanted = self._to_avoid()
         return sorted(wanted - self._avoided), sorted(self._avoided - wanted)
 
     def _to_avoid(self) -> set[str]:
-        """Return the nodes that the user excludes, and those that failed, unless none would be left for a role that
-        waits."""
+        """Return the nodes excluded by the user, and those that failed, unless no node would be left for a waiting
+        role."""
         excluded = self._excluded()
         failed = self._failed() - excluded
         waiting = self.waiting()
-        # What is avoided is so for the whole application: a role that needs fewer GPUs may find them there.
+        # Avoided nodes are avoided for the whole application: a role that needs fewer GPUs may find them there.
         short = set.intersection(*(self._short(ask) for ask in waiting)) if waiting else set()
         for avoided in (excluded | failed | short, excluded | failed):
             if avoided != excluded and all(self._places(ask, avoided) for ask in waiting if self._hosts(ask)):
@@ -138,15 +137,15 @@ class ResourceRequestTable:
         return excluded
 
     def _excluded(self) -> set[str]:
-        """Return the nodes that all roles exclude; where no nodes are known by name those that any role excludes, and
-        none asks for."""
+        """Return the nodes that all roles exclude; if no nodes are known by name, those that any role excludes and none
+        requests."""
         excluded = [set(ask.placement.exclude_nodes) for ask in self._asks.values()]
         if self._nodes or not any(excluded):
             return set.intersection(*excluded) if excluded else set()
         return set.union(*excluded) - {host for ask in self._asks.values() for host in ask.placement.nodes}
 
     def _named(self, ask: ContainerRequest) -> Collection[str] | None:
-        """Return the hosts that an ask must name, because it may be on no other; None: it may be anywhere."""
+        """Return the hosts that a request must name because it is limited to them; None: any host is allowed."""
         excluded = ask.placement.exclude_nodes
         if not excluded:
             return ask.placement.nodes or None
@@ -157,27 +156,27 @@ class ResourceRequestTable:
         return [host for host in self._nodes if host not in excluded]
 
     def _failed(self) -> set[str]:
-        """Return the nodes that failed containers, the latest, up to a third of all."""
+        """Return the nodes on which containers failed, the latest, up to a third of all."""
         failed = dict.fromkeys(host for ask in self._asks.values() for host in ask.avoid)
         there = [host for host in failed if host in self._nodes or not self._nodes]
         most = (len(self._nodes) or self.node_count) // AVOIDED_SHARE
         return set(there[-most:] if most else ())
 
     def _short(self, ask: ContainerRequest) -> set[str]:
-        """The nodes that have too few GPUs for an ask; the ledger may have a host's short name, or the full one."""
+        """Return the nodes with too few GPUs for a request; the ledger may have a host's short or full name."""
         if not ask.short_of_gpus:
-            return set()  # as most often, and this is asked for at each heartbeat, of thousands of nodes
+            return set()  # the usual case, called for each heartbeat with thousands of nodes
         names = set(ask.short_of_gpus)
         firsts = {name.partition(".")[0] for name in names}
         return {host for host in self._nodes if {host, host.partition(".")[0]} & names or host in firsts}
 
     def _hosts(self, ask: ContainerRequest) -> Collection[str]:
-        """Return the hosts that the user allows for a container of this request: those named, else all known."""
+        """Return the hosts that the user allows for this request: those named, else all known."""
         named = self._named(ask)
         return self._nodes if named is None else named
 
     def _places(self, ask: ContainerRequest, avoided: set[str]) -> list[str]:
-        """Return the hosts of a request that are not avoided and, as far as they are known, could hold it."""
+        """Return the hosts of a request that are not avoided and, as far as known, large enough."""
         return [
             host
             for host in self._hosts(ask)
@@ -185,27 +184,27 @@ class ResourceRequestTable:
         ]
 
     def said_avoid(self, more: Iterable[str], less: Iterable[str]) -> None:
-        """Note that the result of `avoid` was sent."""
+        """Record that the result of `avoid` was sent."""
         self._avoided = (self._avoided | set(more)) - set(less)
 
     def drop(self, request_id: int) -> None:
-        """A role cannot be had: whatever is wanted of it from now on, nothing is said, and what was is taken back."""
+        """Give up a role: send no requests for it any more, and take back those sent."""
         self._dropped.add(request_id)
         self._asks[request_id] = replace(self._asks[request_id], count=0)
 
     def forget_role(self, request_id: int) -> None:
-        """The ResourceManager refused a role's rows: of those its table has none."""
+        """Record that the ResourceManager refused a role's rows: its table contains none of them."""
         for key in [key for key in self._table if key[0] == request_id]:
             del self._table[key]
         self._left[request_id] = 0
 
     def rows_due(self, request_id: int) -> bool:
-        """Return True if rows of a role are to be sent."""
+        """Return True if rows of a role are pending."""
         ask, count = self._asks.get(request_id), self.count(request_id)
         return ask is not None and (count != max(0, self._left[request_id]) or self._moved(ask, count))
 
     def rows(self, request_id: int) -> list[ResourceRequest]:
-        """The rows of a role to say now; empty where the ResourceManager's table is as it should be."""
+        """Return the rows of a role to send now; empty if the ResourceManager's table is as needed."""
         ask, count = self._asks.get(request_id), self.count(request_id)
         if ask is None or not self.rows_due(request_id):
             return []
@@ -228,7 +227,7 @@ class ResourceRequestTable:
         return list(rows.values())
 
     def _moved(self, ask: ContainerRequest, count: int) -> bool:
-        """Return True if the place of a request is another one than its rows say."""
+        """Return True if the placement of a request differs from its sent rows."""
         said = self._table.get((ask.request_id, ANY))
         if not count or said is None:
             return False

@@ -1,11 +1,12 @@
-"""Removing what is left on the file system: of applications that others ended, and what is older than it may be.
+"""Clean-up of the file system: leftovers of applications that were ended from outside, and files beyond their age.
 
-An ApplicationMaster settles its outputs, writes its history and removes its staging directory itself. YARN gives one
-that is killed a quarter of a second, so the next command of its user does it: one that reads the application or ends
-it, each list, and each submission. Archives and histories have an age and a size, as on one machine.
+An ApplicationMaster settles its outputs, writes its history and removes its staging directory itself. YARN gives a
+killed one only 250 ms, so the next command of its user does it: one that reads or ends the application, each list, and
+each submission. Archives and histories have age and size limits, as on one machine.
 
-When an archive was used last is the time of a file beside it, ``<name>.used``, renewed once a day: the archive's own
-time must never change, because YARN fails every container that was promised the file as it was.
+The last use of an archive is the modification time of a file beside it, ``<name>.used``, renewed once a day. The
+archive's own time must never change, because YARN fails every container whose resource has another time than
+registered.
 """
 
 from __future__ import annotations
@@ -52,34 +53,35 @@ if TYPE_CHECKING:
 
 USED = ".used"
 USED_EVERY_S = 86_400.0
-"""How often the use of an archive is written down."""
+"""How often the use of an archive is recorded."""
 _TEMPORARY_S = 86_400.0
-"""What is written under another name first is renamed within seconds, a large archive within hours."""
+"""A temporary file is renamed within seconds, a large archive within hours."""
 _BUSY_S = 3600.0
 _FORGOTTEN_S = 2 * 86_400.0
-"""What the ResourceManager has forgotten, and nobody has changed for so long, is over."""
+"""A directory that the ResourceManager has forgotten and that is unchanged for this long belongs to an ended
+application."""
 MOST_AT_ONCE = 100
-"""Whoever submits waits for the cleanup."""
+"""The submitter waits for the clean-up."""
 GONE_AFTER_S = 5.0
-"""From the ResourceManager's word that an application has ended to the end of its processes: the node hears of it with
-its next heartbeat (1 s), and SIGKILL follows SIGTERM after 250 ms. Seen: up to 1.3 s. Until then its ApplicationMaster
-may still commit, and its tasks store."""
+"""Time from the ResourceManager's report of an application's end to the end of its processes: the node learns of it
+with its next heartbeat (1 s), and SIGKILL follows SIGTERM after 250 ms. Seen: up to 1.3 s. Until then its
+ApplicationMaster may still commit, and its tasks may store output."""
 NOTHING_KEPT, COMMITTED = "no output kept", "the commit of its output, which had begun, is finished"
 
 
 class EndedApplication(NamedTuple):
-    """State of an application that has ended, and how long ago it did."""
+    """State of an ended application, and how long ago it ended."""
 
     state: State
     ago_s: float
 
 
 class OwnApplications(NamedTuple):
-    """A user's applications, as a cluster knows them.
+    """A user's applications, as known to a cluster.
 
     Args:
-        ended: those that have ended, how, and how long ago.
-        submitted_ms: when the others were submitted [ms since 1970].
+        ended: those that have ended, their states, and how long ago.
+        submitted_ms: submission times of the others [ms since 1970].
     """
 
     ended: Mapping[ApplicationId, EndedApplication]
@@ -93,25 +95,25 @@ def settle(
     ended: EndedApplication,
     notices: EndNotices | None = None,
 ) -> str | None:
-    """Keep what an application told before it was ended by others, and remove its staging directory.
+    """Write the history of an application that was ended from outside, and remove its staging directory.
 
-    Its outputs come first. Where it was decided that they are committed, they are, whatever became of the application
-    since. Else what was stored is kept as partial output, also where YARN or an operator killed the application; it is
-    removed where dlapp-kill left its mark.
+    Its outputs come first. If their commit was decided, it is completed, whatever happened to the application since.
+    Otherwise stored output is kept as partial output, also if YARN or an operator killed the application; it is removed
+    if dlapp-kill left its mark.
 
     Args:
         files: the default file system, as the application's user.
         places: that user's directories there.
-        application_id: of the application.
-        ended: its last state, and for how long it has ended.
-        notices: records that its user is to be told of the end; None: nobody is.
+        application_id: id of the application.
+        ended: its last state, and how long ago it ended.
+        notices: records of notifications of the end; None: none are sent.
 
     Returns:
-        What became of its outputs, in words; None: it has outputs and ended so lately that it may still be at them,
-        and nothing was done.
+        The result of its outputs, as text; None: it has outputs and ended so recently that its processes may still be
+        working on them, and nothing was done.
 
     Raises:
-        DlappError, OSError: an output cannot be settled. All that a later try needs stays.
+        DlappError, OSError: an output cannot be settled. Everything needed by a later try is kept.
     """
     try:
         return _settled(files, places, application_id, ended, notices)
@@ -153,7 +155,7 @@ def _settled(
                 files.write(places.usage(application_id), usage, 0o600, once=True)
             if (sweep := told["submission"].get("spec", {}).get("sweep")) is not None:
                 files.write(places.trials(application_id), _trials(files, staging, sweep), 0o600, once=True)
-            # The ApplicationMaster may be just doing the same: its words are the later ones.
+            # The ApplicationMaster may be doing the same right now: its version is the later one.
             finished_ms = clock.now_ms() - int(ended.ago_s * 1000)
             kept = {"view": None, "state": ended.state.value, "finished_ms": finished_ms, **told}
             if notices is not None:
@@ -172,7 +174,7 @@ def _settled(
 
 
 def _trials(files: StagingFiles, staging: str, sweep: Any) -> bytes:
-    """Return the results of a sweep whose ApplicationMaster died, with the ends that only its journal has."""
+    """Return the results of a sweep whose ApplicationMaster died, including the ends that only its journal has."""
     from dlapp.sweep.results import with_ends
     from dlapp.sweep.spec import SweepSpec
 
@@ -191,10 +193,10 @@ def _trials(files: StagingFiles, staging: str, sweep: Any) -> bytes:
 def _settle_outputs(
     files: StagingFiles, staging: str, application_id: ApplicationId, outputs: Sequence[Any]
 ) -> tuple[str, tuple[OutputView, ...]]:
-    """Do what the commit claim says, or without one keep or remove what was stored.
+    """Complete the commit by its claim or, without a claim, keep or remove the stored output.
 
     Returns:
-        The result, in words and for each output.
+        The result, as text and for each output.
     """
     claim = None
     with contextlib.suppress(NotFound):
@@ -212,7 +214,7 @@ def _settle_outputs(
 
 
 def own_applications(rest: YarnRest, files: StagingFiles, places: StagingPaths, user: str) -> OwnApplications:
-    """Return a user's applications; ended are also those that the ResourceManager has forgotten.
+    """Return a user's applications; those that the ResourceManager has forgotten count as ended.
 
     Args:
         rest: the ResourceManager.
@@ -221,9 +223,9 @@ def own_applications(rest: YarnRest, files: StagingFiles, places: StagingPaths, 
         user: whose applications count.
 
     Raises:
-        Unreachable: it does not answer, or does not know yet what runs: it has just been started.
+        Unreachable: it does not answer, or was just restarted and has not recovered its applications.
     """
-    started_ms = int(rest.info().get("id") or 0)  # first: only then what it does not list is forgotten
+    started_ms = int(rest.info().get("id") or 0)  # read first: only then an unlisted application is a forgotten one
     reports = rest.reports(user=user)
     ended = {
         one.application_id: EndedApplication(one.state, rest.ended_ago_s(one)) for one in reports if one.state.ended
@@ -240,14 +242,14 @@ def settle_all(
     ended: Mapping[ApplicationId, EndedApplication],
     notices: EndNotices | None = None,
 ) -> int:
-    """Settle at most `MOST_AT_ONCE` applications that left a staging directory, the latest first. Return how many.
+    """Settle at most `MOST_AT_ONCE` applications that left a staging directory, the latest first; return their number.
 
-    One whose outputs are on a file system that does not answer holds up no other.
+    An application whose outputs are on an unavailable file system does not block the others.
 
     Args:
         files: the default file system, as the user.
         places: the user's directories there.
-        ended: the user's applications that have ended, how, and how long ago.
+        ended: the user's ended applications, their states, and how long ago they ended.
         notices: see `settle`.
 
     Raises:
@@ -259,9 +261,9 @@ def settle_all(
         try:
             count += settle(files, places, over[name], ended[over[name]], notices) is not None
         except Unreachable:
-            files.look(places.all_staging)  # if it is the default one, this fails, too
+            files.look(places.all_staging)  # raises if this is the unavailable one
         except (DlappError, OSError):
-            continue  # That one's rights, or a damaged marker; the others need not wait for it.
+            continue  # missing rights or a damaged marker of one application must not block the others
     return count
 
 
@@ -272,16 +274,16 @@ def forgotten(
     started_ms: Collection[int],
     now_ms: int,
 ) -> dict[ApplicationId, EndedApplication]:
-    """Return the applications that left a staging directory and that the ResourceManager has forgotten.
+    """Return the applications with a staging directory that the ResourceManager has forgotten.
 
-    It forgets none that runs. One of another cluster, which may share the file system, has an id of another start of a
-    ResourceManager; and a directory that was changed lately is left alone all the same.
+    It does not forget running ones. Applications of another cluster on the same file system have the start time of
+    another ResourceManager in their ids; in any case, a recently changed directory is left alone.
 
     Args:
         files: the default file system, as the user.
         places: the user's directories there.
         known: all of the user's applications that the ResourceManager knows.
-        started_ms: starts of this cluster's ResourceManager, as ids have them [ms since 1970].
+        started_ms: start times of this cluster's ResourceManager, as in ids [ms since 1970].
         now_ms: the time [ms since 1970].
     """
     found = {}
@@ -295,7 +297,7 @@ def forgotten(
         staging = places.staging(application_id)
         changed = [ms for _, _, ms in files.entries(staging)]
         if not changed and (empty := files.look(staging)) is not None:
-            changed = [empty.modified_ms]  # the submission ended before it wrote anything there
+            changed = [empty.modified_ms]  # the submission ended before its first write
         changed_ms = max(changed, default=now_ms)
         if now_ms - changed_ms > _FORGOTTEN_S * 1000:
             found[application_id] = EndedApplication(State.FAILED, (now_ms - changed_ms) / 1000)
@@ -311,12 +313,12 @@ def clean_up(
     now_ms: int,
     notices: EndNotices | None = None,
 ) -> int:
-    """Remove all that need not stay. Return how many things that was.
+    """Remove all that need not be kept; return the number of removed files and directories.
 
     Args:
         files: the default file system, as the user.
         places: the user's directories there.
-        applications: the user's.
+        applications: the user's applications.
         archives, histories: their limits.
         now_ms: the time [ms since 1970].
         notices: see `settle`.
@@ -325,12 +327,12 @@ def clean_up(
     cache = _entries(files, places.cache)
     names = archives_to_remove(cache, archives, now_ms, now_ms)
     if names:
-        # What this cluster does not know of may run on another one that shares the file system.
+        # An application unknown to this cluster may run on another one that shares the file system.
         over = {str(one) for one in applications.ended}
         staged = [one for one in files.names(places.all_staging) if one.startswith("application_") and one not in over]
         submitted = [_submitted_ms(files, f"{places.all_staging}/{name}", now_ms) for name in staged]
-        # Whatever was used since the oldest was submitted may be one of theirs; a use counts for a day. Those that wait
-        # in a queue have no staging directory yet.
+        # An archive used since the oldest submission may belong to one of these applications; a use is recorded once a
+        # day. Applications that wait in a queue have no staging directory yet.
         since_ms = min([now_ms, *submitted, *applications.submitted_ms]) - int(USED_EVERY_S * 1000)
         names = archives_to_remove(cache, archives, since_ms, now_ms)
     gone = [f"{places.cache}/{name}" for name in names]
@@ -340,19 +342,19 @@ def clean_up(
     for location in gone[:MOST_AT_ONCE]:
         mark = files.look(location + USED)
         if mark is not None and mark.modified_ms >= now_ms:
-            continue  # somebody just began to use it
+            continue  # just taken into use
         files.remove(location)
         count += 1
     return count
 
 
 def mark_use(files: StagingFiles, location: str, modified_ms: int, now_ms: int) -> None:
-    """Write down that an archive is used, unless that is written for today.
+    """Record that an archive is in use, unless recorded within the last day.
 
     Args:
         files: the default file system.
-        location: of the archive.
-        modified_ms: when it was written [ms since 1970].
+        location: location of the archive.
+        modified_ms: modification time of the archive [ms since 1970].
         now_ms: the time [ms since 1970].
     """
     due_ms = now_ms - int(USED_EVERY_S * 1000)
@@ -364,9 +366,9 @@ def mark_use(files: StagingFiles, location: str, modified_ms: int, now_ms: int) 
 
 
 def clean_up_cache(directory: str, limits: Retention) -> None:
-    """Remove archives that were made on this machine; each of them can be made again at any time."""
+    """Remove archives made on this machine; each can be made again at any time."""
     now_ms = clock.now_ms()
-    # One that was just made is just being brought to the cluster.
+    # A new one is still being uploaded to the cluster.
     for one in limits.expired(files_in(directory), now_ms, now_ms - int(_BUSY_S * 1000)):
         with contextlib.suppress(OSError):
             os.unlink(one.name)
@@ -377,13 +379,13 @@ def _entries(files: StagingFiles, location: str) -> list[KeptItem]:
 
 
 def _submitted_ms(files: StagingFiles, staging: str, now_ms: int) -> int:
-    """Return when an application was submitted, or at most a day before; 0 if its submission does not say."""
+    """Return when an application was submitted, or up to a day earlier; 0 if its submission does not say."""
     try:
         submission = files.read(f"{staging}/{SUBMISSION}", max_bytes=MAX_SUBMISSION_BYTES)
         return int(parse_json(submission)["submitted_ms"])
     except NotFound:
-        # Its ApplicationMaster has not begun. Its tokens were written after its archives, which may take hours; without
-        # them, in an empty directory, nothing was handed in.
+        # Its ApplicationMaster has not started. Its tokens were written after its archives, which may take hours; an
+        # empty directory without tokens was never submitted.
         written_ms = min((ms for _, _, ms in files.entries(staging)), default=now_ms)
         return written_ms - int(_TEMPORARY_S * 1000)
     except (ValueError, KeyError, TypeError):
@@ -391,12 +393,12 @@ def _submitted_ms(files: StagingFiles, staging: str, now_ms: int) -> int:
 
 
 def archives_to_remove(cache: Sequence[KeptItem], limits: Retention, since_ms: int, now_ms: int) -> list[str]:
-    """Return the names of archives beyond the limits, with their marks, and of what writers that died left.
+    """Return the names of archives beyond the limits, with their marks, and of leftovers of dead writers.
 
     Args:
         cache: name, size and time of each file there.
         limits: of the archives.
-        since_ms: what was used after this may be in use.
+        since_ms: anything used after this may be in use.
         now_ms: the time [ms since 1970].
     """
     by_name = {one.name: one for one in cache}

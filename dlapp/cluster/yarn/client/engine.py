@@ -1,6 +1,6 @@
-"""YarnEngine: submitting to a Hadoop cluster, looking at what is there, ending it.
+"""YarnEngine: submit, inspect and end applications on a Hadoop cluster.
 
-YARN is asked over REST; files go by way of the `StagingFiles` that the engine is made with. Submitting, reading and
+YARN is called over REST; files are accessed through the `StagingFiles` passed to the engine. Submitting, reading and
 ending have a class each, whose methods are the engine's; they share the connections of one session.
 """
 
@@ -50,12 +50,12 @@ class YarnEngine(Closeable):
     """The client's side of a YARN cluster.
 
     Args:
-        open_files: gives the file system of the cluster as one user.
-        login: as whom we submit, look and kill.
-        ledger_of: returns where the configured ledger of GPUs is.
+        open_files: opens the file system of the cluster as one user.
+        login: identity for all requests.
+        ledger_of: returns the address of the configured GPU ledger.
 
     Raises:
-        ConfigError: nothing says where the cluster is.
+        ConfigError: no cluster is configured.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class YarnEngine(Closeable):
     # ---- what there is ----
 
     def info(self) -> EngineInfo:
-        """The cluster answers, and is of a version that we speak.
+        """Check that the cluster answers and has a supported version, and return the engine's facts.
 
         Raises:
             Unreachable: no ResourceManager answers, or one of a version before 2.7.
@@ -102,17 +102,19 @@ class YarnEngine(Closeable):
         return EngineInfo(name="yarn", version=version, has_gpus=has_gpus, hdfs=hdfs, paths_on_hdfs=True)
 
     def check(self, spec: AppSpec) -> list[str]:
-        """Refuse an ask that this cluster can never meet, and a queue that takes no applications.
+        """Reject a request that this cluster can never satisfy, and a queue that accepts no applications.
 
         Returns:
-            Lines for the user: an ask that no present node can meet, though a later one might; names of no node.
+            Lines for the user: a request that no present node can satisfy, though a later one might; unknown node
+            names.
 
         Raises:
-            AskTooLarge: a container above the cluster's maximum, or GPUs where none are counted.
-            ConfigError: GPUs, and no ledger of them.
-            SpecError: the queue, a label of nodes where there are none, an application that it is to wait for, or input
-                that the nodes could not read.
-            NotFound, Denied, Unreachable: the user's home directory takes no files, or their queue no application.
+            AskTooLarge: a container exceeds the cluster's maximum, or GPUs where none are counted.
+            ConfigError: GPUs, without a GPU ledger.
+            SpecError: the queue, a node label on a cluster without labels, an application to wait for, or input that
+                the nodes could not read.
+            NotFound, Denied, Unreachable: the user's home directory is not writable, or the queue rejects their
+                applications.
         """
         rest = self._session.rest()
         dialect, user, lines = self._session.dialect(), spec.username, []
@@ -150,12 +152,12 @@ class YarnEngine(Closeable):
         return lines
 
     def _check_after(self, spec: AppSpec) -> None:
-        """Refuse to wait for what is not there, is another user's, or did not end as it should. Raises SpecError."""
+        """Reject an ``after`` that does not exist, is another user's, or did not end as required. Raises SpecError."""
         if failure := judge(spec.after, self._ends_of(spec)).failure:
             raise SpecError("application.after", failure)
 
     def _ends_of(self, spec: AppSpec) -> dict[str, str]:
-        """Return how the applications that one waits for have ended, for those that have. Raises SpecError."""
+        """Return how the awaited applications have ended, as far as they have. Raises SpecError."""
         ends = {}
         for one in spec.after:
             try:
@@ -172,7 +174,8 @@ class YarnEngine(Closeable):
         return ends
 
     def _node_lines(self, spec: AppSpec) -> list[str]:
-        """Return what the user is told of the nodes of now; an old list serves where there is nothing to tell."""
+        """Return the lines for the user about the current nodes; a cached list suffices if there is nothing to
+        report."""
         if not self._check_nodes(spec, self._session.nodes()):
             return []
         return self._check_nodes(spec, self._session.nodes(afresh=True))
@@ -189,56 +192,55 @@ class YarnEngine(Closeable):
         return lines
 
     def node_names(self) -> tuple[str, ...]:
-        """The hosts that run containers now. Raises Unreachable."""
+        """Return the hosts that run containers now. Raises Unreachable."""
         return tuple(node.host for node in self._session.nodes(afresh=True))
 
     def archive_cache(self) -> str:
-        """Directory for packed workspaces on this machine; what is in it is brought to the cluster."""
+        """Return the directory for packed workspaces on this machine; its content is uploaded to the cluster."""
         return local_cache("workspaces")
 
     def tend(self) -> str:
-        """Do nothing: YARN looks after what it was given."""
+        """Do nothing: YARN takes care of submitted applications."""
         return ""
 
     # ---- looking ----
 
     def owner(self, application_id: str) -> str:
-        """Return the user whose application it is, as the ResourceManager says. Raises NotFound."""
+        """Return the owner of an application, as the ResourceManager reports it. Raises NotFound."""
         return self._reader.report(ApplicationId.from_text(application_id)).user
 
     def view_json(self, application_id: str) -> dict[str, Any]:
-        """`view` in its JSON form. Raises NotFound."""
+        """Return `view` in its JSON form. Raises NotFound."""
         found: dict[str, Any] = to_json(self.view(ApplicationId.from_text(application_id)))
         return found
 
     def view_in_full_json(self, application_id: str) -> dict[str, Any]:
-        """`view_json`; of one that waits, with the smallest change that ends the wait, and an estimate of its start.
-        Raises NotFound."""
+        """Return `view_json`; for a waiting application with the smallest change that ends the wait, and an estimated
+        start. Raises NotFound."""
         found: dict[str, Any] = to_json(self._reader.view_in_full(ApplicationId.from_text(application_id)))
         return found
 
     def plan(self, spec: AppSpec) -> PlanFacts:
-        """Return what is known here about an application that might be submitted now. Raises AskTooLarge,
-        Unreachable."""
+        """Return an estimate for an application that might be submitted now. Raises AskTooLarge, Unreachable."""
         return ClusterFacts(self._session).plan(spec, clock.now_ms(), self._ends_of(spec))
 
     def queue_facts(self) -> QueueFacts:
-        """Return in which order the applications that wait are to start, by queue, and when. Raises Unreachable."""
+        """Return the start order of the waiting applications by queue, and the expected times. Raises Unreachable."""
         waiting = [one for one in self._session.rest().reports(user=None) if one.state in WAITING_STATES]
         return ClusterFacts(self._session).of_queues(waiting, clock.now_ms())
 
     def views_json(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """`views` in JSON form."""
+        """Return `views` in JSON form."""
         return [to_json(one) for one in self.views(everybody=everybody, user=user, limit=limit)]
 
     def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
-        """Add the receipts of the caller's applications that have ended, from our history, to the latest views."""
+        """Add the receipts from the history to the latest views of the caller's ended applications."""
         self._reader.add_receipts(views)
 
     def usage_json(self, application_id: ApplicationId) -> Any:
-        """Return the use of the containers of one of the caller's applications; None: there is none."""
+        """Return the usage history of one of the caller's applications; None: there is none."""
         files = self._session.files(self._session.user)
         places = StagingPaths(files.home)
         for place in (places.usage(application_id), f"{places.staging(application_id)}/{USAGE}"):
@@ -247,7 +249,7 @@ class YarnEngine(Closeable):
         return None
 
     def trials_text(self, application_id: ApplicationId) -> str:
-        """Return the results of the sweep of one of the caller's applications; empty: there are none."""
+        """Return the results of the sweep of one of the caller's applications; empty: none."""
         files = self._session.files(self._session.user)
         places = StagingPaths(files.home)
         for place in (places.trials(application_id), f"{places.staging(application_id)}/{TRIALS}"):
@@ -256,7 +258,7 @@ class YarnEngine(Closeable):
         return ""
 
     def unstored(self, view: Mapping[str, Any]) -> list[str]:
-        """Return where such output is, each as ``host:path``: in the user's directory on the node of its container."""
+        """Return the locations of unstored output as ``host:path``: in the user's directory on the container's node."""
         containers = [two for one in view["containers"] for two in (one, *one.get("earlier", ()))]
         return [f"{one['host']}:{path}" for one in containers for path in one.get("unstored", ())]
 
@@ -269,7 +271,7 @@ class YarnEngine(Closeable):
         return self._masters.access(report, None if own else find_token(self._session, report, VIEWERS))
 
     def check_removal(self, application_id: ApplicationId) -> None:
-        """Refuse what the ResourceManager still knows: nobody can shorten its list.
+        """Reject an application that the ResourceManager still knows: nobody can shorten its list.
 
         Raises:
             NotFound: neither it nor the caller's history knows it.
@@ -298,7 +300,7 @@ class YarnEngine(Closeable):
         self.check_removal(application_id)
         files = self._session.files(self._session.user)
         places = StagingPaths(files.home)
-        # In this order: a directory without a history would be settled once more.
+        # In this order: a directory without a history would be settled again.
         files.remove(places.staging(application_id))
         files.remove(places.usage(application_id))
         files.remove(places.trials(application_id))
@@ -306,6 +308,6 @@ class YarnEngine(Closeable):
 
 
 def _missing_libraries(schemes: Sequence[str]) -> dict[str, str]:
-    """Return the schemes that nodes cannot read with what dlapp brings there, each with what is missing."""
+    """Return the schemes that nodes cannot read with dlapp's archive, each with the missing package."""
     path, _ = bundle.packed(local_cache("travel"), remote=True)
     return bundle.missing_libraries(path, schemes)

@@ -1,6 +1,6 @@
-"""Checks before a submission: limits, queue, and whether the user's home directory takes files.
+"""Checks before a submission: limits, queue, and whether the user's home directory is writable.
 
-Each refusal names the setting that the limit comes from, because whoever reads it has to ask the operator for that.
+Each error names the setting of the limit, because the user has to ask the operator to change it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ MEMORY_MINIMUM = "yarn.scheduler.minimum-allocation-mb"
 _JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
 _NOT_RUNNING = re.compile(r"Queue (\S+) is ([A-Z]+)\b")
 _FULL = re.compile(r"Queue (\S+) already has (\d+) applications")
-"""Of LeafQueue.validateSubmitApplication, 3.4.2."""
+"""Messages of LeafQueue.validateSubmitApplication, 3.4.2."""
 _CAPACITY = "yarn.scheduler.capacity"
 HDFS_SETTINGS = "dfs.namenode.http-address and dfs.http.policy"
 
 Configuration = Callable[[str], str | None]
-"""The value of a property of the ResourceManager; None: it has none."""
+"""Function that returns a property of the ResourceManager; None: it is not set."""
 
 
 def amounts(resources: Resources, dialect: Dialect) -> dict[str, int]:
-    """Return what a container asks for, by the names that the ResourceManager has for it."""
+    """Return the amounts of a container by the ResourceManager's resource names."""
     found = {"memory-mb": resources.memory_mib, "vcores": resources.vcores}
     if dialect in (Dialect.GCORES, Dialect.YARN_GPU) and resources.gcores:
         found[dialect.value] = resources.gcores
@@ -45,19 +45,19 @@ def amounts(resources: Resources, dialect: Dialect) -> dict[str, int]:
 def check_limits(
     resources: Resources, dialect: Dialect, largest: Mapping[str, int], configuration: Configuration
 ) -> list[str]:
-    """Refuse a container that the cluster never gives.
+    """Reject a container that the cluster never grants.
 
     Args:
-        resources: of the container.
-        dialect: how the cluster counts GPUs.
-        largest: the most of each in one container: the configured maximum, or what the largest node has, if less.
-        configuration: of Hadoop here, for the setting that a limit comes from.
+        resources: amounts of the container.
+        dialect: representation of GPUs in this cluster.
+        largest: maximum of each amount in one container: the configured one, or the largest node's, if less.
+        configuration: local Hadoop configuration, to name the setting of a limit.
 
     Returns:
         Lines for the user.
 
     Raises:
-        AskTooLarge: with the setting that the limit comes from.
+        AskTooLarge: names the setting of the limit.
     """
     for name, amount in amounts(resources, dialect).items():
         if name in largest and amount > largest[name]:
@@ -73,7 +73,7 @@ def check_limits(
 
 
 def _field3(gcores: int, configuration: Configuration) -> list[str]:
-    """The patched Hadoop's own three settings, which no other answer of it shows."""
+    """The patched Hadoop's own three settings, which no other request shows."""
     least, most, node = (_count(configuration(name)) for name in (FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE))
     if most is not None and gcores > most:
         asked = counted(gcores, "gcores")
@@ -82,13 +82,13 @@ def _field3(gcores: int, configuration: Configuration) -> list[str]:
     if least is not None and gcores < least:
         return [f"{gcores} gcores are raised to {least}, the least that a container gets ({FIELD3_LEAST})"]
     if node and gcores > node:
-        # It is the ResourceManager's copy of a NodeManager's setting: some nodes may have more.
+        # It is the ResourceManager's copy of a NodeManager setting: some nodes may have more.
         return [f"a node has {node} gcores ({FIELD3_NODE}); a container of {gcores} waits for one that has more"]
     return []
 
 
 def check_memory(resources: Resources, configuration: Configuration) -> list[str]:
-    """Return a line where YARN gives a container more memory than it asks for."""
+    """Return a line if YARN gives a container more memory than requested."""
     given, step, setting = memory_steps(configuration)
     if step:
         given = max(given, -(-resources.memory_mib // step) * step)
@@ -98,8 +98,7 @@ def check_memory(resources: Resources, configuration: Configuration) -> list[str
 
 
 def memory_steps(configuration: Configuration) -> tuple[int, int, str]:
-    """Return the least memory that a container gets [MiB], of what it is a multiple [MiB], and the setting of that; 0:
-    not known.
+    """Return a container's minimum memory [MiB], the step of its memory [MiB], and the setting for these; 0: not known.
 
     Source: CapacityScheduler rounds up to multiples of the minimum; FairScheduler to multiples of an increment.
     """
@@ -113,13 +112,13 @@ def memory_steps(configuration: Configuration) -> tuple[int, int, str]:
 
 
 def check_nodes(resources: Resources, placement: Placement, dialect: Dialect, nodes: Sequence[NodeInfo]) -> list[str]:
-    """Return a line if no node that runs now, of those that the user allows, could hold the container, were it empty.
+    """Return a line if none of the running nodes that the user allows could hold the container when empty.
 
     Args:
-        resources: of the container.
-        placement: which nodes the user allows.
-        dialect: how the cluster counts GPUs.
-        nodes: those that run now.
+        resources: amounts of the container.
+        placement: nodes that the user allows.
+        dialect: representation of GPUs in this cluster.
+        nodes: running nodes.
     """
     asked = amounts(resources, dialect)
     allowed = {node.host for node in nodes} - set(placement.exclude_nodes)
@@ -134,12 +133,12 @@ def check_nodes(resources: Resources, placement: Placement, dialect: Dialect, no
 
 
 def check_node_names(key: str, names: Sequence[str], nodes: Sequence[NodeInfo]) -> list[str]:
-    """Return a line for each name that no node that runs has.
+    """Return a line for each name that no running node has.
 
     Args:
         key: of the properties file.
-        names: that are set by it.
-        nodes: those that run now.
+        names: names set by the key.
+        nodes: running nodes.
     """
     known = {node.host: None for node in nodes}
     return [
@@ -150,19 +149,19 @@ def check_node_names(key: str, names: Sequence[str], nodes: Sequence[NodeInfo]) 
 
 
 def check_label(key: str, configuration: Configuration) -> None:
-    """Refuse a label of nodes, set by this key, on a cluster without labels. Raises SpecError."""
+    """Reject a node label, set by this key, on a cluster without labels. Raises SpecError."""
     if configuration(NODE_LABELS) == "false":
         raise SpecError(key, f"the nodes of this cluster have no labels ({NODE_LABELS} is false)")
 
 
 def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
-    """Refuse a queue that takes no applications. Whose it takes only its administrators may ask.
+    """Reject a queue that accepts no applications. Its access list can be read only by its administrators.
 
     Args:
-        queues: none: the scheduler shows none.
+        queues: empty: the scheduler reports none.
 
     Raises:
-        SpecError: there is no such queue, it is not a leaf, or it is stopped.
+        SpecError: the queue does not exist, is not a leaf, or is stopped.
         UsageError: it is full.
     """
     if not queues:
@@ -188,15 +187,15 @@ def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
 
 
 def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: str) -> DlappError:
-    """Return why YARN refused an application once it was submitted, in our words where we have any.
+    """Return why YARN rejected a submitted application, in dlapp's own text if there is one.
 
-    A queue may have changed since it was looked at, and a scheduler need not show its queues before.
+    A queue may have changed since the check, and some schedulers do not report their queues.
 
     Args:
-        diagnostics: what YARN says.
-        application_id: of the application.
-        queue: where it was to run.
-        user: who submitted it.
+        diagnostics: YARN's text.
+        application_id: id of the application.
+        queue: queue of the application.
+        user: the submitter.
     """
     words = diagnostics.partition("\n")[0]
     if "does not have permission to submit" in words:
@@ -215,10 +214,10 @@ def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: s
 
 
 def carried_schemes(inputs: Sequence[InputSpec], on_nodes: Sequence[str]) -> list[str]:
-    """Return the schemes of input whose libraries dlapp has to bring to the nodes.
+    """Return the schemes of input whose libraries dlapp must bring to the nodes.
 
     Args:
-        inputs: of the application.
+        inputs: inputs of the application.
         on_nodes: schemes whose libraries the nodes have.
     """
     found = {remote_scheme(source).lower() for one in inputs for source in one.sources}
@@ -228,15 +227,15 @@ def carried_schemes(inputs: Sequence[InputSpec], on_nodes: Sequence[str]) -> lis
 def check_schemes(
     inputs: Sequence[InputSpec], on_nodes: Sequence[str], missing: Callable[[Sequence[str]], Mapping[str, str]]
 ) -> None:
-    """Refuse input that the nodes could not read.
+    """Reject input that the nodes could not read.
 
     Args:
-        inputs: of the application.
+        inputs: inputs of the application.
         on_nodes: schemes whose libraries the nodes have.
-        missing: returns those of some schemes that cannot be read with what goes to the nodes, with what is missing.
+        missing: returns which of some schemes cannot be read with dlapp's archives, with the missing package.
 
     Raises:
-        SpecError: with what the operator can do.
+        SpecError: names what the operator can do.
     """
     schemes = carried_schemes(inputs, on_nodes)
     lacking = missing(schemes) if schemes else {}
@@ -253,13 +252,13 @@ def check_schemes(
 
 
 def check_home(files: StagingFiles, user: str) -> None:
-    """Check that the user has a directory of ours on the file system; everything goes there.
+    """Check that the user has a dlapp directory on the file system, which all files need.
 
     Raises:
-        NotFound: the user has no home directory and may not make it.
+        NotFound: the user has no home directory and may not create it.
         Denied: the user may not write there.
         UsageError: it is on several nameservices.
-        Unreachable: it takes no files now.
+        Unreachable: it is not writable now.
     """
     home = files.home
     try:
@@ -280,7 +279,7 @@ def check_home(files: StagingFiles, user: str) -> None:
         raise
     except Unreachable as error:
         if any(mend in str(error) for mend in ("safe mode", "dfs.http.policy", "SSL_CERT_FILE")):
-            raise  # it says itself what to mend
+            raise  # its message names the remedy
         raise Unreachable(f"{error}; see {HDFS_SETTINGS}") from error
 
 

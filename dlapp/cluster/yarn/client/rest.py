@@ -1,7 +1,7 @@
-"""The calls of a client to the ResourceManager: its REST interface.
+"""Client calls to the ResourceManager's REST interface.
 
-A client needs no Hadoop RPC: submitting, reading and killing are all there, from Hadoop 2.7 on. What YARN answers is
-read leniently: a list of one may come as the one, a missing list as null, a number as text.
+A client needs no Hadoop RPC: submission, reading and killing are available by REST since Hadoop 2.7. YARN's answers are
+parsed leniently: a list of one element may come as the element, a missing list as null, a number as text.
 
 Source: Hadoop's ResourceManagerRest.md, RMWebServices; answers of 3.4.2.
 """
@@ -30,41 +30,41 @@ from dlapp.values.serialization import parse_json
 
 SETTING = "yarn.resourcemanager.webapp.address"
 KIND = "DLAPP"
-"""YARN's type of our applications."""
+"""YARN application type of dlapp's applications."""
 KILL_END_S = 60.0
-"""How long YARN may take to end an application."""
+"""Time limit for YARN to end an application."""
 ACTIVE_TIMEOUT_S, ASK_TIMEOUT_S = 30.0, 5.0
-"""How long an active one of several ResourceManagers is waited for, and what one may take to say what it is. A failover
-takes 10 to 20 s: the session with ZooKeeper expires (yarn.resourcemanager.zk-timeout-ms), and the state is read."""
+"""How long to wait until one of several ResourceManagers is active, and for each to report its state. A failover takes
+10 to 20 s: the ZooKeeper session expires (yarn.resourcemanager.zk-timeout-ms), and the state is read."""
 _CLUSTER = "/ws/v1/cluster"
 _APPS = f"{_CLUSTER}/apps"
 _MAX_REDIRECTS = 3
 MOST_APPLICATIONS = 20_000
-"""So many are asked for at most: the ResourceManager makes the whole answer before it sends any of it. Some 20 MiB."""
+"""Limit of one listing: the ResourceManager builds the whole answer before it sends any of it. About 20 MiB."""
 MOST_IN_QUEUE = 1_000
-"""So many applications of a queue are read at most."""
+"""Limit of the applications read from one queue."""
 _UNREAD = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression,resourceInfo"
-"""Fields of an application that nobody here reads; the requests of a large one have some MiB. Versions before 2.9
-ignore the parameter. Source: DeSelectFields, 2.9.2 to 3.5.0."""
+"""Unused fields of an application, left out of answers; the resource requests of a large one take some MiB. Versions
+before 2.9 ignore the parameter. Source: DeSelectFields, 2.9.2 to 3.5.0."""
 _FEWER = "name one user, or lower yarn.resourcemanager.max-completed-applications"
 _KINDS: dict[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
 
 
 class NewApplication(Value, kw_only=True):
-    """An id for a submission, and the largest amount of each resource type in one container, by its name."""
+    """Id for a new submission, and the largest amount of each resource type in one container, by name."""
 
     application_id: ApplicationId
     largest: dict[str, int]
 
 
 class AppSubmission(Value, kw_only=True):
-    """One application as YARN is told of it.
+    """Submission of one application to YARN.
 
     Args:
-        launch: what runs as its ApplicationMaster.
-        memory_mib: of the ApplicationMaster's container; REST gives it no other resource than memory and vcores.
-        attempts: how many ApplicationMasters may be tried; the cluster's own limit holds above it.
-        tags: at most 10; Java's clients make them lower case, and so do we.
+        launch: the command of its ApplicationMaster.
+        memory_mib: memory of the ApplicationMaster's container; REST supports only memory and vcores for it.
+        attempts: maximum number of ApplicationMaster attempts; the cluster's limit also applies.
+        tags: at most 10; converted to lower case, as Java's clients do.
     """
 
     application_id: ApplicationId
@@ -79,7 +79,7 @@ class AppSubmission(Value, kw_only=True):
     tags: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the request."""
+        """Return the body of the request."""
         body: dict[str, Any] = {
             "application-id": str(self.application_id),
             "application-name": self.name,
@@ -102,9 +102,9 @@ class AppReport(Value, kw_only=True):
     """Report of the ResourceManager on an application at one moment.
 
     Args:
-        tracking_url: by way of YARN's proxy; empty before the ApplicationMaster has registered.
-        started_ms: submitted, in milliseconds since 1970; ``finished_ms`` is 0 until the end.
-        priority: None: this version, or the timeline server, does not say.
+        tracking_url: URL through YARN's proxy; empty before the ApplicationMaster has registered.
+        started_ms: time of submission [ms since 1970]; ``finished_ms`` is 0 until the end.
+        priority: None: not reported by this version, or by the timeline server.
     """
 
     application_id: ApplicationId
@@ -125,7 +125,7 @@ class AppReport(Value, kw_only=True):
 
 
 class NodeInfo(Value, kw_only=True):
-    """A node: ``total`` and ``free`` by resource type (``memory-mb``, ``vcores``, ``gcores``).
+    """Node: ``total`` and ``free`` by resource type (``memory-mb``, ``vcores``, ``gcores``).
 
     Args:
         labels: its node labels.
@@ -141,12 +141,12 @@ class NodeInfo(Value, kw_only=True):
 
     @property
     def host(self) -> str:
-        """The name without the port of its NodeManager."""
+        """Return the host name, without the port of its NodeManager."""
         return self.name.rpartition(":")[0]
 
 
 class QueueInfo(Value, kw_only=True):
-    """A queue: its short name, full path and state, and whether applications may be submitted to it (a leaf)."""
+    """Queue: its short name, full path and state, and whether it accepts applications (a leaf queue)."""
 
     name: str
     path: str
@@ -156,11 +156,11 @@ class QueueInfo(Value, kw_only=True):
 
 
 class YarnRest(Closeable):
-    """The ResourceManagers of one cluster, of which the active one is asked.
+    """Client of the ResourceManagers of one cluster; requests go to the active one.
 
     Args:
         urls: ``http://host:8088``, one for each ResourceManager.
-        login: as whom we ask.
+        login: identity for the requests.
         timeout_s: for each request.
     """
 
@@ -178,11 +178,12 @@ class YarnRest(Closeable):
         self._web, self._short_web = Web(timeout_s), Web(min(timeout_s, ASK_TIMEOUT_S))
         self._active: str | None = None
         self.server_date = ""
-        """The clock of who answered last, as HTTP says it."""
+        """Return the clock of the last server that answered, from its HTTP header."""
 
     @property
     def server_time_s(self) -> float | None:
-        """The clock of who answered last, to the second, as it was then [s since 1970]; None: it was not said."""
+        """Return the clock of the last server that answered, at that time, in seconds [s since 1970]; None: not
+        reported."""
         return _seconds_of(self.server_date)
 
     def close(self) -> None:
@@ -193,18 +194,18 @@ class YarnRest(Closeable):
     # ---- the cluster ----
 
     def info(self) -> dict[str, Any]:
-        """The active ResourceManager's own words: ``resourceManagerVersion``, ``startedOn``, ``haState``.
+        """Return the active ResourceManager's own info: ``resourceManagerVersion``, ``startedOn``, ``haState``.
 
         Raises:
-            Unreachable: the server is not a ResourceManager, or one on standby that knows of no active one, or one that
-                still reads what it knew before its restart.
+            Unreachable: the server is not a ResourceManager, or a standby one that knows no active one, or one that is
+                still recovering its state after a restart.
         """
         found = _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
         if found.get("haState", "ACTIVE") != "ACTIVE" and len(self._urls) > 1:
             self._active = self._wait_for_active()
             found = _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
         state = found.get("haState", "ACTIVE")
-        # On standby this is the one question that is answered, and not passed on.
+        # A standby ResourceManager answers this request itself instead of redirecting it.
         if state == "STANDBY":
             raise Unreachable(f"{self.active_url()}: {_on_standby(len(self._urls))}")
         if state != "ACTIVE":
@@ -212,10 +213,10 @@ class YarnRest(Closeable):
         return found
 
     def active_url(self) -> str:
-        """The address of the ResourceManager that serves.
+        """Return the address of the active ResourceManager.
 
         Raises:
-            Unreachable: of several none has said in `ACTIVE_TIMEOUT_S` that it is active.
+            Unreachable: none of several was active within `ACTIVE_TIMEOUT_S`.
         """
         if self._active is None:
             self._active = self._urls[0] if len(self._urls) == 1 else self._wait_for_active()
@@ -235,7 +236,7 @@ class YarnRest(Closeable):
                 self._sleep(pause_s)
 
     def _find_active(self) -> str:
-        """Return the one that is active now. Raises Unreachable, with what each says."""
+        """Return the ResourceManager that is active now. Raises Unreachable, with the answer of each."""
         said = []
         for url in self._urls:
             try:
@@ -253,7 +254,7 @@ class YarnRest(Closeable):
         """Return all nodes, in any state.
 
         Args:
-            running: only those that run now.
+            running: only running nodes.
         """
         answer = self._call("GET", f"{_CLUSTER}/nodes", {"states": "RUNNING"} if running else None)
         return [_node(one) for one in _list(_object(answer.get("nodes")).get("node"))]
@@ -269,25 +270,25 @@ class YarnRest(Closeable):
         return found
 
     def scheduled_types(self) -> set[str] | None:
-        """The resource types that the scheduler counts; None: this version (before 3.4) does not say."""
+        """Return the resource types that the scheduler uses; None: not reported by this version (before 3.4)."""
         try:
             answer = self._call("GET", f"{_CLUSTER}/scheduler-overview")
         except (RemoteError, NotHadoop):
             return None
-        # Hadoop 3.5 puts the name of the whole around it, as around the timeline server's answers.
+        # Hadoop 3.5 wraps it in an outer object, as in the timeline server's answers.
         said = (_object(answer.get("scheduler")) or answer).get("schedulingResourceType")
-        # "gcores,memory-mb (unit=Mi),vcores"; older ones say MEMORY and CPU.
+        # "gcores,memory-mb (unit=Mi),vcores"; older versions write MEMORY and CPU.
         usual = {"memory": "memory-mb", "cpu": "vcores"}
         names = [one.partition("(")[0].strip(" []").lower() for one in str(said or "").split(",")]
         return {usual.get(name, name) for name in names if name} or None
 
     def configuration(self, name: str) -> str | None:
-        """The value of one property of the ResourceManager's configuration; None: it has no such property."""
+        """Return one property of the ResourceManager's configuration; None: no such property."""
         try:
             answer = self._call("GET", "/conf", {"name": name, "format": "json"})
-        except (ApplicationNotFound, NotHadoop):  # a page of words, as a rule
+        except (ApplicationNotFound, NotHadoop):  # usually an HTML page
             return None
-        # Hadoop 2 answers with all of them, whatever was asked.
+        # Hadoop 2 returns all properties, whatever was requested.
         for one in [_object(answer.get("property")), *_list(answer.get("properties"))]:
             if one.get("key") == name:
                 return str(one.get("value", ""))
@@ -296,7 +297,7 @@ class YarnRest(Closeable):
     # ---- applications ----
 
     def new_application(self) -> NewApplication:
-        """A fresh id; nothing is submitted yet. Raises Unreachable: no ResourceManager is active."""
+        """Return a new id; nothing is submitted yet. Raises Unreachable: no ResourceManager is active."""
         self.info()
         answer = self._call("POST", f"{_CLUSTER}/apps/new-application")
         return NewApplication(
@@ -305,14 +306,14 @@ class YarnRest(Closeable):
         )
 
     def submit(self, submission: AppSubmission) -> None:
-        """Hand an application in. May be repeated: the same id is answered as if it were new.
+        """Submit an application. May be repeated: the answer for a known id is the same as for a new one.
 
-        What is wrong with its queue or its files shows only later, as state FAILED with diagnostics. A ResourceManager
-        without high availability takes applications before it has read its state, and dies when it then finds one of
-        the same id there. So nothing is handed in before it is active. Seen: Hadoop 3.5.0.
+        Errors of its queue or files show up only later, as state FAILED with diagnostics. A ResourceManager without
+        high availability accepts applications before it has read its state, and dies when it then finds the same id
+        there. So nothing is submitted before it is active. Seen: Hadoop 3.5.0.
 
         Raises:
-            RemoteError: refused at once: more memory than the maximum, a tag that is not ASCII.
+            RemoteError: rejected at once: more memory than the maximum, or a tag that is not ASCII.
             Unreachable: no ResourceManager is active, or the answer was lost.
         """
         self.info()
@@ -322,13 +323,13 @@ class YarnRest(Closeable):
         """Return the report of one application.
 
         Raises:
-            ApplicationNotFound: the ResourceManager does not know it, or no longer.
+            ApplicationNotFound: the ResourceManager does not know it, or has forgotten it.
             Unreachable: no ResourceManager is active.
         """
         try:
             answer = self._call("GET", f"{_CLUSTER}/apps/{application_id}", {"deSelects": _UNREAD})
         except ApplicationNotFound:
-            self.info()  # one that is starting knows none yet
+            self.info()  # a starting ResourceManager knows none yet
             raise
         return _report(_object(answer.get("app")))
 
@@ -342,13 +343,13 @@ class YarnRest(Closeable):
         """Return the applications that the ResourceManager remembers, newest last.
 
         Args:
-            user: only those of this user; None: of all.
-            states: only those in one of these; none: in any.
-            kind: only those of this application type; None: of any.
+            user: only those of this user; None: all users.
+            states: only those in one of these states; empty: all.
+            kind: only those of this application type; None: all.
 
         Raises:
-            AnswerTooLarge: they are more than `MOST_APPLICATIONS`. Which ones a limit leaves out the ResourceManager
-                does not say: it goes through them in no order (ClientRMService.getApplications).
+            AnswerTooLarge: there are more than `MOST_APPLICATIONS`. With a limit, the ResourceManager does not tell
+                which ones it leaves out: it iterates in no order (ClientRMService.getApplications).
         """
         query = {"limit": str(MOST_APPLICATIONS), "deSelects": _UNREAD}
         if kind is not None:
@@ -367,11 +368,11 @@ class YarnRest(Closeable):
         return sorted(found, key=lambda report: report.application_id)
 
     def in_queue(self, queue: str, *, ended_since_ms: int | None = None) -> list[AppReport]:
-        """Return applications of any type in a queue, the first submitted first, as far as the caller may see them.
+        """Return the applications of any type in a queue that the caller may see, in order of submission.
 
         Args:
             queue: its short name.
-            ended_since_ms: those that have ended since then [ms since 1970]; None: those that have not ended.
+            ended_since_ms: only those that have ended since then [ms since 1970]; None: only those that have not ended.
         """
         unread = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression"
         query = {"limit": str(MOST_IN_QUEUE), "queue": queue, "deSelects": unread}
@@ -384,24 +385,25 @@ class YarnRest(Closeable):
         return sorted(found, key=lambda report: report.application_id)
 
     def attempts(self, application_id: ApplicationId) -> list[dict[str, Any]]:
-        """The attempts of an application, as they are: ``id``, ``containerId``, ``nodeId``, ``nodeHttpAddress``."""
+        """Return the attempts of an application, unchanged: ``id``, ``containerId``, ``nodeId``,
+        ``nodeHttpAddress``."""
         answer = self._call("GET", f"{_CLUSTER}/apps/{application_id}/appattempts")
         return _list(_object(answer.get("appAttempts")).get("appAttempt"))
 
     def ended_ago_s(self, report: AppReport) -> float:
-        """Return how long ago an application ended, by the clock of who just told of it; 0 where that is not said."""
+        """Return how long ago an application ended, by the clock of the answering server; 0 if not reported."""
         if not report.finished_ms:
             return 0.0
         now_s = self.server_time_s
         return (time.time() if now_s is None else now_s) - report.finished_ms / 1000
 
     def kill(self, application_id: ApplicationId, *, timeout_s: float) -> State:
-        """Kill an application and wait for its end; one that has ended already is left as it is.
+        """Kill an application and wait for its end; no effect if it has already ended.
 
         Raises:
             ApplicationNotFound: the ResourceManager does not know it.
             NotAllowed: it is another user's.
-            TimedOut: it had not ended in ``timeout_s``; YARN goes on with it.
+            TimedOut: it had not ended within ``timeout_s``; YARN continues to end it.
         """
         deadline = self._clock() + timeout_s
         with Wait(f"the end of {application_id}", timeout_s):
@@ -423,7 +425,7 @@ class YarnRest(Closeable):
         except Unreachable:
             if len(self._urls) == 1:
                 raise
-        # Another one may have taken over. Every call of ours may be repeated.
+        # Another ResourceManager may have become active. Every call here may be repeated.
         self._active = None
         return self._request(method, self.active_url(), path, query, body)
 
@@ -457,7 +459,7 @@ class YarnRest(Closeable):
     def _sent_on(
         self, web: Web, method: str, target: str, params: Mapping[str, str], body: bytes | None
     ) -> HttpResponse | None:
-        """The answer of the active one, to which one on standby sends us; None: it knows none."""
+        """Return the answer of the active one, to which a standby one redirects; None: it knows none."""
         for _ in range(_MAX_REDIRECTS):
             answer = web.call(method, target, params, body)
             if answer.status != 307:
@@ -481,7 +483,7 @@ class YarnRest(Closeable):
         if answer.status in (401, 403) and read is None:
             raise NotAllowed(f"{url}: {method} {path}", "", f"status {answer.status}")
         said = _object((read or {}).get("RemoteException"))
-        # Another server of Hadoop's says that it has no such page; a ResourceManager gives its reason.
+        # Other Hadoop servers answer that the page does not exist; a ResourceManager gives its reason.
         if read is None or (answer.status == 404 and not said):
             raise NotHadoop(
                 f"{url}: it answers with status {answer.status}, and not as a ResourceManager; see {SETTING}"
@@ -491,7 +493,7 @@ class YarnRest(Closeable):
 
 
 def _launch_to_json(launch: Launch) -> dict[str, Any]:
-    # The values are those of the RPC's message: the ResourceManager makes one of them.
+    # The values are those of the RPC message that the ResourceManager builds from them.
     from dlapp.cluster.yarn.convert import launch_to_proto
     from dlapp.hadoop.tokens import Credentials
 
@@ -513,9 +515,9 @@ def _launch_to_json(launch: Launch) -> dict[str, Any]:
 
 
 def _entries(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a map as Hadoop's JSON has it. An empty list in it is an internal error of Hadoop 2.
+    """Return a map in the form of Hadoop's JSON. An empty list in it causes an internal error in Hadoop 2.
 
-    Source: seen on 2.7.7 and 2.10.2, whose Jackson2StaxReader takes no ``[]``.
+    Source: seen on 2.7.7 and 2.10.2, whose Jackson2StaxReader does not accept ``[]``.
     """
     return {"entry": [{"key": name, "value": value} for name, value in values.items()]} if values else {}
 
@@ -531,10 +533,10 @@ def _resource_to_json(resource: LocalResource) -> dict[str, Any]:
 
 
 def read_state(said: Any, final: FinalStatus, finished_ms: int, tracking_url: str) -> State:
-    """Return the state by its name; for one that only a newer YARN knows, derive it from the rest of the report.
+    """Return the state by its name; derive the state of an unknown, newer name from the rest of the report.
 
     Args:
-        said: the name, as it came.
+        said: the reported name.
         final: the final status.
         finished_ms: when it ended [ms since 1970]; 0: it has not.
         tracking_url: empty: no ApplicationMaster has registered.
@@ -547,7 +549,8 @@ def read_state(said: Any, final: FinalStatus, finished_ms: int, tracking_url: st
 
 
 def read_final_status(said: Any) -> FinalStatus:
-    """The final status by its name; ENDED is a newer YARN's word for a success of many, others would be news to us."""
+    """Return the final status by name; ENDED, of newer versions, means success of several; unknown names become
+    None."""
     return FinalStatus(str(said)) if str(said) in FinalStatus.__members__ else FinalStatus.UNDEFINED
 
 
@@ -577,7 +580,7 @@ def _node(raw: dict[str, Any]) -> NodeInfo:
     total = amounts(_object(raw.get("totalResource")))
     free = {"memory-mb": _number(raw.get("availMemoryMB")), "vcores": _number(raw.get("availableVirtualCores"))}
     free |= amounts(_object(raw.get("availableResource")))
-    if not total:  # Hadoop 2 tells what is used and what is free: of memory and vcores, and 2.10 of all types
+    if not total:  # Hadoop 2 reports used and free: of memory and vcores, and 2.10 of all types
         used = {"memory-mb": _number(raw.get("usedMemoryMB")), "vcores": _number(raw.get("usedVirtualCores"))}
         used |= amounts(_object(raw.get("usedResource")))
         total = {name: used.get(name, 0) + amount for name, amount in free.items()}
@@ -594,7 +597,7 @@ def _node(raw: dict[str, Any]) -> NodeInfo:
 
 
 def amounts(raw: dict[str, Any]) -> dict[str, int]:
-    """Resource type -> amount; memory in MiB. Hadoop 2 has the first two alone."""
+    """Return the amount by resource type; memory in MiB. Hadoop 2 has only memory and vcores."""
     found = {}
     if raw:
         found = {"memory-mb": _number(raw.get("memory")), "vcores": _number(raw.get("vCores"))}
@@ -627,7 +630,7 @@ def _number(value: Any) -> int:
         found = int(value or 0)
     except (TypeError, ValueError, OverflowError):
         return 0
-    # Hadoop's numbers are Java's longs.
+    # Hadoop's numbers are Java longs.
     return found if -(1 << 63) <= found < 1 << 63 else 0
 
 
@@ -638,7 +641,7 @@ def _on_standby(count: int) -> str:
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """Major and minor number of a version; zeros: it is none."""
+    """Return the major and minor number of a version; zeros if it is invalid."""
     words = text.split(".")
     numbers = [word for word in words[:2] if word.isascii() and word.isdigit() and len(word) < 10]
     return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (0, 0)

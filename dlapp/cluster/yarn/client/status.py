@@ -1,10 +1,11 @@
-"""Looking at what there is: what YARN says, what an ApplicationMaster says, what it left, made into views.
+"""Views of applications, from YARN's reports, ApplicationMasters' answers, and the files they left.
 
-What an application is doing now its ApplicationMaster says, at its control address; what became of it is in the history
-that it left (see `staging`); and where neither answers, what YARN itself knows is shown.
+An application's current state comes from its ApplicationMaster's control address; its result from the history that it
+left (see `staging`); if neither is available, from YARN's own report.
 
-Files are read as the caller alone, and of the caller's own applications: of others there is what YARN says, and what
-their ApplicationMasters show to everybody. Whose an application is YARN says, and nothing that was read.
+Files are read with the caller's rights, and only for the caller's own applications: for other users' there are YARN's
+report and what their ApplicationMasters show to everyone. The owner of an application is the one that YARN reports,
+never one read from a file.
 """
 
 from __future__ import annotations
@@ -52,39 +53,39 @@ from dlapp.values.serialization import from_json, parse_json
 from dlapp.values.spec import Submission
 
 KEPT_READ = 200
-"""Of so many applications that have ended and that the ResourceManager has forgotten, the latest, a list reads the
+"""For this many ended applications that the ResourceManager has forgotten, the latest ones, a list reads the
 history."""
 ASK_EVERY_S = 25.0
-"""Between two requests to an ApplicationMaster that cannot be reached from here to write its view more often."""
+"""Interval between two requests to an ApplicationMaster that is unreachable from here to write its view more often."""
 RECEIPTS_READ = 200
-"""Of so many applications that have ended, the latest, a list reads what they have cost."""
+"""For this many ended applications, the latest ones, a list reads the receipts."""
 SETTLE_S = 2.0
-"""How long a list waits until what ended applications left is settled; what is not settled then, a later command is.
-It waits for `notices.DELIVER_S` more if their user is to be told of something: on a machine that is always busy no
-command would ever come to that."""
+"""How long a list waits for the settlement of ended applications; the rest is left to a later command. If the user is
+to be notified, it waits `notices.DELIVER_S` longer: on a machine that is always busy the notifications would never be
+sent otherwise."""
 RUNNING_READ = 20
-"""Of so many applications that run, the latest, a list shows how far they are: it reads a file on HDFS for each."""
+"""For this many running applications, the latest ones, a list shows the progress: it reads a file on HDFS for each."""
 
 
 class ApplicationReader:
-    """Shows applications."""
+    """Reader of applications' views."""
 
     def __init__(self, there: ClusterSession, masters: AmClients) -> None:
         self._session, self._masters = there, masters
         self._settler: threading.Thread | None = None
-        self._has_notices = False  # the settler has found notifications to deliver
+        self._has_notices = False  # the settler found notifications to deliver
         self._nodes: dict[str, str] = {}
         self._ask_at: dict[ApplicationId, float] = {}
         self._viewer_tokens: dict[ApplicationId, str | None] = {}
 
     def ids(self, *, everybody: bool = False) -> list[str]:
-        """All ids as text, oldest first: the caller's own, or everybody's."""
+        """Return all ids as text, oldest first: the caller's own, or those of all users."""
         found = self._session.rest().reports(user=None if everybody else self._session.user)
         return [str(one) for one in sorted({one.application_id for one in found}.union(self._kept_ids()))]
 
     def view(self, application_id: ApplicationId) -> ApplicationView:
-        """Return the current view of an application; while no ResourceManager answers, of one of the caller's own what
-        its ApplicationMaster wrote last. Raises NotFound, Unreachable.
+        """Return the current view of an application; while no ResourceManager answers, the last view that the
+        ApplicationMaster wrote, for the caller's own. Raises NotFound, Unreachable.
         """
         try:
             report = self._session.rest().report(application_id)
@@ -98,7 +99,7 @@ class ApplicationReader:
         return ClusterFacts(self._session).explained(report, self._merged(report))
 
     def view_in_full(self, application_id: ApplicationId) -> ApplicationView:
-        """`view`, with the smallest change that ends its wait and an estimate of its start. Raises NotFound,
+        """Return `view`, with the smallest change that ends its wait and an estimated start. Raises NotFound,
         Unreachable."""
         report = self.report(application_id)
         return ClusterFacts(self._session).in_full(report, self._merged(report), clock.now_ms())
@@ -112,7 +113,7 @@ class ApplicationReader:
         return client_views.merged(report, told, lambda url: client_views.completed_log_url(url, server, nodes))
 
     def _written_view(self, application_id: ApplicationId) -> ApplicationView | None:
-        """Return the view that an ApplicationMaster of the caller's wrote last on HDFS; None: there is none."""
+        """Return the last view on HDFS of an ApplicationMaster of the caller; None: there is none."""
         with contextlib.suppress(DlappError, ValueError, LookupError, TypeError):
             files = self._session.files(self._session.user)
             places = StagingPaths(files.home)
@@ -127,15 +128,16 @@ class ApplicationReader:
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[ApplicationView]:
-        """Return YARN's reports on many applications as views, oldest first: the caller's own, one user's, or
-        everybody's. Those of the caller's own that run show what their ApplicationMasters wrote last; the others are
-        without containers.
+        """Return YARN's reports on many applications as views, oldest first: the caller's own, one user's, or those of
+        all
+        users. The caller's own running ones show the last view that their ApplicationMasters wrote; the others have no
+        containers.
 
-        The ResourceManager may have forgotten some: our history of the caller's own is read, and its timeline server is
-        asked where there are too few that have ended. What the caller's own left on the file system is settled.
+        The ResourceManager may have forgotten some: the history of the caller's own is read, and the timeline server is
+        asked if too few ended ones are known. Leftovers of the caller's own ended applications are settled.
 
         Args:
-            limit: how many of those that have ended, the latest; None: all.
+            limit: how many ended ones to include, the latest first; None: all.
         """
         whose = None if everybody else user or self._session.user
         known = self._session.rest().reports(user=whose)
@@ -154,7 +156,7 @@ class ApplicationReader:
             ]
 
     def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
-        """Add the receipts of the caller's applications that have ended, as our history has them, to the latest views.
+        """Add the receipts from the history to the latest views of the caller's ended applications.
 
         Args:
             views: of a list, in JSON form, oldest first.
@@ -162,7 +164,7 @@ class ApplicationReader:
         own = [one for one in views if one.get("cause") and one["username"] == self._session.user]
         if not own:
             return
-        # What there is now is shown without the history.
+        # Current data is shown even without the history.
         with contextlib.suppress(DlappError):
             files = self._session.files(self._session.user)
             places = StagingPaths(files.home)
@@ -176,11 +178,10 @@ class ApplicationReader:
 
     @contextlib.contextmanager
     def _settling(self) -> Iterator[None]:
-        """Settle beside the block what the caller's own applications left that have ended or are forgotten.
+        """Settle leftovers of the caller's own ended or forgotten applications in a thread, during the block.
 
-        The block's end waits `SETTLE_S` for it, or longer for notifications: each step may be cut off at any time, and
-        is done again later.
-        While one lasts, none is begun.
+        The end of the block waits `SETTLE_S` for the thread, or longer for notifications: each step may be interrupted
+        at any time, and is repeated later. Only one such thread runs at a time.
         """
         settler = self._settler
         if settler is None or not settler.is_alive():
@@ -194,13 +195,13 @@ class ApplicationReader:
             settler.join(DELIVER_S)
 
     def _settle_quietly(self) -> None:
-        # What hinders it hinders no list, and comes up again.
+        # An error here does not affect the list, and will show up again.
         try:
             self._settle_ended()
         except (DlappError, OSError):
             pass
         except Exception as error:
-            # In place of a thread's traceback. stdout has the command's data.
+            # Instead of a thread's traceback. stdout carries the command's data.
             text = f"what ended applications left is not settled: {type(error).__name__}: {error}"
             with contextlib.suppress(OSError):
                 os.write(2, log.line("WARNING", text))
@@ -212,16 +213,16 @@ class ApplicationReader:
             if self._has_notices or files.names(places.all_staging):
                 with self._session.own_rest() as rest:
                     ended = own_applications(rest, files, places, self._session.user).ended
-                # One that has just ended removes its directory itself.
+                # An application that has just ended removes its directory itself.
                 over = {one: end for one, end in ended.items() if end.ago_s >= GONE_AFTER_S}
-                # Notifications first: an output may wait for its file system.
+                # Notifications first: an output may block on its file system.
                 if notices is not None and self._has_notices:
                     notices.deliver(ended)
                 if settle_all(files, places, over, notices) and notices is not None:
                     notices.deliver(ended)
 
     def _last_words(self, report: AppReport) -> AmState:
-        """Return what the ApplicationMaster of a running application has written last, if it is the caller's own."""
+        """Return the last view of a running application's ApplicationMaster, if the application is the caller's own."""
         if report.user == self._session.user:
             with contextlib.suppress(DlappError, ValueError):
                 files = self._session.files(report.user)
@@ -229,23 +230,23 @@ class ApplicationReader:
         return AmState()
 
     def _forgotten(self, whose: str | None, known: Sequence[AppReport], limit: int | None) -> list[AppReport]:
-        """Return applications that have ended and that the ResourceManager has forgotten.
+        """Return ended applications that the ResourceManager has forgotten.
 
         Args:
-            whose: one user's; None: everybody's.
-            known: what the ResourceManager has, by id.
-            limit: how many of those that have ended are wanted, the latest by id; None: all.
+            whose: only this user's; None: all users'.
+            known: applications that the ResourceManager knows, by id.
+            limit: how many ended ones are wanted in total, the latest by id; None: all.
         """
         found: list[AppReport] = []
         ids = {one.application_id for one in known}
         ended = [one.application_id for one in known if one.state.ended]
         is_enough = limit is not None and len(ended) >= limit
-        # What there is now is shown without the history or the timeline server.
+        # Current data is shown even without the history or the timeline server.
         if whose in (None, self._session.user) and limit != 0:
             with contextlib.suppress(DlappError):
                 kept = [one for one in self._kept_ids() if one not in ids]
                 if is_enough and limit is not None:
-                    # It forgets those that ended first, which need not have been submitted first.
+                    # The ResourceManager forgets in order of ends, which may differ from the order of submissions.
                     kept = [one for one in kept if one > ended[-limit]]
                 latest = kept[-min(limit or KEPT_READ, KEPT_READ) :]
                 found += [report for one in latest if (report := self._kept(one)) is not None]
@@ -256,7 +257,7 @@ class ApplicationReader:
         return found
 
     def _kept_ids(self) -> list[ApplicationId]:
-        """Return the caller's own applications of which there is a history, oldest first; none where HDFS is away."""
+        """Return the caller's own applications in the history, oldest first; none if HDFS is unavailable."""
         found = []
         with contextlib.suppress(Unreachable, Denied):
             files = self._session.files(self._session.user)
@@ -268,7 +269,7 @@ class ApplicationReader:
         return sorted(found)
 
     def _kept(self, application_id: ApplicationId) -> AppReport | None:
-        """Return what our own history has of the caller's application in place of YARN's report; None: nothing."""
+        """Return a report on the caller's application from dlapp's own history, instead of YARN's; None: not there."""
         files = self._session.files(self._session.user)
         with contextlib.suppress(ValueError, LookupError, TypeError):
             if (told := _history(files, StagingPaths(files.home), application_id)) is not None:
@@ -288,18 +289,19 @@ class ApplicationReader:
             place = f"{places.staging(application_id)}/{SUBMISSION}"
             return from_json(Submission, _object(files.read(place, max_bytes=MAX_SUBMISSION_BYTES)))
         except NotFound:
-            # It has been settled since, perhaps by the thread that does that here: the history was written first.
+            # It has been settled since, perhaps by the thread started here: the history was written first.
             kept = _history(files, places, application_id)
             if kept is None or kept.submission is None:
                 raise
             return kept.submission
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
-        """The logs of all containers that ran, in CONTAINER_INDEX order, of the last try or one. Raises NotFound,
+        """Return the logs of all containers that ran, by CONTAINER_INDEX, of the last try or a given one. Raises
+        NotFound,
         Unreachable.
 
-        An ApplicationMaster is a program of its user's and may name any URL. Opened are only pages of nodes that the
-        ResourceManager names, and of the configured log server.
+        An ApplicationMaster runs under its user's control and may report any URL. Only pages of nodes that the
+        ResourceManager reports, and of the configured log server, are opened.
         """
         report = self.report(application_id)
         told = self._told(report)
@@ -323,8 +325,8 @@ class ApplicationReader:
         return found
 
     def _nodes_of(self, containers: Sequence[ContainerView], report: AppReport) -> dict[str, str]:
-        """Return the nodes of the cluster: web address -> id. They are asked for again where a container's is new, and
-        at last in any state: one that is to leave, or has no healthy disk, still shows its logs.
+        """Return the nodes of the cluster: web address -> id. They are read again if a container's node is new, and
+        finally in any state: a decommissioning node, or one without a healthy disk, still serves its logs.
         """
         addresses = {client_views.address_of_node(one, report) for one in containers} - {""}
         session = self._session
@@ -337,11 +339,11 @@ class ApplicationReader:
         return self._nodes
 
     def _log_server(self, report: AppReport) -> str:
-        """Return the URL of the server that has the logs of an application; empty: the nodes have them."""
+        """Return the URL of the log server for an application; empty: its nodes serve the logs."""
         return (self._session.site.get("yarn.log.server.url") or "") if report.state.ended else ""
 
     def aggregated_log(self, view: ApplicationView, log: LogFiles, name: str) -> Iterator[bytes] | None:
-        """A log of an application that has ended, as its node collected it on HDFS; None: it is not there, or not yet.
+        """Return a log of an ended application from YARN's log aggregation on HDFS; None: not there, or not yet.
 
         Raises:
             Denied: the caller may not read it.
@@ -350,25 +352,26 @@ class ApplicationReader:
         from dlapp.cluster.yarn.logs.aggregated import AggregatedLogs
 
         hdfs = self._session.hdfs(self._session.user)
-        # Collected logs belong to the user that YARN reports; HDFS decides who may read them.
+        # Aggregated logs belong to the user that YARN reports; HDFS decides who may read them.
         report = self.report(view.application_id)
         reader = report.user if self._is_own(report) else self._session.user
         found = AggregatedLogs(self._session.files(reader), self._session.site, hdfs, report.user, view.application_id)
-        # Nodes are named there by the host name that they report.
+        # The directory names nodes by their reported host names.
         hosts = {one.container_id: one.host for last in view.containers for one in last.earlier}
         hosts |= {one.container_id: one.host for one in view.containers}
         host = hosts.get(log.container_id, "")
         return found.log(str(log.container_id), name, host)
 
     def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
-        """The ResourceManager's page, and the timeline server's, which stays when that one has forgotten it."""
+        """Return the ResourceManager's page, and the timeline server's, which stays when the former has forgotten
+        it."""
         running = f"{self._session.rest().active_url()}/cluster/app/{application_id}"
         timeline = self._session.site.timeline_url()
         return running, f"{timeline}/applicationhistory/app/{application_id}" if timeline else running
 
     def report(self, application_id: ApplicationId) -> AppReport:
-        """Return the report of YARN on an application; of one that it has forgotten, our own history, or its timeline
-        server's. Raises NotFound.
+        """Return YARN's report on an application; for a forgotten one the report from dlapp's history, or from the
+        timeline server. Raises NotFound.
         """
         try:
             return self._session.rest().report(application_id)
@@ -390,7 +393,7 @@ class ApplicationReader:
         return client_views.from_timeline(timeline, application_id, self._session.login)
 
     def _told(self, report: AppReport, *, live: bool = True) -> AmState:
-        """Return what the application's own ApplicationMaster says or said of it, and what was submitted, if known."""
+        """Return the current or last view of the application's own ApplicationMaster, and the submission, if known."""
         own = self._is_own(report)
         if report.state.ended:
             self._masters.leave()
@@ -408,7 +411,7 @@ class ApplicationReader:
             return AmState(unread=str(error))
 
     def _view_of_another(self, report: AppReport) -> ApplicationView:
-        """Return what the ApplicationMaster of another user shows the caller: all, if its owner lets the caller in.
+        """Return another user's ApplicationMaster's view for the caller: complete if its owner grants access.
         Raises DlappError."""
         token = self._viewer_tokens.get(report.application_id)
         view = from_json(ApplicationView, self._masters.view(report, token=token))
@@ -421,19 +424,19 @@ class ApplicationReader:
         return view
 
     def _left(self, report: AppReport, *, live: bool) -> AmState:
-        """Return what an application of the caller's left on the file system, or wrote there last. Raises Unreachable.
+        """Return the final or last view of the caller's application on the file system. Raises Unreachable.
 
         Args:
             report: on the application.
-            live: its ApplicationMaster is to write what it does now.
+            live: ask its ApplicationMaster to write its current view.
         """
         files = self._session.files(report.user)
         places = StagingPaths(files.home)
-        # It is written before YARN is told of the end, and the staging directory removed after that.
+        # The history is written before YARN is told of the end, and the staging directory is removed after that.
         kept = _history(files, places, report.application_id)
         if report.state.ended:
-            # Others ended it, and its ApplicationMaster had no time, or none after it wrote the history.
-            # What cannot be settled now is left for later, and shown all the same.
+            # It was ended from outside, and its ApplicationMaster had no time, or none after it wrote the history.
+            # What cannot be settled now is left for later; the view is shown nevertheless.
             ended = EndedApplication(report.state, self._session.rest().ended_ago_s(report))
             if report.state is not State.FINISHED or ended.ago_s >= GONE_AFTER_S:
                 notices = self._session.notices(files)
@@ -454,7 +457,7 @@ class ApplicationReader:
         return _history(files, places, report.application_id) or AmState()  # it may have been settled since
 
     def _ask_for_views(self, files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> None:
-        """Have the ApplicationMaster, which cannot be asked from here, write its view more often for a while."""
+        """Ask the ApplicationMaster, which is unreachable from here, to write its view more often for a while."""
         if time.monotonic() >= self._ask_at.get(application_id, 0.0):
             self._ask_at[application_id] = time.monotonic() + ASK_EVERY_S
             with contextlib.suppress(DlappError, OSError):
@@ -465,8 +468,8 @@ class ApplicationReader:
 
 
 def _staged(files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> AmState:
-    """Return what the ApplicationMaster wrote last while it ran. Raises DlappError; ValueError if it is not a file of
-    ours."""
+    """Return the last view that the ApplicationMaster wrote while it ran. Raises DlappError; ValueError if the file is
+    not dlapp's."""
     data = files.read(f"{places.staging(application_id)}/{VIEW}", max_bytes=MAX_VIEW_BYTES)
     return AmState(from_json(ApplicationView, _object(data)))
 

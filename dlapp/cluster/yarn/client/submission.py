@@ -1,7 +1,7 @@
-"""Handing an application in: what it needs is brought to the cluster, then YARN is told.
+"""Submission of an application: upload its files to the cluster, then submit it to YARN.
 
-Files go to the user's cache on HDFS by their digest, so what is there is not sent again. All that the ApplicationMaster
-is told is one `plan`, in the credentials of its container.
+Files are stored in the user's cache on HDFS by their digest, so existing ones are not uploaded again. The
+ApplicationMaster gets its input as one `plan`, in the credentials of its container.
 """
 
 from __future__ import annotations
@@ -46,31 +46,32 @@ from dlapp.values.serialization import to_json
 from dlapp.values.spec import Secrets, Submission
 
 IN_DOUBT_S = 60.0
-"""So long a submission is repeated of which YARN does not say that it has it; another one takes over in 10 to 30 s."""
+"""How long a submission is repeated if YARN does not confirm it; a failover takes 10 to 30 s."""
 ACCEPTED_S = 10.0
-"""How long YARN may take to say whether it takes an application; 30 ms on an idle cluster."""
+"""Time limit for YARN to accept or reject an application; 30 ms on an idle cluster."""
 KEEP_FREE = 0.12
-"""Share of a node's disk that our cache of input leaves free: a NodeManager gives up a disk that is filled to 90 %
+"""Share of a node's disk that dlapp's input cache leaves free: a NodeManager gives up a disk that is filled to 90 %
 (yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage)."""
 MOST_CERTIFICATES = 64 << 10
-"""Characters of the CAs that go with an application; ZooKeeper keeps a submission for the ResourceManager, in 1 MiB."""
+"""Maximum size of the CAs sent with an application, in characters; ZooKeeper stores a submission in at most 1 MiB."""
 MOST_CREDENTIALS = 256 << 10
-"""Bytes of an application's credentials, which the ResourceManager keeps in ZooKeeper: 1 MiB for all of a submission,
-if the operator did not set less. ResourceManagers of 2.7 and 2.8 end when ZooKeeper refuses one (YARN-5006)."""
+"""Maximum size of an application's credentials [bytes], which the ResourceManager stores in ZooKeeper: 1 MiB for the
+whole submission, unless the operator set less. ResourceManagers of 2.7 and 2.8 exit when ZooKeeper refuses one
+(YARN-5006)."""
 FEW_CONTAINERS = 50
-"""So many containers fetch their archives from the usual three DataNodes: 50 times 1 GB at 1 GB/s each is 17 s."""
+"""Up to this number of containers, three replicas of the archives suffice: 50 times 1 GB at 1 GB/s each is 17 s."""
 MOST_REPLICATION, DEFAULT_MOST_REPLICATION = "dfs.replication.max", 512
 """The NameNode's limit, and its default. Source: hdfs-default.xml."""
 ARCHIVE = ".tar.gz"
-"""What comes after the digest in the name of a packed workspace."""
+"""File name suffix of a packed workspace, after the digest."""
 _EARLY = (State.NEW, State.NEW_SAVING, State.SUBMITTED)
 
 
 class ApplicationSubmitter:
-    """Hands applications in.
+    """Submits applications.
 
     Args:
-        ledger_of: returns where the configured ledger of GPUs is.
+        ledger_of: returns the address of the configured GPU ledger.
     """
 
     def __init__(self, there: ClusterSession, ledger_of: Callable[[Config], LedgerSettings] | None) -> None:
@@ -78,8 +79,8 @@ class ApplicationSubmitter:
         self._preparing: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Bring dlapp's own archive to the cluster while the workspace is packed."""
-        # Whatever goes wrong comes up again, and is said, at the submission.
+        """Upload dlapp's own archive while the workspace is being packed."""
+        # An error here shows up again, and is reported, at the submission.
         self._preparing = threading.Thread(target=self._prepare, name="yarn-prepare", daemon=True)
         self._preparing.start()
 
@@ -90,7 +91,7 @@ class ApplicationSubmitter:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        """Remove what others' kills left, and what is older or more than it may be."""
+        """Remove leftovers of killed applications, and files beyond the limits of age and size."""
         storage, history = self._session.config.storage, self._session.config.history
         archives = Retention(storage.cache_age_s, storage.cache_limit_bytes)
         clean_up_cache(local_cache("workspaces"), archives)
@@ -111,7 +112,7 @@ class ApplicationSubmitter:
             files.close()
 
     def find_archive(self, digest: str) -> str:
-        """Return where the packed workspace of an earlier submission is: on HDFS, else on this machine.
+        """Return the location of the packed workspace of an earlier submission: on HDFS, else on this machine.
 
         Raises:
             NotFound: it was removed from both caches.
@@ -126,10 +127,10 @@ class ApplicationSubmitter:
         return own
 
     def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
-        """Hand an application in; after the return it runs whatever becomes of the caller.
+        """Submit an application; after the return it runs independently of the caller.
 
         Raises:
-            UsageError: YARN refused it, with its reason.
+            UsageError: YARN rejected it, with its reason.
             Denied: the user may not write to their home directory on HDFS.
             Unreachable: YARN or HDFS does not answer.
         """
@@ -140,7 +141,7 @@ class ApplicationSubmitter:
         archive = submission.workspace_archive.removeprefix("file://")
         workspace = f"{places.cache}/{os.path.basename(archive)}" if archive else ""
         plan = self._plan(submission, secrets, workspace)
-        credentials_of(plan)  # what is too large is refused before anything is sent
+        credentials_of(plan)  # reject what is too large before anything is sent
         new = self._session.take_id(rest)
         if self._preparing is not None:
             self._preparing.join()
@@ -179,8 +180,8 @@ class ApplicationSubmitter:
             attempts=self._session.config.yarn.am_attempts,
             tags=views.tags_of(submission),
         )
-        # Before YARN has it: of a submission in doubt the token is here, too. Without it commands do as on another
-        # machine, so a home directory that takes no files hinders nothing.
+        # Before YARN has it, so that the token also exists after a submission with an unknown result. Without it,
+        # commands work as on another machine, so a home directory that is not writable is no error.
         with contextlib.suppress(OSError):
             kept = tools_tokens.KeptToken(user, derive_token(secrets.control_secret, TOOLS))
             tools_tokens.keep(new.application_id, kept)
@@ -205,12 +206,12 @@ class ApplicationSubmitter:
         """Return the plan of an application without its resources.
 
         Args:
-            submission: of the application.
-            secrets: of the application.
-            workspace: location that the packed workspace gets; empty: there is none.
+            submission: submission of the application.
+            secrets: secrets of the application.
+            workspace: future location of the packed workspace; empty: no workspace.
 
         Raises:
-            ConfigError: the CAs that are trusted here are too many to be taken along.
+            ConfigError: the CAs trusted here are too large to be sent along.
         """
         spec, config = submission.spec, self._session.config
         docker = config.runtime.docker
@@ -240,19 +241,19 @@ class ApplicationSubmitter:
         return plan
 
     def run_on_a_node(self, word: str, secret: str, told: Mapping[str, Any], *, timeout_s: float) -> str:
-        """Run a process of dlapp's alone in a container (`dlapp.cluster.yarn.probe`). Return what it said at its end.
+        """Run a single dlapp process in a container (`dlapp.cluster.yarn.probe`). Return its final output.
 
         Args:
-            word: names the process (`dlapp.__main__`).
-            secret: the name under which its credentials have ``told``.
-            told: what it is to do.
-            timeout_s: how long it may take, with its start [s].
+            word: subcommand of the process (`dlapp.__main__`).
+            secret: name of ``told`` in its credentials.
+            told: its input.
+            timeout_s: time limit, including its start [s].
 
         Raises:
             TimedOut: it did not end in time; it was killed.
-            DlappError: YARN does not take it.
+            DlappError: YARN rejects it.
         """
-        from dlapp.cluster.yarn import probe  # with it comes protobuf, a fifth of what dlapp-status takes
+        from dlapp.cluster.yarn import probe  # loads protobuf, which takes a fifth of dlapp-status's time
 
         user = self._session.user
         rest, files = self._session.rest(user), self._session.files(user)
@@ -310,7 +311,7 @@ class ApplicationSubmitter:
         return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_read(files, location))}
 
     def _staged_before(self, files: StagingFiles, user: str, location: str) -> LocalResource:
-        """Return a workspace that an earlier submission brought to the cluster. Raises NotFound, Denied."""
+        """Return a workspace that an earlier submission uploaded. Raises NotFound, Denied."""
         found = files.look(location)
         if found is None:
             raise NotFound(f"the packed workspace {location} is gone")
@@ -321,17 +322,17 @@ class ApplicationSubmitter:
     def _staged(
         self, files: StagingFiles, user: str, path: str, location: str, mode: int, visibility: str
     ) -> LocalResource:
-        """A file of ours on the cluster, brought there if it is not there already.
+        """Return a file of ours on the cluster, uploaded if missing.
 
-        Its name is its digest, and it gets it when it is whole. One that is there is never written again: YARN fails
-        every container that was promised the file as it was.
+        Its name is its digest, and it gets the name when it is complete. An existing file is never written again: YARN
+        fails every container whose resource has changed since it was registered.
 
-        What runs as the user is only what the user put there: the file and the directories above it, up to the home,
-        are the user's and nobody else's to write. A program is compared with ours; a workspace, which may have any
-        size, each task compares with its digest when it unpacks it.
+        Only files that the user placed there run as the user: the file and the directories above it, up to the home
+        directory, must be owned by the user and not writable by others. A program is compared with ours; a workspace,
+        which may be large, is compared with its digest by each task when it unpacks it.
 
         Raises:
-            Denied: what is there may have been written by others.
+            Denied: the existing file may have been written by others.
         """
         found, there = files.look(location), True
         if found is None:
@@ -355,12 +356,12 @@ class ApplicationSubmitter:
         return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility=visibility)
 
     def _replicate(self, files: StagingFiles, locations: Sequence[str], containers: int) -> None:
-        """Have archives of ours, which many nodes are going to fetch at the same time, on more DataNodes."""
+        """Raise the replication of our archives if many nodes will fetch them at the same time."""
         count = replication(containers, self._session.site.get(MOST_REPLICATION))
         if count is None:
             return
         for location in locations:
-            # The application runs without it, only its containers take longer to start.
+            # The application also runs without it; its containers only take longer to start.
             with contextlib.suppress(DlappError):
                 files.replicate(location, count)
 
@@ -372,7 +373,7 @@ class ApplicationSubmitter:
         if self._ledger_of is None or not self._session.has_ledger():
             return None
         if not needed and self._session.config.gpuid.zookeeper.credentials is None:
-            return None  # refused only to applications with GPUs
+            return None  # an error only for applications with GPUs
         try:
             return self._ledger_of(self._session.config)
         except ConfigError:
@@ -381,10 +382,10 @@ class ApplicationSubmitter:
             return None  # as above
 
     def _handed_in(self, rest: YarnRest, application: AppSubmission) -> str | None:
-        """Hand it in; why YARN does not take it, None: it does.
+        """Submit it; return why YARN rejects it, or None.
 
-        An answer that is lost says nothing, so YARN is asked, and it is handed in again where YARN does not have it.
-        So it is where a ResourceManager has taken it and another one, or its next start, does not know of it.
+        A lost answer is no result, so YARN is asked, and the submission is repeated if YARN does not have it. This also
+        covers a ResourceManager that accepted it and was then replaced or restarted without it.
         """
         deadline, is_sent = time.monotonic() + IN_DOUBT_S, False
         with Wait(f"YARN to accept {application.application_id}", IN_DOUBT_S) as wait:
@@ -402,25 +403,25 @@ class ApplicationSubmitter:
         raise AssertionError
 
     def _refused(self, rest: YarnRest, application_id: ApplicationId) -> str | None:
-        """Return why YARN does not take an application; None: it does."""
+        """Return why YARN rejects an application; None: it accepts it."""
         deadline, pauses_s = time.monotonic() + ACCEPTED_S, backoff_s(0.005, 0.1)
         while (report := rest.report(application_id)).state in _EARLY:
             if time.monotonic() >= deadline:
-                return None  # it is in, and the state says so
+                return None  # it was accepted; its state tells the rest
             time.sleep(next(pauses_s))
         refused = report.state is State.FAILED and not report.am_node
         return views.first_line(report.diagnostics) if refused else None
 
 
 def replication(containers: int, most: str | None) -> int | None:
-    """Return on how many DataNodes the archives of an application are to be; None: as the file system has it.
+    """Return the replication of an application's archives; None: the file system's default.
 
-    That is the square root of the number of containers, as MapReduce takes it of the nodes: so each DataNode sends an
-    archive about as often as there are DataNodes that have it, and no more copies are made than are read.
+    It is the square root of the number of containers, as MapReduce uses that of the nodes: so each DataNode sends an
+    archive about as often as there are replicas, and no more replicas are made than are read.
 
     Args:
-        containers: of the application.
-        most: ``dfs.replication.max``; None: it is not set.
+        containers: number of containers.
+        most: ``dfs.replication.max``; None: not set.
 
     Source: mapred-default.xml, mapreduce.client.submit.file.replication.
     """
@@ -443,7 +444,7 @@ def credentials_of(plan: AmPlan) -> bytes:
     """Return the credentials that carry a plan.
 
     Raises:
-        UsageError: they are larger than a ResourceManager may keep.
+        UsageError: they exceed what a ResourceManager may store.
     """
     found = plan.to_credentials().encode()
     if len(found) <= MOST_CREDENTIALS:
@@ -466,7 +467,7 @@ def credentials_of(plan: AmPlan) -> bytes:
 
 
 def _refuse_others(files: StagingFiles, user: str, location: str, found: FileInfo) -> None:
-    """Refuse an archive that others may have written, or put in its place. Raises Denied."""
+    """Reject an archive that others may have written or replaced. Raises Denied."""
     directory = location.rpartition("/")[0]
     above = directory.rpartition("/")[0]
     for place, one in ((location, found), (directory, files.look(directory)), (above, files.look(above))):
@@ -484,11 +485,11 @@ def _written_by_others(place: str, found: FileInfo | None) -> Denied:
 
 
 def _all_may_read(files: StagingFiles, location: str) -> bool:
-    """Return True if everybody may read a file: YARN makes it public only then, and else fails the container.
+    """Return True if everyone may read a file: only then may YARN treat it as public; otherwise the container fails.
 
-    One in an encryption zone is none: the NodeManager's user has no key (ClientDistributedCacheManager).
+    A file in an encryption zone does not count: the NodeManager's user has no key (ClientDistributedCacheManager).
 
-    Source: FSDownload.isPublic. The root is taken for granted: whom it keeps out has nothing on HDFS.
+    Source: FSDownload.isPublic. The root directory is not checked: a user without access to it has nothing on HDFS.
     """
     scheme, _, rest = location.partition("://")
     place, _, path = rest.partition("/")
@@ -501,7 +502,7 @@ def _all_may_read(files: StagingFiles, location: str) -> bool:
 
 
 def _both(one: Callable[[], LocalResource], other: Callable[[], LocalResource]) -> tuple[LocalResource, LocalResource]:
-    """Both at the same time: most of each is waiting for the file system."""
+    """Do both concurrently: each mostly waits for the file system."""
     found: list[LocalResource] = []
     failed: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Views of applications, made of YARN's report and what the application's own ApplicationMaster said."""
+"""Views of applications, from YARN's report and the application's own ApplicationMaster's view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dlapp.values.spec import OnFailure, Submission
 _TIMEOUT_S = 20.0
 _FORGOTTEN_TIMEOUT_S = 3.0
 _FORGOTTEN_MOST = 500
-"""So many of its latest applications the timeline server is asked for; only then it looks whose they are."""
+"""Number of its latest applications requested from the timeline server, before filtering by owner."""
 _ENDED = frozenset(state.value for state in State if state.ended)
 _NODE_LOGS = "/node/containerlogs/"
 _PROJECT, _RESUMED = "project:", "resumed_from:"
@@ -33,30 +33,30 @@ _ADDRESS = re.compile(r"[A-Za-z0-9._\-\[\]:]+")
 _DATE = re.compile(r"^\[[^\]]*\]\s*")
 _DETAILS = re.compile(r"\s+Details : ")
 _OF_QUEUE = re.compile(r"AM Resource Request|Limit|Usage|Absolute (used|max) capacity")
-"""What of the details of an application that waits says for which limit of its queue."""
+"""Part of the diagnostics of a waiting application that names the exceeded limit of its queue."""
 _ODD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading an answer ends with that is not of the form that we know."""
+"""Errors on reading an answer in an unknown form."""
 _KILLS = {
     "timed out": Cause.TIMED_OUT,
     "soft-killed by ": Cause.SOFT_KILLED,
     "Application is killed by ResourceManager as it has exceeded the lifetime period": Cause.TIMED_OUT,
 }
-"""How our diagnostics of them begin (`dlapp.am.decisions.shutdown`), and YARN's (RMAppLifetimeMonitor)."""
+"""Prefixes of our diagnostics (`dlapp.am.decisions.shutdown`) and of YARN's (RMAppLifetimeMonitor)."""
 _GONE = "what its containers had not stored is gone: YARN deletes a container's directory with the container"
 _CAUSES = {FinalStatus.SUCCEEDED: Cause.SUCCEEDED, FinalStatus.KILLED: Cause.KILLED, FinalStatus.FAILED: Cause.FAILED}
 
 
 class AmState(NamedTuple):
-    """State of an application beside YARN's own report.
+    """State of an application in addition to YARN's report.
 
     Args:
-        view: what its ApplicationMaster said last.
-        written_ms: when that was written, where it could not be asked itself [ms since 1970].
-        submission: what was submitted.
-        outputs: what became of its outputs without an ApplicationMaster; empty: that is in ``view``.
-        state: its last state, where others ended it; None: that is in ``view``.
-        finished_ms: when it had ended, where others ended it [ms since 1970].
-        unread: why the files that it left cannot be read now; empty: they were, or are not there.
+        view: last view of its ApplicationMaster.
+        written_ms: when that was written, if the ApplicationMaster could not be asked [ms since 1970].
+        submission: its submission.
+        outputs: results of its outputs, if settled without an ApplicationMaster; empty: they are in ``view``.
+        state: its last state, if it was ended from outside; None: it is in ``view``.
+        finished_ms: time of its end, if it was ended from outside [ms since 1970].
+        unread: why its files cannot be read now; empty: they were read, or do not exist.
     """
 
     view: ApplicationView | None = None
@@ -69,12 +69,12 @@ class AmState(NamedTuple):
 
 
 def report_of_kept(application_id: ApplicationId, user: str, told: AmState) -> AppReport:
-    """Return what YARN would report of an application that it has forgotten, made of our own history.
+    """Return the report that YARN would give on a forgotten application, from dlapp's own history.
 
     Args:
-        application_id: of the application.
-        user: whose it is.
-        told: what the history has; its submission is there.
+        application_id: id of the application.
+        user: owner of the application.
+        told: content of the history, including the submission.
     """
     view, submission = told.view, told.submission
     assert submission is not None
@@ -99,10 +99,10 @@ def report_of_kept(application_id: ApplicationId, user: str, told: AmState) -> A
 
 
 def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lambda url: url) -> ApplicationView:
-    """Return one view of both. State and times are YARN's; all that only the ApplicationMaster knows is from its own.
+    """Return one view of both. State and times are YARN's; the rest is the ApplicationMaster's.
 
     Args:
-        log_url: makes of a container's log URL the one that is good now.
+        log_url: converts a container's log URL to the current one.
     """
     view, submission = told.view, told.submission
     if view is None:
@@ -124,7 +124,7 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
                 gcores=gcores,
             )
     if report.state.ended and not view.state.ended:
-        # It was killed, or its last ApplicationMaster died: what it said last is no longer so.
+        # It was killed, or its last ApplicationMaster died: its last report is outdated.
         end = _of_report(report)
         said = end.diagnostics
         if end.cause is Cause.FAILED and _may_have_lost_output(view, told):
@@ -146,10 +146,10 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
         "changes": (*view.changes, *([lowered] if lowered else [])),
         **_labels(report.tags or _user_tags(view.project, view.tags)),
         "resumed_from": view.resumed_from or _resumed_from(report.tags),
-        # By one clock for all: a list has no view, and must not tell another time than the status.
+        # Use YARN's clock everywhere: a list has no view, and must show the same times as the status.
         "submitted_ms": report.started_ms or view.submitted_ms,
         "tracking_url": report.tracking_url,
-        # Of a URL it may say anything, too.
+        # The URL it reports may be false, too.
         "containers": tuple(
             replace(one, log_url=checked(one), earlier=tuple(replace(old, log_url=checked(old)) for old in one.earlier))
             for one in view.containers
@@ -174,9 +174,9 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
 
 
 def _may_have_lost_output(view: ApplicationView, told: AmState) -> bool:
-    """Return whether containers may have run when their last ApplicationMaster died, whose output is kept on a failure.
+    """Return whether containers may have run when their last ApplicationMaster died; their output is kept on failure.
 
-    The view is some seconds old: there may be none in it yet.
+    The view is some seconds old: it may not contain them yet.
     """
     outputs = () if told.submission is None else told.submission.spec.outputs
     is_kept = any(one.on_failure is OnFailure.KEEP for one in outputs)
@@ -186,8 +186,8 @@ def _may_have_lost_output(view: ApplicationView, told: AmState) -> bool:
 
 
 def tags_of(submission: Submission) -> tuple[str, ...]:
-    """Return the tags that YARN is told: the user's, and what it has no word for. From which application one goes on is
-    known by this alone until its ApplicationMaster runs; it is left out where there is no room for it."""
+    """Return the tags sent to YARN: the user's, and fields that YARN lacks. The id of the resumed application is known
+    only from these until its ApplicationMaster runs; it is left out if there is no room for it."""
     tags = _user_tags(submission.spec.project, submission.spec.tags)
     resumed = submission.resumed_from
     return (*tags, f"{_RESUMED}{resumed}") if resumed and len(tags) < MOST_TAGS else tags
@@ -198,14 +198,14 @@ def _user_tags(project: str | None, tags: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _labels(tags: Iterable[str]) -> dict[str, Any]:
-    """Return project and tags out of what YARN shows: in lower case, sorted, so that a list and a status are alike."""
+    """Return project and tags from YARN's tags: in lower case, sorted, so that a list and a status are equal."""
     shown = sorted(tag.lower() for tag in tags)
     project = next((tag.removeprefix(_PROJECT) for tag in shown if tag.startswith(_PROJECT)), "")
     return {"project": project, "tags": tuple(tag for tag in shown if not tag.startswith((_PROJECT, _RESUMED)))}
 
 
 def _resumed_from(tags: Iterable[str]) -> str:
-    """Return from which application one goes on, as its tags say; empty: none, or it is no id."""
+    """Return the id of the resumed application from the tags; empty: none, or invalid."""
     found = next((tag.removeprefix(_RESUMED) for tag in tags if tag.startswith(_RESUMED)), "")
     return found if is_application_id(found) else ""
 
@@ -217,7 +217,7 @@ def _of_report(report: AppReport) -> ApplicationView:
     if ended:
         cause = Cause.KILLED if state is State.KILLED else _CAUSES.get(final, Cause.FAILED)
         if cause is Cause.KILLED:
-            # YARN has one word for all three; our own diagnostics begin with the right one.
+            # YARN has one state for all three; our own diagnostics begin with the right one.
             words = first_line(report.diagnostics)
             cause = next((one for start, one in _KILLS.items() if words.startswith(start)), cause)
             state = State.KILLED if cause is Cause.KILLED else state
@@ -243,7 +243,7 @@ def _of_report(report: AppReport) -> ApplicationView:
 def _wait_for_am(report: AppReport, told: AmState) -> str:
     """Return that an application waits for YARN to start its ApplicationMaster, and since when.
 
-    It may wait without limit: for room in its queue, or on a node. How long it waits for a later attempt is not known.
+    It may wait without limit: for room in its queue, or on a node. The wait for a later attempt is not measured.
     """
     if not report.started_ms or told.view is not None:
         return "waiting for its ApplicationMaster"
@@ -251,17 +251,17 @@ def _wait_for_am(report: AppReport, told: AmState) -> str:
 
 
 def first_line(diagnostics: str) -> str:
-    """Return what matters of YARN's diagnostics, on one line: dlapp's own word where it has one, else YARN's first."""
+    """Return the essential part of YARN's diagnostics, on one line: dlapp's own text if any, else YARN's first line."""
     lines = [_DATE.sub("", line).strip() for line in diagnostics.splitlines()]
     own = [line for line in lines if line.startswith("dlapp")]
     found = own or [line for line in lines if line]
     line = found[-1 if own else 0] if found else ""
-    # While it waits YARN adds all figures of the queue.
+    # While it waits, YARN appends all figures of the queue.
     return _DETAILS.split(line)[0]
 
 
 def waiting_line(report: AppReport) -> str:
-    """Return what an application waits for in YARN: its queue, with what the queue has, may have and is asked for.
+    """Return what an application waits for in YARN: its queue, with the queue's used, maximum and requested amounts.
 
     Source: FiCaSchedulerApp.getPendingAppDiagnosticMessage and getActivedAppDiagnosticMessage, Hadoop 2.8 to 3.5.
     """
@@ -272,14 +272,14 @@ def waiting_line(report: AppReport) -> str:
 
 
 def log_file_url(log_url: str, name: str) -> str:
-    """The page of one log file, its last 4 KiB, as the original's."""
+    """Return the page of one log file, its last 4 KiB, in the original's form."""
     return f"{log_url}/{name}/?start=-4096"
 
 
 def address_of_node(container: ContainerView | TryView, report: AppReport) -> str:
-    """Return the web address of the node that a container's log URL names; empty: it is no node's page of its logs.
+    """Return the node's web address from a container's log URL; empty: it is not a node's log page.
 
-    Which node that is, is not looked at.
+    Whether the node exists is not checked.
     """
     start, found, path = container.log_url.partition(_NODE_LOGS)
     scheme, _, address = start.partition("://")
@@ -294,7 +294,7 @@ def address_of_node(container: ContainerView | TryView, report: AppReport) -> st
 
 
 def completed_log_url(url: str, server: str, nodes: Mapping[str, str]) -> str:
-    """The history server's form of a node's page of logs; as it is where the node is not known any more.
+    """Convert a node's log page to the history server's; unchanged if the node is no longer known.
 
     Args:
         server: ``yarn.log.server.url``.
@@ -308,11 +308,11 @@ def completed_log_url(url: str, server: str, nodes: Mapping[str, str]) -> str:
 
 
 def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppReport:
-    """Return what the timeline server has of an application that the ResourceManager forgot.
+    """Return the timeline server's report on an application that the ResourceManager has forgotten.
 
     Raises:
         NotFound: it does not know it either.
-        Unreachable: it does not answer, or not in a form that we know.
+        Unreachable: it does not answer, or in an unknown form.
     """
     import json
 
@@ -333,19 +333,19 @@ def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppR
 
 
 def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[ApplicationId]) -> list[AppReport]:
-    """Return the latest applications of ours that the timeline server has and the ResourceManager has not.
+    """Return our latest applications that the timeline server has and the ResourceManager has not.
 
-    They have all ended: what that server takes for running, and no ResourceManager knows, is something that nobody ever
-    told the end of. It looks at the latest of everybody's, so of who is not among those there is nothing.
+    They have all ended: if that server shows one as running that no ResourceManager knows, its end was never reported.
+    It filters the latest applications of all users, so older ones are not found.
 
     Args:
-        url: of the timeline server.
-        login: as whom we ask.
-        whose: one user's; None: everybody's.
+        url: URL of the timeline server.
+        login: identity for the request.
+        whose: only this user's; None: all users'.
         known: the ids that the ResourceManager knows.
 
     Raises:
-        Unreachable: it does not answer in a moment, or not in a form that we know.
+        Unreachable: it does not answer in time, or in an unknown form.
     """
     import json
 
@@ -356,13 +356,13 @@ def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[Ap
         if answer.status != 200:
             raise Unreachable(f"status {answer.status}")
         answered = _inside(json.loads(answer.body), "apps").get("app") or []
-        # A list of one may come as the one.
+        # A list of one may come as the one element.
         rows = [answered] if isinstance(answered, dict) else list(answered)
     except (Unreachable, NoAddress, *_ODD) as error:
         raise Unreachable(f"{url}: the timeline server does not answer: {error}") from error
     found = []
     for one in rows:
-        # One that is not of the form that we know does not hide the others.
+        # An entry in an unknown form does not hide the others.
         with contextlib.suppress(*_ODD):
             if one.get("type") == KIND and whose in (None, one.get("user")) and one.get("appState") in _ENDED:
                 found.append(_of_history(one, ApplicationId.from_text(str(one["appId"]))))
@@ -370,7 +370,7 @@ def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[Ap
 
 
 def _inside(answer: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return what an answer has under a name that Hadoop 3.5 puts around it, and 3.4 does not."""
+    """Return a field of an answer that Hadoop 3.5 wraps in an outer object, and 3.4 does not."""
     inner = answer.get(name)
     return inner if isinstance(inner, dict) else answer
 

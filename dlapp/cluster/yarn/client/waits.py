@@ -1,7 +1,7 @@
-"""Facts about applications that wait, read from the ResourceManager: its queues, its nodes, and who is in a queue.
+"""Facts about waiting applications, read from the ResourceManager: its queues, nodes, and the applications in a queue.
 
-The ResourceManager tells its queues and nodes once for all applications that a command shows. What it does not tell, or
-not in a form that we know, is a fact that is missing: no reason is made of it.
+Queues and nodes are read once for all applications that a command shows. Data that the ResourceManager does not report,
+or reports in an unknown form, is a missing fact, from which no reason is derived.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from dlapp.values.start_conditions import plan_texts
 from dlapp.values.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, ContainerAsk, Estimate, Waiting
 
 HISTORY_MS = 14 * 86_400_000
-"""Applications that ended longer ago say nothing on how long one waits today."""
+"""Applications that ended longer ago are not used for estimates."""
 MOST_FACTOR = 1_000_000
-"""A larger factor of a user's limit is none; -1 turns the limit off."""
+"""A larger factor counts as no limit for a user; -1 turns the limit off."""
 _CAPACITY = "yarn.scheduler.capacity"
 _AM_REQUEST = re.compile(r"AM Resource Request = <memory:(\d{1,12}), vCores:(\d{1,9})")
 _AM_LIMIT = "AM resource limit exceeded"
@@ -46,11 +46,11 @@ NO_ASK = ContainerAsk(role="", count=0, memory_mib=0, vcores=0)
 
 
 class ClusterFacts:
-    """Queues and nodes as the ResourceManager tells them, each read when it is first needed.
+    """Queues and nodes as reported by the ResourceManager, each read on first use.
 
     Args:
         session: the connections.
-        of_others: read who is in a queue, too.
+        of_others: also read the applications in a queue.
     """
 
     def __init__(self, session: ClusterSession, *, of_others: bool = True) -> None:
@@ -65,15 +65,15 @@ class ClusterFacts:
         """Return a view with the reason for its wait, if it waits.
 
         Args:
-            report: of YARN.
-            view: what is shown of it.
+            report: YARN's report.
+            view: view shown so far.
         """
         if (facts := self.facts(report, view)) is None:
             return view
         return _with(view, report, choose(facts))
 
     def facts(self, report: AppReport, view: ApplicationView) -> WaitFacts | None:
-        """Return what is known about an application that waits; None: it waits for nothing that YARN gives."""
+        """Return the facts about a waiting application; None: it waits for nothing from YARN."""
         if report.state.ended or (report.state is State.RUNNING and not view.lacking):
             return None
         if report.state is State.RUNNING:
@@ -87,8 +87,8 @@ class ClusterFacts:
             since_ms = report.started_ms or None
         if asks and report.state is State.ACCEPTED and self._of_others:
             # 1. We read the report: it waits for its ApplicationMaster's container.
-            # 2. YARN gives it, and counts it in the queue.
-            # 3. We read the queue: there is no room left for what is there already.
+            # 2. YARN grants it, and counts it in the queue.
+            # 3. We read the queue, which now has no room for a container that it already has.
             self._look()
             now = self._session.rest().report(report.application_id)
             if now.state is not State.ACCEPTED or first_line(now.diagnostics).startswith(_ON_THE_WAY):
@@ -111,14 +111,14 @@ class ClusterFacts:
     def of(
         self, asks: Sequence[ContainerAsk], queue: str, user: str, usable: Mapping[str, int], *, exclude: str = ""
     ) -> WaitFacts:
-        """Return what is known about asks in a queue.
+        """Return the facts about requests in a queue.
 
         Args:
-            asks: the containers.
+            asks: requested containers.
             queue: its name or path.
-            user: whose limits count.
-            usable: hosts that may not give out all of their GPUs -> how many they may.
-            exclude: an application that is not ahead of itself.
+            user: user whose limits count.
+            usable: hosts on which not all GPUs may be leased -> number of those that may.
+            exclude: the application itself, which is not ahead of itself.
         """
         if asks:
             self._look()
@@ -140,7 +140,7 @@ class ClusterFacts:
         )
 
     def in_full(self, report: AppReport, view: ApplicationView, now_ms: int) -> ApplicationView:
-        """Return a view with the reason, the smallest change that removes it, and an estimate of the start."""
+        """Return a view with the reason, the smallest change that removes it, and an estimated start."""
         if (facts := self.facts(report, view)) is None:
             return view
         waiting = choose(facts)
@@ -153,12 +153,12 @@ class ClusterFacts:
         return _with(view, report, waiting)
 
     def plan(self, spec: AppSpec, now_ms: int, ends: Mapping[str, str]) -> PlanFacts:
-        """Return what is known about an application that might be submitted now.
+        """Return the facts about an application that might be submitted now.
 
         Args:
             spec: of the application.
             now_ms: the time [ms since 1970].
-            ends: how applications that it waits for have ended, for those that have.
+            ends: how applications that it waits for have ended, as far as they have.
         """
         queue, master = spec.queue or "default", master_ask(self._session.config.yarn.am_memory_mib)
         facts = self.of(asks_of(spec), queue, spec.username, {})
@@ -179,17 +179,17 @@ class ClusterFacts:
         )
 
     def _with_steps(self, facts: WaitFacts) -> WaitFacts:
-        """Return the facts with the steps in which the scheduler gives memory, for a change."""
+        """Return the facts with the scheduler's memory allocation step, for computing a change."""
         with contextlib.suppress(DlappError):
             return replace(facts, memory_step=memory_steps(self._session.rest().configuration)[1])
         return facts
 
     def estimate(self, queue: str, job: Job, now_ms: int, *, exclude: AppReport | None = None) -> Estimate:
-        """Return when a job that waits in a queue is expected to start; without a range where that cannot be told.
+        """Return the estimated start of a waiting job in a queue; without a range if it cannot be estimated.
 
         Args:
             queue: its name or path.
-            job: the one that waits.
+            job: the waiting job.
             now_ms: the time [ms since 1970].
             exclude: its own report; None: it is not submitted.
         """
@@ -201,10 +201,10 @@ class ClusterFacts:
         return estimate(job, others, now_ms)
 
     def of_queues(self, waiting: Sequence[AppReport], now_ms: int) -> QueueFacts:
-        """Return what is known about all applications that wait for their ApplicationMaster, queue by queue.
+        """Return the facts about all applications that wait for their ApplicationMaster, by queue.
 
         Args:
-            waiting: those of which YARN says so.
+            waiting: their reports.
             now_ms: the time [ms since 1970].
         """
         self._look()
@@ -215,7 +215,7 @@ class ClusterFacts:
             try:
                 jobs = self._jobs(queue, now_ms)
             except DlappError:
-                continue  # when they start is not known
+                continue  # their start times are not known
             own = {one.application_id: Job(one.started_ms, None, None, share) for one in order if one.queue == queue}
             estimator = StartEstimator([*(jobs | own).values()], now_ms)
             estimates |= {str(one): estimator.estimate(job) for one, job in own.items()}
@@ -224,7 +224,7 @@ class ClusterFacts:
         )
 
     def _jobs(self, queue: str, now_ms: int) -> dict[ApplicationId, Job]:
-        """Return the latest applications of a queue. Raises DlappError."""
+        """Return the latest ended applications of a queue. Raises DlappError."""
         name, rest = queue.rpartition(".")[2], self._session.rest()
         known = [*rest.in_queue(name, ended_since_ms=now_ms - HISTORY_MS), *rest.in_queue(name)]
         jobs = {}
@@ -236,7 +236,7 @@ class ClusterFacts:
         return jobs
 
     def _shares(self) -> tuple[UserShare, ...]:
-        """Return what each user of a queue uses of the cluster now."""
+        """Return the current usage of each user of a queue."""
         whole, found = _whole(self._nodes), []
         for queue in self._queues:
             for one in _users(queue.raw) if queue.leaf and whole else ():
@@ -254,7 +254,7 @@ class ClusterFacts:
         return tuple(sorted(found, key=lambda one: (one.queue, -one.share, one.user)))
 
     def _share(self, given: Mapping[str, int]) -> float:
-        """Return the largest share of the cluster among amounts."""
+        """Return the largest share of the cluster among the amounts of each resource."""
         self._look()
         whole = _whole(self._nodes)
         return min(1.0, max((given.get(name, 0) / there for name, there in whole.items() if there), default=0.0))
@@ -278,7 +278,7 @@ class ClusterFacts:
             try:
                 self._in_queue[queue] = self._session.rest().in_queue(queue)
             except DlappError:
-                self._in_queue[queue] = []  # who is ahead is not known; the reason is
+                self._in_queue[queue] = []  # the applications ahead are unknown; the reason is known
         found = self._in_queue[queue]
         before = [one for one in found if str(one.application_id) != exclude]
         running = [one for one in before if one.state is State.RUNNING]
@@ -288,7 +288,7 @@ class ClusterFacts:
         )
 
     def _master(self, report: AppReport) -> ContainerAsk:
-        """Return the container that YARN is to start the ApplicationMaster in."""
+        """Return the request for the container of the ApplicationMaster."""
         asked = _AM_REQUEST.search(report.diagnostics)
         memory_mib = int(asked[1]) if asked else self._session.config.yarn.am_memory_mib
         return master_ask(memory_mib)
@@ -300,32 +300,32 @@ def master_ask(memory_mib: int) -> ContainerAsk:
 
 
 def _amounts_of_master(report: AppReport, view: ApplicationView, memory_mib: int) -> dict[str, int]:
-    """Return what the ApplicationMaster of an application that runs has.
+    """Return the amounts of the ApplicationMaster of a running application.
 
     Args:
-        report: of YARN.
+        report: YARN's report.
         view: with its containers.
-        memory_mib: what is asked for it here [MiB].
+        memory_mib: memory requested for it here [MiB].
     """
     asked = {MEMORY: memory_mib, VCORES: 1}
-    # YARN may have rounded that up; what it has given is more than that once there are containers.
+    # YARN may have rounded that up; once there are containers, the used amount includes them.
     return asked if view.containers else asked | _given(report)
 
 
 def check_limits(
     spec: AppSpec, queues: Sequence[QueueInfo], nodes: Sequence[NodeInfo], dialect: Dialect, am_memory_mib: int
 ) -> None:
-    """Refuse what a queue or a user can never get, however much is free.
+    """Reject a request that exceeds a limit of the queue or the user, however much is free.
 
     Args:
         spec: the application.
         queues: of the scheduler.
         nodes: those that run.
-        dialect: how the cluster counts GPUs.
-        am_memory_mib: of its ApplicationMaster [MiB].
+        dialect: representation of GPUs in this cluster.
+        am_memory_mib: memory of its ApplicationMaster [MiB].
 
     Raises:
-        AskTooLarge: with the limit and its setting.
+        AskTooLarge: names the limit and its setting.
     """
     whole = _whole([node_facts(one, dialect) for one in nodes])
     limits = limits_of(queues, spec.queue or "default", spec.username, whole)
@@ -337,20 +337,20 @@ def check_limits(
 
 
 def node_facts(node: NodeInfo, dialect: Dialect) -> NodeFacts:
-    """Return what counts of a node."""
+    """Return the relevant fields of a node."""
     return NodeFacts(
         host=node.host, total=_ours(node.total, dialect), free=_ours(node.free, dialect), labels=node.labels
     )
 
 
 def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping[str, int]) -> tuple[LimitFacts, ...]:
-    """Return the limits of a queue, of the queues above it, and of a user in it, as far as they are known.
+    """Return the known limits of a queue, of its parent queues, and of a user in it.
 
     Args:
         queues: of the scheduler.
         queue: its name or path.
         user: a Hadoop user.
-        whole: what the cluster has.
+        whole: the cluster's resources.
     """
     leaf = next((one for one in queues if queue in (one.path, one.name)), None)
     if leaf is None or not whole:
@@ -359,7 +359,7 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
     limits = []
     for one in above if len(above) > 1 else [leaf]:
         if one.path == "root":
-            continue  # what it may have is the cluster
+            continue  # its limit is the cluster
         if (most := _capacity(one, "Max", whole)) and most != whole:
             limits.append(
                 LimitFacts(
@@ -381,9 +381,9 @@ def _with_those_above(queues: Sequence[QueueInfo], queue: QueueInfo) -> list[Que
 
 
 def _may_submit(queues: Sequence[QueueInfo], queue: QueueInfo, user: str) -> bool:
-    """Return whether a user may submit to a queue, as far as it tells; by groups nobody is known to.
+    """Return whether a user may submit to a queue, as far as known; group membership is not known.
 
-    Who may submit to a queue may submit to those below it. Source: CapacityScheduler.md, Queue Properties.
+    Submission rights are inherited by child queues. Source: CapacityScheduler.md, Queue Properties.
     """
     lists = []
     for one in _with_those_above(queues, queue):
@@ -421,7 +421,7 @@ def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitF
 
 
 def _partitions(queue: QueueInfo) -> int:
-    """Return in how many partitions, one for each node label and one without, a queue has a capacity."""
+    """Return in how many partitions (one per node label and one without) a queue has a capacity."""
     told: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
     return len(told) if isinstance(told, list) else 1
 
@@ -432,12 +432,12 @@ def _users(raw: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def _capacity(queue: QueueInfo, which: str, whole: Mapping[str, int]) -> dict[str, int]:
-    """Return what a queue has at least or at most in the nodes without a label; empty: not known.
+    """Return the minimum or maximum of a queue on the nodes without a label; empty: not known.
 
     Args:
         queue: of the scheduler.
         which: ``Min`` or ``Max``.
-        whole: what the cluster has; Hadoop 2 tells only the share of it.
+        whole: the cluster's resources; Hadoop 2 reports only the share.
     """
     told: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
     for one in told if isinstance(told, list) else [told]:
@@ -451,14 +451,14 @@ def _capacity(queue: QueueInfo, which: str, whole: Mapping[str, int]) -> dict[st
 
 
 def _whole(nodes: Sequence[NodeFacts] | None) -> dict[str, int]:
-    """Return what all nodes have together that have no label."""
+    """Return the sum of all nodes without a label."""
     plain = [one for one in nodes or () if not one.labels]
     counted = [name for name in NAMES if plain and all(name in one.total for one in plain)]
     return {name: sum(one.total[name] for one in plain) for name in counted}
 
 
 def _given(report: AppReport) -> dict[str, int]:
-    """Return what an application has, or had on average while it ran; without what the caller may not see."""
+    """Return the current or (after its end) average usage of an application; empty if the caller may not see it."""
     raw = report.raw
     info = _object(raw.get("resourceInfo")).get("resourceUsagesByPartition") or ()
     used: dict[str, int] = {}
@@ -479,7 +479,7 @@ def _given(report: AppReport) -> dict[str, int]:
 
 
 def _ours(found: Mapping[str, int], dialect: Dialect | None = None) -> dict[str, int]:
-    """Return amounts by our names."""
+    """Return amounts by dlapp's resource names."""
     names = {"memory-mb": MEMORY, "vcores": VCORES, Dialect.GCORES.value: GCORES, Dialect.YARN_GPU.value: GCORES}
     ours = {names[name]: amount for name, amount in found.items() if name in names}
     if dialect is Dialect.NONE:
@@ -488,7 +488,7 @@ def _ours(found: Mapping[str, int], dialect: Dialect | None = None) -> dict[str,
 
 
 def _with(view: ApplicationView, report: AppReport, waiting: Waiting) -> ApplicationView:
-    """Return a view with its reason; before an ApplicationMaster runs, that is its diagnostics, too."""
+    """Return a view with its reason; before an ApplicationMaster runs, the reason is also its diagnostics."""
     if report.state is State.RUNNING:
         return replace(view, waiting=waiting)
     return replace(view, waiting=waiting, diagnostics=waiting.message)

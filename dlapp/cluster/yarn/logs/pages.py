@@ -1,8 +1,9 @@
-"""Logs of containers on YARN: from the node while the application runs, from the history server when it has ended, and
-where that has none, from what the nodes collected on HDFS (`dlapp.cluster.yarn.logs.aggregated`).
+"""Logs of YARN containers: from the node while the application runs, from the history server after its end, and
+otherwise from YARN's log aggregation on HDFS (`dlapp.cluster.yarn.logs.aggregated`).
 
-Both answer the same request with the same text: some lines on the file, ``LogContents:``, the content, and a line that
-ends it. How long the whole file is stands above, so what is new since the last look can be asked for alone.
+Both servers answer the same request with the same text: some lines about the file, ``LogContents:``, the content, and a
+final line. The lines about the file contain its whole length, so only the part added since the last poll needs to be
+requested.
 
 Source: NMWebServices, AHSWebServices, LogToolUtils; answers of 3.4.2.
 """
@@ -26,21 +27,21 @@ _MARGIN = 1 << 16
 _MOST_HEAD = 1 << 16
 _MOST_REDIRECTIONS = 4
 _MOST_TAIL = 32 << 20
-"""Bytes in which the last lines are looked for: a log may be one line."""
+"""Size of the end of a log in which the last lines are searched: a log may consist of one line."""
 _LOOK_AGAIN_S = 0.5
 
 
 class GrowingPage:
-    """A log file of a container, as `dlapp.client.logs.GrowingFile` is one of this machine.
+    """Log file of a container, with the interface of `dlapp.client.logs.GrowingFile` for this machine.
 
     Args:
-        url: of the page that shows it (`dlapp.cluster.yarn.client.views.log_file_url`); empty: no server is asked.
-        login: as whom; None: as nobody, who is shown what everybody may see.
-        web: connections, which may be shared.
-        last_lines: begin with so many lines; None: with all.
-        last_bytes: look for these lines in so many last bytes; None: in the last 32 MiB.
-        collected: the whole of it where no server shows it any more; None: it is not there either, or not yet.
-        patience_s: how long from now a log of an application that has ended may still be nowhere.
+        url: URL of its page (`dlapp.cluster.yarn.client.views.log_file_url`); empty: no server is asked.
+        login: identity; None: anonymous, which sees what everyone may see.
+        web: HTTP connections, which may be shared.
+        last_lines: start with this many last lines; None: with the whole log.
+        last_bytes: size of the end in which these lines are searched; None: 32 MiB.
+        collected: returns the whole log if no server has it any more; None: it is not there either, or not yet.
+        patience_s: how long from now an ended application's log may be missing everywhere.
         problem: why no server is asked.
     """
 
@@ -65,18 +66,18 @@ class GrowingPage:
         self._web = web
 
     def moved(self, url: str) -> None:
-        """Read from another URL from now on; what was read counts."""
+        """Read from another URL from now on; the position is kept."""
         self._url, self._problem = rest_url(url) if url else "", ""
 
     def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
-        """Yield what has been added since the last call; nothing while there is no file.
+        """Yield what was added since the last call; nothing while there is no file.
 
         Args:
-            ended: its application has ended: it is not going to grow, and must be somewhere.
+            ended: its application has ended: the log no longer grows, and must exist.
 
         Raises:
             Unreachable: the server does not answer.
-            NotFound: it is nowhere.
+            NotFound: the log is nowhere.
         """
         while True:
             failure: DlappError | None = None
@@ -118,7 +119,7 @@ class GrowingPage:
         return kept
 
     def _news(self) -> Iterator[bytes] | None:
-        """Return what is new; None: there is no such file."""
+        """Return the new content; None: there is no such file."""
         if self._last_lines is not None:
             return self._tail(self._last_lines)
         if not self.offset:
@@ -128,14 +129,14 @@ class GrowingPage:
         return self._from(self.offset, length - self.offset) if length > self.offset else iter(())
 
     def _from(self, offset: int, count: int | None) -> Iterator[bytes] | None:
-        """Return the content from an offset on.
+        """Return the content from an offset.
 
         Args:
-            count: how much that was a moment ago; None: not known, and the offset is 0.
+            count: recent size of that; None: not known, and the offset is 0.
         """
         while True:
-            # Only the end of a file can be asked for, and the file grows meanwhile: some more, so that nothing is
-            # missed, and what is before the offset is dropped.
+            # Only the end of a file can be requested, and the file grows meanwhile: request more, so that nothing is
+            # missed, and drop what is before the offset.
             wanted = None if count is None else count + _MARGIN
             opened = self._open({} if wanted is None else {"size": str(-wanted)})
             if opened is None:
@@ -147,7 +148,7 @@ class GrowingPage:
             count = opened.length - offset
 
     def _kept(self, content: _Content, at: int) -> Iterator[bytes]:
-        """Yield what was not read before of content that begins at a place, without what the server adds behind it."""
+        """Yield the unread part of content that starts at an offset, without the server's trailer."""
         for piece in content.pieces():
             new = piece[max(0, self.offset - at) : max(0, content.length - at)]
             at += len(piece)
@@ -162,7 +163,7 @@ class GrowingPage:
             if opened is None:
                 return None
             data = _first_bytes(opened, min(size, opened.length))
-            # One line more: the first of them may be cut.
+            # One line more: the first of them may be incomplete.
             if size >= min(opened.length, self._most_tail) or data.count(b"\n") > lines:
                 self.offset, self._last_lines = opened.length, None
                 return iter((_last_lines(data, lines),))
@@ -191,7 +192,7 @@ class GrowingPage:
         return opened.length
 
     def _open(self, parameters: dict[str, str]) -> _Content | None:
-        """Return what the server has of the file; None: there is no such file."""
+        """Return the server's answer about the file; None: there is no such file."""
         if not self._url:
             return None
         url, query = self._url, {**({} if self._login is None else self._login.query), **parameters}
@@ -200,7 +201,7 @@ class GrowingPage:
                 answer = self._web.stream(url, query)
                 if answer.status != 307 or not (location := answer.headers.get("location")):
                     break
-                # A node that has given its logs away knows who shows them.
+                # A node that has handed its logs over redirects to the server that has them.
                 answer.close()
                 url, query = urljoin(url, location), {} if "user.name=" in location else query
             if answer.status == 200:
@@ -214,7 +215,7 @@ class GrowingPage:
 
 
 class _Content(NamedTuple):
-    """The content of a log file, and behind it what the server adds; ``length`` is that of the whole file."""
+    """Content of a log file followed by the server's trailer; ``length`` is that of the whole file."""
 
     length: int
     first: bytes
@@ -240,7 +241,7 @@ def _first_bytes(content: _Content, count: int) -> bytes:
 
 
 def _headed(answer: WebStream) -> _Content | None:
-    """The content behind its head; None: there is none."""
+    """Return the content after its header; None: there is none."""
     head, rest = b"", iter(answer)
     while _CONTENTS not in head and len(head) <= _MOST_HEAD and (piece := next(rest, b"")):
         head += piece
@@ -252,10 +253,10 @@ def _headed(answer: WebStream) -> _Content | None:
 
 
 def rest_url(url: str) -> str:
-    """The address of a log file's content, of that of the page which shows it.
+    """Return the URL of a log file's content from that of its page.
 
     Raises:
-        NotFound: it is neither of the two.
+        NotFound: it is the page of neither server.
 
     ``http://node:8042/node/containerlogs/<container>/<user>/stdout/?start=-4096`` is on the node,
     ``http://server/applicationhistory/logs/<node>/<container>/<container>/<user>/stdout/?start=-4096`` on the server.
@@ -275,7 +276,7 @@ def rest_url(url: str) -> str:
 
 
 def read_page(text: bytes) -> tuple[int, bytes]:
-    """The length of the whole file, and all that follows its head: the content, and what the server adds."""
+    """Return the length of the whole file, and all that follows the header: the content, and the server's trailer."""
     head, _, content = text.partition(_CONTENTS)
     length = head.rpartition(_LENGTH)[2].partition(b"\n")[0].strip()
     return int(length) if length.isdigit() and len(length) < 20 else 0, content

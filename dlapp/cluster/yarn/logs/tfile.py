@@ -1,7 +1,7 @@
-"""Reading one container's log out of the file in which a node collected those of an application.
+"""Reader of one container's log in the file to which a node aggregated an application's logs.
 
-The node writes a TFile, Hadoop's file of keys and values, for each application to HDFS when it has ended. All numbers
-are big-endian; V is TFile's own variable integer, S is a V and so many bytes of text, U two bytes of length and text.
+When an application has ended, the node writes a TFile (Hadoop's key-value file) for it to HDFS. All numbers are
+big-endian; V is TFile's variable-length integer, S is a V and that many bytes of text, U two bytes of length and text.
 
     +--------------------------------------------------------------------------+
     | magic, 16 bytes                                                          |
@@ -15,8 +15,8 @@ are big-endian; V is TFile's own variable integer, S is a V and so many bytes of
     | 8 bytes: offset of the meta index; 4 bytes: version; magic, 16 bytes     |
     +--------------------------------------------------------------------------+
 
-A key is a U: VERSION, APPLICATION_ACL, APPLICATION_OWNER, then the ids of containers, whose values are for each of
-their log files U name, U length in decimal, content. Of a file without compression only what is wanted is read.
+A key is a U: VERSION, APPLICATION_ACL, APPLICATION_OWNER, then container ids, whose values contain for each log file U
+name, U length in decimal, content. Of an uncompressed file only the needed parts are read.
 
 Source: org.apache.hadoop.io.file.tfile.{TFile, BCFile, Utils}, AggregatedLogFormat; files written by 3.4.2.
 """
@@ -35,22 +35,22 @@ _TAIL = struct.Struct("!QHH16s")
 _PIECE = 1 << 20
 _LEAST_READ = 1 << 12
 _MOST_BLOCKS = 100_000
-"""A block has a MiB."""
+"""Maximum compressed size of a block; a block has one MiB."""
 _MOST_RATIO = 1100
-"""Of zlib's compression; the maximum is 1032."""
+"""Maximum compression ratio accepted for zlib; its maximum is 1032."""
 _MOST_DIGITS = 19
 _MOST_WORD = 1 << 16
 
 ReadAt = Callable[[int, int], bytes]
-"""Some bytes of the file: from an offset, so many, fewer at its end."""
+"""Function that returns bytes of the file: from an offset, this many, fewer at the end."""
 
 
 class NotReadable(DlappError):
-    """A file of collected logs is not what it must be, or is compressed in a way that we do not know."""
+    """An aggregated log file is invalid, or has an unknown compression."""
 
 
 class Block(NamedTuple):
-    """A region of the file: its place, its size as it is stored and, uncompressed, as it is read."""
+    """Region of the file: its offset, its stored size, and its uncompressed size."""
 
     offset: int
     stored: int
@@ -58,13 +58,13 @@ class Block(NamedTuple):
 
 
 def log_of(read_at: ReadAt, size: int, container: str, name: str) -> Iterator[bytes] | None:
-    """Return the content of one log file of one container, in pieces; None if there is none.
+    """Return the content of one log file of one container, in chunks; None if there is none.
 
     Args:
         read_at: reads the file: offset and count to bytes.
-        size: of the file [bytes].
-        container: the container's id.
-        name: of the log, as in ``stdout``.
+        size: size of the file [bytes].
+        container: id of the container.
+        name: name of the log, as in ``stdout``.
 
     Raises:
         NotReadable: the file is damaged, or of another kind.
@@ -89,7 +89,7 @@ def log_of(read_at: ReadAt, size: int, container: str, name: str) -> Iterator[by
 
 
 def _entry(stream: ByteReader, wanted: str) -> _Value | None:
-    """The value of the next entry, if its key is this; another is passed over."""
+    """Return the value of the next entry, if it has this key; else skip it."""
     key = stream.take(_length(stream, _MOST_WORD))
     value = _Value(stream)
     if key == struct.pack("!H", len(wanted)) + wanted.encode():
@@ -102,7 +102,7 @@ def _entry(stream: ByteReader, wanted: str) -> _Value | None:
 
 
 def _index(read_at: ReadAt, size: int) -> tuple[str, list[Block]]:
-    """Return how data is compressed, and where it is."""
+    """Return the compression and the region of the data."""
     if size < len(MAGIC) + _TAIL.size or (tail := read_at(size - _TAIL.size, _TAIL.size))[-16:] != MAGIC:
         raise NotReadable("not a TFile (only Hadoop's log server can read the indexed format)")
     offset, major, _, _ = _TAIL.unpack(tail)
@@ -137,20 +137,20 @@ def _opened(read_at: ReadAt, block: Block, compression: str) -> ByteReader:
 
 
 class ByteReader(Protocol):
-    """Bytes that are read once, from the first to the last."""
+    """Forward-only stream of bytes."""
 
     def take(self, count: int) -> bytes:
-        """The next so many bytes. Raises NotReadable where there are fewer."""
+        """Return this many bytes. Raises NotReadable if there are fewer."""
 
     def skip(self, count: int) -> None:
-        """Pass over so many bytes."""
+        """Skip this many bytes."""
 
     def at_end(self) -> bool:
-        """Return whether all is read."""
+        """Return whether the end is reached."""
 
 
 class _Plain:
-    """A region of the file; what is skipped is not read."""
+    """Uncompressed region of the file; skipped bytes are not read."""
 
     def __init__(self, read_at: ReadAt, start: int, end: int) -> None:
         self._read_at, self._at, self._end = read_at, start, end
@@ -177,16 +177,16 @@ class _Plain:
         return self._at >= self._end
 
     def some(self) -> bytes:
-        """Return what there is next, at most a piece of it."""
+        """Return the next bytes, at most one chunk."""
         return self.take(min(_PIECE, self._end - self._at))
 
 
 class _Inflated:
-    """A region that was compressed as a whole."""
+    """Compressed region."""
 
     def __init__(self, stored: _Plain, block: Block) -> None:
         self._stored, self._left = stored, block.raw
-        # Hadoop writes what java.util.zip.Deflater does, with a header of zlib or of gzip.
+        # Hadoop writes the output of java.util.zip.Deflater, with a zlib or gzip header.
         self._inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
         self._ready = b""
 
@@ -212,7 +212,7 @@ class _Inflated:
 
     def _fill(self) -> None:
         try:
-            # What is left over must be passed in again before more is read.
+            # Unconsumed input must be passed in again before more is read.
             data = self._inflate.unconsumed_tail or (b"" if self._stored.at_end() else self._stored.some())
             self._ready = self._inflate.decompress(data, _PIECE)
         except zlib.error as error:
@@ -222,7 +222,7 @@ class _Inflated:
 
 
 class _Value:
-    """The value of an entry: chunks, each with its length before it."""
+    """Value of an entry: length-prefixed chunks."""
 
     def __init__(self, stream: ByteReader) -> None:
         self._stream = stream
@@ -230,7 +230,7 @@ class _Value:
         self._next()
 
     def _next(self) -> None:
-        """Come to bytes of the value, or to its end."""
+        """Advance to the next byte of the value, or to its end."""
         while not self._left and not self._last:
             count = _number(self._stream)
             self._left, self._last = abs(count), count >= 0
@@ -252,12 +252,12 @@ class _Value:
             self._next()
 
     def skip_all(self) -> None:
-        """Pass over what is left."""
+        """Skip the rest."""
         while not self.at_end():
             self.skip(self._left)
 
     def pieces(self, count: int) -> Iterator[bytes]:
-        """The next so many bytes, as they come."""
+        """Yield this many bytes, as they arrive."""
         while count:
             if self.at_end():
                 raise NotReadable("a log ends too early")
@@ -272,7 +272,7 @@ class _Value:
 
 
 def _number(stream: ByteReader) -> int:
-    """TFile's variable integer. Source: org.apache.hadoop.io.file.tfile.Utils.readVLong."""
+    """Return TFile's variable-length integer. Source: org.apache.hadoop.io.file.tfile.Utils.readVLong."""
     first = stream.take(1)[0]
     signed = first - 256 if first > 127 else first
     if signed >= -32:
@@ -299,5 +299,5 @@ def _short(stream: ByteReader) -> str:
 
 
 def _text(stream: ByteReader) -> str:
-    # Java's modified UTF-8 is UTF-8 for the names of files that we look for.
+    # Java's modified UTF-8 equals UTF-8 for the names that we look for.
     return stream.take(int.from_bytes(stream.take(2), "big")).decode(errors="replace")
