@@ -121,10 +121,10 @@ def messages() -> tuple[str, ...]:
     """Each text in the code that is not a docstring, with ``…`` for its values."""
     found = []
     for path in sorted((ROOT / "dlapp").rglob("*.py")):
-        tree = tree_of(path)
-        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-        parts |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(tree_of(path)))
+        parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        parts |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
             if id(node) in parts:
                 continue
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

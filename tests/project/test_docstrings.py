@@ -6,10 +6,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 
-from tests.project.source import ROOT, tree_of
+from tests.project.source import ROOT, parse, tree_of
 
 pytestmark = pytest.mark.xdist_group("project")  # one worker reads the whole code, and not each of them
 
@@ -31,6 +32,15 @@ def functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.Functi
                 yield from functions(one, f"{within}{one.name}.")
             else:
                 yield f"{within}{one.name}", one, bool(within)
+
+
+def documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef]:
+    """Yield what can have a docstring: it lies in statements, and no expression has to be looked through."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        yield node
+    for one in ast.iter_child_nodes(node):
+        if isinstance(one, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from documented(one)
 
 
 def parameters(function: ast.FunctionDef, *, method: bool) -> list[str]:
@@ -79,9 +89,10 @@ def test_what_args_describe_is_a_parameter() -> None:
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     count, wrong = 0, []
-    for path in sorted([*(ROOT / "dlapp").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]):
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+    trees = [(path, tree_of(path)) for path in sorted((ROOT / "dlapp").rglob("*.py"))]
+    for path, tree in chain(trees, ((path, parse(path)) for path in sorted((ROOT / "tests").rglob("*.py")))):
+        for node in documented(tree):
+            if text := ast.get_docstring(node):
                 count += 1
                 if NO_BEGINNING.match(text):
                     name = getattr(node, "name", "the module")
