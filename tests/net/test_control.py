@@ -102,7 +102,7 @@ def test_a_server_that_never_answers_costs_the_deadline_and_no_more() -> None:
         began = time.monotonic()
         with pytest.raises(Unreachable, match=r"no answer in 0\.2 s"):
             ControlConnection(f"http://127.0.0.1:{silent.getsockname()[1]}").call("GET", "/", timeout_s=0.2)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9  # it would be 10 s without a limit of its own
 
 
 @pytest.mark.parametrize(

@@ -93,14 +93,14 @@ def test_a_port_whose_other_address_is_taken_is_not_used() -> None:
 
 
 def test_what_is_closed_ends_its_connections_and_leaves_no_thread_and_no_socket() -> None:
-    before, threads = open_files(), threading.active_count()
+    before, threads = open_files(), set(threading.enumerate())
     with LocalPort(None, 0, echo, print) as port:
         client = socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S)
         client.sendall(b"x")
         assert client.recv(1) == b"x"
     assert client.recv(1) == b""
     client.close()
-    wait_for("the end of its threads", lambda: threading.active_count() == threads)
+    wait_for("the end of its threads", lambda: not set(threading.enumerate()) - threads)
     assert not open_files() - before
 
 

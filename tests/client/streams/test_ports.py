@@ -338,7 +338,7 @@ def test_a_word_of_the_task_that_is_none_ends_nothing(cluster: Cluster, forward:
 
 
 def test_what_is_closed_leaves_no_thread(cluster: Cluster, said: list[str]) -> None:
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     with PortForward(cast(Client, cluster), APP, 0, 1, say=said.append) as one:
         open_one = socket.create_connection(("127.0.0.1", one.local_port), timeout=PATIENCE_S)
         open_one.sendall(b"x")
@@ -346,7 +346,7 @@ def test_what_is_closed_leaves_no_thread(cluster: Cluster, said: list[str]) -> N
     with contextlib.suppress(ConnectionError):
         assert open_one.recv(100) == b""
     open_one.close()
-    wait_for("the end of its threads", lambda: threading.active_count() <= threads)
+    wait_for("the end of its threads", lambda: not set(threading.enumerate()) - threads)
 
 
 def test_roles_with_and_without_an_index() -> None:
