@@ -397,7 +397,7 @@ KEYS: tuple[Key, ...] = (
         read_idle_guard,
         "off",
         "UTILISATION,WINDOW,ACTION or off",
-        "what follows when GPUs are not used, if a file does not say it ([idle_guard](properties.md#idle_guard))",
+        "the action on idle GPUs, if a file sets none ([idle_guard](properties.md#idle_guard))",
     ),
     Key(
         "local.state_dir",
@@ -662,7 +662,7 @@ KEYS: tuple[Key, ...] = (
         _read_directory,
         "",
         "directory",
-        "where each ApplicationMaster, on its machine, writes the file by which [Prometheus](metrics.md) finds it",
+        "where each ApplicationMaster, on its machine, writes the target file for [Prometheus](metrics.md)",
     ),
     Key(
         "notify.events",
@@ -670,7 +670,7 @@ KEYS: tuple[Key, ...] = (
         read_events,
         "failed, killed, done",
         "names",
-        "what you are told of if a file does not say it (`notify`), see [Notifications](notifications.md)",
+        "the events that notify you, if a file sets none (`notify`), see [Notifications](notifications.md)",
     ),
     Key(
         "notify.waiting_after",
@@ -678,7 +678,7 @@ KEYS: tuple[Key, ...] = (
         read_duration_s,
         "1h",
         "duration",
-        "how long an application waits for containers before that is the event `waiting`",
+        "how long an application waits for containers before the event `waiting`",
     ),
     Key(
         "notify.webhook",
@@ -686,7 +686,7 @@ KEYS: tuple[Key, ...] = (
         _read_directory,
         "",
         "file",
-        "a file of mode 0600 with the URL of a webhook, and further headers of its requests, one a line",
+        "a file of mode 0600 with the URL of a webhook, and further headers of its requests, one per line",
     ),
     Key(
         "notify.webhook_form",
@@ -694,9 +694,9 @@ KEYS: tuple[Key, ...] = (
         _read_webhook_form,
         JSON,
         "json or slack",
-        "the form of what is posted there",
+        "the form of the posted message",
     ),
-    Key("notify.mail", "mail", _read_addresses, "", "addresses", "who gets a mail"),
+    Key("notify.mail", "mail", _read_addresses, "", "addresses", "the recipients of mails"),
     Key("notify.mail_from", "mail_from", _read_address, "", "address", "its sender; if not set, the first of them"),
     Key("notify.smtp", "smtp", _read_mail_server, "localhost:25", "host:port", "the mail server"),
     Key(
@@ -705,7 +705,7 @@ KEYS: tuple[Key, ...] = (
         _read_security,
         NO_TLS,
         "starttls, tls or none",
-        "how it is connected to; required with `notify.smtp_credentials`",
+        "encryption of the connection; required with `notify.smtp_credentials`",
     ),
     Key(
         "notify.smtp_credentials",

@@ -438,7 +438,7 @@ KEYS: tuple[Key, ...] = (
         _read_mirrors,
         "",
         "list of [REGISTRY=]MIRROR",
-        "where images of a registry (without `REGISTRY=` of docker.io) are asked for first",
+        "where images of a registry (without `REGISTRY=` of docker.io) are pulled from first",
     ),
     Key(
         "docker.registry.prefix",
@@ -470,7 +470,7 @@ KEYS: tuple[Key, ...] = (
         _one(_read_time_s),
         "1d",
         "duration",
-        "waiting raises the priority of an application by one each time that so long has passed",
+        "waiting raises the priority of an application by one after each such time",
     ),
     Key(
         "queue.max_priority",
@@ -494,7 +494,7 @@ KEYS: tuple[Key, ...] = (
         _one(read_count),
         "",
         "count",
-        "how many GPUs the running applications of one user may have",
+        "maximum number of GPUs of one user's running applications",
     ),
     Key(
         "queue.user_gcores_of",
@@ -510,7 +510,7 @@ KEYS: tuple[Key, ...] = (
         _one(_read_queued),
         "",
         "count",
-        "how many applications of one user may wait",
+        "maximum number of one user's waiting applications",
     ),
     Key(
         "queue.charge",
@@ -518,7 +518,7 @@ KEYS: tuple[Key, ...] = (
         _one(_read_charge),
         "gcores",
         "gcores or vcores",
-        "in which amount usage is counted; vcores is for machines without GPUs",
+        "the amount that counts as usage; vcores is for machines without GPUs",
     ),
 )
 
