@@ -1,20 +1,20 @@
-"""The guardian: two processes between a task and its plain payload, so that nothing of the payload outlives the task.
+"""Guardian: two processes between a task and its plain payload, so that no process of the payload outlives the task.
 
     task ── outer ── inner ── payload (begins as wrapper.sh) ── ...
 
-Both are forked from the task early, while it is small and has no threads. Inner starts the payload and adopts what it
-leaves behind; it learns of the task's death because their socket closes. Outer only waits for inner.
+Both are forked from the task early, while it is small and has no threads. Inner starts the payload and adopts its
+orphans; it detects the task's death because their socket closes. Outer only waits for inner.
 
-**With CAP_SYS_ADMIN** inner is process 1 of a pid namespace of its own. When it dies, for whatever reason, the kernel
-kills all in that namespace. Inner is killed by the kernel when outer dies, outer when the task dies: SIGKILL of any or
+**With CAP_SYS_ADMIN** inner is process 1 of its own pid namespace. When it dies, for whatever reason, the kernel kills
+everything in that namespace. The kernel kills inner when outer dies, and outer when the task dies: a SIGKILL of any or
 all of them leaves nothing.
 
-**Without** (an ordinary user, most containers) task, outer and inner are each a child subreaper. Whichever of them is
-left inherits the payload's processes, double-forked and setsid'ed ones included, and kills them. Only if all three
-are killed in the same moment together does a payload live on; it still holds its locks and its lifeline then, so
-nobody takes what it uses for free, and by these the embedded engine finds and ends it.
+**Without** (an ordinary user, most containers) task, outer and inner are each a child subreaper. The remaining ones
+inherit the payload's processes, including double-forked and setsid'ed ones, and kill them. Only if all three are killed
+at the same moment does a payload live on; it still holds its locks and its lifeline then, so its resources count as
+used, and the embedded engine finds and ends it by these.
 
-What they say to each other, one JSON object a line:
+Their messages, one JSON object per line:
 
     outer -> task   {"inner": pid, "namespace": true}
     task -> inner   {"do": "start", "fds": n, "argv": [...], "env": {...}, "cwd": ...}   with n descriptors to keep
@@ -57,15 +57,15 @@ _BLOCK = 512
 
 
 def fork_guardian(closed: Sequence[int] = ()) -> tuple[int, socket.socket]:
-    """Fork the guardian; to be called while the task is small and has one thread.
+    """Fork the guardian; call it while the task is small and has one thread.
 
     Args:
-        closed: descriptors that it is not to have.
+        closed: descriptors that it must not inherit.
 
     Returns:
-        The process id of outer, and the socket to inner.
+        The pid of outer, and the socket to inner.
     """
-    # Should both processes of the guardian be killed, what they guarded comes to us, not to init.
+    # If both processes of the guardian are killed, their orphans are reparented to us, not to init.
     kernel.become_subreaper()
     ours, theirs = socket.socketpair()
     task = os.getpid()
@@ -73,7 +73,7 @@ def fork_guardian(closed: Sequence[int] = ()) -> tuple[int, socket.socket]:
     if pid:
         theirs.close()
         return pid, ours
-    # Whatever goes wrong in here, the task's own code above must never go on in this copy of it.
+    # Whatever fails here, the task's own code must never continue in this forked copy.
     try:
         ours.close()
         for fd in closed:
@@ -84,7 +84,7 @@ def fork_guardian(closed: Sequence[int] = ()) -> tuple[int, socket.socket]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Be a guardian that was started as a program; standard input is its channel."""
+    """Run as a guardian that was started as a program; standard input is its channel."""
     from dlapp.system.processes.helper import own_channel
 
     _be_outer(own_channel(), os.getppid())
@@ -112,10 +112,10 @@ def _be_outer(channel: socket.socket, task: int) -> NoReturn:
     if os.getppid() == task:
         _send(channel, {"inner": inner, "namespace": own_namespace})
     elif own_namespace:
-        os.kill(inner, signal.SIGKILL)  # the task died before we could ask the kernel to tell us
+        os.kill(inner, signal.SIGKILL)  # the task died before we could register for its death signal
     channel.close()
     while True:
-        # What inner left behind when it was killed is ours now, and ends here as well.
+        # Orphans of a killed inner are our children now, and are ended here.
         pid, _ = os.waitpid(-1, 0)
         if pid == inner:
             break
@@ -126,7 +126,7 @@ def _be_outer(channel: socket.socket, task: int) -> NoReturn:
 
 
 def _fork_inner(channel: socket.socket, *, own_namespace: bool) -> int:
-    """Fork inner; returns when it is ready. Raises OSError if it may not have a /proc of its own."""
+    """Fork inner; return when it is ready. Raises OSError if it may not mount its own /proc."""
     ready, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -136,7 +136,7 @@ def _fork_inner(channel: socket.socket, *, own_namespace: bool) -> int:
                 kernel.mount_own_proc()
                 kernel.die_with_parent(signal.SIGKILL)
             kernel.become_subreaper()
-            os.write(tell, b"1")  # fails if outer has died before the kernel would have told us
+            os.write(tell, b"1")  # fails if outer died before the death signal was registered
             os.close(tell)
             _Inner(channel, own_namespace).run()
         finally:
@@ -151,9 +151,9 @@ def _fork_inner(channel: socket.socket, *, own_namespace: bool) -> int:
 
 
 def kill_descendants() -> None:
-    """SIGKILL to every descendant of this process; the caller repeats it until none is left.
+    """Send SIGKILL to every descendant of this process; the caller repeats it until none is left.
 
-    They are stopped first, as often as new ones turn up, so that none forks while the others are being killed.
+    They are stopped first, repeatedly while new ones appear, so that none forks while the others are being killed.
     """
     stopped: set[int] = set()
     for _ in range(20):
@@ -168,17 +168,17 @@ def kill_descendants() -> None:
 
 
 def reset_signals() -> None:
-    """Let signals have their default effects, before this process becomes a user's program."""
+    """Reset signals to their default actions, before this process becomes a user's program."""
     signal.set_wakeup_fd(-1)
-    # Python ignores some signals, and ignored ones would stay so in the payload.
+    # Python ignores some signals, and the payload would inherit that.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with contextlib.suppress(OSError, ValueError):  # the C library's own two
+        with contextlib.suppress(OSError, ValueError):  # reserved by the C library
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def pass_on_only(fds: Sequence[int]) -> None:
-    """Let a program that this process becomes inherit standard input, output and error, these descriptors, and no
+    """Let the program that this process becomes inherit standard input, output and error, these descriptors, and no
     others."""
     kept = {fcntl.fcntl(fd, fcntl.F_DUPFD, _LEAST_KEPT_FD) for fd in fds}
     for name in os.listdir("/proc/self/fd"):
@@ -187,13 +187,13 @@ def pass_on_only(fds: Sequence[int]) -> None:
 
 
 def _kill(pid: int, number: signal.Signals) -> None:
-    # Gone already; or not ours to kill (a setuid program): its end is waited for then.
+    # Already gone; or we may not kill it (a setuid program): then its end is waited for.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def _all_reaped() -> bool:
-    """Take the status of every child that has ended; True when there is no child left at all."""
+    """Reap every ended child; return True if there are no children left."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -204,25 +204,25 @@ def _all_reaped() -> bool:
 
 
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:
-    # A task that is gone needs no news.
+    # A dead task needs no message.
     with contextlib.suppress(OSError):
         channel.sendall(json.dumps(message).encode() + b"\n")
 
 
 class _Inner:
-    """The process that starts the payload, adopts what it leaves behind, and ends all of it."""
+    """The process that starts the payload, adopts its orphans, and ends all of it."""
 
     def __init__(self, channel: socket.socket, own_namespace: bool) -> None:
         self._channel = channel
         self._own_namespace = own_namespace
         self._heard = bytearray()
-        self._arrived: list[int] = []  # descriptors of orders that are not read yet, in their order
+        self._arrived: list[int] = []  # descriptors of pending orders, in their order
         self._fds: list[int] = []
         self._has_task = True
         self._begin()
 
     def _begin(self) -> None:
-        """Be ready for a payload."""
+        """Prepare for a payload."""
         self._main: int | None = None
         self._status: int | None = None
         self._soft = False
@@ -249,7 +249,7 @@ class _Inner:
                         self._has_task, self._killing = False, True
                 self._reap()
                 if self._status is not None and not self._soft:
-                    self._killing = True  # what the payload's first process leaves behind ends with it
+                    self._killing = True  # orphans of the payload's first process are ended with it
                 if self._killing and not self._alone:
                     self._kill_all()
                     self._reap()
@@ -262,7 +262,7 @@ class _Inner:
         return self._alone and (self._killing or self._status is not None)
 
     def _listen(self) -> bool:
-        """Hear what the task says; False when it is gone."""
+        """Read the task's messages; return False when it is gone."""
         try:
             data, fds, _, _ = socket.recv_fds(self._channel, 65536, MAX_KEPT_FDS)
         except OSError:
@@ -284,7 +284,7 @@ class _Inner:
             case "start" if self._main is None and not self._killing:
                 self._main = self._start(order["argv"], order["env"], order["cwd"])
                 self._alone = False
-            case "term" if self._main is not None:  # else it came when the payload had just ended
+            case "term" if self._main is not None:  # else it arrived just after the payload's end
                 self._soft = True
                 self._signal_all(signal.SIGTERM)
             case "abort" if self._main is not None:
@@ -295,12 +295,12 @@ class _Inner:
             case "exec":
                 if not (self._soft or self._killing or self._status is not None):
                     self._start_keeper(fds[0], order["env"], order["cwd"])
-                os.close(fds[0])  # whoever has the other end sees by that if there is no keeper
+                os.close(fds[0])  # the holder of the other end sees by that if there is no keeper
 
     def _start_keeper(self, fd: int, env: dict[str, str], cwd: str) -> None:
         if os.fork() == 0:
             try:
-                # Ours must be seen to close when we end, and a signal is for whom it is sent to.
+                # Ours must be seen to close when we end, and signals must reach their addressee.
                 self._channel.close()
                 signal.set_wakeup_fd(-1)
                 from dlapp.runtime.exec.keeper import keep
@@ -317,7 +317,7 @@ class _Inner:
                 self._become(argv, env, cwd)
             finally:
                 os._exit(126)
-        # Ours stay open: while we live to kill it, the payload's locks are held, whatever it closes.
+        # Ours stay open: while we live to kill the payload, its locks are held, whatever it closes.
         return pid
 
     def _become(self, argv: list[str], env: dict[str, str], cwd: str) -> NoReturn:
@@ -336,7 +336,7 @@ class _Inner:
                 return
             if pid == 0:
                 return
-            # Each child's include those of its own children, and what those left behind is a child of ours.
+            # Each child's numbers include those of its own reaped children, and orphans are children of ours.
             self._used[0] += used.ru_utime + used.ru_stime
             self._used[1] += used.ru_inblock * _BLOCK
             self._used[2] += used.ru_oublock * _BLOCK
@@ -346,7 +346,7 @@ class _Inner:
 
     def _signal_all(self, number: signal.Signals) -> None:
         if self._own_namespace:
-            # In a namespace of its own -1 means all of the payload: process 1, which we are, is never sent it.
+            # In our own namespace -1 means the whole payload: it never includes process 1, which we are.
             _kill(-1, number)
         else:
             for pid in descendants(os.getpid()):

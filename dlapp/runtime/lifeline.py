@@ -1,9 +1,12 @@
-"""The task's end of a payload's lifeline: a FIFO that says, without pids and without dockerd, who is still there.
+"""The task's end of a payload's lifeline: a FIFO that shows, without pids and without dockerd, which side still lives.
 
-The payload reads, the task writes. If the task dies, the kernel closes the writing end and the payload ends. If the
-payload is gone, nobody reads, and that can be seen too. A word in the FIFO from the start, ``go``, goes with the last
-who holds it open: so a wrapper that comes to the FIFO of a dead task waits for a writer and, should somebody open it
-to look, finds no word and starts nothing.
+The payload holds the reading end, the task the writing end.
+
+1. If the task dies, the kernel closes the writing end and the payload ends.
+2. If the payload is gone, there is no reader, which the task can see.
+3. The FIFO contains the message ``go`` from the start; it is lost when the last process closes the FIFO. So a wrapper
+   that opens the FIFO of a dead task waits for a writer and, if another process opens it to check, finds no message and
+   starts nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ _NOTICE_EVERY_S = 1.0
 
 
 class Lifeline:
-    """A fresh FIFO at ``path``, held open for writing until `close`."""
+    """A new FIFO at ``path``, held open for writing until `close`."""
 
     def __init__(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         os.mkfifo(path, 0o600)
-        # A writer may only open where a reader is: for that moment, and until "go" is read, we are one.
+        # Opening for writing needs a reader: for that moment, and until "go" is read, we are one.
         self._reader: int | None = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._writer: int | None = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.write(self._writer, b"go\n")
@@ -39,7 +42,7 @@ class Lifeline:
         if self._reader is not None:
             left = array.array("i", [0])
             fcntl.ioctl(self._reader, termios.FIONREAD, left)
-            # What was said since may stay unread: a payload can have killed who reads it.
+            # Later messages may stay unread: a payload can have killed their reader.
             if left[0] > self._said:
                 return False
             os.close(self._reader)
@@ -52,7 +55,7 @@ class Lifeline:
 
     @property
     def payload_gone(self) -> bool:
-        """True if the payload took its end and nobody holds it any more."""
+        """True if the payload opened its end and no process holds it any more."""
         if self._writer is None or not self.taken:
             return False
         poll = select.poll()
@@ -60,13 +63,13 @@ class Lifeline:
         return any(event & select.POLLERR for _, event in poll.poll(0))
 
     def say(self, word: str) -> None:
-        """Send the wrapper a word; nothing happens if it is gone."""
+        """Send the wrapper a message; do nothing if it is gone."""
         if self._writer is not None:
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 self._said += os.write(self._writer, word.encode() + b"\n")
 
     def close(self) -> None:
-        """Let go: what holds the other end ends. May be repeated."""
+        """Close the writing end, which ends the processes that hold the other one. Idempotent."""
         for fd in (self._reader, self._writer):
             if fd is not None:
                 os.close(fd)
@@ -74,16 +77,16 @@ class Lifeline:
 
 
 class EndNotice:
-    """A fresh FIFO at ``path`` by which the wrapper says that its payload has ended, and that it waits for "done".
+    """A new FIFO at ``path`` by which the wrapper reports that its payload has ended, and that it waits for "done".
 
-    The payload can write there, too, as often as it likes. So what comes is only taken now and then.
+    The payload can write there, too, any number of times. So messages are read at a limited rate.
     """
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         os.mkfifo(path, 0o600)
-        # With a writing end of our own it is never seen to be closed.
+        # With our own writing end open, it is never seen as closed.
         self._fd: int | None = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._clock, self._next_s = clock, 0.0
 
@@ -103,7 +106,7 @@ class EndNotice:
         return True
 
     def close(self) -> None:
-        """Let go. May be repeated."""
+        """Close the FIFO. Idempotent."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

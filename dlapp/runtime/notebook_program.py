@@ -1,8 +1,8 @@
 """JupyterLab in the container of a notebook: the program `dlapp_notebook.py` there, which dlapp-notebook submits.
 
-It needs no library but Python's own (3.8 or later), and JupyterLab. It starts JupyterLab on the loopback of the
-container, reports its port when it answers, waits for its end, and puts the files that were made or changed meanwhile
-into one directory, which is the application's output. SIGTERM ends JupyterLab. The token comes in JUPYTER_TOKEN.
+It needs only Python's standard library (3.8 or later), and JupyterLab. It starts JupyterLab on the container's loopback
+interface, reports its port when it answers, waits for its end, and copies new and changed files to one directory, which
+is the application's output. SIGTERM ends JupyterLab. The token is in JUPYTER_TOKEN.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _options() -> argparse.Namespace:
 
 
 def _settings(workspace: str, idle_s: int, ip: str) -> list[str]:
-    """Return the options of JupyterLab: its token is in the environment.
+    """Return JupyterLab's options: its token is in the environment.
 
     Source: jupyter_server, `ServerApp`, `MappingKernelManager` and `TerminalManager`; a kernel that computes or has an
     open page is not idle, and the server ends when it has no kernel and was not asked anything for so long.
@@ -94,7 +94,7 @@ def _settings(workspace: str, idle_s: int, ip: str) -> list[str]:
 
 
 class _End:
-    """The end of JupyterLab: by itself, or because it is asked to end."""
+    """The end of JupyterLab: by itself, or on request."""
 
     def __init__(self, server: subprocess.Popen[bytes], grace_s: float) -> None:
         self.server, self.grace_s = server, grace_s
@@ -102,7 +102,7 @@ class _End:
         self.until: float | None = None
 
     def begin(self, *_: object) -> None:
-        """End it: it ends its kernels. Some of the time is left for what is to be saved."""
+        """End it; it ends its kernels. Some of the grace time is reserved for saving files."""
         self.asked = True
         if self.until is None:
             self.until = time.monotonic() + self.grace_s * _END_SHARE
@@ -120,7 +120,7 @@ class _End:
 
 
 def _port(run_dir: str, pid: int) -> int | None:
-    """Return the port that JupyterLab has found; None: it has not yet."""
+    """Return the port that JupyterLab has chosen; None before that."""
     try:
         with open(os.path.join(run_dir, f"jpserver-{pid}.json"), encoding="utf-8") as file:
             return int(json.load(file)["port"])
@@ -154,7 +154,7 @@ def report(**values: object) -> None:
 
 
 def list_files(workspace: str, without: Sequence[str]) -> dict[str, tuple[int, int, int]]:
-    """Return path -> what changes with its content, of the regular files of a workspace."""
+    """Return path -> facts that change with the content, for the regular files of a workspace."""
     found = {}
     left_out = {os.path.normpath(os.path.join(workspace, path)) for path in without}
     for directory, names, files in os.walk(workspace):
@@ -171,13 +171,13 @@ def list_files(workspace: str, without: Sequence[str]) -> dict[str, tuple[int, i
 
 
 def save(workspace: str, before: Mapping[str, object], into: str, without: Sequence[str]) -> int:
-    """Link or copy the files that are new or changed into a directory, and return how many there are.
+    """Link or copy new and changed files to a directory, and return their number.
 
     Args:
         workspace: its path.
-        before: what `list_files` returned.
+        before: result of `list_files` at the start.
         into: the directory, relative to the workspace.
-        without: paths in the workspace that are left out.
+        without: paths in the workspace to skip.
     """
     target = os.path.join(workspace, into)
     os.makedirs(target, exist_ok=True)

@@ -37,12 +37,12 @@ class PayloadError(DlappError):
 
 
 class ServiceAway(PayloadError):
-    """A service that the payload needs to start does not answer: Docker, or a registry.
+    """A service that the payload needs for its start does not answer: Docker, or a registry.
 
     Args:
-        service: its name for users, with its address where that is known.
-        why: what came in place of an answer.
-        fault: NODE where each node has its own.
+        service: its name for users, with its address if known.
+        why: the error in place of an answer.
+        fault: NODE if each node has its own service.
     """
 
     def __init__(self, service: str, why: str, message: str, fault: Fault = Fault.SERVICE) -> None:
@@ -51,7 +51,9 @@ class ServiceAway(PayloadError):
 
 
 class PayloadDevice(Value):
-    """One GPU that a payload holds; see `dlapp.gpuid.devices.Device`. ``minor`` -1: not known; ``mig`` -1: whole."""
+    """One leased GPU of a payload; see `dlapp.gpuid.devices.Device`. ``minor`` is -1 if unknown; ``mig`` is -1 for a
+    whole GPU.
+    """
 
     uuid: str
     index: int
@@ -70,24 +72,23 @@ class _Inside:
 
 
 class Payload(Value, kw_only=True):
-    """All that is needed to run one payload.
+    """Everything needed to run one payload.
 
     Args:
-        directory: the container's directory on this host, or that of a trial in it; the files below lie in it.
-        task_directory: the container's directory, where ``directory`` is another one.
-        name: of the payload among those of its container; empty: it is the only one.
-        script: relative to the workspace; empty: ``command`` runs.
-        command: the words of a program that runs without a shell; PATH has it, or it is a path.
-        env: the payload's environment; in Docker what is set on top of the image's. `Running.start` may add to it.
-        image: None: a plain process.
-        mounts: in Docker only: paths of the host, and where in `workspace` each is seen instead of what is there;
-            read-only.
-        shared: of the paths of the host in ``mounts``, the directories of shared file systems, in which others may
-            write; without links.
-        caches: in Docker only: paths of the host, and where each is seen.
-        keep_fds: open descriptors that a plain payload inherits: locks that it holds by living.
-        has_feed: an input has ``mode=feed``.
-        as_submitter: in Docker only: the task runs as the user who submitted, and the payload gets that user's groups.
+        directory: the container's directory on this host, or that of a trial in it; contains the files below.
+        task_directory: the container's directory, if ``directory`` is another one.
+        name: of the payload among those of its container; empty if it is the only one.
+        script: relative to the workspace; empty to run ``command``.
+        command: words of a program that runs without a shell; found on PATH, or a path.
+        env: the payload's environment; in Docker added to the image's. `Running.start` may add to it.
+        image: None for a plain process.
+        mounts: in Docker only: paths of the host, and the paths in `workspace` that they cover; read-only.
+        shared: directories in ``mounts`` that are on shared file systems, in which others may write; without links.
+        caches: in Docker only: paths of the host, and their paths in the container.
+        keep_fds: open descriptors that a plain payload inherits: they hold locks while it lives.
+        has_feed: whether an input has ``mode=feed``.
+        as_submitter: in Docker only: whether the task runs as the submitting user, so that the payload gets that user's
+            groups.
     """
 
     application_id: str
@@ -134,7 +135,7 @@ class Payload(Value, kw_only=True):
     """Directory of the modules dlapp_context and dlapp_feed, on the host."""
 
     def write_context(self) -> None:
-        """Make the directory ``python``."""
+        """Create the directory ``python``."""
         os.makedirs(self.python, 0o700, exist_ok=True)
         sources = {"dlapp_context.py": CONTEXT}
         if self.has_feed:
@@ -149,7 +150,7 @@ class Payload(Value, kw_only=True):
 
     @property
     def wrapper(self) -> str:
-        """The wrapper as a file on the host; where dlapp runs from a zip, a copy of it."""
+        """Return the wrapper as a file on the host; a copy if dlapp runs from a zip."""
         if os.path.exists(WRAPPER):
             return WRAPPER
         path = os.path.join(self.directory, "wrapper.sh")
@@ -159,24 +160,24 @@ class Payload(Value, kw_only=True):
         return path
 
     def start_words(self) -> tuple[str, ...]:
-        """Return what the wrapper is told to run: HOW, SCRIPT and the arguments. Raises PayloadError: there is no such
-        script, or it cannot run."""
+        """Return the wrapper's arguments: HOW, SCRIPT and the script's. Raises PayloadError: the script is missing, or
+        cannot run."""
         if self.command:
             return (AS_COMMAND, *self.command, *self.args)
         return (how_to_start(self.workspace, self.script), self.script, *self.args)
 
 
 class PayloadPlace(Value, kw_only=True):
-    """Place on this host where a payload runs, for those who reach into it (`dlapp.task.streams`).
+    """Place of a running payload on this host, for processes that connect to it (`dlapp.task.streams`).
 
     Args:
         directory: the container's directory.
-        container: in Docker the container's name; empty: a plain process.
+        container: in Docker the container's name; empty for a plain process.
         docker_host: address of its dockerd.
-        pid: in Docker the container's first process, else the one that guards the payload; 0: it cannot be seen here.
-        started: when that one started [clock ticks since boot]: the pid may be another's by now.
-        own_network: it has a network of its own.
-        addresses: its addresses there, as Docker says.
+        pid: in Docker the container's first process, else the payload's guardian; 0 if not visible here.
+        started: start time of that process [clock ticks since boot], to detect a reused pid.
+        own_network: whether it has its own network.
+        addresses: its addresses there, from Docker.
     """
 
     directory: str
@@ -200,8 +201,8 @@ def lifelines_of(directory: str) -> str:
 class PayloadExit(NamedTuple):
     """End of a payload: an exit code, or a signal.
 
-    ``problem`` says what else there is to say (out of memory, the guardian is gone), and ``fault`` whose fault that
-    is; USER with an exit code of 0 is no fault at all. ``service`` as in `TaskResult`.
+    ``problem`` has additional information (out of memory, the guardian is gone), and ``fault`` whose fault that is;
+    USER with an exit code of 0 means no fault. ``service`` as in `TaskResult`.
     """
 
     exit_code: int | None
@@ -212,66 +213,66 @@ class PayloadExit(NamedTuple):
 
 
 class Reachable(Protocol):
-    """A payload, or what is left of it, that a user's streams can reach."""
+    """A payload, or its kept container, that a user's streams can reach."""
 
     def place(self) -> PayloadPlace | None:
-        """Return where it runs; None: it does not, now. Any thread may call."""
+        """Return where it runs; None if it does not run. Thread-safe."""
 
     def open_keeper(self) -> socket.socket | None:
-        """Return the channel of a keeper for a command beside it (`dlapp.runtime.exec.keeper`). Any thread may call.
+        """Return the channel of a keeper for a command beside it (`dlapp.runtime.exec.keeper`). Thread-safe.
 
         Returns:
-            None: in Docker, which runs commands itself; or the payload does not run now.
+            None in Docker, which runs commands itself; or if the payload does not run.
         """
 
 
 class Running(Reachable, Protocol):
-    """A payload that was made ready: what a task does with it, plain or in Docker."""
+    """A prepared payload, plain or in Docker: the operations of a task on it."""
 
     def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
-        """Begin.
+        """Start the payload.
 
         Args:
-            late_env: added to `Payload.env`: what is not known before the gate of the gang opens.
+            late_env: added to `Payload.env`: values that are not known before the gate of the gang opens.
 
         Raises:
             PayloadError: it could not be started.
         """
 
     def watched_fds(self) -> list[tuple[int, int]]:
-        """Descriptors and poll events that mean: call `ended`. May change between calls."""
+        """Descriptors and poll events; call `ended` when one is ready. May change between calls."""
 
     def ended(self) -> PayloadExit | None:
-        """Return how it ended, once nothing of it is left; None before."""
+        """Return how it ended, once all of its processes have; None before."""
 
     def counters(self) -> ResourceCounters:
-        """Return what the payload has used since its start, as far as is known; after its end for the last time."""
+        """Return what the payload has used since its start, as far as known; after its end for the last time."""
 
     def pids(self) -> list[int]:
-        """Return the processes of the payload, as this host numbers them; none where they cannot be seen."""
+        """Return the pids of the payload on this host; empty if not visible."""
 
     def soft_stop(self) -> None:
-        """SIGTERM to all of the payload."""
+        """Send SIGTERM to the whole payload."""
 
     def abort(self) -> None:
-        """SIGABRT to all of the payload, by which it may dump its stacks."""
+        """Send SIGABRT to the whole payload, which may make it dump its stacks."""
 
     def kill(self) -> None:
-        """SIGKILL to all of the payload. May be repeated."""
+        """Send SIGKILL to the whole payload. Idempotent."""
 
     def close(self) -> None:
-        """Leave nothing: kill what is left, remove what was made."""
+        """Clean up: kill remaining processes, remove what was created."""
 
 
 def how_to_start(workspace: str, script: str) -> str:
     """Return how a script is started: `BY_SHELL`, `AS_PROGRAM`, or the absolute path of the interpreter in its ``#!``
     line.
 
-    The kernel runs what has the x bit and a ``#!`` line, or is a binary program; all else is for bash.
-    Source: execve(2), "Interpreter scripts"; binfmt_script.c reads 256 bytes.
+    The kernel runs files with the x bit that have a ``#!`` line or are binary programs; bash runs all others. Source:
+    execve(2), "Interpreter scripts"; binfmt_script.c reads 256 bytes.
 
     Raises:
-        PayloadError: there is no such script, or its ``#!`` line cannot work.
+        PayloadError: the script is missing, or its ``#!`` line cannot work.
     """
     path = os.path.join(workspace, script)
     try:
@@ -301,18 +302,18 @@ def how_to_start(workspace: str, script: str) -> str:
     if not words:
         return BY_SHELL
     interpreter = os.fsdecode(words[0])
-    # A relative one is the kernel's affair: it starts from the working directory.
+    # The kernel resolves a relative one: from the working directory.
     return interpreter if interpreter.startswith("/") else AS_PROGRAM
 
 
 def ended_with(status: int) -> PayloadExit:
-    """Read a wait status as os.waitpid gives it."""
+    """Interpret a wait status of os.waitpid."""
     code = os.waitstatus_to_exitcode(status)
     return exited_with(code) if code >= 0 else PayloadExit(None, -code)
 
 
 def exited_with(code: int) -> PayloadExit:
-    """Return an exit with a code; of 128 + N it says that a shell may report signal N by it."""
+    """Return an exit with a code; for 128 + N note that a shell may report signal N by it."""
     number = code - 128
     hint = f"exit code {code} (128 + {number}: often signal {number})" if number in SIGNALS else ""
     return PayloadExit(code, None, problem=hint)

@@ -1,4 +1,4 @@
-"""A payload as a plain process of this host, watched over by a guardian."""
+"""Payload as a plain process of this host, supervised by a guardian."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _PATIENCE_S = 2.0
 
 
 class Guardian:
-    """The task's side of its guardian.
+    """The task's handle of its guardian.
 
     Args:
-        outer, channel: what `dlapp.runtime.guardian.fork_guardian` returned.
-        siblings: other guardians of the same task; where one of them is closed, all are.
+        outer, channel: result of `dlapp.runtime.guardian.fork_guardian`.
+        siblings: other guardians of the same task; closing one closes all.
 
-    ``own_namespace`` says whether the payload gets a pid namespace; None until the guardian has told.
+    ``own_namespace`` says whether the payload gets a pid namespace; None until the guardian has reported it.
     """
 
     def __init__(self, outer: int, channel: socket.socket, siblings: Sequence[Guardian] = ()) -> None:
@@ -47,20 +47,20 @@ class Guardian:
         self.gone = False
 
     def fileno(self) -> int:
-        """The socket to poll for news."""
+        """The socket to poll for messages."""
         return self._channel.fileno()
 
     def order(self, do: str, fds: tuple[int, ...] = (), **details: Any) -> None:
-        """Tell inner what to do. For any thread. Raises OSError if it is gone and has not heard all of it."""
+        """Send inner an order. Thread-safe. Raises OSError if it is gone and has not received all of it."""
         data = json.dumps({"do": do, "fds": len(fds), **details}).encode() + b"\n"
         with self._ordering:
             rest = data[socket.send_fds(self._channel, [data], list(fds)) :] if fds else data
-            # Inner may have obeyed and ended by now, and even nothing cannot be sent to who is gone.
+            # Inner may have executed the order and ended by now; then even an empty message cannot be sent.
             if rest:
                 self._channel.sendall(rest)
 
     def news(self) -> dict[str, Any] | None:
-        """The next message from inner that has arrived, if any; sets ``gone`` when none can follow."""
+        """Return the next message from inner that has arrived, if any; set ``gone`` when none can follow."""
         while b"\n" not in self._heard:
             try:
                 data = self._channel.recv(65536, socket.MSG_DONTWAIT)
@@ -81,16 +81,16 @@ class Guardian:
         return message
 
     def open_keeper(self, env: Mapping[str, str], cwd: str) -> socket.socket | None:
-        """Have a keeper started for a command; return the other end of its channel (`dlapp.runtime.exec.keeper`).
+        """Start a keeper for a command; return the other end of its channel (`dlapp.runtime.exec.keeper`).
 
-        Any thread may call. Where the payload is ending the channel is closed at once.
+        Thread-safe. If the payload is ending, the channel is closed at once.
 
         Args:
             env: of the command.
             cwd: its working directory.
 
         Returns:
-            None: the guardian is gone.
+            None if the guardian is gone.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -102,10 +102,10 @@ class Guardian:
         return ours
 
     def counters(self, *, all_ended: bool = False) -> ResourceCounters:
-        """Return what the descendants of inner have used so far, those of payloads before this one included.
+        """Return what the descendants of inner have used so far, including those of earlier payloads.
 
         Args:
-            all_ended: there is no payload.
+            all_ended: whether there is no payload.
         """
         return NOTHING_KNOWN if self._inner is None or self.gone else read_tree(self._inner, all_ended=all_ended)
 
@@ -115,25 +115,25 @@ class Guardian:
 
     @property
     def inner(self) -> int:
-        """Pid of inner; 0: it is not known, or gone."""
+        """Pid of inner; 0 if unknown, or gone."""
         return 0 if self._inner is None or self.gone else self._inner
 
     def kill_inner(self) -> None:
-        """SIGKILL to a guardian that does not obey; the kernel, or outer, then ends the payload."""
+        """Send SIGKILL to a guardian that does not react; the kernel, or outer, then ends the payload."""
         if self._inner is not None and not self.gone:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._inner, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the guardian and all that it guards; returns when nothing is left. May be repeated.
+        """End the guardian and all that it guards; return when nothing is left. Idempotent.
 
-        Its siblings end with it: of what is left when one of them was killed, nobody could tell whose it is.
+        Its siblings end with it: if one of them was killed, its orphans cannot be assigned to a guardian.
         """
         if self._channel.fileno() < 0:
             return
         left = {one._outer: one for one in (self, *self.siblings)}
         for one in left.values():
-            one.news()  # its first word may still be unread, and says who inner is
+            one.news()  # its first message may still be unread, and contains inner's pid
             one._channel.close()
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -145,7 +145,7 @@ class Guardian:
                 left.pop(pid, None)
             else:
                 if not left:
-                    kill_descendants()  # outer was killed: they are ours
+                    kill_descendants()  # outer was killed: its children are ours
                 elif time.monotonic() > deadline:
                     deadline += _PATIENCE_S
                     for one in left.values():
@@ -154,13 +154,13 @@ class Guardian:
 
 
 class CompanionGuardian(Guardian):
-    """Guardian of a process beside a payload: it is closed with that of the payload, and never by itself.
+    """Guardian of a process beside a payload: it is closed with the payload's guardian, and never by itself.
 
-    What a guardian left when it was closed could not be told from what another one of the same task guards.
+    Orphans of a closed guardian could not be distinguished from processes of another guardian of the same task.
     """
 
     def close(self) -> None:
-        """Leave it to the payload's guardian."""
+        """Do nothing: the payload's guardian closes it."""
 
 
 def _place_of(payload: Payload, guardian: Guardian) -> PayloadPlace:
@@ -170,10 +170,10 @@ def _place_of(payload: Payload, guardian: Guardian) -> PayloadPlace:
 
 
 def start_guardian() -> tuple[int, socket.socket]:
-    """Start a guardian as a program: at any time, and it has none of this process's descriptors.
+    """Start a guardian as a program: at any time; it inherits no descriptors of this process.
 
     Returns:
-        As `dlapp.runtime.guardian.fork_guardian`.
+        See `dlapp.runtime.guardian.fork_guardian`.
 
     Raises:
         OSError: it could not be started.
@@ -189,10 +189,10 @@ def start_guardian() -> tuple[int, socket.socket]:
 
 
 class KeptRun:
-    """The directories of a plain payload that has failed: commands may run there, and nothing else does.
+    """The directories of a failed plain payload: only commands may run there.
 
     Args:
-        payload: that has failed; its environment is that of the commands.
+        payload: that has failed; the commands get its environment.
         guardian: of the commands; it stays open.
         note: takes lines for dlapp's own log.
     """
@@ -217,9 +217,9 @@ class KeptRun:
 
 
 def _short_tmpdir(payload: Payload, note: Callable[[str], None]) -> ShortTmpdir | None:
-    """Return a short name for the TMPDIR of a payload. None: it needs none, or there can be none."""
+    """Return a short name for the TMPDIR of a payload; None if it is not needed or not possible."""
     if payload.env.get("TMPDIR") != payload.tmp or not is_too_long(payload.tmp):
-        return None  # the user has set another one, or this one will do
+        return None  # the user has set another one, or the default is short enough
     try:
         return ShortTmpdir(payload.tmp)
     except OSError as error:
@@ -285,7 +285,7 @@ class PlainRun:
             message = self._guardian.news()
             if message is not None and message["ended"] is not None:
                 self._result = self._with_reason(ended_with(message["ended"]))
-                # Exact, and less than what was read where a process that ended was counted twice for a moment.
+                # Exact, and less than earlier readings if an ended process was counted twice for a moment.
                 cpu_s, read_bytes, written_bytes, largest_bytes = message["used"]
                 self._counters = self._counters._replace(
                     cpu_s=cpu_s,
@@ -302,7 +302,9 @@ class PlainRun:
         return self._result
 
     def _with_reason(self, ended: PayloadExit) -> PayloadExit:
-        """Say so where the kernel killed a process at the time when somebody unknown killed the payload."""
+        """Add to the exit that the kernel killed a process at the time when the payload was killed by an unknown
+        sender.
+        """
         is_killed = signal.SIGKILL in (ended.signal, (ended.exit_code or 0) - 128)
         if not is_killed or self._kill_again_at is not None or not self._oom_kills.happened():
             return ended
@@ -352,7 +354,9 @@ class PlainRun:
                 self._lifeline.close()
 
     def close(self) -> None:
-        """See `Running.close`. The guardian of a payload that has ended, or never began, is ready for another one."""
+        """See `Running.close`. After its payload has ended, or was never started, the guardian can be used for another
+        one.
+        """
         if self._result is None and self._lifeline is not None:
             self._guardian.close()
         if self._lifeline is not None:

@@ -1,10 +1,10 @@
-"""The stacks of a payload that hangs, by py-spy, where the node has it.
+"""Stacks of a hung payload, read by py-spy if the node has it.
 
-py-spy reads the memory of a Python process from outside, so it also shows the stacks of one that handles no signal
-(PYTHONFAULTHANDLER is not set, or a library has replaced the handler) or whose threads hang in C code. It stops the
-process meanwhile and changes nothing in it. The kernel decides who may do that (ptrace(2), "Ptrace access mode
-checking"): a task may, if it has the payload's uid, unless Yama or a container forbids it. What fails is noted, and
-the payload gets SIGABRT as it does without py-spy.
+py-spy reads the memory of a Python process from outside, so it also shows the stacks of a process that handles no
+signal (PYTHONFAULTHANDLER is not set, or a library has replaced the handler) or whose threads hang in C code. It stops
+the process meanwhile and changes nothing in it. The kernel decides who may do that (ptrace(2), "Ptrace access mode
+checking"): a task may, if it has the payload's uid, unless Yama or a container forbids it. Failures are noted, and the
+payload gets SIGABRT as without py-spy.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _LIMIT_S = 5.0
 
 
 def find_py_spy() -> str | None:
-    """Return the path of py-spy: beside the Python that runs this, or on the PATH; None if the node has none."""
+    """Return the path of py-spy: beside the running Python, or on the PATH; None if the node has none."""
     places = [os.path.dirname(sys.executable), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     return shutil.which("py-spy", path=os.pathsep.join(place for place in places if os.path.isabs(place)))
 
 
 class StackDump:
-    """Runs py-spy on one Python process of a payload after the other, so that their stacks do not mix.
+    """Runner of py-spy on the Python processes of a payload, one after another, so that their stacks do not mix.
 
     Args:
         list_pids: returns the processes of the payload.
-        path: of the file that gets the stacks; they are appended.
-        note: told of what fails.
+        path: of the file to which the stacks are appended.
+        note: called with failures.
 
     Attributes:
         poll_s: how often to call `is_done`.
@@ -50,16 +50,16 @@ class StackDump:
         self._waiting = list(list_pids()) if self._program is not None else []
         self._deadline = time.monotonic() + _LIMIT_S
         self._process: subprocess.Popen[bytes] | None = None
-        self._pid = 0  # of the one that is dumped
+        self._pid = 0  # of the current process
 
     def is_done(self) -> bool:
-        """Go on: start the next one if the last has ended. Returns True when none is left, or the time is over."""
+        """Continue: start the next one if the last has ended. Return True when none is left, or the time is over."""
         if self._process is not None:
             if self._process.poll() is None and time.monotonic() < self._deadline:
                 return False
             self._end(self._process)
         while self._waiting and self._process is None:
-            # Also what is no Python takes time: a payload may have thousands of processes with as many mappings.
+            # Processes other than Python also take time to check: a payload may have thousands with as many mappings.
             if time.monotonic() >= self._deadline:
                 self._note(f"no stacks of {len(self._waiting)} processes: {_LIMIT_S:g} s are over")
                 self._waiting = []
@@ -68,13 +68,13 @@ class StackDump:
         return self._process is None
 
     def close(self) -> None:
-        """End what runs. May be repeated."""
+        """End the running one. Idempotent."""
         self._waiting = []
         if self._process is not None:
             self._end(self._process)
 
     def _begin(self, pid: int) -> None:
-        # Asked again: its number may be another process's by now.
+        # Checked again: the pid may have been reused.
         if self._program is None or not _is_python(pid) or pid not in self._list_pids():
             return
         self._pid = pid
@@ -92,7 +92,7 @@ class StackDump:
             self._note(f"no stacks of process {pid}: {error}")
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill it, if it still runs, and note what went wrong."""
+        """Kill it, if it still runs, and note the problem."""
         process.kill()
         status = process.wait()
         self._process = None
@@ -105,7 +105,7 @@ class StackDump:
 
 
 def _is_python(pid: int) -> bool:
-    """Return whether Python is mapped in a process; False too if this process may not inspect it."""
+    """Return whether a process has Python mapped; also False if this process may not inspect it."""
     return b"python" in read_proc(pid, "maps")
 
 

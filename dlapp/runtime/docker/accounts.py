@@ -1,8 +1,8 @@
-"""Accounts in a container: programs ask for the name and the home of their uid, and many fail without an answer.
+"""Accounts in a container: programs look up the name and the home directory of their uid, and many fail without them.
 
-Where the image has no account for it, one is added to copies of its /etc/passwd and /etc/group, which are mounted over
-them. What an image has is read from its first container here, and remembered: reading it takes a container, and putting
-a file into one takes dockerd as long as starting one does.
+If the image has no account for our uid, one is added to copies of its /etc/passwd and /etc/group, which are mounted
+over them. The files of an image are read from its first container here, and cached: reading them takes a container, and
+putting a file into one takes dockerd as long as starting one.
 
 Source: getpwuid(3); passwd(5), group(5).
 """
@@ -28,13 +28,13 @@ _MOST_REMEMBERED_BYTES = 16 * _MOST_BYTES
 
 
 class Accounts(NamedTuple):
-    """The two files of an image; empty where it has none."""
+    """The two files of an image; empty if missing."""
 
     passwd: str
     group: str
 
     def completed(self, home: str) -> Mapping[str, bytes]:
-        """Return the files to mount over these so that our uid and gid have names: path -> content."""
+        """Return the files to mount over these, as path -> content, so that our uid and gid have names."""
         uid, gid = os.getuid(), os.getgid()
         users = _ids(self.passwd)
         if uid in users:
@@ -50,7 +50,7 @@ class Accounts(NamedTuple):
 
 
 def recall(directory: str, image_id: str) -> Accounts | None:
-    """Return what was remembered of an image; None: nothing. A file of another user there is ignored."""
+    """Return the cached files of an image; None if there are none. A file that another user owns is ignored."""
     try:
         with closing_fd(open_shared_directory(directory)) as fd:
             found = read_json_object(
@@ -63,7 +63,7 @@ def recall(directory: str, image_id: str) -> Accounts | None:
 
 
 def remember(directory: str, image_id: str, accounts: Accounts) -> None:
-    """Keep it for the next one of this user; it does not matter if that cannot be done."""
+    """Cache the files for this user; errors are ignored."""
     name = _name_in(image_id)
     fresh = f".{name}.{os.urandom(8).hex()}"
     with contextlib.suppress(OSError), closing_fd(open_shared_directory(directory, make=True)) as where:
@@ -77,7 +77,7 @@ def remember(directory: str, image_id: str, accounts: Accounts) -> None:
 
 
 def of_container(docker: Dockerd, name: str) -> Accounts:
-    """Return the accounts of the image of a container that is made, and in which nothing is mounted over them."""
+    """Return the accounts of the image of a created container without mounts over these files."""
     found = [(docker.read_file(name, path) or b"")[:_MOST_BYTES] for path in (_PASSWD, _GROUP)]
     return Accounts(*(data.decode(errors="replace") for data in found))
 
@@ -101,5 +101,5 @@ def _name_of(uid: int) -> str:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"dlapp{uid}"
-    # In directories of users, a name may be anything.
+    # In directories that users can write to, a name may be anything.
     return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else f"dlapp{uid}"

@@ -1,7 +1,7 @@
 """Process that removes an ended application's Docker containers: ``cleanup --application ID --host unix://...``.
 
-The embedded engine starts it when an application that used an image has ended. It does nothing that the next Docker
-task on this host would not do as well, so it may fail, and it ends by itself when dockerd does not answer.
+The embedded engine starts it after the end of an application that used an image. The next Docker task on this host
+would do the same, so it may fail, and it exits if dockerd does not answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _CALL_TIMEOUT_S = 20.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Remove the containers; what was done, or why not, is printed for the runner's log."""
+    """Remove the containers; print what was done, or why not, for the runner's log."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(DEADLINE_S)
     options = dict(zip(argv[::2], argv[1::2], strict=True))

@@ -1,10 +1,10 @@
-"""A container as a value, and the fences around it: the same for a payload and for a shell.
+"""A container as a value, and its restrictions: the same for a payload and for a shell.
 
-What it may use is its grant's memory and cpus, a number of processes, and no privilege at all: no capabilities for an
-ordinary user, no way to get any, no device but its GPUs, no mount but those listed here and those of the operator's
-file. Nothing of it comes from a properties file but image, variables and arguments.
+Its limits are the memory and cpus of its grant, a number of processes, and no privileges: no capabilities for an
+ordinary user, no way to gain any, no devices except its GPUs, no mounts except those listed here and those of the
+operator's file. Only image, variables and arguments come from a properties file.
 
-It goes to dockerd as JSON (`as_json`), or as words of the host command ``nvidia-docker create`` (`as_words`).
+It is sent to dockerd as JSON (`as_json`), or as arguments of the host command ``nvidia-docker create`` (`as_words`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NO_USE_TO_ROOT = ("AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP")
 
 
 class Bind(NamedTuple):
-    """A path of the host, and where it is inside."""
+    """A path of the host, and its path in the container."""
 
     source: str
     target: str
@@ -45,12 +45,12 @@ class Bind(NamedTuple):
 
 
 class ContainerSpec(Value, kw_only=True):
-    """All that a container is made of.
+    """Complete description of a container.
 
     Args:
-        entrypoint, command: what runs in it, below Docker's init.
+        entrypoint, command: executed in it, below Docker's init.
         interactive: its standard input is attached; ``terminal``: and it is a terminal.
-        removed_at_end: by Docker, by itself.
+        removed_at_end: whether Docker removes it at its end.
         ulimits: name -> soft and hard.
         groups: supplementary groups, by number.
     """
@@ -78,7 +78,7 @@ class ContainerSpec(Value, kw_only=True):
     removed_at_end: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """The body of Docker's ContainerCreate."""
+        """Return the body of Docker's ContainerCreate."""
         env = {**self.env, **self.gpus.env}
         return {
             "Image": self.image,
@@ -111,7 +111,7 @@ class ContainerSpec(Value, kw_only=True):
                 "CapDrop": list(self.drop),
                 "GroupAdd": [str(one) for one in self.groups],
                 "SecurityOpt": ["no-new-privileges"],
-                # Ours are the files; what Docker would keep as well only costs.
+                # We keep the logs in files; another copy by Docker would only cost time and space.
                 "LogConfig": {"Type": "none", "Config": {}},
                 "DeviceRequests": list(self.gpus.requests),
                 "Devices": [
@@ -123,11 +123,12 @@ class ContainerSpec(Value, kw_only=True):
         }
 
     def as_words(self, env_file: str) -> list[str]:
-        """Return what follows ``nvidia-docker`` to make it. A word each for a flag and its value: version 1 needs it
-        so.
+        """Return the arguments of ``nvidia-docker`` that create it. Flag and value are separate arguments, as version 1
+        requires.
 
         Args:
-            env_file: holds `lines_of_env`; the variables that no such file can hold go by the command's environment.
+            env_file: contains `lines_of_env`; variables that such a file cannot hold are passed in the command's
+                environment.
         """
         words = ["create", f"--name={self.name}", f"--user={self.user}", f"--workdir={self.working_dir}"]
         words += [f"--label={name}={value}" for name, value in self.labels.items()]
@@ -147,13 +148,13 @@ class ContainerSpec(Value, kw_only=True):
         return [*words, self.image, *self.entrypoint[1:], *self.command]
 
     def lines_of_env(self) -> str:
-        """The variables as a file of Docker's --env-file: a line each, the value as it is."""
+        """Return the variables as a file for Docker's --env-file: one line each, with the value unquoted."""
         odd = self.odd_env()
         env = {**self.env, **self.gpus.env}
         return "".join(f"{name}={value}\n" for name, value in env.items() if name not in odd)
 
     def odd_env(self) -> dict[str, str]:
-        """Variables with a line end in them."""
+        """Return the variables that contain a line end."""
         return {name: value for name, value in {**self.env, **self.gpus.env}.items() if "\n" in value or "\r" in value}
 
     def _all_binds(self) -> list[Bind]:
@@ -169,14 +170,14 @@ def _csv(*fields: str) -> str:
     return ",".join(quoted)
 
 
-# ---- the fences ----
+# ---- restrictions ----
 
 
 def missing_network(docker: Dockerd, network: str) -> str:
-    """Return why no container of this dockerd can be in a network; empty if it can.
+    """Return why this dockerd can connect no container to a network; empty if it can.
 
     Raises:
-        DockerRefused, DockerSilent.
+        Raises DockerRefused, DockerSilent.
     """
     if network in ALWAYS_THERE:
         return ""
@@ -198,18 +199,17 @@ def forbidden_network(policy: DockerPolicy, network: str) -> str:
 def fences(
     docker: Dockerd, resources: Resources, network: str, policy: DockerPolicy, *, as_submitter: bool
 ) -> dict[str, Any]:
-    """Return the fields of a `ContainerSpec` that its grant, its user and the operator decide.
+    """Return the fields of a `ContainerSpec` that the grant, the user and the operator determine.
 
     Args:
         docker: the daemon of this machine.
-        resources: what was granted: memory and vcores.
-        network: the one that the user asks for.
+        resources: granted memory and vcores.
+        network: requested by the user.
         policy: what the operator allows.
-        as_submitter: this process runs as the user who submitted, so its groups are that user's.
+        as_submitter: whether this process runs as the submitting user, so that its groups are that user's.
 
     Raises:
-        PayloadError: the network is not allowed on this node, or not there.
-        DockerRefused, DockerSilent.
+        PayloadError: the network is not allowed on this node, or does not exist. DockerRefused, DockerSilent.
     """
     if problem := forbidden_network(policy, network) or missing_network(docker, network):
         why = "[application], runtime.docker.network, or host for a role with ports"
@@ -218,9 +218,9 @@ def fences(
     return {
         "network": network,
         "memory_bytes": memory,
-        # Docker refuses more cpus than there are; vcores are shares of a node, and may be more.
+        # Docker refuses more cpus than the machine has; vcores are shares of a node, and may exceed them.
         "cpus": min(resources.vcores, os.cpu_count() or 1),
-        # Pages in it count as memory of the container; PyTorch's data loaders pass their batches through it.
+        # Its pages count as memory of the container; PyTorch's data loaders pass their batches through it.
         "shm_bytes": max(memory * policy.shm_percent // 100, min(_LEAST_SHM_BYTES, memory)),
         "pids_limit": policy.pids_limit,
         "ulimits": _ulimits(docker),
@@ -231,10 +231,10 @@ def fences(
 
 
 def _supplementary_groups(docker: Dockerd) -> tuple[int, ...]:
-    """Return the supplementary groups of this process, as far as a container of its user gets them.
+    """Return the supplementary groups of this process that a container of its user also gets.
 
-    Neither root's group, nor that of Docker's socket: its members have root's rights on the machine. None where Docker
-    runs without root, for it has other groups by these numbers.
+    Root's group and that of Docker's socket are excluded: their members have root's rights on the machine. None if
+    Docker runs rootless, because the group ids are mapped to others there.
     """
     try:
         socket = os.stat(docker.path)
@@ -246,14 +246,15 @@ def _supplementary_groups(docker: Dockerd) -> tuple[int, ...]:
 
 
 def operators_binds(policy: DockerPolicy, note: Callable[[str], None] = lambda _: None) -> tuple[Bind, ...]:
-    """Return the operator's mounts for every container; one that is missing or leads elsewhere is left out.
+    """Return the operator's mounts for every container, without those that are missing or are links to elsewhere.
 
     Args:
-        note: told why one is left out.
+        note: called with the reason for each omitted one.
     """
     binds = []
     for one in policy.mounts:
-        # A link of somebody else in a sticky directory cannot be followed, and is named (proc(5), protected_symlinks).
+        # Another user's link in a sticky directory cannot be followed; it is named in the note (proc(5),
+        # protected_symlinks).
         if not os.path.lexists(one.path):
             continue
         if problem := node_policy.mount_problem(one):
@@ -264,11 +265,13 @@ def operators_binds(policy: DockerPolicy, note: Callable[[str], None] = lambda _
 
 
 def _ulimits(docker: Dockerd) -> dict[str, tuple[int, int]]:
-    """Locked memory and stack as NCCL and Caffe need them, as far as dockerd may raise them; our own open files."""
+    """Limits for locked memory and stack that NCCL and Caffe need, as far as dockerd may raise them; our own limit for
+    open files.
+    """
     pid = docker.process_id()
     most = {"locked memory": UNLIMITED, "stack size": UNLIMITED}
     if pid is not None and not _may_raise_limits(pid):
-        # A container would not start at all; what dockerd has itself it can always give.
+        # With higher limits a container would not start at all; dockerd can always pass on its own.
         most |= _hard_limits(pid)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, stack = most["locked memory"], most["stack size"]
@@ -292,6 +295,6 @@ def _may_raise_limits(pid: int) -> bool:
 
 
 def image_env(image: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that an image sets, by what dockerd says of it."""
+    """Return the variables that an image sets, from dockerd's description of it."""
     entries = (image.get("Config") or {}).get("Env") or ()
     return dict(entry.partition("=")[::2] for entry in entries)

@@ -1,4 +1,4 @@
-"""Factory of the containers of payloads and shells: settings, paths inside, the way to the GPUs, accounts."""
+"""Factory of the containers of payloads and shells: settings, paths in the container, GPU access, accounts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SIGNS_OF_A_RESTART = (
 
 
 def open_docker(host: str, timeout_s: float) -> Dockerd:
-    """Return the client of this machine's dockerd. Raises PayloadError: the address is not one of this machine."""
+    """Return the client of this machine's dockerd. Raises PayloadError: the address is not local."""
     try:
         return Dockerd(host, timeout_s)
     except DockerNotLocal as error:
@@ -45,7 +45,7 @@ def open_docker(host: str, timeout_s: float) -> Dockerd:
 
 @contextlib.contextmanager
 def explained(host: str, what: str) -> Iterator[None]:
-    """Turn dockerd's refusals and silences into `PayloadError`."""
+    """Convert dockerd's refusals and timeouts to `PayloadError`."""
     try:
         yield
     except DockerRefused as error:
@@ -71,17 +71,17 @@ def chosen_mode(
     devices: Sequence[PayloadDevice],
     note: Callable[[str], None],
 ) -> tuple[Choice, Facts]:
-    """Choose how the GPUs get into a container on this machine.
+    """Choose how a container gets its GPUs on this machine.
 
     Args:
         docker: the daemon of this machine.
-        settings: the mode that is configured.
+        settings: contains the configured mode.
         policy: the modes that the operator allows.
-        devices: those of the lease.
-        note: told, in a line, what was chosen and why.
+        devices: of the lease.
+        note: called with a line on the chosen mode and the reason.
 
     Raises:
-        PayloadError: there is no way, or not the one that is configured.
+        PayloadError: no mode is available, or not the configured one.
     """
     if not devices:
         return Choice("none", "no GPU was asked for"), Facts()
@@ -96,17 +96,17 @@ def chosen_mode(
 def make(
     docker: Dockerd, container: containers.ContainerSpec, facts: Facts, directory: str, note: Callable[[str], None]
 ) -> None:
-    """Make a container in the way that its GPUs need, and see that it was made with them.
+    """Create a container in the mode that its GPUs need, and verify that they were added.
 
     Args:
         docker: the daemon of this machine.
-        container: what is to be made.
-        facts: what is known of this Docker.
-        directory: where files of the container lie.
-        note: told, in a line each, what is remarkable.
+        container: description of the container.
+        facts: about this Docker.
+        directory: for files of the container.
+        note: called with one line for each notable event.
 
     Raises:
-        PayloadError: it was not, or nvidia-docker failed; DockerRefused, DockerSilent.
+        PayloadError: the GPUs were not added, or nvidia-docker failed; DockerRefused, DockerSilent.
     """
     if container.gpus.command_env is not None:
         from dlapp.runtime.gpu import nvidia_docker
@@ -124,7 +124,7 @@ def make(
 
 
 def account_binds(known: accounts.Accounts | None, directory: str) -> list[Bind]:
-    """Return what has to be mounted so that our uid has a name; the files are made in ``directory``."""
+    """Return the mounts that give our uid a name; the files are created in ``directory``."""
     binds = []
     for path, content in (known.completed(HOME) if known is not None else {}).items():
         source = os.path.join(directory, os.path.basename(path))
@@ -135,13 +135,13 @@ def account_binds(known: accounts.Accounts | None, directory: str) -> list[Bind]
 
 
 def add_account(docker: Dockerd, container: str, lock_dir: str, image_id: str) -> None:
-    """Write the user's account into the first container of an image here, which is made but not started.
+    """Write the user's account to the first container of an image here, which is created but not started.
 
     Args:
         docker: the daemon of this machine.
         container: its name.
-        lock_dir: where the accounts of images are remembered.
-        image_id: the digest of its image.
+        lock_dir: contains the cached accounts of images.
+        image_id: digest of its image.
     """
     known = accounts.of_container(docker, container)
     accounts.remember(lock_dir, image_id, known)

@@ -1,6 +1,4 @@
-"""Exit status of a container's payload: by what the wrapper wrote down, and by what dockerd says if it still
-answers.
-"""
+"""Exit status of a container's payload: from what the wrapper wrote, and from dockerd if it still answers."""
 
 from __future__ import annotations
 
@@ -38,21 +36,21 @@ class ContainerExit:
         self._docker, self._name, self._payload, self._note = docker, name, payload, note
 
     def state(self) -> dict[str, Any]:
-        """dockerd's state of it; empty: dockerd does not answer."""
+        """Return dockerd's state of it; empty if dockerd does not answer."""
         state: dict[str, Any] = self.inspect().get("State", {})
         return state
 
     def inspect(self) -> dict[str, Any]:
-        """All that dockerd says of it; empty: dockerd does not answer."""
+        """Return dockerd's full description of it; empty if dockerd does not answer."""
         try:
             return self._docker.inspect(self._name)
         except (DockerRefused, DockerSilent) as error:
-            # Whatever keeps dockerd from answering, the lifeline and the exit file go on without it.
+            # The lifeline and the exit file work even if dockerd does not answer.
             self._note(f"container {self._name} cannot be inspected: {error}")
             return {}
 
     def wrapper_report(self) -> str:
-        """Return the text that the wrapper wrote into the exit file."""
+        """Return the text that the wrapper wrote to the exit file."""
         with open(self._payload.exit_file, encoding="utf-8", errors="replace") as file:
             return file.read(65536)
 
@@ -62,17 +60,17 @@ class ContainerExit:
         """Return how the payload ended.
 
         Args:
-            taken: whether the wrapper began. Asked once dockerd has told of the end: a payload that is over in a moment
-                begins and ends while dockerd is asked.
-            sent: the signals that were sent to it.
-            began_ticks: when it was started, as `ticks_now` had it.
-            shim_died: the container's shim ended before the payload.
+            taken: returns whether the wrapper started. Called once, after dockerd reported the end: a very short
+                payload starts and ends during the request to dockerd.
+            sent: signals that were sent to it.
+            began_ticks: when it was started, from `ticks_now`.
+            shim_died: whether the container's shim ended before the payload.
 
         Raises:
-            PayloadError: the payload never began.
+            PayloadError: the payload never started.
         """
         payload = self._payload
-        # The payload can write there too: anything but a status of the wrapper is ignored.
+        # The payload can write there too: anything but a wrapper's status is ignored.
         said = self.wrapper_report().strip()
         exited = _EXITED.fullmatch(said)
         if said == "no interpreter":
@@ -90,9 +88,9 @@ class ContainerExit:
         elif state.get("Error"):
             return PayloadExit(None, None, Fault.NODE, f"the container did not run: {state['Error']}")
         elif "ExitCode" in state and not state.get("Running"):
-            # The wrapper ends without a word where it is killed; then the code is Docker's, and stands for a signal.
-            # Or for nothing: a container that was killed with its shim has 137, as if the payload had killed itself,
-            # and one whose end nobody saw has 255.
+            # A killed wrapper writes nothing; then the code is Docker's, and normally means a signal. Two codes mean
+            # nothing: a container that was killed with its shim has 137, as if the payload had killed itself, and one
+            # whose exit was not observed has 255.
             code = state["ExitCode"]
             if not sent and shim_died:
                 return PayloadExit(None, None, Fault.NODE, "Docker's shim of the container was killed", service=_DOCKER)
@@ -107,7 +105,7 @@ class ContainerExit:
             if signal.SIGKILL in (ended.signal, (ended.exit_code or 0) - 128):
                 problem = f"killed for memory: it used more than its {limit} MiB"
                 return PayloadExit(None, signal.SIGKILL, problem=problem)
-            # Docker tells of any process of the container, also of one whose end the script dealt with long ago.
+            # Docker's OOM flag covers any process of the container, also one whose end the script handled long ago.
             end = f"exit code {ended.exit_code}" if ended.signal is None else f"killed by signal {ended.signal}"
             earlier = f"earlier, a process in the container was killed for memory (limit {limit} MiB)"
             return ended._replace(problem=f"{ended.problem or end}; {earlier}")
@@ -123,22 +121,24 @@ class ContainerExit:
         return ended
 
     def settled_state(self) -> dict[str, Any]:
-        """The container's state once dockerd knows of its end; it learns of it a little after us."""
+        """Return the container's state once dockerd has registered its end, which it does a little later than we see
+        it.
+        """
         deadline = time.monotonic() + SETTLED_S
         while (state := self.state()).get("Running") and time.monotonic() < deadline:
             time.sleep(0.01)
         return state
 
     def _docker_ended(self, state: Mapping[str, Any], began_ticks: int) -> bool:
-        """Return True if dockerd is away, or is another than the one that started the container."""
+        """Return True if dockerd is away, or is not the one that started the container."""
         began = _dockerds_began()
         ours = self._docker.process_id()
-        # Where systemd opened the socket it is behind it, and any dockerd may be the one.
+        # With systemd's socket activation the peer is systemd, so the daemon cannot be identified.
         asked = began if ours not in began else {ours: began[ours]}
         return not state or any(ticks > began_ticks for ticks in asked.values())
 
     def _ran_out_of_memory(self, state: dict[str, Any], ended: PayloadExit, *, killed: bool) -> bool:
-        # dockerd 20.10 hears of the exit and of the reason in either order (seen: 1 of 10 exits came first).
+        # dockerd 20.10 receives the exit and the reason in either order (seen: 1 of 10 exits came first).
         by_sigkill = ended.signal == signal.SIGKILL or ended.exit_code == _CODE_OF_SIGKILL
         deadline = time.monotonic() + (0.5 if state and by_sigkill and not killed else 0.0)
         while not state.get("OOMKilled") and time.monotonic() < deadline:
@@ -147,9 +147,9 @@ class ContainerExit:
         return bool(state.get("OOMKilled"))
 
     def never_began(self, state: Mapping[str, Any], began_ticks: int) -> PayloadError:
-        """Return why a container that dockerd started at ``began_ticks`` ended before its payload began."""
+        """Return why a container that dockerd started at ``began_ticks`` ended before its payload started."""
         image, code = self._payload.image, state.get("ExitCode")
-        if code == 127:  # what Docker's init ends with where it cannot execute /bin/sh
+        if code == 127:  # exit code of Docker's init if it cannot execute /bin/sh
             return PayloadError(Fault.USER, f"image {image} has no /bin/sh, which dlapp needs in it")
         why = state.get("Error") or f"exit code {code}"
         message = f"the container of image {image} ended before the payload began: {why}"
@@ -164,20 +164,20 @@ def _signal_in(ended: PayloadExit) -> int | None:
 
 
 def ticks_now() -> int:
-    """The time since boot as /proc counts the starts of processes [clock ticks]."""
+    """Return the time since boot in the unit of process start times in /proc [clock ticks]."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def _dockerds_began() -> dict[int, int]:
-    """Each dockerd of the machine, by its process -> when it began."""
+    """Return the dockerd processes of the machine: pid -> start time."""
     return {one.pid: one.started for one in all_processes() if one.program == b"dockerd"}
 
 
 def ended_with_code(code: int, signals: Container[int]) -> PayloadExit:
-    """Read a shell's ``$?``. It is 128 + N for what signal N ended, and for what exited with that code.
+    """Interpret a shell's ``$?``: 128 + N means an end by signal N, or an exit with that code.
 
     Args:
-        signals: those that were sent to it, so 128 + N is one of them. Any other is told as the exit code it may be.
+        signals: sent to the payload, so 128 + N is one of these. Any other value is reported as a possible exit code.
     """
     number = code - 128
     if number in signals:

@@ -1,11 +1,12 @@
-"""Getting an image: once per host however many tasks ask, with the submitter's credentials; whose fault a failure is.
+"""Getting an image: once per host for any number of tasks, with the submitter's credentials; and the fault of a
+failure.
 
-The operator of the node says where images may come from (`dlapp.node_policy.RegistryPolicy`). Where the registry of an
-image has a mirror, the mirror is asked first, and the registry if the mirror does not give the image. The submitter's
-credentials for a registry go to dockerd with the pull from that registry, and nowhere else: never to a mirror.
+The node's operator decides where images may come from (`dlapp.node_policy.RegistryPolicy`). If the registry of an image
+has a mirror, the mirror is tried first, then the registry. The submitter's credentials for a registry are sent to
+dockerd with the pull from that registry only, never for a mirror.
 
-Tasks that need the same image at the same time wait for each other by a lock on a file of the machine; who gets it
-looks first if the image is there by now. A pull that dies lets go of the lock.
+Tasks that need the same image at the same time serialize on a file lock of the machine; the holder first checks whether
+the image exists by now. A pull that dies releases the lock.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _LONGEST_WAIT_S = 60.0
 
 
 class LocalImage(NamedTuple):
-    """An image that dockerd has.
+    """An image in dockerd's store.
 
     Args:
-        name: by which dockerd finds it.
-        about: what dockerd says of it.
+        name: dockerd's name of it.
+        about: dockerd's description of it.
     """
 
     name: str
@@ -49,23 +50,23 @@ class LocalImage(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest at its registry, or its id if it comes from none."""
+        """Digest at its registry, or its id if it has none."""
         digests = [one for one in self.about.get("RepoDigests") or () if isinstance(one, str)]
-        # One image may have come from several places.
+        # One image may have several digests, of several registries.
         path = parse_image_name(self.name).path
         own = [one for one in digests if one == self.name or one.rpartition("@")[0] == path]
         return (own or digests or [str(self.about.get("Id", ""))])[0]
 
 
 class ImageStore:
-    """The images of the dockerd of this machine, and where they come from.
+    """Images of this machine's dockerd, and their sources.
 
     Args:
         docker: the daemon.
-        lock_dir: a directory of the machine that all users may write.
-        note: told, in a line each, what is done and waited for.
-        policy: what the operator of this node says.
-        credentials: the submitter's, for one registry; None: there are none.
+        lock_dir: a directory of the machine that all users may write to.
+        note: called with one line for each action and wait.
+        policy: of this node's operator.
+        credentials: returns the submitter's for a registry; None if there are none.
     """
 
     def __init__(
@@ -80,15 +81,14 @@ class ImageStore:
         self._policy, self._credentials = policy, credentials
 
     def require(self, image: str, progress: Progress | None = None) -> LocalImage:
-        """Return an image, which is pulled if it is missing.
+        """Return an image; pull it if it is missing.
 
         Args:
             image: its name, as the user writes it.
-            progress: told bytes that have come and bytes in all, as far as they are known.
+            progress: called with the bytes pulled and the total, as far as known.
 
         Raises:
-            PayloadError: it may not be used here or cannot be pulled; DockerRefused, DockerSilent: dockerd did not do
-                as it should.
+            PayloadError: it is not allowed here or cannot be pulled; DockerRefused, DockerSilent: dockerd failed.
         """
         places = self._places(image)
         if (found := self._find(image, places)) is None:
@@ -104,7 +104,7 @@ class ImageStore:
         return self._find(image, self._places(image)) is not None
 
     def _places(self, image: str) -> tuple[ImageName, ...]:
-        """Return the names that an image has here: at its registry, and at the mirror of that."""
+        """Return the local names of an image: of its registry, and of the registry's mirror."""
         try:
             name = self._policy.resolve(parse_image_name(image))
         except ValueError as error:
@@ -157,7 +157,7 @@ class ImageStore:
 
 
 def _check_digest(image: str, name: ImageName, found: LocalImage) -> None:
-    """Refuse an image that does not have the digest by which it is named."""
+    """Refuse an image whose digest differs from the one in its name."""
     if name.digest and found.digest.rpartition("@")[2] != name.digest:
         raise PayloadError(Fault.NODE, f"Docker has {found.digest} under the name of image {image}")
 
@@ -183,7 +183,7 @@ def _turn(lock_dir: str, host: str, image: str, note: Callable[[str], None]) -> 
 
 
 def _open_shared(lock_dir: str, name: str) -> int:
-    """Open a file that anybody may lock. Raises OSError: it is none."""
+    """Open a file that any user may lock. Raises OSError: it is not a regular file."""
     with closing_fd(open_shared_directory(lock_dir, make=True)) as directory:
         path = os.path.join(lock_dir, name)
         try:
@@ -205,7 +205,7 @@ def _try_lock(fd: int) -> bool:
 
 
 class _PullFailed(Exception):
-    """A pull that failed, in Docker's words."""
+    """A failed pull, with Docker's message."""
 
 
 def _pull(docker: Dockerd, image: str, name: ImageName, headers: Mapping[str, str], progress: Progress | None) -> None:
@@ -214,12 +214,12 @@ def _pull(docker: Dockerd, image: str, name: ImageName, headers: Mapping[str, st
     Args:
         docker: the daemon.
         image: as the user writes it.
-        name: where it is pulled from.
-        headers: with the credentials for that registry, if there are any.
+        name: to pull.
+        headers: with the credentials for that registry, if any.
         progress: see `ImageStore.require`.
 
     Raises:
-        _PullFailed: dockerd says why.
+        _PullFailed: with dockerd's reason.
     """
     layers: dict[str, tuple[int, int]] = {}
     wait = Wait(f"image {image} from its registry", _STALL_S)
@@ -261,9 +261,9 @@ _REGISTRY_AWAY = (
 _REGISTRY_BUSY = ("its registry limits the rate of requests", ("toomanyrequests", "too many requests"))
 _DENIED = "its registry denies it to you, or does not have it; docker login tells it who you are"
 _SIGNS = (
-    # In this order: a disk that is full may say so about a layer that is "not found" then.
+    # The order matters: with a full disk, Docker may also report a layer as "not found".
     (Fault.NODE, _DISK_FULL, ("no space left on device", "disk quota exceeded")),
-    # The name servers answer that the name does not exist; one that is away is another text.
+    # The name servers report that the name does not exist; an unreachable name server gives another message.
     (Fault.USER, "the host of its registry does not exist", ("no such host",)),
     (Fault.NODE, *_REGISTRY_AWAY),
     (Fault.NODE, *_REGISTRY_BUSY),
@@ -278,13 +278,13 @@ _SIGNS = (
 
 
 def pull_error(image: str, why: str, besides: str = "", who: str = "") -> PayloadError:
-    """Return a failed pull as an error, with whose fault it is by Docker's words.
+    """Return a failed pull as an error, with the fault derived from Docker's message.
 
     Args:
         image: as the user writes it.
-        why: in Docker's words.
-        besides: what else is known, at the end of the message.
-        who: as whom the registry was asked; for one that denies the image.
+        why: Docker's message.
+        besides: additional text at the end of the message.
+        who: user at the registry; for an image that it denies.
     """
     text = why.lower()
     for fault, words, signs in _SIGNS:

@@ -1,6 +1,6 @@
-"""The labels of containers: whose each is, and where its task's log lies, which the task locks for as long as it lives.
+"""Labels of containers: the owner of each, and the path of its task's log, which the task locks while it lives.
 
-By them the containers of dead tasks are found and removed, also those that were never started.
+Containers of dead tasks are found and removed by their labels, also those that were never started.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LABEL_IMAGE = "dlapp.image"
 
 
 def labels_of(container_id: str, directory: str, devices: Sequence[PayloadDevice]) -> dict[str, str]:
-    """Return what every container of ours is labelled with."""
+    """Return the labels of all of dlapp's containers."""
     return {
         LABEL_CONTAINER: container_id,
         LABEL_DIRECTORY: directory,
@@ -35,13 +35,13 @@ def labels_of(container_id: str, directory: str, devices: Sequence[PayloadDevice
 
 
 def remove_what_is_left(docker: Dockerd, note: Callable[[str], None], *, application: str = "", but: str = "") -> None:
-    """Remove our user's containers on this host whose task is dead.
+    """Remove our user's containers on this host whose tasks are dead.
 
     Args:
         docker: the daemon of this machine.
-        note: told, in a line each, what is removed.
-        application: only of this one; empty: of all.
-        but: a container's directory, which is left alone.
+        note: called with a line for each removed container.
+        application: remove only its containers; empty for all.
+        but: a container's directory to skip.
     """
     labels = [f"{LABEL_UID}={os.getuid()}", f"{LABEL_HOST}={os.uname().nodename}"]
     if application:
@@ -51,12 +51,12 @@ def remove_what_is_left(docker: Dockerd, note: Callable[[str], None], *, applica
         if (but and directory == but) or not task_is_gone(directory):
             continue
         note(f"removing container {found.name} ({found.state}): its task is dead")
-        with contextlib.suppress(DockerRefused):  # another task may be at it too
+        with contextlib.suppress(DockerRefused):  # another task may be doing the same
             docker.remove(found.id)
 
 
 def task_is_gone(directory: str) -> bool:
-    """Return whether the task of a container's directory is dead; what cannot be known counts as alive."""
+    """Return whether the task of a container's directory is dead; False if unknown."""
     try:
         fd = os.open(os.path.join(directory, "dlapp.log"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,10 +1,10 @@
-"""A payload in a Docker container: image, workspace, lifeline, fences, GPUs, labels.
+"""Payload in a Docker container: image, workspace, lifeline, restrictions, GPUs, labels.
 
-The wrapper is the container's first process below Docker's own init, and does all that must work while dockerd is
+The wrapper is the container's first process below Docker's own init. It does everything that must work while dockerd is
 dead, restarted or hung: it starts the payload, passes on a soft stop, kills everything when the lifeline closes, and
-writes the exit code down. dockerd is needed to make the container, to start it and to remove it.
+writes the exit code. dockerd is needed only to create, start and remove the container.
 
-What a container sees:
+Paths in a container:
 
     /workspace              the workspace; the working directory
     /dlapp/home, /dlapp/tmp HOME and TMPDIR
@@ -15,16 +15,16 @@ What a container sees:
     /dlapp/ending           the FIFO by which the wrapper says that the payload has ended
     /dlapp/exec             the lifelines of commands that users run beside the payload; read-only
 
-What is known only when the payload starts cannot be in the container's environment. The wrapper reads it from the file
-env.sh in DLAPP_DIR, which is written before the container starts, and never read by dlapp.
+Values that are known only when the payload starts cannot be in the container's environment. The wrapper reads them from
+the file env.sh in DLAPP_DIR, which is written before the container starts, and never read by dlapp.
 
-With the container its cgroup and its network go, so after the payload's end the wrapper waits until the task has read
-what they count. Where the wrapper is killed, the last counters are those that were read before.
+The cgroup and the network disappear with the container, so after the payload's end the wrapper waits until the task has
+read their counters. If the wrapper is killed, the last earlier reading counts.
 
-With GPUs the wrapper first writes down which it sees. Only if these are those that were leased is it told to begin.
+With GPUs the wrapper first writes which it sees. It is told to start the payload only if these are the leased ones.
 
-A container of a task that died is removed when its application ends (`dlapp.runtime.docker.cleanup`), or by the next
-task on this host (`dlapp.runtime.docker.labels`).
+The container of a dead task is removed when its application ends (`dlapp.runtime.docker.cleanup`), or by the next task
+on this host (`dlapp.runtime.docker.labels`).
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ _KILL_HELP_AFTER_S = 2.0
 
 
 class DockerRun:
-    """The `dlapp.runtime.payload.Running` of a container. Make it ready with `prepare`.
+    """The `dlapp.runtime.payload.Running` of a container. Call `prepare` first.
 
     Args:
         note: takes lines for dlapp's own log.
-        progress: told how much of an image has come, in bytes, and how much there is in all.
-        credentials: the submitter's, for the image's registry; None: there are none.
+        progress: called with the pulled bytes of the image and the total.
+        credentials: returns the submitter's for the image's registry; None if there are none.
         shared_paths: of the node's policy.
     """
 
@@ -130,14 +130,14 @@ class DockerRun:
     # ---- before the start ----
 
     def prepare(self) -> None:
-        """Make sure of the image, pull it if it is missing, and make the container without starting it.
+        """Pull the image if it is missing, and create the container without starting it.
 
         Raises:
-            PayloadError: Docker does not answer, the image is not to be had, there is no way to the GPUs, the
-                container cannot be made.
+            PayloadError: Docker does not answer, the image is not available, no GPU mode works, the container cannot be
+                created.
         """
         with self._explained():
-            # Before the image: what is missing on this node shows at once, not after a long pull.
+            # Before the image: what is missing on this node is reported at once, not after a long pull.
             choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._payload.gpus, self._note)
             remove_what_is_left(self._docker, self._note, but=self._task_directory)
             for last in (False, True):
@@ -211,7 +211,7 @@ class DockerRun:
             ),
         )
         self._docker.remove(self._name)
-        self._made = True  # also where the answer to the next call is lost
+        self._made = True  # also if the answer to the next call is lost
         self._check_shared()
         make(self._docker, made, facts, payload.directory, self._note)
         self._check_shared()
@@ -226,7 +226,7 @@ class DockerRun:
         ]
 
     def _check_shared(self) -> None:
-        """Refuse a mount whose path leads elsewhere since it was found: dockerd, which is root, goes by the path."""
+        """Refuse a mount whose path was redirected since it was checked: dockerd, which is root, resolves the path."""
         for source, _ in self._payload.mounts:
             if source not in self._payload.shared:
                 continue
@@ -242,10 +242,10 @@ class DockerRun:
         """See `Running.start`."""
         if late_env:
             self._write_late_env(late_env)
-        self._check_shared()  # there the mount is made
+        self._check_shared()  # the mount is created there
         with self._explained():
             self._docker.start(self._name)
-        # What is asked from now on is good to know, and not worth a long wait for a dockerd that hangs.
+        # The following requests are optional, and not worth a long wait for a hung dockerd.
         self._docker.timeout_s = _LOOK_TIMEOUT_S
         self._began_ticks = ticks_now()
         if self._payload.gpus:
@@ -257,11 +257,11 @@ class DockerRun:
             self._cgroup = CgroupCounters(pid, name, own_network=self._settings.network != "host")
             if not self._cgroup.is_there:
                 self._note("the container's cgroup cannot be seen here: what the program uses is not known")
-            self.counters()  # of a program that ends at once there is no later reading of its network
+            self.counters()  # for a program that ends at once there is no later reading of its network
         self._place = self._place_of(about)
 
     def _place_of(self, about: Mapping[str, Any]) -> PayloadPlace:
-        """Return where the payload runs, by what dockerd says of its container."""
+        """Return where the payload runs, from dockerd's description of its container."""
         pid = self._init_pid()
         started = start_time(pid) if pid else None
         networks = (about.get("NetworkSettings") or {}).get("Networks") or {}
@@ -288,7 +288,7 @@ class DockerRun:
             raise PayloadError(Fault.NODE, f"the payload's environment could not be written: {error}") from error
 
     def _look_at_gpus(self) -> None:
-        """Let the payload begin if the container sees the GPUs that it is to have, and no others."""
+        """Let the payload start if the container sees exactly its leased GPUs."""
         assert self._lifeline is not None
         deadline, look_at = time.monotonic() + verification.TIMEOUT_S, 0.0
         while not (seen := self._ending.wrapper_report()).endswith("end\n"):
@@ -310,7 +310,7 @@ class DockerRun:
         self._lifeline.say("go")
 
     def watched_fds(self) -> list[tuple[int, int]]:
-        """See `Running.watched_fds`. The wrapper's end of the lifeline tells of the end; dockerd need not live."""
+        """See `Running.watched_fds`. The wrapper's end of the lifeline signals the end; dockerd need not live."""
         if self._lifeline is None or not self._lifeline.taken:
             return []
         notice = [] if self._notice is None else self._notice.watched_fds()
@@ -325,7 +325,7 @@ class DockerRun:
                 self.counters()
                 self._lifeline.say("done")
             if self._lifeline.payload_gone:
-                self.counters()  # of a container whose wrapper was killed: it may be there still
+                self.counters()  # if the wrapper was killed, the container may still exist
                 self._result = self._read_end()
             elif not self._lifeline.taken and now >= self._look_at:
                 self._look_at = now + _LOOK_EVERY_S
@@ -349,7 +349,7 @@ class DockerRun:
         return descendants(pid) if (pid := self._init_pid()) else []
 
     def _init_pid(self) -> int:
-        # Only with its cgroup the number is known to be of the container's init, and of this process's namespace.
+        # Only a pid with its cgroup is certain to be the container's init, in this process's namespace.
         return self._cgroup.pid if self._cgroup is not None and self._cgroup.is_there else 0
 
     def place(self) -> PayloadPlace | None:

@@ -1,15 +1,15 @@
-"""An interactive shell in a Docker container, with the user's own workspace in it.
+"""Interactive shell in a Docker container, with the user's own workspace.
 
 What it sees is what a payload sees (`dlapp.runtime.docker.payload`), but for three things: /workspace is the user's
 directory, the terminal is the caller's, and /dlapp/shell is what dlapp-run and its server share.
 dlapp-shell's death closes the lifeline, which ends all in the container; Docker itself then removes it.
 
-Of the session's directory it sees what it needs and no more: HOME, TMPDIR and the file that takes which GPUs are seen,
-to be written; the lifeline and dlapp-run's part, which are read-only (a FIFO can be written there nonetheless). Nothing
-that it can make, rename or remove lies where dlapp opens a name.
+Of the session's directory it sees only what it needs. Writable: HOME, TMPDIR and the file for the visible GPUs.
+Read-only: the lifeline and dlapp-run's files (a FIFO can still be written to there). It cannot create, rename or remove
+anything in a directory in which dlapp opens a name.
 
-Bytes of the terminal pass through this process. Docker joins the container's streams into frames where there is no
-terminal; the docker package takes them apart.
+Bytes of the terminal pass through this process. Without a terminal Docker multiplexes the container's streams into
+frames; the docker package separates them.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class DockerShell:
-    """A shell in a container: `start`, then `wait`; `close` in the end, whatever happens.
+    """A shell in a container: `start`, then `wait`; always `close` at the end.
 
     Args:
         workspace: the user's own directory.
-        session_dir: in it ``dlapp.log``, which is locked for as long as the session lives.
+        session_dir: contains ``dlapp.log``, which is locked while the session lives.
         shared_dir: what dlapp-run and its server share.
-        env: what is set on top of the image's environment.
-        devices: the GPUs that it holds.
-        caches: paths of the host, and where each is seen.
-        note: takes lines for the user.
-        progress: told how much of an image has come, in bytes, and how much there is in all.
-        credentials: the submitter's, for the image's registry; None: there are none.
+        env: added to the image's environment.
+        devices: the leased GPUs.
+        caches: paths of the host, and their paths in the container.
+        note: called with lines for the user.
+        progress: called with the pulled bytes of the image and the total.
+        credentials: returns the submitter's for the image's registry; None if there are none.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class DockerShell:
         self._waiter: threading.Thread | None = None
 
     def start(self) -> None:
-        """Pull the image if it is missing, make the container and start it.
+        """Pull the image if it is missing, create the container and start it.
 
         Raises:
-            PayloadError: Docker does not answer, the image is not to be had, the container cannot run, or does not
-                see the GPUs that it is to have.
+            PayloadError: Docker does not answer, the image is not available, the container cannot run, or does not see
+                its leased GPUs.
         """
         with explained(self._settings.host, f"the shell in image {self._image}"):
             choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._devices, lambda _: None)
@@ -138,7 +138,7 @@ class DockerShell:
             self._note(line)
 
     def wait(self) -> int:
-        """Pass the terminal's bytes both ways until the shell ends: its exit code."""
+        """Pass the terminal's bytes both ways until the shell ends; return its exit code."""
         with contextlib.ExitStack() as stack:
             if self._is_terminal:
                 stack.enter_context(raw_terminal())
@@ -151,11 +151,11 @@ class DockerShell:
         return self._code
 
     def close(self) -> None:
-        """Leave nothing of it. May be repeated."""
+        """Remove the container. Idempotent."""
         self._opened.close()
 
     def _remove(self) -> None:
-        # Gone by itself, or dockerd is; the lifeline has ended it anyway.
+        # It ended by itself, or dockerd is gone; the lifeline has ended it in any case.
         with contextlib.suppress(DockerRefused, DockerSilent):
             self._docker.remove(self._name)
 
@@ -221,7 +221,7 @@ class DockerShell:
             self._opened.callback(self._stream.close)
         except (docker.errors.DockerException, OSError) as error:
             raise DockerSilent(str(error)) from error
-        # Asked before the start: Docker removes the container, and with it the exit code, at its end.
+        # Requested before the start: at its end Docker removes the container, and with it the exit code.
         asked = threading.Event()
         self._waiter = threading.Thread(target=self._wait_for_code, args=(asked,), name="docker-wait", daemon=True)
         self._waiter.start()
@@ -245,7 +245,7 @@ class DockerShell:
     def _wait_for_code(self, asked: threading.Event) -> None:
         import docker
 
-        # A connection of its own: the answer comes at the end.
+        # On its own connection: the answer arrives at the end.
         api = docker.APIClient(base_url=self._settings.host, version="auto", timeout=None)
         try:
             response = api.post(
@@ -254,12 +254,12 @@ class DockerShell:
                 stream=True,
                 timeout=None,
             )
-            # The answer's head comes when the request is registered, its body at the end.
+            # The answer's head arrives when the request is registered, its body at the end.
             asked.set()
             if response.ok:
                 self._code = response.json().get("StatusCode")
         except Exception:
-            self._code = None  # dockerd went away: wait() says so
+            self._code = None  # dockerd went away: wait() reports that
         finally:
             asked.set()
             api.close()
@@ -292,7 +292,7 @@ class DockerShell:
     def _following_size(self) -> Iterator[None]:
         def tell(*_: object) -> None:
             size = os.get_terminal_size(0)
-            with contextlib.suppress(Exception):  # it ended in the same moment
+            with contextlib.suppress(Exception):  # it has just ended
                 self._api.resize(self._name, height=size.lines, width=size.columns)
 
         before = signal.signal(signal.SIGWINCH, tell)

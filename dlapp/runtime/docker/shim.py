@@ -1,8 +1,8 @@
-"""The shim of a container: the process of containerd that is the parent of the container's init.
+"""Shim of a container: the containerd process that is the parent of the container's init.
 
-If it is killed, containerd kills the container, and dockerd tells of exit code 137, as it does if the payload kills
-dlapp's wrapper. The order tells them apart. A shim outlives all processes of its container, for the kernel ends them
-before the shim can learn of it. So a shim that ended while the payload still held its lifeline was killed.
+If the shim is killed, containerd kills the container, and dockerd reports exit code 137, as it does if the payload
+kills dlapp's wrapper. The order distinguishes them. A shim outlives all processes of its container, because the kernel
+ends them before the shim can detect it. So a shim that ended while the payload still held its lifeline was killed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SHIM = b"containerd-shim"
 
 
 class ShimWatch:
-    """A pidfd of the shim of one container, once it is open.
+    """A pidfd of the shim of one container, once opened.
 
     Attributes:
-        died_first: the shim ended before the payload did.
+        died_first: whether the shim ended before the payload.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class ShimWatch:
         self._fd: int | None = None
 
     def open(self, pid: Any) -> None:
-        """Watch the shim of a container, if this is the host's process number of its init and it can be seen here."""
+        """Watch the shim of a container, if this is the host pid of its init and visible here."""
         if not isinstance(pid, int) or pid <= 0:
             return
         init = process_stat(pid)
@@ -39,11 +39,11 @@ class ShimWatch:
             self._fd = open_process(shim.pid, shim.started, uid)
 
     def watched_fds(self) -> list[tuple[int, int]]:
-        """Descriptors and poll events that mean: call `check`."""
+        """Descriptors and poll events; call `check` when one is ready."""
         return [] if self._fd is None else [(self._fd, select.POLLIN)]
 
     def check(self, lifeline: Lifeline) -> None:
-        """Look whether the shim is gone, and only then whether the payload is."""
+        """Check whether the shim is gone, and only then whether the payload is."""
         if self._fd is None:
             return
         poll = select.poll()
@@ -53,7 +53,7 @@ class ShimWatch:
             self.close()
 
     def close(self) -> None:
-        """Watch no longer. May be repeated."""
+        """Stop watching. Idempotent."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

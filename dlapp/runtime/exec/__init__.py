@@ -1,4 +1,4 @@
-"""Commands that users run beside a payload: one session for each, which ends all that its command has started.
+"""Commands that users run beside a payload: one session for each, which ends all processes of its command.
 
-It passes bytes between the client's stream and the command, and knows nothing of applications or of who may ask.
+It passes bytes between the client's stream and the command, and does not know applications or permissions.
 """

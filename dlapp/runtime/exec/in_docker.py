@@ -1,10 +1,10 @@
-"""A command in the container of a payload, by Docker's own exec.
+"""Command in the container of a payload, by Docker's own exec.
 
-Docker gives it the container's user, limits, devices and environment, and does not end it when its client goes away.
+Docker gives it the container's user, limits, devices and environment, and does not end it when its client disconnects.
 So it has a lifeline like the payload's own (`dlapp.runtime.exec.lifelines`): a shell in the container that reads it
-ends all of the command's session when the last writer is gone. The container's end ends it as well.
+ends the command's whole session when the last writer is gone. The end of the container also ends it.
 
-What only the payload's start has put into the environment is in a file that the container's own wrapper reads, too.
+Variables that were added at the payload's start are in a file that the container's own wrapper also reads.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ exec "$@"
 
 
 class DockerTarget:
-    """The `ExecTarget` of a command in a container. It starts when it is made; `begin` waits for that.
+    """The `ExecTarget` of a command in a container. It starts when created; `begin` waits for the start.
 
     Args:
         docker: the daemon.
         container: its name.
-        directory: of lifelines, as this host sees it.
+        directory: of the lifelines, on this host.
         request: of the client.
 
     Raises:
@@ -110,10 +110,10 @@ class DockerTarget:
             raise
 
     def begin(self) -> list[tuple[bytes, bytes]]:
-        """Wait until the command has started. Return what there is of its output, for the session to begin with.
+        """Wait until the command has started. Return its output so far, for the start of the session.
 
         Raises:
-            DockerRefused, DockerSilent: it has not, and this is at its end.
+            DockerRefused, DockerSilent: it has not started, and this object is closed.
         """
         assert self._stream is not None
         try:
@@ -194,14 +194,14 @@ class DockerTarget:
         self._is_input_over = True
         with contextlib.suppress(OSError):
             if self._request.terminal:
-                self._stream.send(b"\x04")  # as Ctrl-D does; Docker does not pass on the end
+                self._stream.send(b"\x04")  # like Ctrl-D; Docker does not pass on the end of the stream
             else:
                 self._stream.shutdown(socket.SHUT_WR)
 
     def resize(self, rows: int, columns: int) -> None:
         """See `ExecTarget.resize`."""
         if self._request.terminal and not self._is_over:
-            with contextlib.suppress(DockerError):  # it ended in the same moment
+            with contextlib.suppress(DockerError):  # it has just ended
                 self._docker.resize_exec(self._exec_id, rows, columns)
 
     def send_signal(self, number: int) -> None:
@@ -230,7 +230,7 @@ class DockerTarget:
                 if not about.get("Running") and isinstance(code := about.get("ExitCode"), int):
                     return ExecEnd(code & 255)
             except DockerRefused as error:
-                # Docker forgets the commands of a container that is gone.
+                # Docker forgets the commands of a removed container.
                 return ExecEnd(128 + signal.SIGKILL, f"the container has ended ({error})")
             except DockerSilent as error:
                 why = str(error)

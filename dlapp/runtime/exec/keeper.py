@@ -1,10 +1,12 @@
-"""The keeper of a command beside a plain payload: the parent of all that the command starts, in the payload's tree.
+"""Keeper of a command beside a plain payload: the parent of all of the command's processes, in the payload's process
+tree.
 
     guardian's inner ── payload ...
                      └─ keeper ── command ...
 
-The guardian forks it, so it has the payload's cgroup, limits and namespaces, and ends with the payload, whoever kills
-what. It holds the client's stream itself and ends all below it when the command has ended or the client is gone.
+The guardian forks it, so it has the payload's cgroup, limits and namespaces, and ends with the payload, whichever
+process is killed. It holds the client's stream itself and ends all of its descendants when the command has ended or the
+client has disconnected.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ _READ_BYTES = 1 << 16
 
 
 def keep(channel: socket.socket, env: Mapping[str, str], cwd: str, kept_fds: Sequence[int]) -> NoReturn:
-    """Be the keeper of one command. Called in a process of its own, which ends with the command.
+    """Run as the keeper of one command. Called in a separate process, which ends with the command.
 
     Args:
-        channel: brings the request as a line of JSON (`ExecRequest`), and with it the client's stream.
+        channel: delivers the request as a line of JSON (`ExecRequest`), with the client's stream.
         env: of the payload.
         cwd: of the payload.
-        kept_fds: those that the payload has, too: locks that are held by living.
+        kept_fds: descriptors that the payload also has: they hold locks.
     """
     kernel.set_name("dlapp-exec")
     kernel.become_subreaper()
@@ -67,10 +69,10 @@ def keep(channel: socket.socket, env: Mapping[str, str], cwd: str, kept_fds: Seq
 
 
 def hand_over(channel: socket.socket, request: Mapping[str, object], stream: socket.socket) -> None:
-    """Give a keeper its request and the client's stream.
+    """Send a keeper its request and the client's stream.
 
     Args:
-        channel: the other end of the keeper's.
+        channel: the other end of the keeper's channel.
         request: an `ExecRequest` as JSON.
         stream: may be closed here afterwards.
 
@@ -99,22 +101,22 @@ class PlainTarget:
 
     Args:
         request: of the client.
-        env, cwd, kept_fds: as of `keep`.
+        env, cwd, kept_fds: see `keep`.
 
     Raises:
-        OSError: it could not be started; ``filename`` says what was not found or not executable.
+        OSError: it could not be started; ``filename`` names what was not found or not executable.
     """
 
     def __init__(self, request: ExecRequest, env: Mapping[str, str], cwd: str, kept_fds: Sequence[int]) -> None:
         self._is_stopped = False
         self._status: int | None = None
-        self._left_until: float | None = None  # what is left of the command is killed then
+        self._left_until: float | None = None  # the remaining processes of the command are killed then
         self._has_children = True
         self._wake, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda _number, _frame: None)
-        for number in (signal.SIGTERM, signal.SIGABRT):  # to all of the payload, which is being stopped
+        for number in (signal.SIGTERM, signal.SIGABRT):  # to the whole payload, which is being stopped
             signal.signal(number, self._stop)
         self._outputs: dict[int, bytes] = {}
         self._input: int | None = None
@@ -178,7 +180,7 @@ class PlainTarget:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return []
-        except OSError:  # of a terminal that no process has any more
+        except OSError:  # of a terminal that no process has open any more
             data = b""
         kind = self._outputs[fd]
         if data:
@@ -204,7 +206,7 @@ class PlainTarget:
             return len(data)
 
     def end_input(self) -> None:
-        """See `ExecTarget.end_input`."""
+        """like Ctrl-D"""
         if self._terminal is not None and self._input is not None:
             self.write(b"\x04")  # as Ctrl-D does
         self._close_input()
@@ -258,7 +260,7 @@ class PlainTarget:
             self._has_children = False
 
     def _end_what_is_left(self) -> None:
-        """Ask what is left to end, and after a second kill it."""
+        """Ask the remaining processes to end, and kill them after a second."""
         if self._left_until is None:
             self._left_until = time.monotonic() + _PATIENCE_S
             for pid in descendants(os.getpid()):
@@ -273,7 +275,7 @@ class PlainTarget:
         self._is_stopped = True
         if self._terminal is not None:
             with contextlib.suppress(OSError):
-                os.close(self._terminal)  # all that it controls gets SIGHUP
+                os.close(self._terminal)  # all processes that it controls get SIGHUP
             self._outputs.pop(self._terminal, None)
             self._terminal = self._input = None
         while self.ended() is None:
@@ -283,9 +285,9 @@ class PlainTarget:
 def _become(
     request: ExecRequest, env: Mapping[str, str], cwd: str, kept_fds: Sequence[int], theirs: tuple[int, int, int]
 ) -> NoReturn:
-    """Be the command. Raises OSError: it cannot be."""
+    """Become the command. Raises OSError: it cannot be executed."""
     reset_signals()
-    kernel.die_with_parent(signal.SIGKILL)  # a keeper that is killed leaves nothing that nobody waits for
+    kernel.die_with_parent(signal.SIGKILL)  # a killed keeper leaves no process that is never reaped
     os.setsid()
     if request.terminal:
         fcntl.ioctl(theirs[0], termios.TIOCSCTTY, 0)

@@ -1,6 +1,6 @@
-"""The lifelines of commands in a container: FIFOs in a directory that the container can only read.
+"""Lifelines of commands in a container: FIFOs in a directory that is read-only in the container.
 
-Whoever holds the writing end of one keeps its command alive. The words in it are names of signals, and ``end``.
+The holder of a FIFO's writing end keeps its command alive. Messages are names of signals, and ``end``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ END = "end"
 
 
 def end_sessions(directory: str) -> None:
-    """End all commands of a container, those that ignore SIGTERM too.
+    """End all commands of a container, also those that ignore SIGTERM.
 
     Args:
-        directory: of their lifelines; one that is not there has none.
+        directory: of their lifelines; a missing one has none.
     """
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
-            with contextlib.suppress(OSError):  # nobody reads: it has ended
+            with contextlib.suppress(OSError):  # no reader: it has ended
                 fd = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
                 try:
                     os.write(fd, f"{END}\n".encode())

@@ -1,8 +1,8 @@
-"""The session of one command: bytes between the client's stream and the command, until either is over.
+"""Session of one command: bytes between the client's stream and the command, until either ends.
 
-The command, wherever it runs, is an `ExecTarget`. Nothing here blocks but the poll, so a signal, a new size of the
-terminal or the end of the client is noticed whatever the command does. Of output that the client does not take only so
-much is read; input comes in a window (`dlapp.net.exec_frames`).
+The command, wherever it runs, is an `ExecTarget`. Only the poll blocks, so a signal, a new terminal size or the end of
+the client is handled whatever the command does. Only a bounded amount of output is read ahead of the client; input is
+limited by a window (`dlapp.net.exec_frames`).
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ _LAST_WORDS_S = 30.0
 
 
 def tell_end(stream: FrameStream, end: ExecEnd) -> None:
-    """Tell the client how a command ended, and wait until it has that. Raises StreamOver."""
+    """Tell the client how a command ended, and wait until it has received that. Raises StreamOver."""
     stream.send(frames.END, frames.end_body(end))
     stream.finish(_LAST_WORDS_S)
 
 
 class ExecTarget(Protocol):
-    """A command that runs."""
+    """A running command."""
 
     def output_fds(self) -> list[int]:
-        """Return the descriptors to be polled for output; none: there will be no more."""
+        """Return the descriptors to poll for output; empty at the end of the output."""
 
     def read(self, fd: int) -> list[tuple[bytes, bytes]]:
-        """Return what one of them has now: OUTPUT or ERROR, and bytes."""
+        """Return the available data of one of them: OUTPUT or ERROR, and bytes."""
 
     def input_fd(self) -> int | None:
-        """Return the descriptor to be polled for room for input; None: the command takes none any more."""
+        """Return the descriptor to poll for writing input; None if the command accepts none any more."""
 
     def write(self, data: bytes) -> int:
-        """Give the command input; return how many bytes it has taken."""
+        """Write input to the command; return the number of bytes accepted."""
 
     def end_input(self) -> None:
-        """Say that there is no more input."""
+        """Signal the end of the input."""
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the size of the terminal."""
 
     def send_signal(self, number: int) -> None:
-        """Send the command a signal."""
+        """Send a signal to the command."""
 
     def wake_fd(self) -> int | None:
         """Return a descriptor that is readable when `ended` may have changed."""
 
     def wait_s(self) -> float | None:
-        """Return when `ended` is to be called again [s]; None: when there is something to be read."""
+        """Return when to call `ended` again [s]; None to wait for a descriptor."""
 
     def ended(self) -> ExecEnd | None:
-        """Return how the command ended, once nothing of it is left; None before."""
+        """Return how the command ended, once all of its processes have; None before."""
 
     def end(self) -> None:
-        """End the command and all that it has started; return when nothing of it is left. May be repeated."""
+        """End all processes of the command; return when they have ended. Idempotent."""
 
 
 class ExecSession:
     """The loop of one session.
 
     Args:
-        stream: the client's.
+        stream: of the client.
         target: the command.
     """
 
@@ -76,17 +76,17 @@ class ExecSession:
         self._is_input_over = False
 
     def run(self, early: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """Pass bytes until the command has ended or the client is gone; then nothing of the command is left.
+        """Pass bytes until the command has ended or the client has disconnected; then end all processes of the command.
 
         Args:
-            early: output that is there already, as of `ExecTarget.read`.
+            early: output that was already read, in the form of `ExecTarget.read`.
         """
         try:
             for kind, data in early:
                 self._stream.send(kind, data)
             self._pass_bytes()
         except StreamOver:
-            pass  # there is nobody to be told
+            pass  # the client has disconnected
         finally:
             self._target.end()
             self._stream.close()
@@ -148,7 +148,7 @@ class ExecSession:
     def _give_input(self) -> None:
         if self._input:
             if self._target.input_fd() is None:
-                taken = len(self._input)  # nobody will ever read it
+                taken = len(self._input)  # it will never be read
             else:
                 taken = self._target.write(bytes(self._input[: frames.MOST_BODY_BYTES]))
             del self._input[:taken]

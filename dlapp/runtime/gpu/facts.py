@@ -1,11 +1,11 @@
-"""Finding out what `dlapp.runtime.gpu.modes` decides on: two questions to dockerd, a look at files, no side effects.
+"""Reading the facts that `dlapp.runtime.gpu.modes` decides on: two requests to dockerd, some files, no side effects.
 
-One state of a host gives one answer, and nobody keeps it: each container with GPUs asks again. That costs 16 ms where
-``docker run`` takes 470 ms (dockerd 20.10; 34 ms more to read a specification of eight GPUs, which Docker 25.0 to 28.1
-leaves to us). A kept answer could not be known to be still true for less. What dockerd is told by SIGHUP (its runtimes
-and features) changes without a new process or version, behind systemd's socket not even its process can be seen, and a
-specification of CDI is made anew with each change of MIG; the cheapest question that tells is /info, which is this one.
-It would also have to be kept for each user apart, since no task may trust what another user's wrote.
+The facts are not cached: each container with GPUs reads them again. That costs 16 ms where ``docker run`` takes 470 ms
+(dockerd 20.10; 34 ms more to read a specification of eight GPUs, which Docker 25.0 to 28.1 leaves to us). Checking that
+a cached result is still valid would cost the same. Settings that dockerd reloads on SIGHUP (its runtimes and features)
+change without a new process or version, behind systemd's socket not even its process is visible, and a CDI
+specification is rewritten with each change of MIG; the cheapest request that shows all of it is /info, which is this
+one. A cache would also have to be separate for each user, since no task may trust another user's file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def facts_of(docker: Dockerd) -> Facts:
     """Return the facts about Docker and NVIDIA's tools on this machine.
 
     Raises:
-        DockerRefused, DockerSilent: dockerd was asked in vain.
+        DockerRefused, DockerSilent: dockerd refused or did not answer.
     """
     version, info = docker.version(), docker.call("GET", "/info")
     podman = podman_version(version)
@@ -58,7 +58,7 @@ def facts_of(docker: Dockerd) -> Facts:
 
 
 def podman_version(version: Mapping[str, Any]) -> str:
-    """The version of Podman where its Docker interface gave this answer to /version; empty: it is Docker's own."""
+    """Return the version of Podman if its Docker interface gave this answer to /version; empty for Docker."""
     for part in version.get("Components") or ():
         if "podman" in str(part.get("Name", "")).lower():
             return str(part.get("Version", ""))
@@ -66,7 +66,7 @@ def podman_version(version: Mapping[str, Any]) -> str:
 
 
 def names_in(directories: Iterable[str]) -> frozenset[str] | None:
-    """The names of `CDI_KIND` in the specifications of these directories; None: one of them cannot be read.
+    """Return the names of `CDI_KIND` in the specifications of these directories; None if one of them cannot be read.
 
     Source: Container Device Interface, SPEC.md, "CDI JSON Specification".
     """
@@ -87,21 +87,21 @@ def names_in(directories: Iterable[str]) -> frozenset[str] | None:
                 if found["kind"] == CDI_KIND:
                     names.update(str(one["name"]) for one in found["devices"])
             except FileNotFoundError:
-                continue  # it was made anew in this moment
+                continue  # it is just being rewritten
             except (OSError, ValueError, TypeError, KeyError):
                 return None
     return frozenset(names)
 
 
 def programs(search: str | None = None) -> dict[str, str]:
-    """Return the programs of NVIDIA that dockerd would find, as far as we can know its PATH."""
+    """Return NVIDIA's programs that dockerd would find, as far as its PATH can be known."""
     path = os.pathsep.join([search if search is not None else os.environ.get("PATH", ""), *SBIN])
     found = {name: shutil.which(name, path=path) for name in (*HOOKS, NVIDIA_DOCKER)}
     return {name: where for name, where in found.items() if where is not None}
 
 
 def driver_nodes(directory: str = "/dev") -> tuple[str, ...]:
-    """The device nodes of NVIDIA's driver."""
+    """Return the device nodes of NVIDIA's driver."""
     try:
         return tuple(sorted(f"/dev/{name}" for name in os.listdir(directory) if _NODE.fullmatch(name)))
     except OSError:
@@ -109,7 +109,7 @@ def driver_nodes(directory: str = "/dev") -> tuple[str, ...]:
 
 
 def device_numbers(directory: str = "/dev") -> dict[str, str]:
-    """The device nodes of GPUs -> their major and minor number, as ``195:4``."""
+    """Return the device nodes of GPUs -> their major and minor number, as ``195:4``."""
     found = {}
     for path in driver_nodes(directory):
         name = path.removeprefix("/dev/")
@@ -121,7 +121,9 @@ def device_numbers(directory: str = "/dev") -> dict[str, str]:
 
 
 def driver_libraries() -> tuple[str, ...]:
-    """The driver's libraries that programs load, by what the loader knows, and nvidia-smi; empty without libcuda."""
+    """Return the driver's libraries that programs load, from the loader's cache, and nvidia-smi; empty without
+    libcuda.
+    """
     ldconfig = shutil.which("ldconfig", path=os.pathsep.join(SBIN))
     if ldconfig is None or not driver_nodes():
         return ()
@@ -130,7 +132,7 @@ def driver_libraries() -> tuple[str, ...]:
     for line in done.stdout.splitlines():
         head, _, path = line.partition(" => ")
         name = head.split(maxsplit=1)[0] if head.split() else ""
-        is_ours = "64" in head.partition("(")[2]  # x86-64, AArch64; a 32-bit library has no such word
+        is_ours = "64" in head.partition("(")[2]  # x86-64, AArch64; a 32-bit library has no such flag
         if path and is_ours and _DRIVER.fullmatch(name) and not _NOT_FOR_PROGRAMS.match(name):
             found.setdefault(name, path)
     if not any(name.startswith("libcuda.so") for name in found):

@@ -1,4 +1,4 @@
-"""Modes in which a container gets its GPUs: each generation of Docker and of NVIDIA's tools has one.
+"""Modes in which a container gets its GPUs: one for each generation of Docker and NVIDIA's tools.
 
     cdi            a device request with names of nvidia.com/gpu     Docker 25.0 with the feature, 28.2; Podman 5.4
     gpus           a device request with uuids, as --gpus            Docker 19.03, and NVIDIA's hook on dockerd's PATH
@@ -7,9 +7,9 @@
     devices        device nodes and the driver's libraries, by us    anything
     none           no GPU
 
-`auto` is the first that is there for the GPUs in question. Decisions are plain functions of `Facts`; what they mean
-for a container is a `GpuPart`. The GPUs are named by uuid where the mode can, and what the container really sees is
-looked at before its payload begins (`dlapp.runtime.gpu.verification`).
+`auto` is the first mode that is available for the leased GPUs. Decisions are pure functions of `Facts`; the resulting
+settings of a container are a `GpuPart`. The GPUs are named by uuid if the mode allows, and what the container really
+sees is checked before its payload starts (`dlapp.runtime.gpu.verification`).
 
 Source: Docker Engine API, HostConfig.DeviceRequests; moby daemon/nvidia_linux.go, daemon/cdi.go; NVIDIA container
 toolkit, "Specialized configurations"; nvidia-docker 1.0.1 and 2.0.2.
@@ -34,17 +34,17 @@ _CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
 class Facts(NamedTuple):
-    """Facts about Docker and NVIDIA's tools on this machine, found out without changing anything.
+    """Facts about Docker and NVIDIA's tools on this machine, read without side effects.
 
     Args:
         version, api: of dockerd; ``api`` as (1, 41).
-        podman: version of Podman, where it stands behind the socket; empty: Docker.
-        runtimes: names that dockerd knows.
-        cdi_directories: where dockerd looks for CDI specifications; empty: it does not.
-        cdi_names: devices of `CDI_KIND`; None: a specification cannot be read.
-        programs: name -> path, of those of NVIDIA's that were found.
+        podman: version of Podman, if it serves the socket; empty for Docker.
+        runtimes: names of dockerd's runtimes.
+        cdi_directories: in which dockerd looks for CDI specifications; empty if it does not.
+        cdi_names: devices of `CDI_KIND`; None if a specification cannot be read.
+        programs: name -> path, of NVIDIA's programs that were found.
         nodes: device nodes of NVIDIA's driver.
-        libraries: files of its driver that programs load, for the mode ``devices``.
+        libraries: the driver's files that programs load, for the mode ``devices``.
     """
 
     version: str = ""
@@ -59,7 +59,7 @@ class Facts(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The mode, and why it; ``problem``: there is none, and why not."""
+    """The chosen mode, and the reason; ``problem``: why there is none."""
 
     mode: str
     reason: str
@@ -70,11 +70,11 @@ class GpuPart(NamedTuple):
     """Settings of a container for its GPUs.
 
     Args:
-        env: on top of everything else.
+        env: overrides all other variables.
         mounts: (path on the host, path inside), read-only.
-        nodes: device nodes; where there is ``command_env``, those that version 1 of that command is to add.
+        nodes: device nodes; with ``command_env``, those that version 1 of that command must add.
         requests: HostConfig.DeviceRequests.
-        runtime: HostConfig.Runtime; empty: Docker's default.
+        runtime: HostConfig.Runtime; empty for Docker's default.
         command_env: for the host command ``nvidia-docker``.
     """
 
@@ -86,19 +86,19 @@ class GpuPart(NamedTuple):
     command_env: Mapping[str, str] | None = None
 
 
-# ---- which mode ----
+# ---- choice of the mode ----
 
 
 def choose_mode(
     configured: str, facts: Facts, devices: Sequence[PayloadDevice], *, allowed: Collection[str] = GPU_MODES
 ) -> Choice:
-    """Return the mode for these GPUs; without GPUs, for those that there may be.
+    """Return the mode for these GPUs; without GPUs, for any that the machine may have.
 
     Args:
-        configured: as ``runtime.docker.gpu_mode``.
-        facts: what is known of this Docker.
-        devices: those of the lease.
-        allowed: what the operator of this node allows.
+        configured: value of ``runtime.docker.gpu_mode``.
+        facts: about this Docker.
+        devices: of the lease.
+        allowed: modes that this node's operator allows.
     """
     if configured == "none":
         return Choice("none", "as configured", "runtime.docker.gpu_mode is none: containers get no GPUs here")
@@ -117,13 +117,14 @@ def choose_mode(
 
 
 def why_not(mode: str, facts: Facts, devices: Sequence[PayloadDevice], *, by_order: bool = False) -> str:
-    """Return why a mode is not there; empty: it is.
+    """Return why a mode is not available; empty if it is.
 
     Args:
         mode: its name.
-        facts: what is known of this Docker.
-        devices: those of the lease.
-        by_order: it is configured, so what only dockerd can know is left to it: it refuses before a payload starts.
+        facts: about this Docker.
+        devices: of the lease.
+        by_order: whether it is configured; then facts that only dockerd knows are not checked: it refuses before a
+            payload starts.
     """
     return _WHY_NOT[mode](facts, devices, by_order)
 
@@ -157,9 +158,9 @@ def _gpus(facts: Facts, _leased: Sequence[PayloadDevice], by_order: bool) -> str
 
 
 def _hook(facts: Facts) -> str:
-    """The program by which dockerd carries out device requests, as far as it was found; empty: none.
+    """Return the program with which dockerd executes device requests, if found; empty if not.
 
-    The second alone comes with nvidia-container-toolkit-base, and no Docker before 29.2 looks for it.
+    The second one alone comes with nvidia-container-toolkit-base, and no Docker before 29.2 looks for it.
     """
     known = HOOKS if _number(facts.version) >= (29, 2) else HOOKS[:1]
     return next((facts.programs[hook] for hook in known if hook in facts.programs), "")
@@ -219,20 +220,20 @@ def _cdi_name(device: PayloadDevice, names: Collection[str]) -> str | None:
     return next((name for name in (device.uuid, by_place) if name in names), None)
 
 
-# ---- what it means for a container ----
+# ---- settings of a container ----
 
 
 def part_for(mode: str, devices: Sequence[PayloadDevice], facts: Facts, image_env: Mapping[str, str]) -> GpuPart:
-    """Return a container's settings for its GPUs. Without GPUs it gets none, whatever its image wants.
+    """Return a container's settings for its GPUs. Without GPUs it gets none, whatever its image requests.
 
     Args:
-        mode: one that `choose_mode` found to be there; any where there are no GPUs.
-        devices: those of the lease.
-        facts: what is known of this Docker.
-        image_env: of the image: it may say which of the driver's parts it needs.
+        mode: one that `choose_mode` has found available; any if there are no GPUs.
+        devices: of the lease.
+        facts: about this Docker.
+        image_env: of the image: it may name the driver capabilities that it needs.
     """
     if not devices:
-        # Many images say "all", and Docker's default runtime may heed it. "void" is plain runc.
+        # Many images set "all", and Docker's default runtime may obey. "void" means plain runc.
         return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void"})
     uuids = [device.uuid for device in devices]
     named = {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
@@ -240,10 +241,10 @@ def part_for(mode: str, devices: Sequence[PayloadDevice], facts: Facts, image_en
     match mode:
         case "cdi":
             names = [f"{CDI_KIND}={_cdi_name(device, facts.cdi_names or ()) or device.uuid}" for device in devices]
-            # Without "void" a default runtime nvidia would add what the image says.
+            # Without "void", a default runtime nvidia would add the GPUs that the image requests.
             return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void"}, requests=(_request("cdi", names, []),))
         case "gpus":
-            # dockerd appends the variable with the same value; inside, the first of two would be the image's.
+            # dockerd appends the variable with the same value; in the container, the first of two would be the image's.
             kinds = sorted({"gpu", "compute", "utility", *(filter(None, capabilities.split(",")))} - {"all"})
             return GpuPart(named, requests=(_request("nvidia", uuids, [kinds]),))
         case "runtime":
@@ -263,8 +264,8 @@ def part_for(mode: str, devices: Sequence[PayloadDevice], facts: Facts, image_en
 
 
 def _place_of(file: str) -> str:
-    """Return the path of a file of the driver inside; the program where NVIDIA's own tools put it, for scripts call
-    it."""
+    """Return the path of a driver file in the container; a program is where NVIDIA's own tools put it, because scripts
+    call it."""
     return f"/usr/bin/{file}" if file == "nvidia-smi" else f"{DRIVER_DIRECTORY}/{file}"
 
 
@@ -272,14 +273,14 @@ def _request(driver: str, ids: list[str], capabilities: list[list[str]]) -> dict
     return {"Driver": driver, "Count": 0, "DeviceIDs": ids, "Capabilities": capabilities, "Options": {}}
 
 
-# ---- whether it is so ----
+# ---- verification of the settings ----
 
 
 def missing_gpu_settings(part: GpuPart, host_config: Mapping[str, Any], *, podman: str = "") -> str:
-    """Return what of a `GpuPart` a container that was made does not have, by its HostConfig; empty: it has all of it.
+    """Return which parts of a `GpuPart` a created container lacks, by its HostConfig; empty if none.
 
     Args:
-        podman: its version; it carries out device requests and does not show them (seen: 5.4.2).
+        podman: its version; it executes device requests and does not show them (seen: 5.4.2).
     """
     asked = sorted(one for request in part.requests for one in request["DeviceIDs"])
     got = sorted(one for request in host_config.get("DeviceRequests") or () for one in request.get("DeviceIDs") or ())
@@ -296,7 +297,7 @@ def missing_gpu_settings(part: GpuPart, host_config: Mapping[str, Any], *, podma
 
 
 def _not_added(part: GpuPart, host_config: Mapping[str, Any], nodes: Collection[str]) -> str:
-    """The same of what the command nvidia-docker made, which passes on what it does not understand."""
+    """Return the same for a container of the command nvidia-docker, which passes on unknown settings."""
     if host_config.get("Runtime") == "nvidia":
         return ""
     if missing := [node for node in part.nodes if node not in nodes]:

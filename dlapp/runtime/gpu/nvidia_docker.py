@@ -1,7 +1,7 @@
-"""Making a container by the host command ``nvidia-docker``, which adds GPUs to what it is told; docker starts it.
+"""Creating a container by the host command ``nvidia-docker``, which adds the GPUs; docker starts it.
 
-Version 1 (2017) adds device nodes and a volume with the driver, where the image has the label for it. Version 2 is a
-script that adds the runtime nvidia. Neither refuses what it cannot do: what the container got is looked at later.
+Version 1 (2017) adds device nodes and a volume with the driver, if the image has the label for it. Version 2 is a
+script that adds the runtime nvidia. Neither refuses what it cannot do: the resulting container is checked later.
 
 Source: NVIDIA/nvidia-docker v1.0.1, src/nvidia-docker; v2.0.2, nvidia-docker.
 """
@@ -20,14 +20,14 @@ _TIMEOUT_S = 120.0
 
 
 def create(container: ContainerSpec, *, program: str, host: str, directory: str, note: Callable[[str], None]) -> None:
-    """Make a container.
+    """Create a container.
 
     Args:
-        container: what is to be made.
+        container: description of the container.
         program: the path of nvidia-docker.
         host: dockerd's address.
-        directory: takes a file with the variables for a moment.
-        note: told, in a line, how it was made.
+        directory: for a temporary file with the variables.
+        note: called with a line on how it was created.
 
     Raises:
         PayloadError: the command failed.

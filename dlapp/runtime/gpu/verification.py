@@ -1,9 +1,8 @@
-"""Verification of the GPUs that a container's first process sees: whether these are the GPUs that it is to have.
+"""Verification that a container's first process sees exactly its leased GPUs.
 
-It says lines ``node N MAJOR:MINOR`` for each /dev/nvidiaN (the numbers where the image has ``ls``), and what
-``nvidia-smi -L`` says where the image has it, with its exit code. In any mode a container may be made as it was asked
-for and see something else: the hook or the specification may be of another day than the GPUs. So a payload begins only
-when this is as it should be.
+It prints lines ``node N MAJOR:MINOR`` for each /dev/nvidiaN (the numbers if the image has ``ls``), and the output of
+``nvidia-smi -L`` if the image has it, with its exit code. In any mode a container may be created as requested and see
+other GPUs: the hook or the specification may be outdated. So a payload starts only after this check.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ _NO_WITNESS = ("", "none", "126", "127")
 
 
 def check(devices: Sequence[PayloadDevice], seen: str) -> None:
-    """Raise PayloadError, as the node's fault, where a container does not see the GPUs that it is to have."""
+    """Raise PayloadError, as the node's fault, if a container does not see its leased GPUs."""
     if problem := visible_gpu_mismatch(devices, seen, device_numbers()):
         named = ", ".join(f"gpu{device.index} ({device.uuid})" for device in devices)
         raise PayloadError(Fault.NODE, f"{problem}; it was to have {named}")
 
 
 def visible_gpu_mismatch(devices: Sequence[PayloadDevice], seen: str, host_nodes: Mapping[str, str]) -> str:
-    """Return how the GPUs that a container sees differ from its own; empty if they do not.
+    """Return how the GPUs that a container sees differ from its leased ones; empty if they do not.
 
     Args:
-        seen: what the wrapper wrote.
-        host_nodes: the GPUs' device nodes outside -> major and minor number, ``195:4``.
+        seen: output of the wrapper.
+        host_nodes: the GPUs' device nodes on the host -> major and minor number, ``195:4``.
     """
     lines = seen.splitlines()
     nodes = {int(words[1]): words[2] for words in map(str.split, lines) if _is_node(words)}
@@ -58,7 +57,7 @@ def visible_gpu_mismatch(devices: Sequence[PayloadDevice], seen: str, host_nodes
         words = next((line for line in lines if not line.startswith(("node ", "smi "))), f"exit code {code}")
         return f"nvidia-smi does not work in the container: {words}"
     uuids = {line.rpartition("UUID: ")[2].rstrip(") ") for line in lines if "UUID: " in line}
-    # Of a GPU that is in MIG mode its own line stands above those of its parts.
+    # For a GPU in MIG mode its own line is above those of its MIG devices.
     parts = {uuid for uuid in uuids if uuid.startswith("MIG-")}
     found = parts if any(uuid.startswith("MIG-") for uuid in wanted) else uuids - parts
     if extra_uuids := found - wanted:
