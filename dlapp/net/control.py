@@ -1,14 +1,14 @@
-"""The control server of the ApplicationMaster: messages over HTTP/1.1. `dlapp.net.control_client` is its client.
+"""Control server of the ApplicationMaster: messages over HTTP/1.1. `dlapp.net.control_client` is its client.
 
-h11 turns bytes into requests and answers; this file owns the sockets. The server answers from one thread, and an
-answer may be held back for as long as its asker waits, without a thread for each: ten thousand tasks may wait for news
-at once.
+h11 parses requests and formats answers; this module owns the sockets. The server runs in one thread. An answer may be
+held back while the client waits, without a thread for each: ten thousand tasks may wait for news at once.
 
-Everybody who reaches the port may connect, so everything has a limit. A request is decided at its head, by its path and
-token, before any of its body is read. A connection has one request at a time: while its answer is pending or unread,
-nothing more is read than what was already underway. Connections without a valid token are few, for each address and in
-all, the oldest of them giving way, and what they leave unread is bounded; those with one do not count, so tasks are
-served however many others connect. Who sends or reads too slowly is closed.
+Anybody who can reach the port may connect, so everything has a limit. A request is admitted or refused by its head
+(path and token), before its body is read. A connection has one request at a time: while its answer is pending or
+unread, nothing more is read than what was already in transit. Connections without a valid token are limited, for each
+address and in total, the oldest being closed first, and the unread data of their answers is bounded. Connections with a
+valid token do not count, so tasks are served however many others connect. A peer that sends or reads too slowly is
+disconnected.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _LINGER_S = 2.0
 
 
 class Admission(NamedTuple):
-    """A request that may be read on.
+    """Decision to read a request's body.
 
     Args:
         max_body_bytes: a longer body is refused with 413.
-        authenticated: it carries a valid token; else its connection counts against the limits for strangers.
+        authenticated: whether it has a valid token; otherwise its connection counts against the limits for strangers.
     """
 
     max_body_bytes: int = 0
@@ -76,9 +76,9 @@ Admit = Callable[[str, str, str], Admission | Refusal]
 
 
 class Request(Record):
-    """One request that came in; answer it with `ControlServer.reply`, once, from any thread.
+    """A received request; answer it with `ControlServer.reply`, once, from any thread.
 
-    ``upgrades``: it asks to be a stream, so it may be answered with `ControlServer.join`.
+    ``upgrades``: whether it requests a stream, so that it may be answered with `ControlServer.join`.
     """
 
     method: str
@@ -93,11 +93,13 @@ class Request(Record):
         return json.loads(self.body, parse_constant=_refuse_constant) if self.body else None
 
     def remember(self, meaning: Any) -> None:
-        """Keep what this request means until the connection has another one to keep."""
+        """Cache the parsed value of this request for the connection, replacing an earlier one."""
         self.peer.remembered = self.path, self.body, meaning
 
     def recall(self) -> Any:
-        """Return what an equal request of this connection meant; None: none was kept. Most tasks repeat their last."""
+        """Return the cached value of an equal request on this connection; None if there is none. Most tasks repeat
+        their last request.
+        """
         known = self.peer.remembered
         return known[2] if known is not None and known[:2] == (self.path, self.body) else None
 
@@ -111,16 +113,16 @@ TakePair = Callable[[socket.socket, socket.socket], None]
 
 
 class _Peer(Record):
-    """A connection, and how far its current request is.
+    """A connection, and the state of its current request.
 
     Args:
-        deadline: it is closed then, unless an answer is pending [s, monotonic].
-        http: None before its first byte: an idle connection costs little more than its descriptor.
-        out: what is not sent yet of one answer.
-        begun: the first byte of the next request has come, and the deadline is that request's.
-        paused: nothing is read before the pending answer is sent.
-        draining: it is refused; what it still sends is thrown away, so that it can read why.
-        events: what the selector watches.
+        deadline: when to close it, unless an answer is pending [s, monotonic].
+        http: None before the first byte, so that an idle connection costs little more than its descriptor.
+        out: unsent part of an answer.
+        begun: whether the first byte of the next request has arrived, so that the deadline is that request's.
+        paused: whether reading is stopped until the pending answer is sent.
+        draining: whether it was refused; further data is discarded, so that the client can read the reason.
+        events: registered with the selector.
         remembered: see `Request.remember`.
     """
 
@@ -147,13 +149,13 @@ class _Peer(Record):
 
 
 class ControlServer:
-    """Listens on one port, hands each admitted request to ``handler`` and sends what `reply` is given.
+    """Server on one port that passes each admitted request to ``handler`` and sends the answers given to `reply`.
 
     ``handler`` runs on the server's thread and must not block: it answers at once by calling `reply`, or keeps the
     request and answers later. A context manager: leaving it closes all connections and joins the thread.
 
     Args:
-        admit: decides on each request at its head. What it refuses is answered without reading a body.
+        admit: decides on each request by its head. A refused one is answered without reading a body.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class ControlServer:
         self._replies: deque[tuple[Request, int, bytes, str]] = deque()
         self._joined: deque[tuple[Request, Request, TakePair]] = deque()
         self._peers: set[_Peer] = set()
-        # Connections that never had a valid token, the oldest first; all of them, and by address.
+        # Connections that never had a valid token, the oldest first; in total, and by address.
         self._strangers: dict[_Peer, None] = {}
         self._strangers_of: dict[str, dict[_Peer, None]] = {}
         self._stopping = self._deaf = False
@@ -200,7 +202,7 @@ class ControlServer:
         Args:
             request: the request.
             status: of HTTP.
-            body: turned to JSON unless it is bytes, or text of another ``content_type``.
+            body: sent as JSON unless it is bytes, or text of another ``content_type``.
             content_type: of the body.
         """
         if isinstance(body, bytes):
@@ -214,19 +216,19 @@ class ControlServer:
             self._wake()
 
     def join(self, first: Request, second: Request, take: TakePair) -> None:
-        """Answer two requests that ask for it with a switch of protocols, and hand their connections over: from then
-        on they are nothing of this server's. If one of the two has gone away, the other one is refused.
+        """Answer two requests for an upgrade with a switch of protocols, and hand over their connections, which the
+        server then forgets. If one client has disconnected, refuse the other.
 
         Args:
             first, second: the requests.
-            take: gets the two sockets, which do not block; they are its to close.
+            take: receives the two non-blocking sockets, and closes them.
         """
         self._joined.append((first, second, take))
         if threading.current_thread() is not self._thread:
             self._wake()
 
     def _wake(self) -> None:
-        # A full pipe wakes as well as a byte more would.
+        # A full pipe wakes the thread, too.
         with contextlib.suppress(BlockingIOError):
             self._wake_out.send(b"\0")
 
@@ -252,7 +254,7 @@ class ControlServer:
                     self._deaf = False
                 for peer in [p for p in self._peers if p.asked is None and p.deadline < now]:
                     self._close(peer)
-        # Answers given just before the end still go out: a task's last report waits for one.
+        # Answers given just before the end are still sent: a task's last report waits for one.
         while self._replies:
             self._send_reply(*self._replies.popleft())
 
@@ -267,7 +269,7 @@ class ControlServer:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE) and not self._evict(self._strangers):
-                    # Who waits stays in the backlog; the listener would wake us without end.
+                    # Waiting clients stay in the backlog; the listening socket would wake us continuously.
                     self._selector.unregister(self._listener)
                     self._deaf = True
                 return
@@ -290,14 +292,14 @@ class ControlServer:
                 self._evict(self._strangers)
 
     def _evict(self, peers: Iterable[_Peer]) -> bool:
-        """Close the first of some connections; False: there is none."""
+        """Close the first of some connections; return False if there is none."""
         if (oldest := next(iter(peers), None)) is None:
             return False
         self._close(oldest)
         return True
 
     def _know(self, peer: _Peer) -> None:
-        """Count a connection as a stranger no more: it had a valid token, or is closed."""
+        """Remove a connection from the strangers: it had a valid token, or is closed."""
         if peer in self._strangers:
             del self._strangers[peer]
             same = self._strangers_of[peer.address]
@@ -316,7 +318,7 @@ class ControlServer:
             peer.out.clear()
 
     def _watch(self, peer: _Peer) -> None:
-        """Let the selector watch what is wanted of a connection now."""
+        """Register the events that a connection needs now."""
         if peer.closed:
             return
         wanted = (0 if peer.paused else selectors.EVENT_READ) | (selectors.EVENT_WRITE if peer.out else 0)
@@ -355,7 +357,7 @@ class ControlServer:
             return
         if peer.asked is not None or peer.out:
             if not data:
-                self._close(peer)  # the client is gone
+                self._close(peer)  # the client has disconnected
                 return
             # The next request waits in the kernel's buffer until this one is answered.
             peer.paused = True
@@ -408,7 +410,7 @@ class ControlServer:
         try:
             self._handler(request)
         except Exception:
-            # A fault of ours costs this one request an answer, never the application its control address.
+            # An internal error costs this request its answer, never the application its control server.
             import traceback
 
             with contextlib.suppress(OSError):  # the log's disk is full
@@ -429,7 +431,7 @@ class ControlServer:
     def _send_reply(self, request: Request, status: int, data: bytes, content_type: str) -> None:
         peer = request.peer
         if peer.closed or peer.asked is not request or peer.http is None:
-            return  # the asker went away; it will ask again
+            return  # the client has disconnected; it will retry
         peer.asked = None
         peer.deadline = time.monotonic() + (SEND_DEADLINE_S if peer.authenticated else REQUEST_DEADLINE_S)
         try:
@@ -461,7 +463,7 @@ class ControlServer:
             sock.close()
 
     def _switch(self, peer: _Peer) -> socket.socket | None:
-        """Tell a client that its connection is a stream now, and return the connection; None: it is gone."""
+        """Tell a client that its connection is a stream now, and return the connection; None if it has disconnected."""
         from dlapp.net.streams import UPGRADE  # most applications have none
 
         assert peer.http is not None
@@ -489,11 +491,11 @@ class ControlServer:
                 total -= size
 
     def _flush(self, peer: _Peer) -> None:
-        """Send what the other side takes now; with the last of it the next request is due, or the end."""
+        """Send what the client accepts now; after the last byte wait for the next request, or close."""
         assert peer.http is not None
         try:
             while peer.out:
-                sent = peer.sock.sendmsg(peer.out)  # head and body at once
+                sent = peer.sock.sendmsg(peer.out)  # head and body together
                 while peer.out and sent >= len(peer.out[0]):
                     sent -= len(peer.out.popleft())
                 if sent:
@@ -518,7 +520,7 @@ class ControlServer:
 
 
 def most_connections() -> int:
-    """Return how many connections this process's limit of open files lets a server have."""
+    """Return the number of connections that this process's limit of open files allows a server."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -532,7 +534,7 @@ def _read_head(head: h11.Request) -> tuple[str, str, str]:
 
 
 def _origin(host: str) -> str:
-    """Return the key that limits count by: the machine itself, an IPv4 address, or an IPv6 network of 64 bits."""
+    """Return the key for the limits: the machine itself, an IPv4 address, or an IPv6 network of 64 bits."""
     host = host.rpartition("%")[0] or host
     if ":" in host and "." not in host:
         return "local" if host == "::1" else socket.inet_pton(socket.AF_INET6, host)[:8].hex()
@@ -554,5 +556,5 @@ def _answer(
     head = http.send(h11.Response(status_code=status, headers=headers)) or b""
     http.send_with_data_passthrough(h11.Data(data))
     http.send(h11.EndOfMessage())
-    # No copy: one answer may go to many clients.
+    # Without a copy: one answer may be sent to many clients.
     return (head, data) if data else (head,)

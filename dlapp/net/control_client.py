@@ -1,4 +1,4 @@
-"""The client of an ApplicationMaster's control server (`dlapp.net.control`)."""
+"""Client of an ApplicationMaster's control server (`dlapp.net.control`)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _IDLE_S = 300.0
 
 
 class ControlConnection(Closeable):
-    """One connection to an ApplicationMaster; opened at the first call, kept for the next.
+    """One connection to an ApplicationMaster; opened at the first call and reused.
 
-    Every call may be repeated (that is part of the messages: `dlapp.values.messages`), so one that meets a connection
-    which the server has closed meanwhile is sent again, once, over a new one.
+    Every message is idempotent (`dlapp.values.messages`), so a call on a connection that the server has closed
+    meanwhile is resent once over a new one.
 
     Args:
         url: ``http://host:port``.
-        token: what goes into the Authorization header; None for calls that need none.
-        max_answer_bytes: a longer answer is none.
-        owner: on this machine, whose process alone gets the token; None: whoever is there.
+        token: for the Authorization header; None for calls without one.
+        max_answer_bytes: limit for the size of an answer.
+        owner: user who must own the server process on this machine to receive the token; None to not check.
     """
 
     def __init__(
@@ -48,22 +48,22 @@ class ControlConnection(Closeable):
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-        # Each call has a deadline of its own, in the place of the first two.
+        # Each call sets its own deadline in the first two places.
         self._client = HttpClient(0.0, 0.0, idle_s=_IDLE_S, owner=owner)
         self._lock = threading.Lock()
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 10.0) -> Any:
-        """Send one request, return what its JSON answer says.
+        """Send one request, and return its JSON answer.
 
         Args:
             method: of HTTP.
             path: of the request.
-            body: a JSON value; None: nothing.
+            body: a JSON value; None for no body.
             timeout_s: of the call as a whole [s].
 
         Raises:
-            Unreachable: nobody answered, or not in time, or not in our language.
-            Denied: 401 or 403. NotFound: 404. DlappError: any other refusal, with the server's words.
+            Unreachable: there was no valid answer in time.
+            Denied: 401 or 403. NotFound: 404. DlappError: any other refusal, with the server's message.
         """
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         with self._lock:
@@ -94,9 +94,9 @@ class ControlConnection(Closeable):
         raise kind(message or f"ApplicationMaster at {self.url}: HTTP {answer.status}")
 
     def rest(self) -> None:
-        """Close the connection if it is not in use; the next call opens another one."""
+        """Close the connection if it is idle; the next call opens another one."""
         self._client.close()
 
     def close(self) -> None:
-        """End the connection; a call in progress elsewhere fails with Unreachable, and so does every later one."""
+        """Close the connection; a call in progress in another thread, and every later one, fails with Unreachable."""
         self._client.end()

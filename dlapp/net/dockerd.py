@@ -1,9 +1,9 @@
-"""The Docker client: calls of dockerd's API over its Unix socket, and no library.
+"""Docker client: calls of dockerd's API over its Unix socket, without a library.
 
-The docker package costs each task 90 ms and 20 MiB, most of it for what a task never asks; it is used for the shell's
-terminal.
+The docker package costs each task 90 ms and 20 MiB, mostly for functions that a task never uses; it is used only for
+the shell's terminal.
 
-A dockerd may hang or trickle, so a call as a whole has a deadline, and its answer a limit.
+A dockerd may hang or send slowly, so a whole call has a deadline, and its answer a size limit.
 
 Source: Docker Engine API 1.24 and later; paths without a version get the daemon's own.
 """
@@ -37,11 +37,11 @@ _AGAIN_S = 0.05
 
 
 class DockerError(Exception):
-    """dockerd did not do what it was asked."""
+    """A call of dockerd failed."""
 
 
 class DockerRefused(DockerError):
-    """dockerd answered, and refused; ``status`` is of HTTP, the message its own words."""
+    """dockerd refused a call; ``status`` is the HTTP status, the message is dockerd's."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -49,17 +49,17 @@ class DockerRefused(DockerError):
 
 
 class DockerSilent(DockerError):
-    """dockerd did not answer, or not as it should; ``denied``: this user may not connect to it."""
+    """dockerd gave no valid answer; ``denied``: this user may not connect to it."""
 
     denied = False
 
 
 class DockerNotLocal(DockerError, DlappError):
-    """The address is not that of a dockerd of this machine."""
+    """The address does not belong to a dockerd of this machine."""
 
 
 class ContainerSummary(NamedTuple):
-    """A container; ``state`` is Docker's word: created, running, paused, restarting, removing, exited, dead."""
+    """A container; ``state`` is Docker's: created, running, paused, restarting, removing, exited, dead."""
 
     id: str
     state: str
@@ -68,10 +68,10 @@ class ContainerSummary(NamedTuple):
 
 
 class Dockerd:
-    """The daemon of this machine at ``host``. It keeps no connection.
+    """Client of this machine's daemon at ``host``. It keeps no connection open.
 
     Args:
-        timeout_s: how long a call as a whole may take where it does not say; may be changed.
+        timeout_s: default time limit of a whole call; may be changed.
 
     Raises:
         DockerNotLocal: the address is not of this machine's daemon.
@@ -97,18 +97,18 @@ class Dockerd:
         until: float | None = None,
         most: int = MOST_BYTES,
     ) -> Any:
-        """Return what one call is answered, read from JSON; bytes where it is none; None where it is empty.
+        """Return the answer of one call, parsed as JSON; bytes if it is not JSON; None if it is empty.
 
         Args:
             method: of HTTP.
             path: of the API.
-            query: of the address.
-            body: bytes are a tar archive, all else is sent as JSON.
-            until: when to stop waiting [s, monotonic]; None: `timeout_s` from now.
-            most: the longest answer [bytes].
+            query: of the URL.
+            body: bytes are a tar archive; any other value is sent as JSON.
+            until: when to stop waiting [s, monotonic]; None for `timeout_s` from now.
+            most: maximum size of the answer [bytes].
 
         Raises:
-            DockerRefused, DockerSilent.
+            Raises DockerRefused, DockerSilent.
         """
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Content-Type": "application/x-tar" if isinstance(body, bytes) else "application/json"}
@@ -137,13 +137,13 @@ class Dockerd:
     def lines(
         self, path: str, query: Mapping[str, Any], headers: Mapping[str, str], *, timeout_s: float
     ) -> Iterator[dict[str, Any]]:
-        """POST, and yield the objects that are answered one by one as they come; raises as `call` does.
+        """Send a POST, and yield the objects of the answer as they arrive; raises the errors of `call`.
 
         Args:
             path: of the API.
-            query: of the address.
+            query: of the URL.
             headers: to send.
-            timeout_s: how long dockerd may be silent.
+            timeout_s: maximum silence of dockerd.
         """
         try:
             with (
@@ -168,7 +168,7 @@ class Dockerd:
     # ---- containers ----
 
     def create(self, name: str, config: Mapping[str, Any]) -> None:
-        """Make a container."""
+        """Create a container."""
         self.call("POST", "/containers/create", query={"name": name}, body=config)
 
     def start(self, name: str) -> None:
@@ -176,27 +176,29 @@ class Dockerd:
         self.call("POST", f"/containers/{name}/start")
 
     def inspect(self, name: str) -> dict[str, Any]:
-        """All that is known of it."""
+        """Return dockerd's full description of it."""
         return _object(self.call("GET", f"/containers/{name}/json"))
 
     def kill(self, name: str) -> None:
-        """SIGKILL to all of it."""
+        """Send SIGKILL to all of its processes."""
         self.call("POST", f"/containers/{name}/kill")
 
     def remove(self, name: str, *, until: float | None = None) -> None:
-        """Kill and remove it, with its anonymous volumes; one that is gone is no error.
+        """Kill and remove it, with its anonymous volumes; a missing one is no error.
 
         Args:
             name: or id.
-            until: when to stop waiting [s, monotonic], also for a removal that somebody else has begun, but for that
-                no longer than `REMOVAL_S`; None: `timeout_s` from now, and such a removal is refused with 409.
+            until: when to stop waiting [s, monotonic], also for a removal that another process has started, but for
+                that no longer than `REMOVAL_S`; None for `timeout_s` from now, and then such a removal is refused with
+                409.
         """
         path, query = f"/containers/{quote(name, safe='')}", {"force": 1, "v": 1}
         until = until if until is None else min(until, time.monotonic() + REMOVAL_S)
-        # 1. A task is killed; the process that cleans up after its application (`dlapp.runtime.docker.cleanup`) begins
-        #    to remove this.
-        # 2. The ledger's call comes: 409, the removal is in progress. Until it is done the container counts as alive.
-        # 3. Had the ledger looked again at once, the lease would be kept, and nobody would come back to free it.
+        # 1. A task is killed; the process that cleans up after its application (`dlapp.runtime.docker.cleanup`) starts
+        #    to remove its container.
+        # 2. The ledger's call arrives: 409, a removal is in progress. Until that is complete, the container counts as
+        #    alive.
+        # 3. If the ledger checked again immediately, it would keep the lease, and no other process would free it later.
         while True:
             try:
                 self.call("DELETE", path, query=query, until=until)
@@ -209,7 +211,7 @@ class Dockerd:
             return
 
     def labelled(self, labels: list[str], *, until: float | None = None) -> list[ContainerSummary]:
-        """Return the containers, in whatever state, that have all these labels; ``until`` as for `call`."""
+        """Return the containers in any state that have all these labels; ``until`` as for `call`."""
         query = {"all": 1, "filters": json.dumps({"label": labels})}
         found = _objects(self.call("GET", "/containers/json", query=query, until=until, most=MOST_LIST_BYTES))
         return [_summary(one) for one in found]
@@ -219,7 +221,7 @@ class Dockerd:
         return _object(self.call("GET", "/version"))
 
     def image(self, name: str) -> dict[str, Any] | None:
-        """Return what is known of an image; None: it is not here."""
+        """Return the description of an image; None if it is not in dockerd's store."""
         try:
             return _object(self.call("GET", f"/images/{quote(name)}/json"))
         except DockerRefused as error:
@@ -232,7 +234,7 @@ class Dockerd:
         return [str(one.get("Name", "")) for one in _objects(self.call("GET", "/networks"))]
 
     def read_file(self, container: str, path: str) -> bytes | None:
-        """A file in a container; None: there is no such file. Links in it are not followed."""
+        """Return a file in a container; None if it does not exist. Links in its path are not followed."""
         import io
         import tarfile
 
@@ -251,7 +253,7 @@ class Dockerd:
             raise DockerSilent(f"a response that is not an archive: {error}") from error
 
     def write_files(self, container: str, files: Mapping[str, bytes]) -> None:
-        """Put files into a container: path without the first slash -> content; root's, and all may read them."""
+        """Write files to a container: path without the leading slash -> content; owned by root and readable by all."""
         import io
         import tarfile
 
@@ -266,21 +268,23 @@ class Dockerd:
     # ---- commands in a container ----
 
     def create_exec(self, container: str, config: Mapping[str, Any]) -> str:
-        """Prepare a command in a container that runs, and return its id; 409 is refused where it does not run."""
+        """Prepare a command in a running container, and return its id; a container that does not run is refused with
+        409.
+        """
         found = _object(self.call("POST", f"/containers/{container}/exec", body=config)).get("Id")
         if not (isinstance(found, str) and found.isalnum()):
             raise DockerSilent("an answer that does not match the API")
         return found
 
     def start_exec(self, exec_id: str, *, terminal: bool) -> socket.socket:
-        """Ask to start a command that was prepared, and return the connection, for `await_exec`.
+        """Request the start of a prepared command, and return the connection, for `await_exec`.
 
         Args:
             exec_id: what `create_exec` returned.
-            terminal: it has a terminal.
+            terminal: whether it has a terminal.
 
         Raises:
-            DockerSilent: Docker is not there.
+            DockerSilent: dockerd cannot be reached.
         """
         body = json.dumps({"Detach": False, "Tty": terminal}).encode()
         head = (
@@ -302,14 +306,14 @@ class Dockerd:
 
         Args:
             stream: from `start_exec`. Afterwards it has the command's input and output. With a terminal the bytes are
-                its own, else each piece of output has a head of 8 bytes: 1 or 2 (output or error), three of 0, the
-                length.
+                unframed, otherwise each piece of output has a header of 8 bytes: 1 or 2 (output or error), three of 0,
+                the length.
 
         Returns:
-            What has come of the output with the answer.
+            The output that arrived with the answer.
 
         Raises:
-            DockerRefused, DockerSilent.
+            Raises DockerRefused, DockerSilent.
         """
         answer = b""
         try:
@@ -322,14 +326,14 @@ class Dockerd:
             raise DockerSilent(str(error)) from error
         first, _, early = answer.partition(b"\r\n\r\n")
         words = first.split(b" ", 2)
-        # Docker before 1.8 and Podman answer 200, and the bytes that follow are the stream all the same.
+        # Docker before 1.8 and Podman answer 200, and the following bytes are the stream nevertheless.
         if len(words) < 2 or words[1] not in (b"101", b"200"):
             status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 500
             raise DockerRefused(status, _message(early))
         return early
 
     def inspect_exec(self, exec_id: str) -> dict[str, Any]:
-        """Return what is known of a command: ``Running``, ``ExitCode``."""
+        """Return the state of a command: ``Running``, ``ExitCode``."""
         return _object(self.call("GET", f"/exec/{exec_id}/json"))
 
     def resize_exec(self, exec_id: str, rows: int, columns: int) -> None:
@@ -339,7 +343,7 @@ class Dockerd:
     # ---- the process ----
 
     def process_id(self) -> int | None:
-        """The process that listens at its socket; None: that cannot be told. It may be a systemd that starts it."""
+        """Return the process that listens on its socket; None if unknown. It may be a systemd that starts dockerd."""
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(self.timeout_s)
             try:

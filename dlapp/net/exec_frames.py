@@ -1,4 +1,4 @@
-"""Frames of an exec session: what a client and the keeper of its command say over one byte stream.
+"""Frames of an exec session: messages between a client and the keeper of its command over one byte stream.
 
     frame              kind (1 byte), length (4 bytes, big-endian), body
 
@@ -8,8 +8,8 @@
                        A  so many bytes of input are taken (4 bytes)
                        Q  the end: JSON, {"code": 0, "message": ""}
 
-A client sends no more input than `WINDOW_BYTES` beyond what is taken. So the keeper always reads, and a signal, a
-new size of the terminal or the end of the client never waits behind input that the command does not read.
+A client sends at most `WINDOW_BYTES` of input beyond what is acknowledged. So the keeper can always read, and a signal,
+a new terminal size or the end of the client never waits behind input that the command does not read.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _KINDS = frozenset((INPUT, INPUT_OVER, SIZE, SIGNAL, OUTPUT, ERROR, TAKEN, END))
 
 
 class StreamOver(Exception):
-    """The other side is gone, or does not keep to the frames."""
+    """The peer has disconnected, or has violated the protocol."""
 
 
 class ExecRequest(Value, kw_only=True):
     """Request of a client.
 
     Args:
-        command: the words of a program; PATH of the container has it, or it is a path.
-        interactive: the client's standard input is passed on; else the command's is empty.
+        command: words of a program, which is found on the container's PATH, or a path.
+        interactive: whether the client's standard input is passed on; otherwise the command's is empty.
         terminal: the command has a terminal, to which its standard output and error go together.
-        rows, columns: of that terminal; 0: not known.
+        rows, columns: of that terminal; 0: if unknown.
         term: its kind, the variable TERM.
 
     Raises:
-        UsageError: there is no command, it is too long, or a word cannot be one.
+        UsageError: there is no command, it is too long, or a word is invalid.
     """
 
     command: tuple[str, ...]
@@ -77,14 +77,14 @@ class ExecRequest(Value, kw_only=True):
 
 
 class ExecEnd(NamedTuple):
-    """End of a command: its exit code, 128 and more for a signal, and a line for the user where there is one."""
+    """End of a command: its exit code, 128 plus the number for a signal, and an optional line for the user."""
 
     code: int
     message: str = ""
 
 
 class FrameStream:
-    """One side's end of the stream. It never blocks: what the other side does not take now waits in a buffer.
+    """One end of the stream. It never blocks: data that the peer does not accept now is buffered.
 
     Args:
         sock: connected; `close` closes it.
@@ -96,12 +96,12 @@ class FrameStream:
         self._received, self._unsent = bytearray(), bytearray()
 
     def fileno(self) -> int:
-        """The socket's descriptor, to be polled."""
+        """The socket's descriptor, for polling."""
         return self._sock.fileno()
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of bytes that wait until the other side takes more."""
+        """Number of buffered bytes."""
         return len(self._unsent)
 
     def receive(self) -> list[tuple[bytes, bytes]]:
@@ -129,14 +129,14 @@ class FrameStream:
         return frames
 
     def send(self, kind: bytes, body: bytes = b"") -> None:
-        """Send a frame, or keep it until the other side takes it; a large body goes as several. Raises StreamOver."""
+        """Send a frame, or buffer it; a large body is split into several frames. Raises StreamOver."""
         for at in range(0, len(body) or 1, MOST_BODY_BYTES):
             piece = body[at : at + MOST_BODY_BYTES]
             self._unsent += kind + len(piece).to_bytes(_HEAD_BYTES - 1) + piece
         self.flush()
 
     def flush(self) -> None:
-        """Send what the other side takes now. Raises StreamOver."""
+        """Send buffered data that the peer accepts now. Raises StreamOver."""
         try:
             while self._unsent:
                 del self._unsent[: self._sock.send(self._unsent)]
@@ -146,15 +146,15 @@ class FrameStream:
             raise StreamOver(str(error)) from error
 
     def finish(self, timeout_s: float) -> None:
-        """Send what is left, and wait until the other side has closed the stream.
+        """Send buffered data, and wait until the peer has closed the stream.
 
-        A socket that is closed with unread input is reset, and the other side loses what it has not received yet.
+        Closing a socket with unread input resets it, and the peer loses data that it has not received yet.
 
         Args:
-            timeout_s: the most to wait [s].
+            timeout_s: maximum wait [s].
 
         Raises:
-            StreamOver: the other side is gone before it had all.
+            StreamOver: the peer disconnected before it had received everything.
         """
         deadline, is_open = time.monotonic() + timeout_s, True
         while (left_s := deadline - time.monotonic()) > 0:
@@ -175,7 +175,7 @@ class FrameStream:
                 return
 
     def close(self) -> None:
-        """Close the stream. May be repeated."""
+        """Close the stream. Idempotent."""
         self._sock.close()
 
 
@@ -197,7 +197,7 @@ def end_body(end: ExecEnd) -> bytes:
 
 
 def read_end(body: bytes) -> ExecEnd:
-    """Return the end that the last frame tells. Raises StreamOver."""
+    """Return the end in the last frame. Raises StreamOver."""
     try:
         said: Any = json.loads(body)
         code, message = said["code"], said["message"]

@@ -1,11 +1,11 @@
-"""The HTTP client, HTTP/1.1 over TCP, TLS and Unix sockets: connections that are kept, bodies in memory, in pieces, and
-from and to files, which the kernel moves.
+"""HTTP/1.1 client over TCP, TLS and Unix sockets: reused connections; bodies in memory, in pieces, or from and to
+files, which the kernel copies.
 
-The usual libraries cost too much: http.client takes 17 ms to load and 0.2 ms of a processor for each request, requests
-ten times as much, and in all of them every byte of a file passes through Python. A cluster's files are many or large.
-What is read of the protocol is what servers may send (RFC 9112): bodies by length, in chunks, or up to the end;
-`dlapp.net.http_framing` refuses what does not say where it ends. No proxy of the environment is used and no .netrc:
-both are for the world outside.
+The usual libraries cost too much: http.client takes 17 ms to load and 0.2 ms of CPU time for each request, requests ten
+times as much, and in all of them every byte of a file passes through Python. A cluster's files are many or large. The
+client accepts everything that servers may send (RFC 9112): bodies by length, in chunks, or up to the end of the
+connection; `dlapp.net.http_framing` refuses a response whose end is ambiguous. Proxies of the environment and .netrc
+are ignored: both are meant for the internet.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ _T = TypeVar("_T")
 
 
 class IncompleteResponse(OSError):
-    """A response that did not come, or not completely.
+    """There was no response, or an incomplete one.
 
     Args:
-        sent: the server may have seen the request.
-        answered: the beginning of a good answer had come.
-        received: bytes of its body that had come.
-        lasting: it will not come by waiting.
+        sent: whether the server may have received the request.
+        answered: whether the beginning of a successful response had arrived.
+        received: number of bytes of the body that had arrived.
+        lasting: whether waiting will not help.
     """
 
     def __init__(
@@ -85,21 +85,21 @@ class IncompleteResponse(OSError):
 
     @property
     def timed_out(self) -> bool:
-        """True if it did not come in time."""
+        """True if the response timed out."""
         return isinstance(self.__cause__, TimeoutError)
 
     @property
     def too_large(self) -> bool:
-        """True if its body is larger than the limit."""
+        """True if the body exceeds the limit."""
         return isinstance(self.__cause__, _BodyTooLarge)
 
 
 class _BodyTooLarge(FramingError):
-    """A body is larger than memory is to take."""
+    """The body exceeds the limit for memory."""
 
 
 class SourceShrank(Exception):
-    """A file that was being sent has fewer bytes than it had."""
+    """A file that was being sent became shorter."""
 
 
 class RequestBody(Value):
@@ -110,12 +110,12 @@ class RequestBody(Value):
 
 
 class ResponseSink(Value):
-    """Destination of the body of a good answer.
+    """Destination of the body of a successful response.
 
     Args:
-        fd: an open file that is written from ``offset`` on.
-        limit: more than this many bytes are not taken.
-        tell: told the number of bytes after each piece.
+        fd: an open file, written from ``offset`` on.
+        limit: maximum number of bytes to accept.
+        tell: called with the number of bytes after each piece.
     """
 
     fd: int
@@ -125,10 +125,10 @@ class ResponseSink(Value):
 
 
 class HttpResponse(Value):
-    """A server's answer; ``body`` is empty where it went to a file.
+    """A server's response; ``body`` is empty if it was written to a file.
 
     Args:
-        received: bytes of the body.
+        received: number of bytes of the body.
     """
 
     status: int
@@ -138,24 +138,24 @@ class HttpResponse(Value):
 
     @property
     def good(self) -> bool:
-        """True if the request was carried out."""
+        """True if the request succeeded."""
         return 200 <= self.status < 300
 
 
 class ResponseStream:
-    """A response whose body is read in pieces, once. Read it to its end or close it: it has a connection to itself.
+    """A response whose body is read in pieces, once. Read it to its end or close it: it occupies a connection.
 
     Args:
         head: of the response.
         pieces: of its body.
-        leave: told once whether all of it was read.
+        leave: called once with whether everything was read.
     """
 
     def __init__(self, head: Head, pieces: Iterator[bytes], leave: Callable[[bool], None]) -> None:
         self.status, self.headers, self._pieces, self._leave = head.status, head.headers, pieces, leave
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the pieces. Raises IncompleteResponse: it broke off."""
+        """Yield the pieces. Raises IncompleteResponse: the connection broke."""
         whole = False
         try:
             yield from self._pieces
@@ -164,23 +164,23 @@ class ResponseStream:
             self._leave(whole)
 
     def close(self) -> None:
-        """Read nothing more. May be repeated."""
+        """Stop reading. Idempotent."""
         self._leave(False)
 
 
 class HttpClient:
-    """Connections to any number of servers. Any thread may ask; each request has a connection to itself.
+    """Connections to any number of servers. Thread-safe; each request has its own connection.
 
     A server is ``http://host:port``, ``https://host:port`` or ``unix:///path``.
 
     Args:
-        connect_s, silence_s: how long to wait for a connection; and for an answer's head, for the next byte of a body
-            that goes to a file, for each piece of one that is streamed, and for any other body as a whole.
-        ca: file of the certificates that servers are trusted by; None: what OpenSSL has.
-        idle_s: a connection that was not used for this long is not used again.
+        connect_s, silence_s: time limits for connecting; and for a response's head, for the next byte of a body that is
+            written to a file, for each piece of a streamed one, and for any other body as a whole.
+        ca: file with the trusted CA certificates; None for OpenSSL's default.
+        idle_s: idle time after which a connection is not reused.
         what: the servers' kind, for users: a wait for one is shown as ``HDFS at node7:9864`` (`dlapp.system.waits`);
             empty: waits are not shown, because to wait there is nothing special.
-        owner: whose processes the servers must be, all on this machine; None: anybody's.
+        owner: user who must own the server processes, which are all on this machine; None to not check.
     """
 
     def __init__(
@@ -196,8 +196,8 @@ class HttpClient:
         self._connect_s, self._silence_s, self._ca, self._idle_s = connect_s, silence_s, ca, idle_s
         self._what, self._owner = what, owner
         self._idle: dict[str, list[_Connection]] = {}
-        self._busy: dict[_Connection, int] = {}  # with the thread that uses it
-        self._known: set[str] = set()  # servers that have answered
+        self._busy: dict[_Connection, int] = {}  # by the thread that uses it
+        self._known: set[str] = set()  # servers that have responded
         self._lock = threading.Lock()
         self._ended = False
         self._tls: Any = None
@@ -216,24 +216,24 @@ class HttpClient:
         until: float | None = None,
         repeatable: bool = False,
     ) -> HttpResponse:
-        """Send one request and read the answer.
+        """Send one request and read the response.
 
         Args:
             method: of the request.
-            server: where to; see above.
+            server: see above.
             target: path and query.
-            body: what to send with it.
-            headers: in addition to the usual, or in their place.
-            sink: where the body of a good answer goes; None: to memory.
-            most: bytes of a good answer that memory takes.
-            until: when all of it must be done [s, monotonic], not counting ``connect_s`` and ``silence_s``; None:
-                these count. Not with bodies from or to files.
-            repeatable: it is sent again if a connection that was kept turns out to be closed.
+            body: of the request.
+            headers: added to the default ones, or replacing them.
+            sink: destination of the body of a successful response; None for memory.
+            most: maximum size of a successful response in memory [bytes].
+            until: deadline of the whole request [s, monotonic], replacing ``connect_s`` and ``silence_s``; None to use
+                these. Not for bodies from or to files.
+            repeatable: whether it is resent if a reused connection turns out to be closed.
 
         Raises:
-            IncompleteResponse: it did not come, or not whole.
-            OSError: the sink's file cannot be written.
-            SourceShrank: the body's file has fewer bytes than were promised.
+            IncompleteResponse: there was none, or an incomplete one.
+            OSError: writing to the sink's file failed.
+            SourceShrank: the body's file has fewer bytes than announced.
         """
         head = _request_head(method, server, target, body, headers)
         connection, response = self._exchange(
@@ -251,11 +251,11 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         repeatable: bool = False,
     ) -> ResponseStream:
-        """Send one request without a body and read the answer's head; the caller reads the rest by iteration. Raises
-        as `request`.
+        """Send one request without a body and read the response's head; the caller iterates over the body. Raises the
+        errors of `request`.
 
         Args:
-            method, server, target, headers, repeatable: as of `request`.
+            method, server, target, headers, repeatable: see `request`.
         """
         request = _request_head(method, server, target, None, headers)
         connection, head = self._exchange(server, lambda one: one.begin(request, None), None, repeatable=repeatable)
@@ -268,7 +268,7 @@ class HttpClient:
     def _exchange(
         self, server: str, work: Callable[[_Connection], _T], until: float | None, *, repeatable: bool
     ) -> tuple[_Connection, _T]:
-        """Return a connection, which is to be left, and what ``work`` did with it."""
+        """Return a connection, which the caller must release, and the result of ``work`` on it."""
         while True:
             kept = self._kept(server)
             connection = kept or self._new(server, until)
@@ -280,7 +280,7 @@ class HttpClient:
                 with connection.explained():
                     result = work(connection)
             except BaseException as error:
-                # Also where a signal cut us off: what comes next on it is not known.
+                # Also if a signal interrupted us: the next bytes on it are unknown.
                 self._leave(server, connection, stays=False)
                 if not isinstance(error, IncompleteResponse) or connection.is_cut or self._ended:
                     raise
@@ -297,7 +297,7 @@ class HttpClient:
         return Wait(f"{self._what} at {place}" if self._what else "", longest_s)
 
     def _leave(self, server: str, connection: _Connection, *, stays: bool) -> None:
-        """Keep a connection for the next request if it ``stays``, else close it. Only the first call counts."""
+        """Keep a connection for the next request if it ``stays``, else close it. Only the first call has an effect."""
         if self._busy.pop(connection, None) is None:
             return
         if not stays:
@@ -308,20 +308,20 @@ class HttpClient:
             self._idle.setdefault(server, []).append(connection)
 
     def cut(self, threads: Collection[int]) -> None:
-        """Break what some threads use, by their identifiers: whoever waits for an answer has `IncompleteResponse`."""
+        """Abort the requests of some threads (idents): they raise `IncompleteResponse`."""
         for connection, thread in list(self._busy.items()):
             if thread in threads:
                 connection.cut()
 
     def end(self) -> None:
-        """Close all: a request in progress raises `IncompleteResponse`, and so does every later one."""
-        # A request that has no connection yet looks once it has one; see `_exchange`.
+        """Close all connections: a request in progress, and every later one, raises `IncompleteResponse`."""
+        # A request that is still connecting checks this afterwards; see `_exchange`.
         self._ended = True
         self.cut(set(self._busy.values()))
         self.close()
 
     def close(self) -> None:
-        """Close what is not in use."""
+        """Close idle connections."""
         with self._lock:
             idle, self._idle = self._idle, {}
         for connections in idle.values():
@@ -368,21 +368,21 @@ class HttpClient:
             if untrusted := getattr(error, "verify_message", ""):
                 message = f"has a certificate that is not trusted ({untrusted})"
                 raise IncompleteResponse(message, sent=False, lasting=True) from error
-            # OpenSSL's names for what is not TLS; they differ between its versions.
+            # OpenSSL's error names for data that is not TLS; they differ between its versions.
             if getattr(error, "reason", "") in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
                 raise IncompleteResponse(PLAIN, sent=False, lasting=True) from error
             raise IncompleteResponse(_words(error), sent=False) from error
         return _Connection(sock, self._silence_s, wait, in_kernel=scheme != "https")
 
     def _wants_tls(self, server: str, broken: IncompleteResponse) -> bool:
-        """Return True if a server that gave no answer to plain HTTP would have given one in TLS."""
+        """Return True if a server that did not respond to plain HTTP would respond to TLS."""
         scheme, host, port = _address(server)
         if scheme != "http" or server in self._known or broken.timed_out:
             return False
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        # It is told nothing, so its certificate does not matter.
+        # Nothing is sent to it, so its certificate does not matter.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         try:
             with (
@@ -394,7 +394,7 @@ class HttpClient:
             return False
 
     def _connected_by_name(self, host: str, port: int, until: float | None) -> socket.socket:
-        """Connect to the first of a host's addresses that takes it."""
+        """Connect to the first of a host's addresses that accepts."""
         found, since = self._addresses.get((host, port), ([], 0.0))
         if not found or time.monotonic() - since > ADDRESS_S:
             found = look_up(host, port)
@@ -426,13 +426,13 @@ _trusted: set[str] = set()
 
 
 def trust(certificates: str) -> None:
-    """Trust servers of these CAs (PEM) from now on, besides those of OpenSSL: all connections of this process."""
+    """Trust servers of these CAs (PEM) from now on, in addition to OpenSSL's: for all connections of this process."""
     if certificates:
         _trusted.add(certificates)
 
 
 def split_url(url: str) -> tuple[str, str, str]:
-    """Return server, path and query of a web address. Raises ValueError: it is none that can be asked."""
+    """Return server, path and query of a URL. Raises ValueError: it is unsupported."""
     match = _URL.fullmatch(url)
     if match is None or int(match[2] or 0) > 0xFFFF:
         raise ValueError(f"{url[:200]!r} is not a web address")
@@ -440,7 +440,7 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 
 def _left(limit_s: float, until: float | None) -> float:
-    """Return the time until a deadline, or ``limit_s`` where there is none [s]. Raises TimeoutError: it is over."""
+    """Return the time until a deadline, or ``limit_s`` if there is none [s]. Raises TimeoutError: it has passed."""
     if until is None:
         return limit_s
     if (left_s := until - time.monotonic()) <= 0:
@@ -451,7 +451,9 @@ def _left(limit_s: float, until: float | None) -> float:
 def _request_head(
     method: str, server: str, target: str, body: bytes | RequestBody | None, headers: Mapping[str, str] | None
 ) -> bytes:
-    """Return a request's head. Raises ValueError: a part of it would not stay what it is."""
+    """Return the head of a request. Raises ValueError: a part of it contains characters that would change its
+    structure.
+    """
     scheme, _, place = server.partition("://")
     fields = {"Host": "localhost" if scheme == "unix" else place, "Accept": "*/*"}
     if body is not None or method in ("PUT", "POST"):
@@ -466,7 +468,7 @@ def _request_head(
 
 
 def _address(server: str) -> tuple[str, str, int]:
-    """Scheme, host and port of a server; of a Unix socket its path, and 0."""
+    """Return scheme, host and port of a server; for a Unix socket its path, and 0."""
     scheme, _, place = server.partition("://")
     if scheme == "unix":
         return scheme, place, 0
@@ -477,22 +479,22 @@ def _address(server: str) -> tuple[str, str, int]:
 
 
 class _Connection:
-    """One connection to one server, asked one thing at a time.
+    """One connection to one server, with one request at a time.
 
     Args:
         wait: for the server.
-        in_kernel: the kernel may move bytes between it and files.
+        in_kernel: whether the kernel can copy bytes between it and files.
     """
 
     def __init__(self, sock: socket.socket, silence_s: float, wait: Wait, *, in_kernel: bool) -> None:
         self._sock, self._silence_s, self._in_kernel = sock, silence_s, in_kernel
         self._buffer = b""
         self._body_of: _Body | None = None
-        self._ends_at: float | None = None  # of what is being received as a whole
+        self._ends_at: float | None = None  # of the current receive as a whole
         self.until: float | None = None  # of the request
         self.wait = wait
-        self.stays = False  # it is, or will be, at the beginning of the next answer once the body is read
-        self.may_be_tls = True  # nothing but an alert of TLS came
+        self.stays = False  # it is, or will be, at the beginning of the next response once the body is read
+        self.may_be_tls = True  # only a TLS alert arrived
         self.is_cut = False
         self.used_at = time.monotonic()
 
@@ -501,21 +503,21 @@ class _Connection:
         self._sock.close()
 
     def cut(self) -> None:
-        """Let a thread that waits on it go on; for any other thread."""
+        """Wake a thread that waits on it; for any other thread."""
         self.is_cut = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def is_fresh(self, idle_s: float) -> bool:
-        """Return whether the server, as far as we can see, still listens on it."""
+        """Return whether the server has the connection still open, as far as is visible here."""
         if self._buffer or time.monotonic() - self.used_at > idle_s:
             return False
-        return not _ready(self._sock, select.POLLIN, 0)  # what comes unasked is the end
+        return not _ready(self._sock, select.POLLIN, 0)  # unrequested data means the end
 
     def ask(
         self, method: str, request: bytes, body: bytes | RequestBody | None, sink: ResponseSink | None, most: int
     ) -> HttpResponse:
-        """Return the answer to a request. Raises what `explained` explains."""
+        """Return the response to a request. Raises errors for `explained`."""
         head = self.begin(request, body)
         good = 200 <= head.status < 300
         out = _Body(sink, most) if good else _Body(None, MOST_REFUSAL)
@@ -525,7 +527,7 @@ class _Connection:
         return HttpResponse(head.status, head.headers, out.kept.getvalue(), out.count)
 
     def begin(self, request: bytes, body: bytes | RequestBody | None) -> Head:
-        """Send a request, given by its head, and return the answer's head. Raises what `explained` explains."""
+        """Send a request, given by its head, and return the response's head. Raises errors for `explained`."""
         self._body_of = None
         self._sock.settimeout(_left(self._silence_s, self.until))
         cut = self._send(request, body)
@@ -544,7 +546,7 @@ class _Connection:
         return head
 
     def pieces(self, method: str, head: Head) -> Iterator[bytes]:
-        """Yield the body behind a head. Raises IncompleteResponse."""
+        """Yield the body after a head. Raises IncompleteResponse."""
         with self.explained():
             for size in self._parts(method, head):
                 left = size
@@ -558,7 +560,7 @@ class _Connection:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Raise IncompleteResponse in the place of what says that no whole answer came."""
+        """Convert errors that mean an incomplete response to IncompleteResponse."""
         try:
             yield
         except _FileFailed as failed:
@@ -577,7 +579,9 @@ class _Connection:
     # ---- sending ----
 
     def _send(self, head: bytes, body: bytes | RequestBody | None) -> OSError | None:
-        """Send a request. A server that refuses may close before it has all; the error counts only if it is mute."""
+        """Send a request. A server that refuses may close before it has received everything; the send error counts only
+        if there is no response.
+        """
         try:
             with self.wait.renew():
                 self._sock.sendall(head if isinstance(body, RequestBody) else head + (body or b""))
@@ -610,8 +614,8 @@ class _Connection:
     # ---- receiving ----
 
     def _as_a_whole(self, limit_s: float | None) -> None:
-        """Limit the time of what is received from now on in all, for a server may trickle; None: each piece has its
-        time."""
+        """Set a deadline for everything received from now on, since a server may send slowly; None for a limit on each
+        piece."""
         self._ends_at = self.until
         if self.until is None:
             if limit_s is None:
@@ -636,7 +640,7 @@ class _Connection:
         return parse_head(head)
 
     def _parts(self, method: str, head: Head) -> Iterator[int]:
-        """Yield the length of each part of a body; who iterates reads so many bytes before the next."""
+        """Yield the length of each part of a body; the caller reads this number of bytes before the next iteration."""
         if method == "HEAD" or head.status in (204, 304):
             return
         if head.is_chunked:
@@ -688,7 +692,7 @@ class _Connection:
             out.add(piece)
 
     def _splice(self, size: int, out: _Body) -> None:
-        """Let the kernel move bytes from the socket to the file, by way of a pipe (splice(2))."""
+        """Let the kernel copy bytes from the socket to the file, through a pipe (splice(2))."""
         inner, outer = os.pipe2(os.O_CLOEXEC)
         try:
             with contextlib.suppress(OSError):
@@ -733,14 +737,14 @@ class _Connection:
 
 
 class _Body:
-    """A body on its way to memory, of which it takes ``most`` bytes, or to a file."""
+    """A body that is being received in memory, up to ``most`` bytes, or in a file."""
 
     def __init__(self, sink: ResponseSink | None, most: int) -> None:
         self.sink, self.most, self.count = sink, most, 0
         self.kept = io.BytesIO()
 
     def add(self, piece: bytes) -> None:
-        """Take bytes that we have."""
+        """Add bytes from memory."""
         if self.sink is None:
             self.kept.write(piece)
             self.count += len(piece)
@@ -755,7 +759,7 @@ class _Body:
             self._wrote(written)
 
     def take_from(self, pipe: int, count: int) -> None:
-        """Take bytes that are in a pipe."""
+        """Add bytes from a pipe."""
         assert self.sink is not None
         while count:
             try:
@@ -763,7 +767,7 @@ class _Body:
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.ENOSYS):
                     raise _FileFailed(error) from error
-                # A file system that has no such way in.
+                # The file system does not support splice.
                 moved = len(piece := os.read(pipe, count))
                 self.add(piece)
             else:
@@ -783,7 +787,7 @@ class _Body:
 
 
 class _FileFailed(Exception):
-    """A failure of the file here, not of the server; ``why`` is the error to raise."""
+    """An error of the local file, not of the server; ``why`` is the error to raise."""
 
     def __init__(self, why: OSError) -> None:
         super().__init__(str(why))

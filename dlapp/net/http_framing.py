@@ -1,9 +1,9 @@
-"""Framing of HTTP/1.1 responses: where a head, a chunk and a body end. Pure functions of bytes.
+"""Framing of HTTP/1.1 responses: the end of a head, a chunk and a body. Pure functions of bytes.
 
-Two parsers that disagree on where a response ends disagree on which bytes belong to the next one, and bytes of the
-framing become content. So nothing is guessed: what RFC 9112 does not allow is refused, also where it lets a client be
-lenient (folded lines, bare LF, Content-Length beside Transfer-Encoding), because no server of Hadoop sends it. All that
-h11 0.16 refuses is refused.
+Two parsers that disagree on the end of a response disagree on which bytes belong to the next one, and bytes of the
+framing become content. So nothing is guessed: everything that RFC 9112 does not allow is refused, also where it lets a
+client be lenient (folded lines, bare LF, Content-Length beside Transfer-Encoding), because no server of Hadoop sends
+it. Everything that h11 0.16 refuses is refused.
 
 Source: RFC 9112, sections 4 to 7.
 """
@@ -20,7 +20,7 @@ MAX_FIELDS = 256
 MAX_CHUNK_LINE_BYTES = 1 << 12
 """A chunk's length with its extensions."""
 
-# No value holds control characters but the tab. Each pattern matches in one way only, so in linear time.
+# Values contain no control characters except the tab. Each pattern matches in one way only, so in linear time.
 _FIELD = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*"
 _HEAD = re.compile(rb"HTTP/1\.[0-9] [1-9][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?(?:\r\n" + _FIELD + rb")*")
 _TRAILER = re.compile(_FIELD)
@@ -30,11 +30,11 @@ _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*|[ \t]
 
 
 class FramingError(ValueError):
-    """A response that is not HTTP, or does not say without doubt where it ends."""
+    """A response that is not HTTP, or whose end is ambiguous."""
 
 
 class Headers:
-    """The header fields of a response. They are parsed on demand: most responses are used without any.
+    """Header fields of a response, parsed on demand: most responses are used without any.
 
     Args:
         head: of the response, valid.
@@ -44,9 +44,9 @@ class Headers:
         self._head = head
 
     def get(self, name: str) -> str:
-        """Return the value of a field, in any case of its name; empty: there is none.
+        """Return the value of a field, ignoring case; empty if it is missing.
 
-        Several fields of one name are one list, with commas (RFC 9110, 5.3).
+        Several fields of one name form one list, with commas (RFC 9110, 5.3).
         """
         found = re.findall(rb"\r\n%s:[ \t]*([^\r]*)" % name.encode("ascii"), self._head, re.I)
         return ",".join(dict.fromkeys(value.rstrip(b" \t").decode("latin-1") for value in found))
@@ -56,8 +56,8 @@ class Head(NamedTuple):
     """The head of a response.
 
     Args:
-        is_persistent: the connection can serve another request after this response.
-        length: bytes of the body; None: it is chunked, or ends with the connection.
+        is_persistent: whether the connection can serve another request after this response.
+        length: size of the body [bytes]; None if it is chunked, or ends with the connection.
     """
 
     status: int
@@ -68,7 +68,7 @@ class Head(NamedTuple):
 
 
 def parse_head(head: bytes) -> Head:
-    """Return a response's head, given without the empty line that ends it. Raises FramingError."""
+    """Parse a response's head, without its final empty line. Raises FramingError."""
     if len(head) > MAX_HEAD_BYTES or head.count(b"\r\n") > MAX_FIELDS:
         raise FramingError("the head is too long")
     if not _HEAD.fullmatch(head):
@@ -99,7 +99,7 @@ def parse_head(head: bytes) -> Head:
 
 
 def parse_chunk_line(line: bytes) -> int:
-    """Return the length [bytes] of the chunk that this line, without its CRLF, announces. Raises FramingError."""
+    """Return the chunk length [bytes] in this line, given without CRLF. Raises FramingError."""
     match = _CHUNK_LINE.fullmatch(line)
     if match is None or len(line) > MAX_CHUNK_LINE_BYTES:
         raise FramingError("not the length of a chunk")
@@ -107,6 +107,6 @@ def parse_chunk_line(line: bytes) -> int:
 
 
 def check_trailer(line: bytes) -> None:
-    """Refuse a line after the last chunk that is no field. Raises FramingError."""
+    """Refuse an invalid trailer line after the last chunk. Raises FramingError."""
     if not _TRAILER.fullmatch(line):
         raise FramingError("not a trailer field")

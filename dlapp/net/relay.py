@@ -1,13 +1,14 @@
-"""Relay of a stream: what two connected sockets send is copied from each to the other.
+"""Relay of a stream: data is copied between two connected sockets in both directions.
 
-`copy_both` serves both directions from one thread. What one side does not take is kept, and no more is read for it, so
-a slow reader slows its sender, and a stream takes at most `CHUNK_BYTES` for each direction beside the kernel's buffers.
-The end of one direction is passed on and leaves the other one open. If one side breaks, the other one is reset: a
-stream that was cut off must not look like one that has ended.
+`copy_both` serves both directions from one thread. Data that one side does not accept is buffered, and reading stops
+meanwhile, so a slow reader slows its sender, and a stream takes at most `CHUNK_BYTES` for each direction beside the
+kernel's buffers. The end of one direction is passed on and leaves the other one open. If one side breaks, the other one
+is reset: a broken stream must not look like a complete one.
 
-`main` is the process that does this for an ApplicationMaster, so that its server and its loop wait for no copy. It gets
-each pair of sockets over its channel (`dlapp.system.processes.helper`), and says when one is over. If the channel is
-closed, as by the ApplicationMaster's death, the process ends and all its streams with it.
+`main` is the process that does this for an ApplicationMaster, so that neither its server nor its loop waits for
+copying. It receives each pair of sockets over its channel (`dlapp.system.processes.helper`), and reports when a pair
+has ended. If the channel is closed, for example by the ApplicationMaster's death, the process ends with all its
+streams.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PAIR, OVER = b"p", b"o"
 
 
 def tune(sock: socket.socket) -> None:
-    """Let a connection send small pieces at once, and notice that the other machine is gone."""
+    """Set a connection to send small pieces at once, and to detect a dead peer."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -48,26 +49,26 @@ class _Direction:
     """One direction of a stream, from ``source`` to ``sink``.
 
     Attributes:
-        pending: what was read and is not sent yet.
-        is_over: the source has ended, and the sink was told.
+        pending: data that is read and not sent yet.
+        is_over: whether the source has ended, and the sink was shut down.
     """
 
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self.source, self.sink = source, sink
-        self._buffer = memoryview(bytearray(CHUNK_BYTES))  # the kernel gives memory for what is used of it
+        self._buffer = memoryview(bytearray(CHUNK_BYTES))  # the kernel allocates only the memory that is used
         self.pending = self._buffer[:0]
         self.is_over = False
 
     @property
     def reads(self) -> bool:
-        """True if more is to be read now."""
+        """True if more data must be read now."""
         return not self.pending and not self.is_over
 
     def pump(self) -> None:
-        """Send and read by turns, as far as the sink takes it and the source has it.
+        """Send and read alternately, while the sink accepts data and the source has some.
 
         Raises:
-            OSError: a side has broken.
+            OSError: a side is broken.
         """
         with contextlib.suppress(BlockingIOError):
             for _ in range(_READS_IN_TURN):
@@ -83,7 +84,7 @@ class _Direction:
 
 
 def reset(connection: socket.socket) -> None:
-    """Close a connection so that its other end cannot take it for one that was answered."""
+    """Reset a connection, so that its peer does not mistake it for a complete one."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     connection.close()
@@ -94,7 +95,7 @@ def copy_both(left: socket.socket, right: socket.socket, *, idle_s: float = IDLE
 
     Args:
         left, right: the sockets.
-        idle_s: a stream without a byte for so long is reset [s].
+        idle_s: idle time after which a stream is reset [s].
     """
     ended = False
     try:
@@ -103,7 +104,7 @@ def copy_both(left: socket.socket, right: socket.socket, *, idle_s: float = IDLE
             tune(one)
         ended = _copy(left, right, idle_s)
     except OSError:
-        pass  # a side is gone; the other one is told below
+        pass  # a side is gone; the other one is reset below
     finally:
         for one in (left, right):
             if ended:
@@ -139,22 +140,22 @@ def _copy(left: socket.socket, right: socket.socket, idle_s: float) -> bool:
             if event & select.POLLIN or (event & select.POLLHUP and reading[fd].reads):
                 reading[fd].pump()
             elif event & select.POLLHUP and not watched[fd]:
-                # Both directions of this socket have ended, and what was read of it is still to be sent. Until then
-                # that would be reported again and again.
+                # Both directions of this socket have ended, and data read from it is still to be sent. Until then this
+                # event would be reported continuously.
                 poll.unregister(fd)
                 watched[fd] = _UNWATCHED
     return True
 
 
 def main(argv: Sequence[str]) -> int:
-    """Copy the streams whose sockets come over standard input, until that is closed."""
+    """Relay the streams whose sockets arrive over standard input, until that is closed."""
     from dlapp.system.processes.helper import own_channel
 
     channel = own_channel()
     while True:
         data, fds, _, _ = socket.recv_fds(channel, 16, 2)
         if not data:
-            os._exit(0)  # whoever asked for it is gone, and the threads with the streams end, too
+            os._exit(0)  # the ApplicationMaster is gone, and the threads with the streams end, too
         if data == PAIR and len(fds) == 2:
             left, right = (socket.socket(fileno=fd) for fd in fds)
             threading.Thread(target=_relay, args=(channel, left, right), name="relay", daemon=True).start()

@@ -1,10 +1,10 @@
-"""Streams through an ApplicationMaster: both of its clients for them, the user's command and the task.
+"""Streams through an ApplicationMaster: its two clients, the user's command and the task.
 
     command  POST /v1/streams                       StreamRequest, tools token     ─┐ both answered with
     task     POST /v1/tasks/<container id>/stream   StreamAnswer, its own token    ─┘ 101 at the same time
 
-Each request carries ``Upgrade: dlapp-stream``. After the 101 the connection is one end of a byte stream to the other
-client. A stream that cannot be is answered with an error in JSON, as any request.
+Each request has the header ``Upgrade: dlapp-stream``. After the 101 the connection is one end of a byte stream to the
+other client. A refused stream is answered with an error in JSON, like any request.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class StreamRefused(DlappError):
 def open_stream(
     url: str, token: str, path: str, body: Any, *, timeout_s: float, owner: int | None = None
 ) -> socket.socket:
-    """Ask an ApplicationMaster for a stream, and wait until its other end is there.
+    """Request a stream from an ApplicationMaster, and wait until the other end is connected.
 
     Args:
         url: the control address, ``http://host:port``.
-        token: of the asker.
+        token: of the client.
         path: of the request.
         body: a JSON value.
-        timeout_s: of all of it [s].
-        owner: on this machine, whose process alone gets the token; None: whoever is there.
+        timeout_s: for the whole operation [s].
+        owner: user who must own the server process on this machine to receive the token; None to not check.
 
     Returns:
         The connection, blocking; the caller closes it.
 
     Raises:
-        Unreachable: nobody answers, or not in time.
-        NotFound, Denied, StreamRefused: the ApplicationMaster refuses, with its sentence.
+        Unreachable: there is no answer in time.
+        NotFound, Denied, StreamRefused: the ApplicationMaster refuses, with its message.
     """
     data = json.dumps(body, separators=(",", ":")).encode()
     host, _, port = url.removeprefix("http://").rpartition(":")
@@ -99,8 +99,8 @@ def open_stream(
 
 
 def _receive_head(sock: socket.socket, deadline: float) -> bytes:
-    """Return the head of the answer, with the empty line that ends it, and leave what follows in the kernel's buffer:
-    it may be of the stream already. Raises OSError, FramingError."""
+    """Return the head of the response, with its final empty line, and leave the following bytes in the kernel's buffer:
+    they may belong to the stream. Raises OSError, FramingError."""
     seen = 0
     while True:
         sock.settimeout(max(0.001, deadline - time.monotonic()))
@@ -114,12 +114,12 @@ def _receive_head(sock: socket.socket, deadline: float) -> bytes:
         if time.monotonic() >= deadline:
             raise TimeoutError
         if len(data) == seen:
-            time.sleep(0.005)  # an end of the connection would be reported by the next look
+            time.sleep(0.005)  # an end of the connection would be reported by the next poll
         seen = len(data)
 
 
 def _receive_error(sock: socket.socket, answer: bytes, deadline: float) -> tuple[int, dict[str, Any]]:
-    """Return status and JSON object of an answer that is no switch. Raises OSError, FramingError."""
+    """Return status and JSON object of a response that is not a switch of protocols. Raises OSError, FramingError."""
     head = parse_head(answer.removesuffix(b"\r\n\r\n"))
     body = b""
     while head.length is not None and len(body) < min(head.length, _MAX_BODY_BYTES):
