@@ -1,5 +1,6 @@
-"""Submission: a properties file becomes a spec, is checked, its workspace packed, and all of it submitted.
+"""Submission: a properties file is converted to a spec, checked, its workspace packed, and submitted.
 
-`properties` reads the file, `keys` knows what may stand in it, `application` makes an `AppSpec` of it, `workspace.pack`
-packs the workspace, and `submit` takes all the steps in turn and says the lines that ``dlapp-launcher`` prints.
+`properties` reads the file, `keys` is the table of valid keys, `application` converts the file to an `AppSpec`,
+`workspace.pack` packs the workspace, and `submit` executes all steps and outputs the lines that ``dlapp-launcher``
+prints.
 """

@@ -1,9 +1,9 @@
-"""Conversion of a properties file to an `AppSpec`: defaults taken in, paths resolved, the world looked at.
+"""Conversion of a properties file to an `AppSpec`: apply defaults, resolve paths, check files and hosts.
 
-On one machine relative paths of the file begin beside it. A source of input is, in the spec, ``file://`` and an
-absolute pattern of Hadoop's (`dlapp.storage.glob`); the directories that we put before what the user wrote are escaped
-in it, so that only the user's own ``*`` is one. A target of output is ``file://`` and an absolute path as it is, with
-nothing escaped. What begins with ``hdfs:``, and on a cluster every path, is a location on HDFS.
+On one machine, relative paths of the file are relative to its directory. In the spec, a source of input is ``file://``
+and an absolute pattern of Hadoop's (`dlapp.storage.glob`); directories that we prepend to the user's text are escaped
+in it, so that only the user's own ``*`` is a wildcard. A target of output is ``file://`` and an absolute path, without
+escapes. A text that begins with ``hdfs:``, and on a cluster every path, is a location on HDFS.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ _WILD = re.compile(r"([\\*?\[\]{}])")
 
 
 class Snapshot(Value):
-    """A properties file and its env_file as they were at one moment.
+    """Content of a properties file and its env_file at one moment.
 
     Args:
-        path: of the properties file, absolute; what is relative in it begins beside it.
+        path: of the properties file, absolute; relative paths in it are relative to its directory.
         data: its content.
         env: the variables of its env_file.
     """
@@ -99,10 +99,10 @@ class Snapshot(Value):
 
 
 class RecordedFile(Value):
-    """A properties file as it was recorded at a submission, whose workspace is packed already.
+    """A properties file as recorded at an earlier submission, whose workspace is already packed.
 
     Args:
-        path: of the file, absolute; what is relative in it begins beside it.
+        path: of the file, absolute; relative paths in it are relative to its directory.
         data: its content.
     """
 
@@ -115,11 +115,11 @@ class ResolvedApplication(Value):
 
     Args:
         env: the user's variables with their values.
-        role_env: role -> variables that only its payloads get, or with another value.
-        hdfs: where its ``hdfs://`` locations are, as its user; None: the engine knows of none.
-        snapshot: what it was read from.
-        notes: what the user should know besides, a line each.
-        env_file: absolute path of its env_file; empty: none was read.
+        role_env: role -> variables for its payloads only, overriding equal names.
+        hdfs: the HDFS of its ``hdfs://`` locations, as its user; None if the engine has none.
+        snapshot: source of the application.
+        notes: lines for the user.
+        env_file: absolute path of its env_file; empty if there is none.
     """
 
     properties: Properties
@@ -138,12 +138,12 @@ class ResolvedApplication(Value):
 
 
 class UnresolvedSpec(Value):
-    """A spec that a program made: its paths are as in a properties file that lies in the working directory.
+    """A spec that a program created: its paths are interpreted as in a properties file in the working directory.
 
     Args:
         env: the user's variables with their values.
-        role_env: role -> variables that only its payloads get, or with another value.
-        workspace_is_packed: the workspace is not looked at.
+        role_env: role -> variables for its payloads only, overriding equal names.
+        workspace_is_packed: whether to skip the checks of the workspace.
     """
 
     spec: AppSpec
@@ -157,7 +157,7 @@ Source = str | Snapshot | RecordedFile | UnresolvedSpec
 
 
 class _SpecProperties(Properties):
-    """Properties of a spec that are checked in the world, by the keys that a file has for them."""
+    """Properties of a spec for the checks, under the keys of a file."""
 
     __slots__ = ("_values",)
 
@@ -172,7 +172,7 @@ class _SpecProperties(Properties):
             "command": spec.command or None,
             "docker_image": spec.docker_image,
             "network": spec.network,
-            # The default holds only where the operator allows as much.
+            # The default applies only if the operator's limit allows it.
             "kill_grace": spec.kill_grace_s if spec.kill_grace_s != DEFAULT_KILL_GRACE_S else None,
             **{f"{ENV}{name}": value for name, value in source.env.items()},
             **{f"{CACHE}{one.name}": one.path for one in spec.caches},
@@ -228,7 +228,7 @@ class _SpecProperties(Properties):
         return 0
 
     def value(self, section: str, key: str, default: Any = None) -> Any:
-        """Return what the spec has for a key, or ``default``."""
+        """Return the spec's value of a key, or ``default``."""
         value = self._values.get(section, {}).get(key)  # type: ignore[attr-defined]
         return default if value is None else value
 
@@ -242,19 +242,19 @@ def read_application(
     *,
     script_may_be_missing: bool = False,
 ) -> ResolvedApplication:
-    """Read a properties file and make a spec of it; or check a spec and resolve its paths.
+    """Read a properties file and convert it to a spec; or check a spec and resolve its paths.
 
     Args:
         source: the file, or the spec.
         config: the configuration.
-        engine: what the cluster offers.
-        overrides: what is to be otherwise than in the file; none for a spec.
+        engine: provides the cluster's properties.
+        overrides: values that override the file's; none for a spec.
         environ: of the submitter; pass_env takes values of it.
-        script_may_be_missing: dlapp-shell opens, and the script can be written in it.
+        script_may_be_missing: for dlapp-shell, in which the user can create the script.
 
     Raises:
-        UsageError: the file cannot be read, or overrides come with a spec.
-        FileRefused: it has faults; all are named at once.
+        UsageError: the file cannot be read, or overrides are given with a spec.
+        FileRefused: it has errors; the message lists all of them.
     """
     if isinstance(source, UnresolvedSpec):
         if overrides != NO_OVERRIDES:
@@ -266,7 +266,7 @@ def read_application(
         path, data, env = source.path, source.data, None
     else:
         path, env = source, None
-        os.path.abspath(path)  # first: with a removed working directory the file would seem to be what is missing
+        os.path.abspath(path)  # first: with a removed working directory, the file would seem to be missing
         try:
             with open(path, "rb") as stream:
                 data = stream.read(MOST_BYTES + 1)
@@ -288,7 +288,7 @@ def read_application(
 
 
 def _notes(properties: Properties) -> tuple[str, ...]:
-    """Return what is allowed and yet often a slip: warnings, told from hints by their first word."""
+    """Return notes on valid settings that often are mistakes: warnings and hints, distinguished by their first word."""
     memory = properties.sections.get("resources", {}).get("memory")
     if memory is None or not memory.value.isdecimal() or int(memory.value) >= SMALL_MIB:
         return ()
@@ -297,7 +297,7 @@ def _notes(properties: Properties) -> tuple[str, ...]:
 
 
 def _never_started(properties: Properties, spec: AppSpec) -> Iterator[str]:
-    """Find roles that wait for the end of those whose end is the application's."""
+    """Find roles that wait for the end of roles that decide the end of the application."""
     deciding = {role.name for role in deciding_roles(spec.roles, spec.success)}
     for role in spec.roles:
         awaited = {one.role for one in role.depends_on if one.until is Until.DONE}
@@ -353,7 +353,7 @@ def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Reso
 
 
 def os_user() -> str:
-    """The operating system's user, by number where it has no name."""
+    """Return the operating system's user, as a number if it has no name."""
     return user_name(os.geteuid())
 
 
@@ -362,13 +362,13 @@ def resolve_location(text: str, directory: str, fs_root: str, *, pattern: bool) 
 
     Args:
         text: as the user wrote it.
-        directory: of the properties file; relative paths begin there.
-        fs_root: where absolute paths begin.
-        pattern: ``text`` is a pattern; what is put before it is escaped. Else it is a place to be written, and where
-            that is a symbolic link, the place is what it leads to.
+        directory: of the properties file; relative paths are relative to it.
+        fs_root: prefix of absolute paths.
+        pattern: whether ``text`` is a pattern; then the prepended directories are escaped. Otherwise it is a path to
+            write, and a symbolic link is replaced by its target.
 
     Raises:
-        ValueError: there is no storage for it, or it is not a path; the message is the problem.
+        ValueError: the scheme is unsupported, or it is not a path; the message is the problem.
     """
     _refuse_references(text)
     if pattern and "{" in text and ".." in re.split(r"[/{},]", text):
@@ -381,7 +381,7 @@ def resolve_location(text: str, directory: str, fs_root: str, *, pattern: bool) 
         head, _, text = text.partition("/")
         before = _home_directory(head)
     elif text.startswith("/"):
-        text = os.path.normpath("/" + text.lstrip("/"))  # first: no .. leads out of fs_root
+        text = os.path.normpath("/" + text.lstrip("/"))  # first: no .. may lead out of fs_root
     if pattern:
         before = _WILD.sub(r"\\\1", before)
     location = file_location("/" + os.path.normpath(f"{before}/{text}").lstrip("/"))
@@ -389,10 +389,10 @@ def resolve_location(text: str, directory: str, fs_root: str, *, pattern: bool) 
 
 
 def _refuse_references(text: str) -> None:
-    """Refuse a path of this machine or of HDFS with a variable in it: nothing replaces it, so it would be a name.
+    """Refuse a local or HDFS path that contains a variable: it is not expanded, so it would be a literal name.
 
     Raises:
-        ValueError: it has one; the message is the problem.
+        ValueError: it contains one; the message is the problem.
     """
     scheme = _SCHEME.match(text)
     if (found := _REFERENCE.search(text)) and (scheme is None or scheme[1].lower() in ("file", "hdfs", "viewfs")):
@@ -403,7 +403,7 @@ def _refuse_references(text: str) -> None:
 
 
 def _home_directory(head: str) -> str:
-    """Return the home directory that ``~`` or ``~user`` stands for. Raises ValueError: there is no such user."""
+    """Return the home directory for ``~`` or ``~user``. Raises ValueError: there is no such user."""
     home = os.path.expanduser(head)
     if not home.startswith("/"):
         raise ValueError(f"{shown(head)}: there is no such user, or the user has no home directory")
@@ -411,11 +411,11 @@ def _home_directory(head: str) -> str:
 
 
 def _own_path(text: str, directory: str) -> str:
-    """Return the absolute path of a file or directory of this machine as the user wrote it; relative ones begin at
+    """Return the absolute path of a local file or directory as the user wrote it; relative ones are relative to
     ``directory``.
 
     Raises:
-        ValueError: it has a variable in it, or the home directory of nobody; the message is the problem.
+        ValueError: it contains a variable, or names an unknown user's home directory; the message is the problem.
     """
     _refuse_references(text)
     head, slash, rest = text.partition("/")
@@ -425,7 +425,7 @@ def _own_path(text: str, directory: str) -> str:
 
 
 def _followed(location: str) -> str:
-    """A target is replaced by rename, which would replace a link and not what it leads to."""
+    """A target is replaced by a rename, which would replace a link instead of its target."""
     path = local_path(location)
     if not os.path.islink(path):
         return location
@@ -447,7 +447,7 @@ def _with_scheme(scheme: str, text: str, *, pattern: bool) -> str:
 
 
 def _for_input(scheme: str, text: str, other: str, *, pattern: bool) -> str:
-    """The location of what is neither on HDFS nor on this machine."""
+    """Return the location of a path that is neither on HDFS nor local."""
     if not pattern:
         raise ValueError(f"output cannot go to {scheme}://, it can be {other}")
     if not text[len(scheme) :].startswith("://"):
@@ -456,7 +456,7 @@ def _for_input(scheme: str, text: str, other: str, *, pattern: bool) -> str:
 
 
 class _Maker:
-    """Makes one spec. What cannot be made is noted, and the rest is gone on with."""
+    """Builder of one spec. Errors are collected, and it continues with the other keys."""
 
     def __init__(
         self,
@@ -473,10 +473,10 @@ class _Maker:
         Args:
             properties: the file's content.
             config: the configuration.
-            engine: what the cluster offers.
-            faults: collects what is wrong in the file.
-            env_of_file: the variables of its env_file; None: they are read.
-            overrides: their variables are in place of the file's.
+            engine: provides the cluster's properties.
+            faults: collects the errors of the file.
+            env_of_file: the variables of its env_file; None to read it.
+            overrides: their variables override the file's.
             environ: of the submitter.
         """
         self._overrides, self._environ = overrides, environ or {}
@@ -497,7 +497,7 @@ class _Maker:
             self.hdfs = place._replace(login=place.login.as_user(self._application("username") or place.login.user))
 
     def make(self) -> tuple[AppSpec, dict[str, str]] | None:
-        """The spec and the variables; None: there are faults."""
+        """The spec and the variables; None if there are errors."""
         get = self._application
         workspace = self._workspace()
         script = self._script("application", "user_shell_script", workspace) or ""
@@ -675,8 +675,8 @@ class _Maker:
         return tuple(caches)
 
     def _tensorboard(self, outputs: Sequence[OutputSpec], checkpoint: CheckpointSpec | None, kind: Kind) -> str:
-        """Return the directory that TensorBoard reads: the one that is named, else the first output, else the
-        checkpoint's; empty: there is to be none."""
+        """Return the directory that TensorBoard reads: the named one, else the first output, else the checkpoint's;
+        empty if TensorBoard is not wanted."""
         key, wanted = "tensorboard", self._application("tensorboard", False)
         if not wanted:
             return ""
@@ -695,7 +695,7 @@ class _Maker:
         return tuple(read_link(key.removeprefix(LINK), self._application(key)) for key in keys)
 
     def _pass_env(self, env: dict[str, str]) -> None:
-        """Add the variables that the file passes on from the submitter's environment."""
+        """Add the variables that the file takes from the submitter's environment."""
         for name in self._application("pass_env", ()):
             if name in env:
                 self._fault("application", "pass_env", f"{name} is set in the file too")
@@ -743,7 +743,7 @@ class _Maker:
     # ---- [resources], [role NAME], [service NAME] ----
 
     def _roles(self, workspace: str | None, framework: Framework) -> list[RoleSpec]:
-        """Return the roles that can be made, and after them the services."""
+        """Return the valid roles, followed by the services."""
         is_service = self._application("kind") == Kind.SERVICE.value and not self._sections("role")
         roles = [] if is_service else self._main_roles(workspace, framework)
         return [*roles, *(role for section in self._sections("service") if (role := self._service(section, workspace)))]
@@ -753,7 +753,7 @@ class _Maker:
         ports: int = get(section, "ports", 1)
         script = self._script(section, "script", workspace)
         if script is None and get(section, "command") is None:
-            return None  # that is known already
+            return None  # already reported
         return self._role(
             section,
             script,
@@ -766,13 +766,13 @@ class _Maker:
         )
 
     def _role(self, section: str, script: str | None, resources: Resources, **more: Any) -> RoleSpec | None:
-        """Return the role of a ``[role NAME]`` or ``[service NAME]``; None: it is refused, which is noted.
+        """Return the role of a ``[role NAME]`` or ``[service NAME]``; None after an error, which is noted.
 
         Args:
             section: its name.
             script: of the role.
             resources: of one container.
-            more: values of a `RoleSpec` that the two kinds of sections do not share.
+            more: values of a `RoleSpec` in which the two kinds of sections differ.
         """
         get = self.properties.value
         try:
@@ -794,7 +794,7 @@ class _Maker:
             return None
 
     def _main_roles(self, workspace: str | None, framework: Framework) -> list[RoleSpec]:
-        """Return the roles that can be made; one, the worker, where the file has no ``[role NAME]``."""
+        """Return the valid roles; a single one, worker, if the file has no ``[role NAME]``."""
         services = frameworks.services(framework)
         get, defaults = self.properties.value, self.config.defaults
         sections = self._sections("role")
@@ -822,7 +822,7 @@ class _Maker:
         return roles
 
     def role_env(self) -> dict[str, dict[str, str]]:
-        """Return for each role that has variables of its own their values; options of the command win."""
+        """Return the values of each role's own variables; options of the command win."""
         found = {_name_of(section): self._env_of(section) for section in self._sections(*OF_ROLES)}
         return {name: env for name, env in found.items() if env}
 
@@ -833,7 +833,7 @@ class _Maker:
         }
 
     def _resources(self, section: str) -> Resources:
-        """Return the amounts of one container: of a role's section, else of ``[resources]``, else the defaults."""
+        """Return the resources of one container: from a role's section, else ``[resources]``, else the defaults."""
         defaults = self.config.defaults
 
         def amount(key: str, default: int | None) -> Any:
@@ -980,7 +980,7 @@ class _Maker:
                 self._fault(section, "hdfs", problem)
         elif outputs:
             target = f"{outputs[0].target.rstrip('/')}.checkpoints"
-        elif not self._sections("to_hdfs"):  # else that is what is to be corrected
+        elif not self._sections("to_hdfs"):  # else that is the error to correct
             self._fault(section, "hdfs", "is missing, and without [to_hdfs] there is no place beside an output")
         for output in outputs:
             if target and is_inside(target, output.target):
@@ -1006,7 +1006,7 @@ class _Maker:
     ) -> SweepSpec | None:
         if "sweep" not in self.properties.sections:
             return None
-        from dlapp.launcher.sweep_section import read_sweep_section, unknown_names  # most files have none
+        from dlapp.launcher.sweep_section import read_sweep_section, unknown_names  # rarely needed
 
         sweep = read_sweep_section(self.properties, self.faults, lambda text: _own_path(text, self.directory))
         if sweep is None:
@@ -1025,7 +1025,7 @@ class _Maker:
         return sweep
 
     def _optuna_problem(self) -> str:
-        """Return why an ApplicationMaster cannot have Optuna; empty: nothing is known."""
+        """Return why an ApplicationMaster cannot import Optuna; empty if no reason is known."""
         if self.engine.paths_on_hdfs:
             if self.config.yarn.python_archive:
                 return ""
@@ -1037,7 +1037,7 @@ class _Maker:
         return "needs Optuna, which is not installed here: pip install optuna numpy, or dlapp with the extra optuna"
 
     def _not_in_sweeps(self) -> Iterator[tuple[str, str]]:
-        """Find what has no effect in a sweep: each time the key, and the problem."""
+        """Yield settings without effect in a sweep: the key, and the problem."""
         if self._application("hang_timeout") is not None:
             yield "application.hang_timeout", "has no effect in a sweep; trial_time limits how long a trial runs"
         for name in self._sections("to_hdfs"):
@@ -1053,7 +1053,7 @@ class _Maker:
                 yield f"{name}.shard", "is true, and which container runs a trial is not known before"
 
     def _location(self, text: str, *, pattern: bool) -> str:
-        """Return the location of a path: on HDFS or on this machine, as it says, else as the engine has it. Raises
+        """Return the location of a path: on HDFS or local, by its scheme, else by the engine's default. Raises
         ValueError."""
         match = _SCHEME.match(text)
         scheme = match[1].lower() if match else ""
@@ -1075,7 +1075,7 @@ class _Maker:
         return location
 
     def _shared_location(self, text: str, *, pattern: bool) -> str:
-        """Return the location of a path that is the same on all nodes. Raises ValueError: it is not said to be."""
+        """Return the location of a path that is the same on all nodes. Raises ValueError: it has no such scheme."""
         shared = self.config.storage.shared_paths
         location = resolve_location(text, "/", "/", pattern=pattern) if pattern else ""
         if not any(is_inside(local_path(location), one) for one in shared if location):
@@ -1086,13 +1086,13 @@ class _Maker:
         return location
 
     def _path(self, location: str) -> str:
-        """The path of a location on its file system."""
+        """Return the path of a location on its file system."""
         if self.hdfs is None or location.startswith(FILE):
             return local_path(location)
         return self.hdfs.of(location).path(location)
 
     def _system(self, location: str) -> str:
-        """Return what stands before a path on the file system that a location is on."""
+        """Return the prefix before paths on the file system of a location."""
         if self.hdfs is None or not location.startswith(HDFS):
             return location.partition("://")[0] + "://"
         return self.hdfs.of(location).location
@@ -1107,7 +1107,7 @@ class _Maker:
         return True
 
     def _check_overlaps(self, inputs: list[InputSpec], outputs: list[OutputSpec], workspace: str | None) -> None:
-        """Refuse an output that would replace what the application is made of, or another output."""
+        """Refuse an output that would replace files of the application, or another output."""
         for place, output in enumerate(outputs):
             section = f"to_hdfs {output.name}".strip()
             target = self._path(output.target)
@@ -1135,13 +1135,13 @@ class _Maker:
 
 
 def _begins_at(pattern: str, target: str) -> bool:
-    """Return whether a pattern names a target, or something in it, by the target's own name and no wildcard."""
+    """Return whether a pattern names a target, or a path in it, without a wildcard in the target's own name."""
     parts = _parts(target)
     return all(list(components[: len(parts)]) == parts for components in split_pattern(pattern))
 
 
 def _script_hint(text: str, workspace: str) -> str:
-    """Return what may be meant by a script that is not there, to come after the problem."""
+    """Return a suggestion for a missing script, to be appended to the problem."""
     words = text.split()
     there = [one for one in words if os.path.isfile(os.path.join(workspace, one))]
     if len(words) > 1 and there:
@@ -1154,26 +1154,26 @@ def _script_hint(text: str, workspace: str) -> str:
         names = os.listdir(os.path.join(workspace, above))
     except OSError:
         return ""
-    import difflib  # only on the way to an error: it costs 5 ms
+    import difflib  # only for an error: it costs 5 ms
 
     near = difflib.get_close_matches(os.path.basename(text), names, n=1)
     return f"; the nearest is {shown(os.path.join(above, near[0]))}" if near else ""
 
 
 def add_refusal(faults: Faults, properties: Properties, refused: SpecError) -> None:
-    """Note what a value of the spec, or an engine, refused, with its line in the file."""
+    """Note the error of a value that the spec, or an engine, refused, with its line in the file."""
     section, _, key = refused.field.partition(".")
     faults.add(properties.line(section, key), refused.field, refused.problem)
 
 
 def overlap(target: str, pattern: str, *, links: bool = True) -> bool:
-    """Return whether a target is what a pattern matches, lies in it, or holds it.
+    """Return whether a target matches a pattern, or is inside a match, or contains one.
 
     Args:
-        links: symbolic links of this machine on the way are followed.
+        links: whether to follow local symbolic links.
 
     Raises:
-        UsageError: it is not a valid pattern.
+        UsageError: the pattern is invalid.
     """
     targets = [_parts(target), _parts(os.path.realpath(target))] if links else [_parts(target)]
     for components in split_pattern(pattern):
@@ -1191,15 +1191,15 @@ def overlap(target: str, pattern: str, *, links: bool = True) -> bool:
 
 
 def read_env_file(path: str) -> dict[str, str]:
-    """The variables of a file of ``NAME=value`` lines; values are taken as they are, quotes included.
+    """Return the variables of a file of ``NAME=value`` lines; values are literal, including quotes.
 
-    Empty lines and lines that begin with ``#`` are passed over. No message ever quotes the file: it holds secrets.
+    Empty lines and lines that begin with ``#`` are skipped. Messages never quote the file: it contains secrets.
 
     Raises:
-        UsageError: others may read it, it is another user's, or a line is not a variable; a line for each fault.
+        UsageError: others may read it, it is another user's, or a line is not a variable; one line for each error.
     """
     try:
-        # Not to wait for the writer of a FIFO.
+        # Do not block on a FIFO without a writer.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
@@ -1251,7 +1251,7 @@ def _variables(data: bytes, path: str) -> dict[str, str]:
 
 
 def of_line(line: Line) -> str:
-    """Return a line, or an option, for a message after the name of what it sets."""
+    """Format a line number, or an option, for a message after the name of the key."""
     return f" of {line}" if isinstance(line, str) else f" of line {line}" if line else ""
 
 
@@ -1264,5 +1264,5 @@ def _name_of(section: str) -> str:
 
 
 def _seen(path: str) -> str:
-    """A path for a message: as it is where it can be seen."""
+    """Return a path for a message: literal if it is printable."""
     return path if path.isprintable() else repr(path)

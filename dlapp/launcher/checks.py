@@ -1,6 +1,6 @@
-"""Checks before a submission: the input exists, the output may be written, the script is packed.
+"""Checks before a submission: the input exists, the output can be written, the script is packed.
 
-Each check notes what it finds, so that a user learns all of it at once.
+Each check collects its findings, so that a user sees all of them at once.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Note = Callable[[str], None]
 
 
 class WorldCheck:
-    """The checks of one application against the world as it is now.
+    """Checks of one application against the current state of files and hosts.
 
     Args:
-        scan: what of the workspace will be packed.
-        faults: takes what is found.
-        note: told what the user should know besides.
-        settings: the option that sets keys of an application that has no file of its own; empty: it has one.
+        scan: files of the workspace to be packed.
+        faults: collects the errors.
+        note: called with notices for the user.
+        settings: option that sets keys of an application without its own file; empty if it has one.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class WorldCheck:
         """Check everything.
 
         Args:
-            workspace_is_packed: it was before, and the scan has nothing of it.
+            workspace_is_packed: it was packed before, and the scan is empty.
         """
         if not workspace_is_packed:
             self.scripts()
@@ -63,10 +63,10 @@ class WorldCheck:
             self.output(output)
 
     def network(self, problem: str) -> None:
-        """Check that the network exists, and warn where the earlier default was relied on.
+        """Check that the network exists, and warn if the earlier default was relied on.
 
         Args:
-            problem: why they cannot, as dockerd says; empty: nothing is known.
+            problem: why they cannot, as dockerd reports; empty if unknown.
         """
         network = self.spec.network
         said = self.properties.value("application", "network")
@@ -101,7 +101,7 @@ class WorldCheck:
                 self._fault(section, "docker_image", f"{shown(image)} {problem}")
 
     def scripts(self) -> None:
-        """The start scripts are among what is packed, and so is what they lead to."""
+        """Check that the start scripts and the targets of their links are packed."""
         keys = {}
         for role in self.spec.roles:
             if script := self.spec.program_of(role).script:
@@ -132,7 +132,7 @@ class WorldCheck:
             with open(path, "rb") as script:
                 first = script.readline(256)
         except OSError:
-            return  # it has its own fault, or packing will say so
+            return  # it has its own error, or packing will report one
         name, own = shown(script_name), _from_here(os.path.join(self.spec.workspace, script_name))
         words = first.removeprefix(b"#!").split()
         is_executable = os.stat(path).st_mode & 0o100
@@ -149,11 +149,11 @@ class WorldCheck:
             )
 
     def input(self, one: InputSpec, packed: dict[str, bool], landed: dict[str, MatchedEntry]) -> None:
-        """Every source matches something, which can land where it is to.
+        """Check that every source has matches, which can be fetched to their destinations.
 
         Args:
             packed: path in the workspace -> whether it is a directory.
-            landed: path in the workspace -> what other sources bring there; it is added to.
+            landed: path in the workspace -> what other sources fetch there; updated here.
         """
         section = f"from_hdfs {one.name}".strip()
         if (one.as_list or one.mount) and one.input_path in packed:
@@ -201,11 +201,11 @@ class WorldCheck:
                     self.note(f"[{section}] has {len(files)} files for {role.instances} {them} get none")
 
     def _problem_inside(self, entry: MatchedEntry, files: list[TreeNode] | None) -> str:
-        """Return why not all of an entry can be brought; empty: it can.
+        """Return why an entry cannot be fetched completely; empty if it can.
 
         Args:
             entry: a match.
-            files: the files in it are added to it; None: nobody wants them.
+            files: its files are added here; None if not needed.
         """
         try:
             nodes = open_location(entry.location, self.hdfs).tree(entry)
@@ -224,7 +224,7 @@ class WorldCheck:
         landed: dict[str, MatchedEntry],
     ) -> None:
         for output in self.spec.outputs:
-            # Patterns were compared before; this is for links that a pattern took in.
+            # Patterns were compared before; this covers links that a pattern matched.
             if _same_place(entry.location, output.target):
                 line = self.properties.line(f"to_hdfs {output.name}".strip(), "hdfs")
                 which = of_line(line) or f" [to_hdfs {output.name}]"
@@ -247,7 +247,9 @@ class WorldCheck:
         self._fault(section, "hdfs", what)
 
     def _options_of(self, section: str) -> str:
-        """Return the options by which an application without a file of its own gets another target, or replaces it."""
+        """Return the options that give an application without its own file another target, or replace the existing
+        one.
+        """
         if not self.settings:
             return ""
         options = f"{section}.hdfs=PATH", f"{section}.overwrite=true"
@@ -255,7 +257,7 @@ class WorldCheck:
         return f" ({another}, or {replaced})"
 
     def output(self, output: OutputSpec) -> None:
-        """A target may be written, and is free or may be replaced. A swap that was cut off there is finished first."""
+        """Check that a target can be written, and is free or may be replaced. Finish an interrupted swap first."""
         section = f"to_hdfs {output.name}".strip()
         path = _path(output.target)
         try:
@@ -296,8 +298,8 @@ class WorldCheck:
 
 
 def _from_here(path: str) -> str:
-    """Return a path as a command takes it that is typed in the working directory."""
-    import shlex  # only on the way to a note
+    """Return a path for use in a command typed in the working directory."""
+    import shlex  # only for a note
 
     with contextlib.suppress(OSError):  # the working directory was removed
         if not (near := os.path.relpath(path)).startswith("../"):
@@ -306,12 +308,12 @@ def _from_here(path: str) -> str:
 
 
 def _path(location: str) -> str:
-    """A location for a message."""
+    """Return a location for a message."""
     return shown(location.removeprefix(FILE))
 
 
 def _unreadable(entry: MatchedEntry) -> str:
-    """Return why a file or directory on this machine cannot be brought; empty: it can."""
+    """Return why a local file or directory cannot be fetched; empty if it can."""
     if not entry.location.startswith(FILE):
         return ""
     path = local_path(entry.location)

@@ -1,7 +1,7 @@
-"""An application that is submitted once more: from what was recorded of it, or from a file in place of that.
+"""Resubmission of an application: from its recorded submission, or from another file.
 
-Recorded are the properties file as it counted, without the values of variables, the spec that was made of it, and the
-digest of the packed workspace. What goes on from checkpoints goes on in the directory of the one that began it.
+The record contains the effective properties file, without the values of variables, the resulting spec, and the digest
+of the packed workspace. A resumed application continues in the checkpoint directory of the first one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dlapp.values.spec import AppSpec, CheckpointSpec, Submission, gangs_of
 
 
 class Origin(NamedTuple):
-    """The application that is submitted once more.
+    """The application that is submitted again.
 
     Args:
         application_id: its id.
         submission: what was submitted.
-        resumes: the new one goes on from its checkpoints, or from its trials.
-        archive: location of its packed workspace; empty: the new one has a workspace of its own.
+        resumes: whether the new one continues from its checkpoints, or from its trials.
+        archive: location of its packed workspace; empty if the new one has its own workspace.
     """
 
     application_id: str
@@ -37,14 +37,14 @@ class Origin(NamedTuple):
 
     @property
     def checkpoints_of(self) -> str:
-        """Id of the application in whose directory the checkpoints are; empty: it begins without any."""
+        """Id of the application that owns the checkpoint directory; empty to start without checkpoints."""
         return self.submission.checkpoints_of or self.application_id if self.resumes else ""
 
     def recorded_source(self, overrides: Overrides) -> tuple[Source, Overrides]:
-        """Return what it was made of, in place of a properties file, and what is to be otherwise there.
+        """Return the recorded source, which replaces a properties file, and the overrides for it.
 
         Raises:
-            UsageError: no properties file is recorded, and other values are wanted.
+            UsageError: no properties file is recorded, and overrides are given.
         """
         recorded = self.submission
         if recorded.properties:
@@ -75,11 +75,11 @@ class Origin(NamedTuple):
             )
 
     def checked_spec(self, spec: AppSpec, hdfs: HdfsPlace | None) -> AppSpec:
-        """Return the new application's spec, which goes on in the directory of the checkpoints if it is to.
+        """Return the new application's spec, which continues in the checkpoint directory if it resumes.
 
         Raises:
             UsageError: one of the two has no checkpoints, or they do not fit together.
-            NotFound: there is no whole checkpoint.
+            NotFound: there is no complete checkpoint.
         """
         if not self.resumes:
             return spec
@@ -111,7 +111,7 @@ class Origin(NamedTuple):
         return replace(spec, checkpoint=checkpoint)
 
     def _checked_sweep(self, before: SweepSpec, spec: AppSpec) -> AppSpec:
-        """Return the spec of a sweep that goes on from this one; its output takes the place of this one's."""
+        """Return the spec of a sweep that continues this one; its output replaces this one's."""
         if spec.sweep is None:
             raise UsageError(f"[sweep] is missing, and {self.application_id} is a sweep that is to be resumed")
         from dlapp.sweep.trial import first_difference
@@ -131,7 +131,7 @@ class Origin(NamedTuple):
 
 
 def _has_whole(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: HdfsPlace | None) -> bool:
-    """Return whether there is a checkpoint with which an application can go on."""
+    """Return whether there is a checkpoint to continue from."""
     if not checkpoint.is_of_every_index:
         return bool(_whole_at(place, hdfs))
     first, indexes = 0, dict[str, range]()

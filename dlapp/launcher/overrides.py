@@ -1,7 +1,7 @@
-"""Options of a command in place of the properties file: ``--set``, ``--env`` and the words after ``--``.
+"""Command options that override the properties file: ``--set``, ``--env`` and the words after ``--``.
 
-Keys are put into the file's text before it is checked, so that they have the same rules and the same messages, with the
-option in place of the line. Values of variables never come near that text: it is printed by ``--print-spec``.
+Keys are inserted into the file's text before it is checked, so that they have the same rules and messages, with the
+option in place of the line. Values of variables are never inserted: that text is printed by ``--print-spec``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ OPTIONS = OptionNames()
 
 
 class Overrides(Value):
-    """Values that replace those of the file.
+    """Values that override those of the file.
 
     Args:
         settings: ``SECTION.KEY`` -> value as in the file.
-        env: variables of the program, on top of the file's.
-        args: in place of user_shell_args; None: as in the file.
+        env: variables of the program, added to the file's.
+        args: replaces user_shell_args; None to keep the file's.
         names: for messages.
     """
 
@@ -49,7 +49,7 @@ NO_OVERRIDES = Overrides()
 
 
 def read_set_options(texts: Sequence[str]) -> dict[str, str]:
-    """Return the settings of ``SECTION.KEY=VALUE``; of two of one key the last.
+    """Return the settings of ``SECTION.KEY=VALUE``; the last one of a key wins.
 
     Raises:
         UsageError: one has another form.
@@ -64,10 +64,11 @@ def read_set_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 def read_env_options(texts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of ``NAME=VALUE`` or ``NAME``, whose value the environment has. No message has a value.
+    """Return the variables of ``NAME=VALUE`` or ``NAME``, whose value is taken from the environment. Messages never
+    contain values.
 
     Raises:
-        UsageError: one has no name, or a name alone is not in the environment.
+        UsageError: a name is empty, or is not in the environment.
     """
     env = {}
     for place, text in enumerate(texts, start=1):
@@ -81,9 +82,9 @@ def read_env_options(texts: Sequence[str], environ: Mapping[str, str]) -> dict[s
 
 
 def quoted_words(words: Sequence[str]) -> str:
-    """Return the text of ``user_shell_args`` that stands for ``words``."""
+    """Return the text of ``user_shell_args`` that parses to ``words``."""
     text = " ".join(_quoted(word) for word in words)
-    # A pair of quotes around the whole value would be taken off.
+    # A pair of quotes around the whole value would be removed.
     return f"''{text}" if text[:1] in ("'", '"') else text
 
 

@@ -1,6 +1,6 @@
-"""Plan of a submission: all that ``dlapp-launcher`` does but to submit, and what can be told before.
+"""Plan of a submission: everything that ``dlapp-launcher`` does except submitting, and a forecast.
 
-What can never run is refused before anything is looked at on the disk.
+A request that can never run is refused before any file is read.
 """
 
 from __future__ import annotations
@@ -45,22 +45,23 @@ def plan_submission(
     resolve: Resolve = str,
     registries: Registries = lambda: None,
 ) -> dict[str, Any]:
-    """Return what a submission would do and meet now, in the form of docs/json.md. Nothing is submitted or written.
+    """Return what a submission would do and encounter now, in the form of docs/json.md. Nothing is submitted or
+    written.
 
     Args:
-        source: the properties file, or a spec in place of one.
-        config: what is configured.
+        source: the properties file, or a spec instead of one.
+        config: the configuration.
         engine: where the application would run.
-        overrides: what is to be otherwise than in the file.
+        overrides: values that override the file's.
         environ: of the caller.
-        leave_out: gives gitignore patterns of what is not packed, besides the user's.
-        network_problem: tells why the containers cannot have their network.
-        resolve: gives the whole id for another name of an application.
-        registries: tells what is known from here of the rules for registries where the containers run.
+        leave_out: returns gitignore patterns of files not to pack, in addition to the user's.
+        network_problem: returns why the containers cannot have their network.
+        resolve: returns the complete id for another name of an application.
+        registries: returns the registry rules of the machine that runs the containers, as far as known here.
 
     Raises:
-        FileRefused: the file has faults, input is missing, output may not be written.
-        AskTooLarge: the request can never be met, with the limit.
+        FileRefused: the file has errors, input is missing, output cannot be written.
+        AskTooLarge: the request can never be met; the message has the limit.
         UsageError: the workspace is too large.
         Unreachable: the engine does not answer.
     """
@@ -104,7 +105,7 @@ def _workspace(scan: Scan) -> dict[str, Any] | None:
 
 
 def _longest_s(spec: AppSpec) -> float | None:
-    """Return how long the containers run at most [s], but for their starts; None: nothing limits it."""
+    """Return the maximum run time of the containers [s], without their starts; None if there is no limit."""
     of_trials = spec.sweep.longest_s(spec.containers) if spec.sweep is not None else None
     return min((one for one in (spec.max_runtime_s, of_trials) if one is not None), default=None)
 
@@ -121,7 +122,7 @@ def _sweep(spec: AppSpec) -> dict[str, Any] | None:
 
 
 def _inputs(application: ResolvedApplication) -> list[dict[str, Any]]:
-    """Return number and size of the files of each input, all containers together where they share them."""
+    """Return number and size of the files of each input, for all containers together if they share them."""
     spec, found = application.spec, []
     for one in spec.inputs:
         row: dict[str, Any] = {"name": one.name, "input_path": one.input_path, "mode": one.mode}
@@ -138,7 +139,7 @@ def _inputs(application: ResolvedApplication) -> list[dict[str, Any]]:
 
 
 def _limits(found: PlanFacts) -> list[dict[str, Any]]:
-    """Return for each limit and amount what the application asks for, and what there is."""
+    """Return for each limit and amount the application's request, and the limit."""
     facts, asked = found.facts, total(found.facts.asks)
     rows: list[dict[str, Any]] = []
     for name in NAMES:

@@ -1,11 +1,11 @@
-"""Reading a properties file: text -> `Properties`, or all its faults at once.
+"""Reading a properties file: text -> `Properties`, or all its errors at once.
 
     # a comment, only at the start of a line          [section]  or  [section NAME]
     key=value                                         the first = separates, blanks around both are dropped
         more of the value                             a line that begins with a blank goes on with it
 
-UTF-8 with or without a byte order mark, LF or CRLF; nothing is interpolated, keys keep their case. Comments and empty
-lines do not end a value. A fault is a line ``file:line: section.key: what is wrong``.
+UTF-8 with or without a byte order mark, LF or CRLF; nothing is interpolated, keys are case-sensitive. Comments and
+empty lines do not end a value. An error is a line ``file:line: section.key: what is wrong``.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Setting(Value):
-    """One value as it is written, quotes included.
+    """One value as written, including quotes.
 
     Args:
         value: the text.
-        line: where it is in the file, from 1.
-        option: the command's option that set it in place of the file; empty: none did.
+        line: its line in the file, from 1.
+        option: command option that overrides the file; empty if none does.
     """
 
     value: str
@@ -74,12 +74,12 @@ class Setting(Value):
 
 
 class Properties(Value, kw_only=True):
-    """A properties file. Two are equal where they say the same; path, comments and lines do not count.
+    """A properties file. Files with the same content are equal; path, comments and lines do not matter.
 
     Args:
-        path: of the file, as it was given; relative paths in it begin beside it.
+        path: of the file, as given; relative paths in it are relative to its directory.
         sections: section (``application``, ``from_hdfs train``) -> key -> value.
-        headers: section -> the line of its ``[...]``.
+        headers: section -> line of its ``[...]``.
     """
 
     path: str = field(compare=False)
@@ -87,25 +87,25 @@ class Properties(Value, kw_only=True):
     headers: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def line(self, section: str, key: str = "") -> Line:
-        """Return where a key stands; a missing key is its section's line, a missing section the first."""
+        """Return the line of a key; for a missing key its section's line, for a missing section the first."""
         setting = self.sections.get(section, {}).get(key)
         return (setting.option or setting.line) if setting else self.headers.get(section, 1)
 
     def place(self, section: str, key: str) -> str:
-        """Return the file or option that sets a key, with its line; for a key that nothing sets the file alone."""
+        """Return the file or option that sets a key, with its line; for an unset key only the file."""
         if key not in self.sections.get(section, {}):
             return self.path
         line = self.line(section, key)
         return line if isinstance(line, str) else f"{self.path}:{line}" if line else self.path
 
     def value(self, section: str, key: str, default: Any = None) -> Any:
-        """The value that is set (``resources``, ``memory`` -> MiB), or ``default``. The file has been checked."""
+        """Return the value of a key (``resources``, ``memory`` -> MiB), or ``default``. The file has been checked."""
         setting = self.sections.get(section, {}).get(key)
         known = key_of(section, key)
         return default if setting is None or known is None else read_value(known, setting.value)
 
     def masked(self) -> Properties:
-        """The same with every value of ``env.NAME`` hidden."""
+        """Return a copy with all values of ``env.NAME`` masked."""
         sections = {
             section: {
                 key: replace(setting, value=MASK) if key.startswith(ENV) else setting
@@ -116,7 +116,7 @@ class Properties(Value, kw_only=True):
         return Properties(path=self.path, sections=sections, headers=self.headers)
 
     def to_record(self) -> str:
-        """Return the text that is recorded of it: without ``env.NAME``; empty if it is too large."""
+        """Return the text for the record: without ``env.NAME``; empty if it is too large."""
         sections = {
             section: {key: setting for key, setting in settings.items() if not key.startswith(ENV)}
             for section, settings in self.sections.items()
@@ -125,7 +125,7 @@ class Properties(Value, kw_only=True):
         return text if len(text.encode()) <= MOST_RECORDED_BYTES else ""
 
     def to_text(self) -> str:
-        """The file that says this and nothing else."""
+        """Return a file with exactly this content."""
         lines: list[str] = []
         for section, settings in self.sections.items():
             lines += [""] * bool(lines) + [f"[{section}]"]
@@ -133,7 +133,7 @@ class Properties(Value, kw_only=True):
         return "\n".join(lines) + "\n"
 
     def to_json(self) -> Any:
-        """The JSON form; `Properties.from_json` makes an equal value of it."""
+        """Return the JSON form; `Properties.from_json` restores an equal value."""
         return to_json(self)
 
     @classmethod
@@ -141,8 +141,8 @@ class Properties(Value, kw_only=True):
         """Read the JSON form.
 
         Raises:
-            SpecError: it has not the form of `Properties`.
-            FileRefused: no file could say this.
+            SpecError: it does not have the form of `Properties`.
+            FileRefused: no file can have this content.
         """
         properties = from_json(cls, data, strict=True)
         again = parse_properties(properties.to_text(), properties.path)
@@ -152,7 +152,7 @@ class Properties(Value, kw_only=True):
 
 
 class Faults:
-    """The faults of one file, in the order of its lines, however they are found."""
+    """Errors of one file, sorted by line."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -161,7 +161,7 @@ class Faults:
         self._found: list[tuple[float, str]] = []
 
     def add(self, line: Line, where: str, problem: object) -> None:
-        """Note a fault; ``where`` is ``section.key``, or empty where the line is neither."""
+        """Add an error; ``where`` is ``section.key``, or empty if the line is neither."""
         self.named.add(where)
         what = f"{where}: {problem}" if where else str(problem)
         if isinstance(line, str):
@@ -170,13 +170,13 @@ class Faults:
             self._found.append((line, f"{self.path}:{line}: {what}" if line else f"{self.path}: {what}"))
 
     def add_unknown(self, line: Line, where: str, what: str, hint: Callable[[], str]) -> None:
-        """Note that a name is not known.
+        """Add an error for an unknown name.
 
         Args:
             line: of the file, or an option.
             where: section and key, for the message.
             what: the problem, as in ``is not known``.
-            hint: tells the right name; it takes long, and is not asked any more in a file of garbage.
+            hint: returns a suggestion; slow, so it is not called any more after many errors.
         """
         self.add(line, where, what if len(self._found) >= MOST_FAULTS else f"{what}, {hint()}")
 
@@ -184,7 +184,7 @@ class Faults:
         return bool(self._found)
 
     def refuse(self) -> None:
-        """Raise FileRefused if there are any."""
+        """Raise FileRefused if there are errors."""
         if self._found:
             lines = list(dict.fromkeys(text for _, text in sorted(self._found, key=lambda fault: fault[0])))
             more = len(lines) - MOST_FAULTS
@@ -195,11 +195,11 @@ def parse_properties(text: str | bytes, path: str) -> Properties:
     """Read a properties file.
 
     Args:
-        text: what is in it.
-        path: where it is, for messages and for relative paths in it; it is not looked at.
+        text: content of the file.
+        path: of the file, for messages and for relative paths in it; the file is not read.
 
     Raises:
-        FileRefused: all that is wrong with it as far as its text tells.
+        FileRefused: with all errors that can be found from the text.
     """
     faults = Faults(path)
     properties = read_properties(text, path, faults)
@@ -208,13 +208,13 @@ def parse_properties(text: str | bytes, path: str) -> Properties:
 
 
 def read_properties(text: str | bytes, path: str, faults: Faults, overrides: Overrides = NO_OVERRIDES) -> Properties:
-    """Parse like `parse_properties`, but go on after faults, and leave out what cannot be parsed.
+    """Parse like `parse_properties`, but continue after errors, and omit what cannot be parsed.
 
     Args:
-        text: what is in the file.
+        text: content of the file.
         path: of the file.
-        faults: takes what is found.
-        overrides: what is to be otherwise; its variables are not of the file.
+        faults: collects the errors.
+        overrides: values that override the file's; their variables are not included.
     """
     if len(text) > MOST_BYTES:
         faults.add(1, "", f"has more than {MOST_BYTES >> 20} MiB; a properties file is a few lines of text")
@@ -266,17 +266,17 @@ def _decoded(data: bytes, faults: Faults) -> str:
 
 
 class _PropertiesReader:
-    """Lines -> sections, whatever their keys are called."""
+    """Parser from lines to sections, for any keys."""
 
     def __init__(self, path: str, faults: Faults) -> None:
         self.faults = faults
         self.path = path
         self.headers: dict[str, int] = {}
         self._sections: dict[str, dict[str, tuple[int, list[str]]]] = {}
-        self._section: str | None = None  # None: before the first, or in one that is passed over
+        self._section: str | None = None  # None before the first section, or in a skipped one
         self._before_the_first = True
-        self._value: list[str] | None = None  # what an indented line goes on with
-        self._passing = False  # what stood above was faulty: what goes on with it is no further fault
+        self._value: list[str] | None = None  # continued by indented lines
+        self._passing = False  # the line above was wrong: its continuation is no further error
 
     def properties(self, text: str) -> Properties:
         """Read all lines."""
@@ -333,7 +333,7 @@ class _PropertiesReader:
 
 
 def _header(line: str, number: int, headers: dict[str, int], faults: Faults) -> str | None:
-    """The section that a line opens; None: one that we do not know, its lines are passed over."""
+    """Return the section that a line opens; None if it is unknown, so that its lines are skipped."""
     if not line.endswith("]") or "]" in line[:-1] or "[" in line[1:] or not line[1:-1].strip():
         faults.add(number, "", f"{shown(line, 40)} is not a [section]")
         return None
@@ -348,7 +348,7 @@ def _header(line: str, number: int, headers: dict[str, int], faults: Faults) -> 
 
 
 def _known_section(words: list[str], line: Line, faults: Faults) -> str | None:
-    """Return the section that ``words`` name; None: there is none, which is noted."""
+    """Return the section that ``words`` name; None after an error, which is noted."""
     kind, *names = words or [""]
     section = " ".join(words)
     if kind not in SECTIONS:
@@ -370,7 +370,7 @@ def _known_section(words: list[str], line: Line, faults: Faults) -> str | None:
 
 
 def _checked(properties: Properties, faults: Faults) -> Properties:
-    """Return what is known, stands where it may, and can be read; note the rest."""
+    """Return the settings that are known, allowed in their section, and valid; note the others."""
     sections: dict[str, dict[str, Setting]] = {}
     for section, settings in properties.sections.items():
         good = sections[section] = {}
@@ -406,7 +406,7 @@ def _checked(properties: Properties, faults: Faults) -> Properties:
 
 
 def _check_programs(properties: Properties, faults: Faults) -> None:
-    """Note roles without a program or with two, what no role uses, and scripts without a workspace."""
+    """Note roles without a program or with two, settings that no role uses, and scripts without a workspace."""
     given = properties.sections.get("application")
     if given is None:
         return
@@ -482,5 +482,5 @@ def _of_control(character: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name for a message: as it is where it is short and can be seen."""
+    """Return a name for a message: literal if it is short and printable."""
     return name if name.isprintable() and len(name) <= 80 else shown(name, 40)

@@ -1,4 +1,4 @@
-"""Credentials of the submitter for the registries of an application's images, from their own Docker configuration.
+"""The submitter's credentials for the registries of an application's images, from their own Docker configuration.
 
 Source: `docker login`; the CLI's ``config.json`` (auths, credsStore, credHelpers), and the protocol of credential
 helpers: https://github.com/docker/docker-credential-helpers, "Development".
@@ -39,12 +39,12 @@ class _Unusable(Exception):
 def collect_credentials(
     images: Iterable[str], policy: RegistryPolicy | None, note: Callable[[str], None], environ: Mapping[str, str]
 ) -> dict[str, RegistryCredentials]:
-    """Return image -> the credentials for its registry, for images whose registry the user has any for.
+    """Return image -> credentials for its registry, for images whose registry the user has credentials for.
 
     Args:
         images: as in the properties file.
-        policy: the rules for registries where the containers run; None: they are not known.
-        note: told why credentials cannot be used; the image is then pulled without.
+        policy: registry rules of the machine that runs the containers; None if they are not known.
+        note: called with the reason if credentials cannot be used; the image is then pulled without.
         environ: of the caller.
     """
     names = {}
@@ -53,7 +53,7 @@ def collect_credentials(
             name = parse_image_name(image)
             names[image] = (policy.resolve(name) if policy is not None else name).registry
         except ValueError:
-            continue  # Docker says what is wrong with it
+            continue  # Docker reports what is wrong with it
     home = environ.get("HOME") or os.path.expanduser("~")
     path = os.path.join(environ.get("DOCKER_CONFIG") or os.path.join(home, ".docker"), "config.json")
     found: dict[str, RegistryCredentials] = {}
@@ -73,7 +73,7 @@ def collect_credentials(
 
 
 def _credentials_for(registry: str, path: str, environ: Mapping[str, str]) -> RegistryCredentials | None:
-    refuse_place_of_others(path)  # it names programs that are run
+    refuse_place_of_others(path)  # it names programs to execute
     config = _read_config(path)
     key = _HUB_KEY if registry == DOCKER_HUB else registry
     helpers = config.get("credHelpers")

@@ -1,10 +1,10 @@
-"""Splitting text into words as a POSIX shell does, with nothing expanded or run.
+"""Splitting of text into words like a POSIX shell, without expansions.
 
     a b        two words                  'a "b"'    what stands between, as it is
     a\\ b       one word: a b              "a \\"b"    as it is, but \\" \\\\ \\$ \\` lose their backslash
     '' ""      the empty word             $'a\\tb'    escapes as in C
 
-Blanks, tabs and newlines separate. ``$HOME``, ``*``, ``~``, ``;`` and ``#`` are characters like any other.
+Blanks, tabs and newlines separate words. ``$HOME``, ``*``, ``~``, ``;`` and ``#`` are ordinary characters.
 
 Source: POSIX.1-2024, Shell Command Language, 2.2 Quoting; for the escapes that it leaves open, bash 5.
 """
@@ -38,13 +38,14 @@ _UNICODE = re.compile(r"u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})")
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """The words of ``text``.
+    """Return the words of ``text``.
 
     Raises:
-        ValueError: a quote does not close, a backslash stands at the end, an escape gives no text; says which.
+        ValueError: an unclosed quote, a trailing backslash, or an escape that is not valid text; the message says
+            which.
     """
     words: list[str] = []
-    parts: list[str] | None = None  # of the word that is being read; None: between two words
+    parts: list[str] | None = None  # of the current word; None between two words
     at = 0
     while at < len(text):
         if text[at] in BLANKS:
@@ -53,7 +54,7 @@ def split_words(text: str) -> tuple[str, ...]:
                 parts = None
             at += 1
         elif text.startswith("\\\n", at):
-            at += 2  # the line goes on, and so does the word
+            at += 2  # a continuation line: the word continues
         else:
             part, at = _part(text, at)
             parts = [] if parts is None else parts
@@ -64,7 +65,7 @@ def split_words(text: str) -> tuple[str, ...]:
 
 
 def _part(text: str, at: int) -> tuple[str, int]:
-    """The piece of a word that begins at ``at``, without its quotes, and the place after it."""
+    """Return the piece of a word that begins at ``at``, without its quotes, and the position after it."""
     char = text[at]
     if char == "'":
         if (end := text.find("'", at + 1)) < 0:
@@ -126,7 +127,7 @@ def _dollar(text: str, start: int) -> tuple[str, int]:
 
 
 def _escape(text: str, at: int) -> tuple[bytes, int]:
-    """Return what the escape after a backslash stands for; one that means nothing keeps its backslash, as in bash."""
+    """Return the character for an escape after a backslash; an unknown escape keeps its backslash, as in bash."""
     if match := _HEX.match(text, at):
         return bytes([int(match[1], 16)]), match.end()
     if match := _OCTAL.match(text, at):

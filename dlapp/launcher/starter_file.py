@@ -1,4 +1,4 @@
-"""First properties file of a directory, with a comment on each key: ``dlapp-launcher --init`` writes it."""
+"""Initial properties file of a directory, with a comment on each key: written by ``dlapp-launcher --init``."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def write_starter_file(path: str) -> str:
     """Write a properties file for the program in its directory.
 
     Args:
-        path: of the file; nothing is there yet.
+        path: of the file; must not exist.
 
     Returns:
-        The program that it runs; empty: none was found, and the file has an example.
+        The program that it runs; empty if none was found, so that the file has an example.
 
     Raises:
-        UsageError: something is there already, or it cannot be written.
+        UsageError: the file exists already, or cannot be written.
     """
     directory, file = os.path.split(os.path.abspath(path))
     try:

@@ -1,6 +1,6 @@
-"""The steps of ``dlapp-launcher``: check everything, pack the workspace, submit; and the lines that it prints.
+"""Steps of ``dlapp-launcher``: check everything, pack the workspace, submit; and the lines that it prints.
 
-Nothing is started, and nothing is written but a packed workspace in its cache, before all checks have passed.
+Before all checks have passed, nothing is started, and only a packed workspace is written, to its cache.
 """
 
 from __future__ import annotations
@@ -77,27 +77,29 @@ def launch(
     registries: Registries = lambda: None,
     origin: Origin | None = None,
 ) -> ApplicationId:
-    """Check, pack and submit what a properties file, or a spec in place of one, describes.
+    """Check, pack and submit an application, from a properties file or a spec.
 
     Args:
         source: the properties file, or the spec.
-        config: what is configured.
-        engine: where the application is to run.
-        say: told the original's lines and ours below them, one by one.
-        note: told what the user should know besides: keys without effect, what is not packed.
-        progress: told how many bytes of the workspace are packed, of how many.
-        overrides: what is to be otherwise than in the file.
-        environ: of the caller; a plain process gets `ENVIRONMENT` of it, and the program what pass_env names.
-        leave_out: gives gitignore patterns of what is not packed, besides the user's: what dlapp has put there.
-        network_problem: tells why the containers cannot have their network, as far as that can be seen from here.
-        resolve: gives the whole id for another name of an application.
-        registries: tells what is known from here of the rules for registries where the containers run.
-        origin: the application that is submitted once more; None: it is a new one.
+        config: the configuration.
+        engine: to run the application on.
+        say: called with each output line: those of the original tool, then ours.
+        note: called with notices for the user: keys without effect, files that are not packed.
+        progress: called with the packed bytes of the workspace and the total.
+        overrides: values that override the file's.
+        environ: of the caller; a plain process gets the variables `ENVIRONMENT` of it, and the program those of
+            pass_env.
+        leave_out: returns gitignore patterns of files not to pack, in addition to the user's: files that dlapp has put
+            there.
+        network_problem: returns why the containers cannot have their network, as far as known here.
+        resolve: returns the complete id for another name of an application.
+        registries: returns the registry rules of the machine that runs the containers, as far as known here.
+        origin: the application that is submitted again; None for a new one.
 
     Raises:
-        FileRefused: the file has faults, input is missing, output may not be written; all are named.
-        AskTooLarge: no node can ever meet the ask.
-        UsageError: the workspace is too large, or something in it cannot be packed.
+        FileRefused: the file has errors, input is missing, output cannot be written; the message lists all problems.
+        AskTooLarge: no node can ever meet the request.
+        UsageError: the workspace is too large, or a file in it cannot be packed.
         Unreachable: the engine does not answer.
     """
     with _step(say, "C3 DL Cluster Version check", "ok"):
@@ -172,7 +174,7 @@ def launch(
 def print_spec(
     source: str | Snapshot, config: Config, engine: Engine, overrides: Overrides = NO_OVERRIDES
 ) -> dict[str, Any]:
-    """Return what a properties file says, ``properties``, and what it stands for here, ``spec``; both in their JSON
+    """Return the content of a properties file, ``properties``, and its resolved form here, ``spec``; both in their JSON
     form.
 
     Values of ``env.NAME`` are masked; `Properties.from_json` and `dlapp.values.serialization.from_json` read the two.
@@ -180,18 +182,18 @@ def print_spec(
     Args:
         source: the file.
         config: the configuration.
-        engine: where the application is to run.
-        overrides: what is to be otherwise than in the file.
+        engine: to run the application on.
+        overrides: values that override the file's.
 
     Raises:
-        FileRefused: the file has faults; all are named.
+        FileRefused: the file has errors; the message lists all of them.
     """
     application = read_application(source, config, engine.info(), overrides)
     return {"properties": application.properties.masked().to_json(), "spec": to_json(application.spec)}
 
 
 def ask_line(spec: AppSpec) -> str:
-    """The resolved ask, a line for the user."""
+    """Return the resolved resource request as a line for the user."""
     asks = []
     for role in spec.roles:
         each = role.resources
@@ -203,7 +205,7 @@ def ask_line(spec: AppSpec) -> str:
 
 @contextmanager
 def _step(say: Say, name: str, ok: str) -> Iterator[None]:
-    """Say how a step ended."""
+    """Print the end of a step."""
     try:
         yield
     except DlappError:
@@ -213,14 +215,14 @@ def _step(say: Say, name: str, ok: str) -> Iterator[None]:
 
 
 def with_whole_ids(application: ResolvedApplication, resolve: Resolve) -> ResolvedApplication:
-    """Return the request with the whole ids of the applications that it waits for (``after``).
+    """Return the request with the complete ids of the applications that it waits for (``after``).
 
     Args:
         application: as it was read.
-        resolve: gives the whole id for another name of an application.
+        resolve: returns the complete id for another name of an application.
 
     Raises:
-        FileRefused: there is no such application, or there are several.
+        FileRefused: there is no such application, or the name is ambiguous.
     """
     after = application.spec.after
     if all(is_application_id(one.application_id) for one in after):
@@ -236,7 +238,7 @@ def with_whole_ids(application: ResolvedApplication, resolve: Resolve) -> Resolv
 
 
 def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
-    """Check the request with the engine; refuse a key that it cannot honour, with its line."""
+    """Check the request with the engine; refuse an unsupported key, with its line."""
     try:
         return engine.check(application.spec)
     except SpecError as refused:
@@ -253,7 +255,7 @@ def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
 
 
 def _refuse(application: ResolvedApplication, refused: SpecError) -> None:
-    """Refuse the file with the line of a value that is refused, if it has one."""
+    """Refuse the file with the line of a refused value, if it has one."""
     faults = Faults(application.properties.path)
     add_refusal(faults, application.properties, refused)
     faults.refuse()
@@ -270,20 +272,20 @@ def check_world(
     is_packed: bool = False,
     settings: str = "",
 ) -> Scan:
-    """Check the workspace, the input and the output. Return what is to be packed.
+    """Check the workspace, the input and the output. Return the files to pack.
 
     Args:
         application: as it was read.
-        config: what is configured.
-        note: told what the user should know besides.
-        leave_out: gitignore patterns of what is not packed, besides the user's.
-        network_problem: why the containers cannot have their network; empty: nothing is known.
-        policy: the rules for registries where the containers run; None: they are not known.
-        is_packed: the workspace was packed before, and is not looked at.
-        settings: the option that sets keys of an application that has no file of its own; empty: it has one.
+        config: the configuration.
+        note: called with notices for the user.
+        leave_out: gitignore patterns of files not to pack, in addition to the user's.
+        network_problem: why the containers cannot have their network; empty if unknown.
+        policy: registry rules of the machine that runs the containers; None if they are not known.
+        is_packed: whether the workspace was packed before, and is not checked.
+        settings: option that sets keys of an application without its own file; empty if it has one.
 
     Raises:
-        FileRefused: something is missing or may not be written; all is named.
+        FileRefused: something is missing or cannot be written; the message lists all problems.
         UsageError: the workspace is too large.
     """
     spec = application.spec
@@ -313,7 +315,7 @@ def check_world(
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are, with their verb."""
+    """Return the first names, and the number of the others, with their verb."""
     first = ", ".join(shown(name) for name in names[:MOST_NAMED])
     more = len(names) - MOST_NAMED
     return f"{first} {f'and {more} more ' if more > 0 else ''}{'is' if len(names) == 1 else 'are'}"
@@ -337,7 +339,7 @@ def _say_where(application_id: ApplicationId, engine: Engine, say: Say) -> None:
     say(f"DL App ID = {application_id}")
     running, completed = engine.dashboard_urls(application_id, wait_s=PAGE_S)
     say("DL App Dashboard")
-    is_one_file = completed == running and running.startswith("file:")  # it is written at the end
+    is_one_file = completed == running and running.startswith("file:")  # written at the end
     if not is_one_file:
         say(f"* While app is running , check : {running}")
     if is_one_file or completed != running:

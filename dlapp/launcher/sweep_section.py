@@ -1,4 +1,4 @@
-"""Section ``[sweep]`` of a properties file, made to a `SweepSpec`."""
+"""Section ``[sweep]`` of a properties file, converted to a `SweepSpec`."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _ANY_METRIC = "metric"
 
 
 class _Draft(SweepSpec, kw_only=True):
-    """A sweep that may have faults, which `sweep_problems` finds."""
+    """A sweep that may have errors, which `sweep_problems` finds."""
 
     def __post_init__(self) -> None:
         """Accept any values; each alone was checked when the file was read."""
 
 
 def read_sweep_section(properties: Properties, faults: Faults, path_of: Callable[[str], str]) -> SweepSpec | None:
-    """Return the sweep of a file; None: it has faults, which are noted.
+    """Return the sweep of a file; None after errors, which are noted.
 
     Args:
         properties: the file, with a ``[sweep]``.
-        faults: takes what is found.
+        faults: collects the errors.
         path_of: returns the absolute path of a file as the user wrote it; ValueError with the problem.
     """
     broken = {one for one in faults.named if one.startswith(f"{SECTION}.")}
@@ -101,7 +101,7 @@ def read_sweep_section(properties: Properties, faults: Faults, path_of: Callable
 
 
 def _default_trials(draft: SweepSpec, broken: Collection[str], add: Callable[[str, str], None]) -> int:
-    """Return how many trials a file has that does not say it: all that there can be.
+    """Return the default number of trials: all possible ones.
 
     Args:
         draft: the sweep, without that number.
@@ -117,7 +117,7 @@ def _default_trials(draft: SweepSpec, broken: Collection[str], add: Callable[[st
 
 
 def _usual_sampler(keys: Any, broken: set[str]) -> str:
-    """Return the sampler of a file that names none: what its parameters are."""
+    """Return the default sampler: the kind of the parameters."""
     names = [*keys, *(one.partition(".")[2] for one in broken)]
     if any(one.startswith(GRID) for one in names):
         return Sampler.GRID.value
@@ -127,9 +127,9 @@ def _usual_sampler(keys: Any, broken: set[str]) -> str:
 
 
 def _read_table(path: str) -> TrialTable:
-    """Read a list of trials. Raises UsageError: it cannot be read, or has faults."""
+    """Read a list of trials. Raises UsageError: it cannot be read, or has errors."""
     try:
-        # Not to wait for the writer of a FIFO.
+        # Do not block on a FIFO without a writer.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             data = stream.read(MAX_FILE_BYTES + 1) or b""  # None: a FIFO whose writer has written nothing
     except OSError as error:
@@ -138,7 +138,7 @@ def _read_table(path: str) -> TrialTable:
 
 
 def unknown_names(sweep: SweepSpec, args: Sequence[str]) -> Iterator[str]:
-    """Return notes on ``{NAME}`` in arguments that no parameter replaces.
+    """Return notes on ``{NAME}`` in arguments that is not the name of a parameter.
 
     Args:
         sweep: of the application.

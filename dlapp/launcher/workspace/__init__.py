@@ -1,3 +1,3 @@
-"""The workspace of an application on its way into an archive: looked through, and packed in one pass. Nothing here
-knows of properties, specs or engines.
+"""Workspace of an application: scanned, and packed into an archive in one pass. This package does not know properties,
+specs or engines.
 """

@@ -1,8 +1,8 @@
-"""gzip on several cores: the stream is cut into blocks, each compressed by itself, one gzip member after the other.
+"""gzip on several cores: the stream is cut into blocks, each compressed separately as a gzip member.
 
-A file of several members is what ``cat a.gz b.gz`` gives, and every gzip reads it as one stream (RFC 1952, section
-2.2). A member costs 18 bytes; that a block knows nothing of the one before costs less than a hundredth. zlib lets go
-of Python's lock while it compresses, so threads suffice.
+A file of several members is the result of ``cat a.gz b.gz``, and every gzip reads it as one stream (RFC 1952, section
+2.2). A member costs 18 bytes; compressing blocks independently costs less than a hundredth. zlib releases Python's lock
+while it compresses, so threads suffice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GZIP = 31
 
 
 class _Job:
-    """A block on its way through a worker."""
+    """A block that a worker processes."""
 
     def __init__(self, block: bytes, done: Event) -> None:
         self.block, self.done = block, done
@@ -34,13 +34,13 @@ class _Job:
 
 
 class GzipBlocks:
-    """Writes a gzip stream to a file, and digests what goes in. Used in a ``with`` block, which ends its threads.
+    """Writer of a gzip stream to a file, with a digest of its input. Used in a ``with`` block, which ends its threads.
 
-    The threads are started with the second block, so what is small costs none.
+    The threads are started with the second block, so small streams need none.
 
     Args:
-        descriptor: where the compressed stream goes; stays open.
-        threads: how many compress; the caller's own thread reads and writes.
+        descriptor: destination of the compressed stream; stays open.
+        threads: number of compressing threads; the caller's own thread reads and writes.
     """
 
     def __init__(self, descriptor: int, *, threads: int) -> None:
@@ -65,14 +65,14 @@ class GzipBlocks:
                 thread.join()
 
     def write(self, piece: bytes) -> None:
-        """Add to the stream."""
+        """Add data to the stream."""
         self._pieces.append(piece)
         self._held += len(piece)
         if self._held >= BLOCK:
             self._submit(self._cut())
 
     def finish(self) -> str:
-        """Write out all that is held; the SHA-256 of the uncompressed stream, in hex digits."""
+        """Write all buffered data; return the SHA-256 of the uncompressed stream, in hex digits."""
         block = self._cut()
         if self._jobs is None:
             self._write_out(_compressed(block))
@@ -97,7 +97,7 @@ class GzipBlocks:
         job = _Job(block, Event())
         self._pending.append(job)
         self._jobs.put(job)
-        # Two blocks for each thread keep all busy; more would only take memory.
+        # Two blocks for each thread keep all busy; more would only use memory.
         while len(self._pending) > 2 * self._wanted or self._pending[0].done.is_set():
             self._take()
             if not self._pending:
@@ -135,6 +135,6 @@ def _work(jobs: SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
         try:
             job.block = _compressed(job.block)
-        except BaseException as error:  # the caller's thread raises it
+        except BaseException as error:  # raised again in the caller's thread
             job.error = error
         job.done.set()

@@ -1,10 +1,10 @@
-"""Packing a workspace: one archive, named by the digest of what is in it.
+"""Packing a workspace: one archive, named by the digest of its content.
 
-The same content gives the same archive, whoever packs it and when. So owners are not kept, nor modification times:
-everything gets one fixed time (`dlapp.launcher.workspace.tar.MTIME`). What ``make`` and its like find in an unpacked
-workspace is therefore never out of date; a program that builds there says so (``make -B``) or excludes what was built
-before. Kept are names, contents, permissions (read, write, execute; not set-uid and the like), links inside the
-workspace, empty directories, and the holes of sparse files, as the file system reports them.
+The same content always gives the same archive. So neither owners nor modification times are kept: every entry gets one
+fixed time (`dlapp.launcher.workspace.tar.MTIME`). So ``make`` and similar tools consider nothing in an unpacked
+workspace out of date; a program that builds there must force it (``make -B``) or exclude earlier build results. Names,
+contents, permissions (read, write, execute; not set-uid and the like), links inside the workspace, empty directories,
+and the holes of sparse files are kept, as the file system reports them.
 
 The digest is of the uncompressed tar, so it does not depend on the version of zlib.
 """
@@ -41,10 +41,10 @@ class Packed(Value):
     Args:
         archive: absolute path, ``<digest>.tar.gz``.
         digest: ``sha256-<hex>``.
-        size_bytes: of the archive.
-        files: how many files are in it.
-        warnings: lines for the user: what changed or disappeared while it was read.
-        reused: the same content had been packed before, and that archive is taken.
+        size_bytes: size of the archive.
+        files: number of files in it.
+        warnings: lines for the user on files that changed or disappeared while they were read.
+        reused: whether the same content had been packed before, and that archive is used.
     """
 
     archive: str
@@ -56,21 +56,21 @@ class Packed(Value):
 
 
 def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress | None = None) -> Packed:
-    """Pack what was found into ``archive_dir``, which is made if it is missing. Reads everything once.
+    """Pack the scanned files into ``archive_dir``, which is created if missing. Reads everything once.
 
-    The archive gets its name when it is whole and on the disk. One of that name stays, if it has the same bytes, and
-    gets the present as its modification time, so that a cache knows what is in use; if it has not, it is damaged or of
-    another zlib, and is replaced. Whoever has it open reads on in what they opened.
+    The archive gets its name when it is complete and synced. An existing one with the same bytes is kept, and its
+    modification time is set to now, so that a cache sees it as used; one with other bytes is damaged or from another
+    zlib, and is replaced. Processes that have it open continue to read the old file.
 
     Args:
-        scan: what is to be packed.
-        archive_dir: where archives lie.
-        limit_bytes: the most that a workspace may have.
-        progress: told the bytes that are read and those in all.
+        scan: files to pack.
+        archive_dir: directory of the archives.
+        limit_bytes: maximum size of a workspace.
+        progress: called with the bytes read and the total.
 
     Raises:
-        UsageError: the workspace is above the limit (it names the largest entries), or a file cannot be read.
-        DiskFull: there is no room for the archive.
+        UsageError: the workspace exceeds the limit (the message names the largest entries), or a file cannot be read.
+        DiskFull: there is no space for the archive.
     """
     if scan.size_bytes > limit_bytes:
         raise too_large(scan, limit_bytes)
@@ -95,7 +95,7 @@ def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress |
 
 
 def _take_again(archive: str, fresh: int) -> bool:
-    """Mark an archive as used now, if it is there and is, byte for byte, what was packed just now."""
+    """Mark an archive as used now, if it exists and is identical to the one packed just now."""
     try:
         descriptor = os.open(archive, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -104,7 +104,7 @@ def _take_again(archive: str, fresh: int) -> bool:
         size = os.fstat(fresh).st_size
         if os.fstat(descriptor).st_size != size:
             return False
-        # A tenth of the time that packing took; an archive that is damaged inside would fail in every task.
+        # Costs a tenth of the packing time; a damaged archive would make every task fail.
         if any(os.pread(descriptor, _CHUNK, at) != os.pread(fresh, _CHUNK, at) for at in range(0, size, _CHUNK)):
             return False
         os.utime(archive)
@@ -117,21 +117,22 @@ def _take_again(archive: str, fresh: int) -> bool:
 
 @contextmanager
 def _temporary_file(directory: str) -> Iterator[tuple[int, str]]:
-    """A new file in ``directory``, removed at the end if it is still there under its name.
+    """Yield a new file in ``directory``, which is removed at the end if it still has its name.
 
-    It is locked, so what a killed process left can be told from what is being written, and is removed here.
+    It is locked, so that leftovers of killed processes can be distinguished from files being written, and are removed
+    here.
     """
     import fcntl
 
     for name in os.listdir(directory):
         if name.startswith(_TEMPORARY):
-            with suppress(OSError):  # in use, or gone by now
+            with suppress(OSError):  # in use, or already removed
                 _remove_unlocked(f"{directory}/{name}")
     while True:
         path = f"{directory}/{_TEMPORARY}-{os.getpid()}-{os.urandom(4).hex()}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Another process that cleans up may have been here between the two lines above.
+        # Another process that cleans up may have removed it between the two lines above.
         if os.fstat(descriptor).st_nlink:
             break
         os.close(descriptor)
@@ -155,7 +156,7 @@ def _remove_unlocked(path: str) -> None:
 
 
 class _Writer:
-    """Writes the entries of one scan as a tar stream, and counts."""
+    """Writer of the entries of one scan as a tar stream, with counters."""
 
     def __init__(self, scan: Scan, out: GzipBlocks, progress: Progress | None) -> None:
         self._scan, self._write, self._progress = scan, out.write, progress
@@ -182,7 +183,7 @@ class _Writer:
 
     def _write_file(self, entry: ScanEntry) -> None:
         try:
-            # No link is followed, and a FIFO that took the file's place does not hold us up.
+            # No link is followed, and a FIFO that replaced the file does not block.
             descriptor = os.open(
                 f"{self._scan.root}/{entry.name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             )
@@ -196,7 +197,7 @@ class _Writer:
             return
         try:
             before = os.fstat(descriptor)
-            # Nor a link in the place of a directory above it: the file must be where the scan found it.
+            # Also no link in place of a parent directory: the file must be where the scan found it.
             if not stat.S_ISREG(before.st_mode) or os.readlink(f"/proc/self/fd/{descriptor}") != self._place(entry):
                 self._warn(entry, "was replaced while the workspace was packed, so it is not in it")
                 return
@@ -215,7 +216,7 @@ class _Writer:
             self._warn(entry, "changed while it was packed; its copy may be inconsistent")
 
     def _write_content(self, name: bytes, descriptor: int, status: os.stat_result) -> int:
-        """Header and data; how many bytes were missing at the end and are written as zeros."""
+        """Write header and data; return the number of bytes that were missing at the end and were written as zeros."""
         size, mode = status.st_size, status.st_mode & 0o777
         if size <= _CHUNK and (size < SPARSE_FROM or status.st_blocks * 512 >= size):
             # The usual case, in which the size is known to be right before the header is written.
@@ -237,7 +238,7 @@ class _Writer:
         return missing
 
     def _write_piece(self, descriptor: int, at: int, length: int) -> int:
-        """``length`` bytes; how many of them were not there any more."""
+        """Write ``length`` bytes; return how many of them did not exist any more."""
         end = at + length
         while at < end:
             data = os.pread(descriptor, min(_CHUNK, end - at), at)
@@ -261,8 +262,8 @@ class _Writer:
 
 
 def _data_pieces(descriptor: int, size: int) -> list[tuple[int, int]]:
-    """Return the places of a file that have data: offset and length, in whole blocks but for the last, which ends where
-    the file ends."""
+    """Return the data ranges of a file: offset and length, in whole blocks except the last, which ends at the end of
+    the file."""
     pieces: list[tuple[int, int]] = []
     at = 0
     while at < size:
@@ -271,7 +272,7 @@ def _data_pieces(descriptor: int, size: int) -> list[tuple[int, int]]:
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            break  # nothing but a hole is left
+            break  # only a hole is left
         at = min(size, os.lseek(descriptor, start, os.SEEK_HOLE))
         start, end = start // BLOCK * BLOCK, min(size, -(-at // BLOCK) * BLOCK)
         if pieces and start <= sum(pieces[-1]):

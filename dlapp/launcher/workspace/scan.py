@@ -1,7 +1,7 @@
-"""Scan of a workspace before any of it is read: sizes, links, and what cannot be packed.
+"""Scan of a workspace before it is read: sizes, links, and files that cannot be packed.
 
-A line on links: one that leads to something inside the workspace is kept, an absolute one made relative, for the
-workspace lies elsewhere when the program runs. One that leads out would lead nowhere there, so it is refused.
+A link to a path inside the workspace is kept; an absolute one is made relative, because the workspace has another path
+when the program runs. A link out of the workspace would dangle there, so it is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ DEFAULT_EXCLUDES = (".git", ".venv", "__pycache__", "node_modules")
 
 
 class ScanEntry(NamedTuple):
-    """One thing to pack: ``name`` is its path in the workspace, ``link`` what a link is to say, ``size_bytes`` data."""
+    """One entry to pack: ``name`` is its path in the workspace, ``link`` the new target of a link, ``size_bytes`` its
+    data.
+    """
 
     name: str
     mode: int
@@ -35,14 +37,14 @@ class ScanEntry(NamedTuple):
 
 
 class Scan(Value):
-    """A workspace as it was found.
+    """Result of scanning a workspace.
 
     Args:
         root: its absolute path.
-        entries: what is to be packed, parents first, in the order of the bytes of their names.
-        size_bytes: of all files together, holes not counted.
-        left_out: for each path of ``keep_empty`` that had contents, how many files of it are not packed.
-        excluded: what is not packed because of `DEFAULT_EXCLUDES`.
+        entries: to pack, parents first, sorted by the bytes of their names.
+        size_bytes: total size of all files, without holes.
+        left_out: for each non-empty path of ``keep_empty``, the number of its files that are not packed.
+        excluded: paths not packed because of `DEFAULT_EXCLUDES`.
         warnings: lines for the user.
     """
 
@@ -54,9 +56,10 @@ class Scan(Value):
     warnings: tuple[str, ...]
 
     def largest(self, count: int = 10) -> list[tuple[str, int]]:
-        """The largest entries with their sizes [bytes], directories with all that they hold and a ``/`` at the end.
+        """Return the largest entries with their sizes [bytes], directories with all their contents and a ``/`` at the
+        end.
 
-        It starts from the top; a directory stands for its contents unless one of them makes up more than half of it.
+        Top-down: a directory stands for its contents unless one of them is more than half of it.
         """
         sizes: dict[str, int] = {}
         inside: dict[str, list[str]] = {"": []}
@@ -67,7 +70,7 @@ class Scan(Value):
             if name.endswith("/"):
                 inside[name] = []
             sizes[name] = entry.size_bytes
-        for name in reversed(sizes):  # contents before what holds them
+        for name in reversed(sizes):  # children before parents
             above = name.rstrip("/").rpartition("/")[0]
             if above:
                 sizes[f"{above}/"] += sizes[name]
@@ -89,17 +92,17 @@ EMPTY = Scan(root="", entries=(), size_bytes=0, left_out={}, excluded=(), warnin
 def scan_workspace(
     root: str, *, exclude: Sequence[str] = (), exclude_defaults: bool = False, keep_empty: Collection[str] = ()
 ) -> Scan:
-    """Look through a workspace.
+    """Scan a workspace.
 
     Args:
         root: its directory.
-        exclude: gitignore patterns of what is not packed. As with git, nothing inside an excluded directory can be
-            brought back by a later pattern.
-        exclude_defaults: names of `DEFAULT_EXCLUDES` are not packed either, unless a pattern brings them back.
-        keep_empty: directories, relative to ``root``, of which only the directory itself is packed.
+        exclude: gitignore patterns of files not to pack. As with git, a later pattern cannot re-include a path inside
+            an excluded directory.
+        exclude_defaults: also exclude names of `DEFAULT_EXCLUDES`, unless a pattern re-includes them.
+        keep_empty: directories, relative to ``root``, that are packed without their contents.
 
     Raises:
-        UsageError: it is not a directory, a pattern is wrong, or (all at once) links lead out of it or something in it
+        UsageError: it is not a directory, a pattern is invalid, or (all at once) links point out of it or an entry
             cannot be read.
     """
     root = os.path.abspath(root)
@@ -115,7 +118,7 @@ def scan_workspace(
     warnings: list[str] = []
     faults: list[str] = []
     size_bytes = 0
-    # What is still to be seen of the directory that we are in, and of each one around it.
+    # Remaining entries of the current directory, and of each of its parents.
     todo = [_listed(root, "", warnings, faults)]
     while todo:
         if not todo[-1]:
@@ -145,7 +148,7 @@ def scan_workspace(
             size = status.st_size
             if size >= SPARSE_FROM:
                 size = min(size, status.st_blocks * 512)
-            # The caller's own class of permissions is asked of the kernel only where others may not read.
+            # The kernel is asked for the caller's permissions only if others may not read.
             if not mode & 0o004 and not os.access(found.path, os.R_OK, effective_ids=True):
                 faults.append(f"{shown(name)} cannot be read: Permission denied")
             entries.append(ScanEntry(name, mode, size, None))
@@ -165,7 +168,7 @@ def scan_workspace(
 
 
 def too_large(scan: Scan, limit_bytes: int) -> UsageError:
-    """The refusal of a workspace above the limit."""
+    """Return the error for a workspace above the limit."""
     largest = ", ".join(f"{shown(name)} {human_size(size)}" for name, size in scan.largest())
     return UsageError(
         f"the workspace {shown(scan.root)} has {human_size(scan.size_bytes)}, the limit (storage.workspace_limit) is "
@@ -203,8 +206,8 @@ def _count_files(top: str) -> int:
 
 
 def _excluded(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return what tells whether a path is excluded (with ``/`` at its end: a directory)."""
-    from pathspec import GitIgnoreSpec  # 15 ms, only for those who exclude something
+    """Return a predicate of whether a path is excluded (with ``/`` at its end for a directory)."""
+    from pathspec import GitIgnoreSpec  # 15 ms, only with exclude patterns
 
     for pattern in patterns:
         try:

@@ -1,7 +1,7 @@
-"""The bytes of a tar archive: headers only, pure.
+"""Bytes of a tar archive: headers only, pure functions.
 
-The format is GNU's, not pax: names are bytes there, of any length and in any encoding; sizes have no limit; holes of
-sparse files are kept; and every tar reads it, Python's tarfile too. Owner and group are 0, without names.
+The format is GNU's, not pax: names are bytes of any length and encoding; sizes are unlimited; holes of sparse files are
+kept; and every tar reads it, including Python's tarfile. Owner and group are 0, without names.
 
     offset  bytes                                   offset  bytes
          0    100  name                                156      1  type: 0 file, 5 directory, 2 symbolic link,
@@ -55,7 +55,8 @@ def header(name: bytes, mode: int, size: int, kind: bytes = FILE, link: bytes = 
     if len(link) > 100:
         before += _long(link, LONG_LINK)
         link = link[:100]
-    # What depends on mode and kind alone is the same for thousands of files, and so is its share of the checksum.
+    # The part that depends only on mode and kind is the same for thousands of files, and so is its share of the
+    # checksum.
     parts = _cache.get((mode, kind))
     if parts is None:
         start = b"%07o\0" % mode + b"0000000\0" * 2
@@ -85,8 +86,8 @@ def sparse_header(name: bytes, mode: int, size: int, pieces: Sequence[tuple[int,
         name: of the member.
         mode: its permissions.
         size: of the whole file, holes included.
-        pieces: offset and length of what is data. All but the last have whole blocks; the last ends where the file
-            does, with length 0 if there is a hole.
+        pieces: offset and length of the data ranges. All but the last have whole blocks; the last ends at the end of
+            the file, with length 0 if there is a hole.
     """
     before_and_plain = header(name, mode, sum(length for _, length in pieces), SPARSE)
     before, plain = before_and_plain[:-BLOCK], bytearray(before_and_plain[-BLOCK:])
@@ -105,7 +106,7 @@ def sparse_header(name: bytes, mode: int, size: int, pieces: Sequence[tuple[int,
 
 
 def padding(size: int) -> bytes:
-    """Return what fills up the last block of ``size`` bytes."""
+    """Return the padding of the last block of ``size`` bytes."""
     return bytes(-size % BLOCK)
 
 
@@ -115,7 +116,7 @@ def _long(text: bytes, kind: bytes) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    # Above 8 GiB, octal digits do not suffice: a set first bit says that it is binary.
+    # Above 8 GiB, octal digits do not suffice: a set first bit marks a binary number.
     if value < _MOST_OCTAL:
         return b"%011o\0" % value
     return b"\x80" + value.to_bytes(11, "big")
