@@ -1,4 +1,4 @@
-"""Safe access to files and processes: opening files that others can write, acting for another user.
+"""Safe access to files and processes: opening files that others can write, acting as another user.
 
-Knows nothing of applications, GPUs or servers, and imports nothing of dlapp but `dlapp.errors`.
+This package does not know applications, GPUs or servers, and imports only `dlapp.errors` of dlapp.
 """

@@ -1,4 +1,4 @@
-"""Access control lists of files on this machine: who besides its owner may read a file.
+"""Access control lists of local files: which users besides the owner may read a file.
 
 Source: acl(5); linux/posix_acl_xattr.h: a version, then entries of tag, rights and id, in the order of the tags.
 """
@@ -18,14 +18,14 @@ _NOBODY = 0xFFFFFFFF
 
 
 def allow_reading(fd: int, uids: Collection[int], gids: Collection[int]) -> None:
-    """Let some users and groups read a file of the caller's, and nobody else besides its owner.
+    """Let the given users and groups read a file of the caller, and no others besides its owner.
 
     Args:
         fd: of the file.
-        uids, gids: who may read it.
+        uids, gids: that may read it.
 
     Raises:
-        OSError: the file system keeps no such lists (ENOTSUP), or refuses this one.
+        OSError: the file system does not support ACLs (ENOTSUP), or refuses this one.
     """
     entries = [
         (_OWNER, _READ_AND_WRITE, _NOBODY),

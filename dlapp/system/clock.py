@@ -1,4 +1,4 @@
-"""The time of day, and the pauses of what is tried again."""
+"""Wall-clock time, and pauses between retries."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def now_ms() -> int:
 
 
 def date_and_time(at_s: float | None = None) -> str:
-    """Return a moment [s since 1970] as local date and time, for users: ``2025-03-04 17:02:11``; None: now."""
+    """Format a time [s since 1970] as local date and time, for users: ``2025-03-04 17:02:11``; None for now."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
 def backoff_s(first_s: float, longest_s: float) -> Iterator[float]:
-    """Yield the pauses [s] before each further try, without end.
+    """Yield the pauses [s] before retries, endlessly.
 
-    Each is at most twice the one before. It is shortened at random, by up to a half: those who failed in the same
-    moment do not all come again in the same moment.
+    Each is at most twice the previous one, and is shortened randomly by up to a half, so that clients that failed at
+    the same moment do not all retry at the same moment.
 
     Args:
-        first_s: the longest first pause.
-        longest_s: the bound that the doubling reaches.
+        first_s: maximum of the first pause.
+        longest_s: maximum of all pauses.
     """
     while True:
         yield random_s(first_s / 2, first_s)
@@ -33,6 +33,6 @@ def backoff_s(first_s: float, longest_s: float) -> Iterator[float]:
 
 
 def random_s(least_s: float, most_s: float) -> float:
-    """Return a time between two [s], at random."""
-    # Not the module random: it takes 5 ms to load, and a command waits for its first try in that time.
+    """Return a random time between two [s]."""
+    # The module random is not used: it takes 5 ms to load, and a command's first retry would wait for it.
     return least_s + (most_s - least_s) * int.from_bytes(os.urandom(2), "big") / 65_535

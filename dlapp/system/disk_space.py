@@ -15,7 +15,7 @@ FULL = errno.ENOSPC, errno.EDQUOT
 
 
 def free_bytes(path: str) -> int:
-    """Bytes that may still be written where ``path`` is or would be."""
+    """Return the free bytes on the disk where ``path`` is or would be."""
     room = os.statvfs(existing_above(path))
     return room.f_bavail * room.f_frsize
 
@@ -27,7 +27,7 @@ def size_bytes(path: str) -> int:
 
 
 def room_at(path: str) -> str:
-    """Return how much is free where ``path`` is or would be, in words."""
+    """Return a text on the free space where ``path`` is or would be."""
     return f"{_free(path)} are free on {mount_point(path)}"
 
 
@@ -37,7 +37,7 @@ def _free(path: str) -> str:
 
 
 def mount_point(path: str) -> str:
-    """Return where the disk is mounted that ``path`` is or would be on."""
+    """Return the mount point of the disk where ``path`` is or would be."""
     there = os.path.realpath(existing_above(path))
     while there != "/" and os.lstat(os.path.dirname(there)).st_dev == os.lstat(there).st_dev:
         there = os.path.dirname(there)
@@ -45,23 +45,23 @@ def mount_point(path: str) -> str:
 
 
 def existing_above(path: str) -> str:
-    """``path`` or the nearest directory above it that is there."""
+    """Return ``path`` or its nearest existing parent directory."""
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return path
 
 
 def disk_full(path: str) -> str:
-    """Return the text on a file that cannot be written because its disk is full."""
+    """Return the message for a file that cannot be written because its disk is full."""
     return f"disk full: {path} cannot be written; {_free(path)} are free on {mount_point(path)}"
 
 
 def full_disk(path: str, *, failed: bool = False) -> str:
-    """Return `disk_full` if the disk of ``path`` can take no more now; otherwise an empty text.
+    """Return `disk_full` if the disk of ``path`` is full now; otherwise an empty text.
 
     Args:
-        path: of the file that is to be written.
-        failed: a write just failed; then a quota is looked for, too, which the disk's free space does not show.
+        path: of the file to write.
+        failed: whether a write just failed; then quotas are checked, too, which the disk's free space does not show.
     """
     room = os.statvfs(existing_above(path))
     if not failed and room.f_bavail * room.f_frsize >= _PLENTY_BYTES and (room.f_favail or not room.f_files):
@@ -70,7 +70,7 @@ def full_disk(path: str, *, failed: bool = False) -> str:
 
 
 def _takes_more(directory: str) -> bool:
-    """Return whether a small file can be written; the file has no name, so that nothing of it is left."""
+    """Return whether a small file can be written; the file is unnamed, so it leaves nothing behind."""
     try:
         fd = os.open(existing_above(directory), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -1,13 +1,12 @@
-"""Open files in directories that other users can write.
+"""Opening files in directories that other users can write to.
 
-A name in such a directory may be a symbolic link, a FIFO, a device, another user's file, or a huge one, and may become
-one between two calls. So nothing is decided by a path: each name is opened relative to the descriptor of its directory
-with O_NOFOLLOW and O_NONBLOCK, and what was opened is checked by fstat before a byte of it is read or written. After
-that the descriptor is used, never the name again.
+A name in such a directory may be a symbolic link, a FIFO, a device, another user's file, or a huge file, and may be
+replaced between two calls. So no decision is based on a path: each name is opened relative to the descriptor of its
+directory with O_NOFOLLOW and O_NONBLOCK, and the opened file is checked by fstat before any byte is read or written.
+After that only the descriptor is used.
 
-Guarantees: no link is followed, no open blocks, no device is opened for reading or writing, nothing of an owner that
-was not expected is used, and no read is longer than its limit. It does not guarantee that the content is true: what a
-file of the expected owner says is still data.
+Guarantees: no link is followed, no open blocks, no device is opened for reading or writing, no file of an unexpected
+owner is used, and no read exceeds its limit. The content is not guaranteed: a file of the expected owner is still data.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ _KINDS = (
 
 
 class UntrustedFile(DlappError, OSError):
-    """A file that another user may have put there is not used.
+    """A file is not used because another user may have put it there.
 
     Attributes:
-        path: where it lies.
+        path: of the file.
         problem: why it is not used, e.g. ``"is a symbolic link"``.
     """
 
@@ -51,33 +50,35 @@ class UntrustedFile(DlappError, OSError):
         self.path, self.problem = path, problem
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.problem), vars(self)  # that of OSError passes on the one text alone
+        return type(self), (self.path, self.problem), vars(self)  # OSError's own would only contain the text
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}"
 
 
 def is_plain_name(name: str) -> bool:
-    """Return whether a name from elsewhere can be one entry of a directory: no path, no control character."""
+    """Return whether an untrusted name is a single directory entry: no path, no control characters."""
     try:
         size = len(name) if name.isascii() else len(os.fsencode(name))
     except UnicodeEncodeError:
-        return False  # half of a surrogate pair, as JSON can have it
+        return False  # half of a surrogate pair, which JSON allows
     return 0 < size <= NAME_MAX and name not in (".", "..") and not _NOT_IN_NAMES.search(name)
 
 
 def is_plain_path(path: str) -> bool:
-    """Return whether a path from elsewhere is relative and of plain names alone, so that it leads out of nothing."""
+    """Return whether an untrusted path is relative and consists of plain names, so that it cannot leave its
+    directory.
+    """
     return all(map(is_plain_name, path.split("/")))
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Return whether an absolute path is ``directory`` or lies in it; both are taken as they are."""
+    """Return whether an absolute path is ``directory`` or inside it; neither is resolved."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def sync_file_system(fd: int) -> None:
-    """Bring all of a file system to the disk: one call, where file by file waits for the disk once for each.
+    """Sync a whole file system: one call; syncing file by file would wait for the disk for each.
 
     Raises:
         OSError: it failed; write errors are reported since Linux 5.8. Source: syncfs(2).
@@ -90,13 +91,13 @@ def sync_file_system(fd: int) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Bring a directory's names to the disk."""
+    """Sync the names in a directory."""
     with closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         os.fsync(fd)
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write all of it: one call may take a part only, as on a disk that is just full."""
+    """Write all data: one call may write only a part, for example when the disk becomes full."""
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]
@@ -105,16 +106,16 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
 def open_directory(
     name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None
 ) -> int:
-    """Open a directory, not through a link in its last component; the descriptor is not inherited.
+    """Open a directory without following a link in its last component; the descriptor is not inherited.
 
     Args:
-        name: one component below ``dir_fd``, or a path whose parents only trusted users can write.
-        dir_fd: descriptor of the directory that ``name`` lies in.
-        path: the whole path, for messages; ``name`` where it is empty.
-        owners: uids it may belong to; None: anybody.
+        name: one component below ``dir_fd``, or a path whose parents only trusted users can write to.
+        dir_fd: descriptor of the directory of ``name``.
+        path: absolute path, for messages; empty for ``name``.
+        owners: allowed owners; None for any.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: it does not exist.
         UntrustedFile: it is not a directory, or belongs to another user.
     """
     where = path or name
@@ -143,24 +144,24 @@ def open_file(
     max_bytes: int | None = None,
     kind: int = stat.S_IFREG,
 ) -> int:
-    """Open a file that is there, without following a link or waiting; the descriptor is not inherited.
+    """Open an existing file, without following a link or blocking; the descriptor is not inherited.
 
     Args:
-        name: one component below ``dir_fd``, or a path whose parents only trusted users can write.
-        dir_fd: descriptor of the directory that ``name`` lies in.
-        path: the whole path, for messages; ``name`` where it is empty.
-        owners: uids it may belong to; None: anybody.
-        write: open it for reading and writing.
-        max_bytes: the largest size [bytes]; None: any.
-        kind: the type it must have: ``stat.S_IFREG`` or ``stat.S_IFIFO``.
+        name: one component below ``dir_fd``, or a path whose parents only trusted users can write to.
+        dir_fd: descriptor of the directory of ``name``.
+        path: absolute path, for messages; empty for ``name``.
+        owners: allowed owners; None for any.
+        write: whether to open it for reading and writing.
+        max_bytes: maximum size [bytes]; None for no limit.
+        kind: required type: ``stat.S_IFREG`` or ``stat.S_IFIFO``.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: it does not exist.
         PermissionError: this process may not open it.
-        UntrustedFile: it is of another type, another user's, or larger than ``max_bytes``.
+        UntrustedFile: it has another type, belongs to another user, or is larger than ``max_bytes``.
     """
     where = path or name
-    # O_PATH first: opening a device or a FIFO can itself have an effect (a tape rewinds, a reader sees a writer).
+    # O_PATH first: opening a device or a FIFO can have side effects (a tape rewinds, a reader sees a writer).
     with closing_fd(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)) as handle:
         found = os.fstat(handle)
         if stat.S_IFMT(found.st_mode) != kind:
@@ -169,7 +170,7 @@ def open_file(
         if max_bytes is not None and found.st_size > max_bytes:
             raise UntrustedFile(where, f"has {found.st_size} bytes, at most {max_bytes} are allowed")
         access = os.O_RDWR if write else os.O_RDONLY
-        # The same file, whatever has that name by now. Source: open(2), O_PATH; proc(5), /proc/pid/fd.
+        # The same file, even if the name was replaced. Source: open(2), O_PATH; proc(5), /proc/pid/fd.
         try:
             return os.open(f"/proc/self/fd/{handle}", access | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -178,13 +179,13 @@ def open_file(
 
 
 def has_reader(name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None) -> bool:
-    """Return whether somebody has a FIFO open for reading; errors as of `open_file`.
+    """Return whether any process has a FIFO open for reading; errors as of `open_file`.
 
     Args:
-        name, dir_fd, path, owners: as of `open_file`.
+        name, dir_fd, path, owners: see `open_file`.
 
     Raises:
-        UntrustedFile: also when it is not a FIFO.
+        UntrustedFile: also if it is not a FIFO.
     """
     with closing_fd(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)) as handle:
         found = os.fstat(handle)
@@ -206,10 +207,10 @@ def read_file(
     """Return the content of a regular file; errors as of `open_file`.
 
     Args:
-        name, dir_fd, path, owners, max_bytes: as of `open_file`.
+        name, dir_fd, path, owners, max_bytes: see `open_file`.
 
     Raises:
-        UntrustedFile: also when it grew beyond ``max_bytes`` while it was read.
+        UntrustedFile: also if it grew beyond ``max_bytes`` while it was read.
     """
     fd = open_file(name, dir_fd=dir_fd, path=path, owners=owners, max_bytes=max_bytes)
     with os.fdopen(fd, "rb", buffering=0) as file:
@@ -228,16 +229,16 @@ def read_json_object(
     """Return the JSON object in a regular file; errors as of `read_file`.
 
     Args:
-        name, dir_fd, path, owners, max_bytes: as of `open_file`.
+        name, dir_fd, path, owners, max_bytes: see `open_file`.
 
     Raises:
-        UntrustedFile: also when it is not a JSON object, or nested too deeply.
+        UntrustedFile: also if it is not a JSON object, or nested too deeply.
     """
     return json_object(read_file(name, dir_fd=dir_fd, path=path, owners=owners, max_bytes=max_bytes), path=path or name)
 
 
 def json_object(data: bytes, *, path: str) -> dict[str, Any]:
-    """Return bytes from elsewhere as a JSON object.
+    """Parse untrusted bytes as a JSON object.
 
     Raises:
         UntrustedFile: they are not a JSON object, or nested too deeply.
@@ -274,14 +275,14 @@ def closing_fd(fd: int) -> Iterator[int]:
 
 
 def open_own_directory(name: str, *, dir_fd: int | None = None, path: str = "", uid: int | None = None) -> int:
-    """Open a directory that only a user, and root, can write; errors as of `open_directory`.
+    """Open a directory that only a user, and root, can write to; errors as of `open_directory`.
 
     Args:
-        name, dir_fd, path: as of `open_file`.
-        uid: the user; None: the caller.
+        name, dir_fd, path: see `open_file`.
+        uid: the user; None for the caller.
 
     Raises:
-        UntrustedFile: also when others may write there.
+        UntrustedFile: also if others can write to it.
     """
     fd = open_directory(name, dir_fd=dir_fd, path=path, owners={os.geteuid() if uid is None else uid})
     if os.fstat(fd).st_mode & OTHERS_WRITE:
@@ -296,7 +297,7 @@ def check_own_directory(path: str, uid: int | None = None) -> None:
 
 
 def shown_path(path: str) -> str:
-    """Return a path for a message; one below a descriptor is shown by the descriptor's path."""
+    """Return a path for a message; one below a descriptor is shown with the descriptor's path."""
     words = path.split("/")
     if words[1:4] == ["proc", "self", "fd"]:
         with contextlib.suppress(OSError):
@@ -311,7 +312,7 @@ def _check_owner(found: os.stat_result, where: str, owners: Collection[int] | No
 
 def _kind_of(name: str, dir_fd: int | None) -> str:
     try:
-        # What ends in "/." may be reached by a link: `open_directory` follows all but the last component.
+        # A path that ends in "/." may be reached by a link: `open_directory` follows all but the last component.
         return _kind(os.stat(name.removesuffix("/."), dir_fd=dir_fd, follow_symlinks=False).st_mode)
     except OSError:
         return "gone"

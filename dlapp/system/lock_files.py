@@ -1,7 +1,7 @@
-"""Lock files that may be removed: who holds one knows that it is the file that others will look at.
+"""Lock files that may be removed: the holder of a lock is certain that other processes will open the same file.
 
-They end with the processes that inherited them, however these end (`dlapp.system.locks`). Nobody waits in the kernel,
-so an order to stop is heard between two tries.
+Locks end with the processes that inherited them, even if killed (`dlapp.system.locks`). No call blocks in the kernel,
+so a stop order is handled between two tries.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def take(path: str, *, shared: bool) -> int | None:
-    """Lock a file, which is made where it is missing: the descriptor that holds the lock; None: others are in the way.
+    """Lock a file, created if missing; return the descriptor that holds the lock, or None if another process holds it.
 
     Raises:
-        Denied, OSError: the file cannot be opened or made.
-        UntrustedFile: what lies there is no regular file, another user's, or has other names.
+        Denied, OSError: the file cannot be opened or created.
+        UntrustedFile: it is not a regular file, is another user's, or has several names.
     """
     while True:
         try:
@@ -34,7 +34,7 @@ def take(path: str, *, shared: bool) -> int | None:
             if not locks.try_lock(fd, shared=shared):
                 os.close(fd)
                 return None
-            # It may have been removed between the two calls; then others lock the next one of its name.
+            # It may have been removed between the two calls; then others lock a new file of its name.
             if _is_file(fd, path):
                 return fd
         except BaseException:
@@ -44,20 +44,20 @@ def take(path: str, *, shared: bool) -> int | None:
 
 
 def share(fd: int) -> None:
-    """Turn the holder's exclusive lock into a shared one; nobody gets in between."""
+    """Downgrade the holder's exclusive lock to a shared one atomically."""
     locks.try_lock(fd, shared=True)
 
 
 def make_exclusive(fd: int) -> bool:
-    """Turn the holder's lock into an exclusive one; False: others hold it too, and it stays as it was."""
+    """Upgrade the holder's lock to an exclusive one; return False, with the lock unchanged, if others hold it too."""
     return locks.try_lock(fd)
 
 
 def drop(fd: int, path: str) -> None:
-    """Remove a lock file that the caller holds exclusively, and let it go.
+    """Remove a lock file that the caller holds exclusively, and release it.
 
-    One that cannot be removed stays: it is empty, and the next who holds it removes it. What has its name by now, where
-    others can change names, is not removed.
+    If it cannot be removed, it stays: it is empty, and the next holder removes it. If others can rename entries, a
+    different file of its name is not removed.
     """
     try:
         with contextlib.suppress(OSError):
@@ -68,18 +68,18 @@ def drop(fd: int, path: str) -> None:
 
 
 def replace_locked(path: str, mode: int, content: bytes = b"") -> int:
-    """Put a new file that is locked already in the place of one: the descriptor, for appending, that holds the lock.
+    """Replace a file by a new one that is already locked; return the descriptor, for appending, that holds the lock.
 
-    It is for files that others can read: a read lock of theirs keeps a write lock away for as long as they want, and
-    they find no moment for one before the new file is locked.
+    For files that others can read: their read lock can block a write lock for any time, but they cannot place one
+    before the new file is locked.
 
     Args:
-        path: of the file; no link.
+        path: of the file; not a link.
         mode: of the new file.
         content: of the new file.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f".{name}.{os.getpid()}")
@@ -98,7 +98,7 @@ def replace_locked(path: str, mode: int, content: bytes = b"") -> int:
 
 
 def kind_held(path: str) -> str:
-    """Return how others hold a lock: ``exclusive``, ``shared``, or empty. Raises UntrustedFile."""
+    """Return how other processes hold a lock: ``exclusive``, ``shared``, or empty. Raises UntrustedFile."""
     try:
         fd = _open(path)
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def _open(path: str, *, write: bool = False) -> int:
         fd = open_file(path, owners=(os.geteuid(),), write=write)
     except PermissionError as error:
         raise Denied(f"{path!r} cannot be locked: {error.strerror}") from error
-    if os.fstat(fd).st_nlink > 1:  # a lock file is written to, and so would be that of the other name
+    if os.fstat(fd).st_nlink > 1:  # a lock file is written to, which would change the file of the other name
         os.close(fd)
         raise UntrustedFile(path, "has other names, by hard links")
     return fd

@@ -1,10 +1,9 @@
-"""Locks of open file descriptions: held by whoever inherited the descriptor, free when the last of them has closed it
-or died, so that they need no pids and survive no reboot.
+"""Locks of open file descriptions: held by every process that inherited the descriptor, and released when the last of
+them has closed it or died. So they need no pids and do not survive a reboot.
 
-Nobody waits in the kernel, and nobody learns if a lock is held by taking it: `held` and `is_write_locked` ask without
-disturbing anything. A write lock proves that its holder could open the file for writing; a read lock proves nothing, as
-any reader of the file can place one.
-A length of 0 means: to the file's end, however it grows.
+No call blocks, and a check does not take the lock: `held` and `is_write_locked` only query it. A write lock proves that
+its holder could open the file for writing; a read lock proves nothing, since any reader of the file can place one. A
+length of 0 means up to the end of the file, even if it grows.
 
 Source: fcntl_locking(2), "Open file description locks".
 """
@@ -21,16 +20,16 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def try_lock(fd: int, start: int = 0, length: int = 0, *, shared: bool = False) -> bool:
-    """Take the lock on a range of an open file, or turn the one that is held into the other kind.
+    """Lock a range of an open file, or convert the held lock to the other kind.
 
     Args:
         fd: the open file.
         start: the first byte of the range.
-        length: of the range [bytes]; 0: to the end, however far it grows.
-        shared: a read lock; else a write lock.
+        length: of the range [bytes]; 0 for up to the end, even if the file grows.
+        shared: True for a read lock; False for a write lock.
 
     Returns:
-        False: others are in the way, and all is as it was.
+        False if others hold a conflicting lock; nothing is changed then.
 
     Raises:
         OSError: this file system has no locks, or the descriptor does not allow one.
@@ -46,13 +45,13 @@ def try_lock(fd: int, start: int = 0, length: int = 0, *, shared: bool = False) 
 
 
 def unlock(fd: int, start: int = 0, length: int = 0) -> None:
-    """Let go of a range, also for all who inherited the description. Raises OSError."""
+    """Release a range, also for all processes that inherited the description. Raises OSError."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0))
 
 
 def held(fd: int, start: int = 0, length: int = 0) -> str:
-    """Return how anybody but the holders of this very description has the range locked: ``exclusive``, ``shared``, or
-    empty for not at all."""
+    """Return how other open file descriptions have locked the range: ``exclusive``, ``shared``, or empty if not at
+    all."""
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0))
     return {fcntl.F_RDLCK: "shared", fcntl.F_WRLCK: "exclusive"}.get(_FLOCK.unpack(answer)[0], "")
 
@@ -60,13 +59,13 @@ def held(fd: int, start: int = 0, length: int = 0) -> str:
 def is_write_locked(fd: int, start: int = 0, length: int = 0) -> bool:
     """Return whether another open file description has a write lock in the range; read locks do not count.
 
-    For files that users other than the holder can read: a read lock of theirs does not look like the holder's.
+    For files that users other than the holder can read: their read locks cannot be mistaken for the holder's lock.
     """
     return write_lock_start(fd, start, length) is not None
 
 
 def write_lock_start(fd: int, start: int = 0, length: int = 0) -> int | None:
-    """Return where a write lock of another open file description in the range begins; None: there is none."""
+    """Return the start of another open file description's write lock in the range; None if there is none."""
     # A read lock conflicts with write locks only. Source: fcntl(2), F_GETLK.
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, start, length, 0))
     kind, _, begin, _, _ = _FLOCK.unpack(answer)

@@ -1,15 +1,15 @@
-"""Names of this machine, of its present boot, and of the file systems that are mounted on it."""
+"""Identifiers of this machine and of its current boot, and its mounted file systems."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 
-# Read as bytes: text would load a codec, which a child with another uid may not be able to read.
+# Read as bytes: text would load a codec, which a child with another uid may be unable to read.
 
 
 def machine_id(root: str = "/") -> str:
-    """Return this machine's id; empty where it has none (a container, say).
+    """Return this machine's id; empty if it has none (in a container, for example).
 
     Source: machine-id(5); D-Bus's copy is older and still alone on some systems.
     """
@@ -21,7 +21,7 @@ def machine_id(root: str = "/") -> str:
 
 
 def boot_id() -> str:
-    """Return what changes when the machine is restarted; empty without /proc. Source: random(4)."""
+    """Return the boot id, which changes at each restart; empty without /proc. Source: random(4)."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip().decode("ascii")
@@ -30,11 +30,11 @@ def boot_id() -> str:
 
 
 def cgroup_directories(root: str, controller: str) -> list[str]:
-    """Return the directories with limits of ``controller`` on this process, version 1 or 2: its cgroup and all above
-    it.
+    """Return the cgroup directories with limits of ``controller`` for this process, version 1 or 2: its cgroup and all
+    parents.
 
-    A container often sees its own cgroup mounted as the top while /proc/self/cgroup names it as the host does; the
-    mount's root says what to leave off, and where that does not fit, the mount itself is the cgroup.
+    In a container, the own cgroup is often mounted as the root while /proc/self/cgroup has its path on the host; the
+    root of the mount is the prefix to remove, and if it is not a prefix, the mount itself is the cgroup.
 
     Source: cgroups(7); proc(5), /proc/pid/mountinfo.
     """
@@ -81,11 +81,11 @@ def namespaces_of_its_own() -> tuple[bool, bool]:
 
 
 def file_system_of(path: str, mountinfo: str = "/proc/self/mountinfo") -> tuple[str, str]:
-    """Return kind and source of the file system that ``path`` lies on; empty texts if that cannot be told.
+    """Return type and source of the file system of ``path``; empty texts if unknown.
 
     Args:
         path: absolute.
-        mountinfo: the file to read; of two mounts on one place the later one counts.
+        mountinfo: the file to read; of two mounts at one path the later one counts.
 
     Source: proc(5): ``36 35 98:0 /root /mount/point options optional... - type source superoptions``.
     """
@@ -93,7 +93,7 @@ def file_system_of(path: str, mountinfo: str = "/proc/self/mountinfo") -> tuple[
 
 
 def is_mounted_apart(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
-    """Return whether a directory is a mount of its own, or lies in one that shows a part of another file system.
+    """Return whether a directory is a mount point, or is inside a mount of a part of another file system.
 
     Args:
         path: absolute.
@@ -104,7 +104,7 @@ def is_mounted_apart(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool
 
 
 def _mount_of(path: str, mountinfo: str) -> tuple[str, str, str, str]:
-    """The mount that a path lies on: its place, what of its file system it shows, kind and source."""
+    """Return the mount of a path: its mount point, its root in the file system, type and source."""
     real, best, found = os.path.realpath(path), -1, ("", "", "", "")
     for line in _lines(mountinfo):
         before, _, after = line.partition(" - ")

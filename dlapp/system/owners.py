@@ -1,9 +1,10 @@
-"""Owners of paths and processes: root may follow and obey only what only root can change.
+"""Owners of paths and processes: root may only follow and trust what only root can change.
 
-Who may change what a path leads to: the owner of each directory and link on the way, and who may write one of these
-directories. A sticky directory gives its writers nothing: they cannot replace what is another's (unlink(2)). Writing by
-the group counts, unless it is root's group or the owner's private one: the group of that name, in which the owner is
-alone. With an access control list the group's bit also stands for the users on that list (acl(5)), so it counts.
+The target of a path can be changed by the owner of each directory and link on the path, and by everybody who can write
+to one of these directories. In a sticky directory, writers cannot replace other users' entries (unlink(2)). Write
+permission for the group counts, unless it is root's group or the owner's private one: the group of the same name whose
+only member is the owner. With an access control list the group's bit also covers the users on that list (acl(5)), so it
+counts.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ _ACCESS_LIST = "system.posix_acl_access"
 
 
 def refuse_place_of_others(path: str) -> None:
-    """Refuse, as root, a path on which another user decides; as anybody else allow it.
+    """Refuse, as root, a path whose target another user can change; allow it for other users.
 
-    It is for what lies below HOME or a directory that the environment names: with the caller's HOME kept, as by sudo
-    without -H, that is a place of the caller's.
+    For paths below HOME or a directory from the environment: if the caller's HOME is kept, as by sudo without -H, the
+    caller controls them.
 
     Raises:
-        Denied: others can change what is found there.
+        Denied: others can change the target.
     """
     if os.geteuid() == 0 and (who := who_may_change(path)):
         raise Denied(f"{path} may be changed by {who}, so root does not use it (set HOME, as sudo -H does)")
 
 
 def who_may_change(path: str) -> str:
-    """Return who besides root can change what a path leads to; empty: nobody.
+    """Return who besides root can change the target of a path; empty if nobody can.
 
-    What is not there yet can be made by whoever may write the last directory that is: root checks it after making it.
+    A missing component can be created by everybody who can write to the last existing directory: root checks it after
+    creating it.
     """
     for place, found in components(path):
         if found.st_uid != 0:
@@ -47,19 +49,20 @@ def who_may_change(path: str) -> str:
 
 
 def other_owner(path: str) -> int | None:
-    """Return the first owner other than root of what a path leads through; None: all of it is root's.
+    """Return the first owner other than root on a path; None if all of it is root's.
 
-    Components that are not there belong to whoever owns the last one that is.
+    A missing component belongs to the owner of the last existing one.
     """
     return next((found.st_uid for _, found in components(path) if found.st_uid != 0), None)
 
 
 def components(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield what the kernel passes on a path, parents first: directories, links, what these lead through, and the end.
+    """Yield every path that the kernel traverses, parents first: directories, links, the components of their targets,
+    and the end.
 
-    It stops where nothing is, or at more links than the kernel follows.
+    It stops at a missing component, or after more links than the kernel follows.
     """
-    # Not os.path.realpath: that shows where a path ends, and not through whose directories a link leads there.
+    # os.path.realpath only shows where a path ends, not the directories through which a link leads there.
     place, links = "/", 0
     todo = (path if path.startswith("/") else os.path.join(os.getcwd(), path)).split("/")[::-1]
     yield place, os.lstat(place)
@@ -89,11 +92,11 @@ def components(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def other_writers(path: str, found: os.stat_result) -> str:
-    """Return who besides its owner can replace what lies in a directory; empty: nobody, or it is not a directory.
+    """Return who besides its owner can replace entries of a directory; empty if nobody can, or it is not a directory.
 
     Args:
-        path: where it lies.
-        found: what it is (lstat).
+        path: of the directory.
+        found: its status (lstat).
     """
     if not stat.S_ISDIR(found.st_mode) or found.st_mode & stat.S_ISVTX:
         return ""
@@ -107,9 +110,9 @@ def other_writers(path: str, found: os.stat_result) -> str:
 
 
 def other_writers_above(path: str) -> str:
-    """Return who can put something else in the place of a path, whoever owns the directories above; empty: nobody.
+    """Return who can replace a path, whoever owns its parent directories; empty if nobody can.
 
-    For a user's own directory: whoever owns one above it (root, a NodeManager) made it a place for this user.
+    For a user's own directory: the owner of a parent (root, a NodeManager) created it for this user.
     """
     for place, found in components(os.path.dirname(path)):
         if who := other_writers(place, found):
@@ -136,12 +139,12 @@ def _is_private_group(gid: int, uid: int) -> bool:
         return False
     if owner.pw_gid != gid or group.gr_name != owner.pw_name or not set(group.gr_mem) <= {owner.pw_name}:
         return False
-    # The members of a group do not name those whose primary group it is.
+    # The member list of a group does not include users whose primary group it is.
     return all(one.pw_uid == uid for one in pwd.getpwall() if one.pw_gid == gid)
 
 
 def group_name(gid: int) -> str:
-    """Return a group's name, or the number where there is none."""
+    """Return a group's name, or its number if it has none."""
     import grp
 
     try:
@@ -151,7 +154,7 @@ def group_name(gid: int) -> str:
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name, or the number where there is none."""
+    """Return a user's name, or its number if it has none."""
     try:
         return _known_name(uid)
     except KeyError:
@@ -162,11 +165,11 @@ def user_name(uid: int) -> str:
 def _known_name(uid: int) -> str:
     import pwd
 
-    # It can take a question to a server. One that is unknown is asked for anew, as it raises.
+    # The lookup may query a server. An unknown user is looked up again, because that raises.
     return pwd.getpwuid(uid).pw_name
 
 
 def user_text(uid: int) -> str:
-    """Return a user's name for a message; ``uid 1234`` where there is none."""
+    """Return a user's name for a message; ``uid 1234`` if it has none."""
     name = user_name(uid)
     return f"uid {uid}" if name == str(uid) else name

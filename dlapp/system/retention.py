@@ -1,4 +1,4 @@
-"""Retention by age and size, of whatever is kept: histories, packed workspaces, archives."""
+"""Retention by age and size, for histories, packed workspaces and archives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class KeptItem(NamedTuple):
-    """A file or directory that is kept; ``used_ms`` is when it was written or last used [ms since 1970]."""
+    """A retained file or directory; ``used_ms`` is when it was written or last used [ms since 1970]."""
 
     name: str
     size_bytes: int
@@ -18,18 +18,19 @@ class KeptItem(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """The limits of what is kept: the age of one item, and the size of all together."""
+    """Limits: the age of an item, and the total size."""
 
     age_s: float
     size_bytes: int
 
     def expired(self, items: Iterable[KeptItem], now_ms: int, before_ms: int | None = None) -> list[KeptItem]:
-        """Return the items that are too old, and the oldest of what is too much; the latest first.
+        """Return the items to remove: those that are too old, and the oldest ones above the size limit; the latest
+        first.
 
         Args:
-            items: everything that is kept.
+            items: all retained items.
             now_ms: the time [ms since 1970].
-            before_ms: keep what was used at this time or later [ms since 1970]; None: no such limit.
+            before_ms: keep items used at this time or later [ms since 1970]; None for no such limit.
         """
         found, total_bytes = [], 0
         for one in sorted(items, key=lambda one: one.used_ms, reverse=True):
@@ -41,7 +42,7 @@ class Retention(NamedTuple):
 
 
 def files_in(directory: str) -> list[KeptItem]:
-    """Return the regular files in a directory, by path; none if it cannot be read. Reading a file is a use."""
+    """Return the regular files in a directory, by path; empty if it cannot be read. Reading a file counts as a use."""
     found = []
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:

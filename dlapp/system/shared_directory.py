@@ -1,8 +1,8 @@
-"""The directory that all users of a machine share for locks: GPU ledger, image pulls, turns.
+"""Directory that all users of a machine share for locks: GPU ledger, image pulls, queue turns.
 
-It serves everybody only if it belongs to root and is sticky, for then nobody but root removes or renames what is
-another's, and nobody can put another directory in its place. One of another owner serves that owner alone. Everybody
-else is refused: two directories would be two ledgers, and one device could be given twice.
+It can be shared by all users only if it belongs to root and is sticky, because then only root can remove or rename
+another user's entries, and nobody can replace the directory. A directory of another owner is for that owner alone; all
+others are refused: two directories would mean two ledgers, and one device could be leased twice.
 
 Source: unlink(2) and inode(7) (sticky bit); tmpfiles.d(5).
 """
@@ -21,11 +21,11 @@ def open_shared_directory(path: str, *, make: bool = False) -> int:
     """Open the directory; the caller closes the descriptor, which is not inherited.
 
     Args:
-        make: make it if it is missing: as root for everybody, otherwise for this user alone.
+        make: create it if missing: as root for all users, otherwise for this user alone.
 
     Raises:
-        FileNotFoundError: it is missing and is not to be made.
-        UntrustedFile: it cannot be made, or does not serve this user; the message says what root can do.
+        FileNotFoundError: it is missing and not to be created.
+        UntrustedFile: it cannot be created, or is not usable for this user; the message says what root can do.
     """
     try:
         try:
@@ -38,7 +38,7 @@ def open_shared_directory(path: str, *, make: bool = False) -> int:
     except (FileNotFoundError, UntrustedFile):
         raise
     except OSError as error:
-        # One that its owner closed (0700, as dlapp makes a user's) cannot be opened, but its owner can be read.
+        # If its owner closed it (0700, as dlapp creates a user's), it cannot be opened, but its owner can be read.
         raise UntrustedFile(path, _refusal(path) or error.strerror or str(error)) from error
     try:
         if problem := problem_of(os.fstat(fd), os.geteuid()):
@@ -50,12 +50,12 @@ def open_shared_directory(path: str, *, make: bool = False) -> int:
 
 
 def create_shared_file(name: str, directory: int) -> None:
-    """Make an empty file that all users may lock, if there is none of that name.
+    """Create an empty file that all users may lock, if there is none of that name.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
-    # Complete under another name, then linked: nobody finds a file that they may not open yet.
+    # Completed under another name, then linked: other processes never find a file that they may not open yet.
     temporary = f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
     try:
@@ -68,7 +68,7 @@ def create_shared_file(name: str, directory: int) -> None:
 
 
 def problem_of(found: os.stat_result, uid: int) -> str:
-    """Return why a directory does not serve a user as the shared one; empty: it does."""
+    """Return why a user cannot use a directory as the shared one; empty if possible."""
     others_write, sticky = found.st_mode & 0o022, found.st_mode & stat.S_ISVTX
     if others_write and not sticky:
         return f"has mode {stat.S_IMODE(found.st_mode):o}: others can remove what is not theirs"
@@ -78,7 +78,7 @@ def problem_of(found: os.stat_result, uid: int) -> str:
 
 
 def remedy(path: str) -> str:
-    """Return what root does so that the directory serves everybody, also after the next boot."""
+    """Return the command for root that makes the directory usable for all users, also after the next boot."""
     return (
         f"as root: echo 'd {path} 1777 root root -' > /etc/tmpfiles.d/dlapp.conf && "
         f"systemd-tmpfiles --create dlapp.conf"
@@ -86,7 +86,7 @@ def remedy(path: str) -> str:
 
 
 def _refusal(path: str) -> str:
-    """Return why a directory that cannot be opened does not serve this user; empty: it cannot be seen."""
+    """Return why this user cannot use a directory that cannot be opened; empty if unknown."""
     try:
         problem = problem_of(os.lstat(path), os.geteuid())
     except OSError:
@@ -95,7 +95,7 @@ def _refusal(path: str) -> str:
 
 
 def _make(path: str) -> None:
-    # Not with its final mode at once: the umask takes the bits for others away.
+    # Not with its final mode at once: the umask would remove the permissions for others.
     mode = 0o1777 if os.geteuid() == 0 else 0o700
     try:
         with contextlib.suppress(FileExistsError):

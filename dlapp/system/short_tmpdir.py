@@ -1,12 +1,12 @@
-"""Short name of a directory for temporary files, which may lie deep.
+"""Short name of a directory for temporary files with a long path.
 
-The path of a Unix socket has at most 107 bytes, and programs make sockets in their TMPDIR: multiprocessing, so the
-workers of PyTorch's DataLoader, Ray, agents of ssh. The directory of a container alone has more than 80.
+The path of a Unix socket has at most 107 bytes, and programs create sockets in their TMPDIR: multiprocessing, so the
+workers of PyTorch's DataLoader, Ray, ssh agents. The path of a container's directory alone has more than 80.
 
 The name is ``/tmp/dlapp-<10 hex digits>/tmp``: a directory that only its user can enter, with a symbolic link in it.
-Who made it holds a lock on the directory (flock). So the kernel tells what is in use from what a killed process left,
-without a look at where the link leads, which may be a dead file system; and systemd-tmpfiles, which removes what is old
-from /tmp, leaves alone what is locked. Source: unix(7), sun_path; systemd, tmpfiles.c, dir_cleanup.
+Its creator holds a lock on the directory (flock). So directories in use can be distinguished from leftovers of killed
+processes without following the link, whose target may be on a dead file system; and systemd-tmpfiles, which removes old
+files from /tmp, skips locked directories. Source: unix(7), sun_path; systemd, tmpfiles.c, dir_cleanup.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_NAMES = 10_000
 
 
 def is_too_long(path: str) -> bool:
-    """Return whether a TMPDIR leaves too little room for the names of sockets."""
+    """Return whether a TMPDIR is too long for socket paths."""
     return len(os.fsencode(path)) > _MOST_BYTES
 
 
@@ -42,23 +42,23 @@ class ShortTmpdir:
 
     Args:
         target: the directory.
-        base: where the name is made: a directory in which others cannot rename what is this user's.
+        base: directory of the name, in which others cannot rename this user's entries.
 
     Attributes:
-        path: the name.
+        path: the short name.
 
     Raises:
-        OSError: it cannot be made there.
+        OSError: it cannot be created there.
     """
 
     def __init__(self, target: str, base: str = BASE) -> None:
         with closing_fd(_open_base(base)) as above:
             for _ in range(_MOST_TRIES):
                 name = f"dlapp-{os.urandom(5).hex()}"
-                # 1. Another process of this user may find the new directory before it is locked, and take it for what
-                #    a killed one left: it locks and removes it.
-                # 2. Then either it is not there to be opened or the lock is taken; or nothing can be made in it.
-                # In all of these cases another name is tried.
+                # 1. Another process of this user may find the new directory before it is locked, and consider it
+                #    abandoned: it locks and removes it.
+                # 2. Then opening it fails, or the lock is taken, or nothing can be created in it. In all of these cases
+                #    another name is tried.
                 with contextlib.suppress(FileExistsError, FileNotFoundError, BlockingIOError):
                     os.mkdir(name, 0o700, dir_fd=above)
                     self._fd = _linked(name, target, above)
@@ -69,10 +69,10 @@ class ShortTmpdir:
         self.path = os.path.join(self._directory, _LINK)
 
     def close(self) -> None:
-        """Remove the name. May be repeated."""
+        """Remove the name. Idempotent."""
         if self._fd < 0:
             return
-        # Something may have cleaned up here; and what the program put beside the link is not removed.
+        # Another process may have cleaned up; and files that the program put beside the link are not removed.
         with contextlib.suppress(OSError):
             os.unlink(_LINK, dir_fd=self._fd)
             os.rmdir(self._directory)
@@ -92,7 +92,7 @@ def _open_base(base: str) -> int:
 
 
 def _linked(name: str, target: str, above: int) -> int:
-    """Lock the directory ``name`` in ``above`` and make the link in it. Return its descriptor."""
+    """Lock the directory ``name`` in ``above`` and create the link in it. Return its descriptor."""
     fd = open_directory(name, dir_fd=above, owners={os.geteuid()})
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -104,18 +104,18 @@ def _linked(name: str, target: str, above: int) -> int:
 
 
 def remove_stale_links(base: str = BASE) -> None:
-    """Remove the names of this user whose process was killed.
+    """Remove this user's names whose processes were killed.
 
-    Nothing but the link is removed, and the directory only if it is empty then.
+    Only the link is removed, and the directory if it is empty then.
 
     Raises:
-        OSError: what is in ``base`` cannot be read, or others could rename what is there.
+        OSError: ``base`` cannot be read, or others could rename entries in it.
     """
     with closing_fd(_open_base(base)) as above:
         with os.scandir(above) as entries:
             names = [one.name for one in itertools.islice(entries, _MOST_NAMES) if _NAME.fullmatch(one.name)]
         for name in names:
-            # It is another user's, in use, no directory, gone by now, or holds something else.
+            # It is another user's, in use, not a directory, already removed, or contains other files.
             with contextlib.suppress(OSError):
                 _remove_dead(name, above)
 
@@ -123,7 +123,7 @@ def remove_stale_links(base: str = BASE) -> None:
 def _remove_dead(name: str, above: int) -> None:
     with closing_fd(open_directory(name, dir_fd=above, owners={os.geteuid()})) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with contextlib.suppress(FileNotFoundError):  # it was killed before it had made the link
+        with contextlib.suppress(FileNotFoundError):  # it was killed before it had created the link
             os.readlink(_LINK, dir_fd=fd)
             os.unlink(_LINK, dir_fd=fd)
         os.rmdir(name, dir_fd=above)

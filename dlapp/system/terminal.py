@@ -1,4 +1,4 @@
-"""The terminal of a command, while what the user types is for another program."""
+"""Terminal of a command, while the user's input is for another program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def raw_terminal() -> Iterator[None]:
-    """Pass every key of standard input's terminal on as it is, Ctrl-C too, for as long as the block runs."""
+    """Pass every key of standard input's terminal through unchanged, including Ctrl-C, during the block."""
     before = termios.tcgetattr(0)
     tty.setraw(0)
     try:

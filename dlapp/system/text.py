@@ -1,7 +1,7 @@
-"""Reading what people write: amounts with units, booleans, counts, and the nearest right name for a wrong one.
+"""Parsing user input: amounts with units, booleans, counts, and suggestions for wrong names.
 
-The configuration and the properties file are read with the same functions, so `4g` and `2h` mean one thing everywhere.
-Each raises ValueError with the problem alone (``'4x' is no memory: ...``); the caller says where it stood.
+The configuration and the properties file use the same functions, so `4g` and `2h` mean the same everywhere. Each raises
+ValueError with the problem only (``'4x' is no memory: ...``); the caller adds the location.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LISTED = 60
 
 
 def read_count(text: str, least: int = 0, most: int = 2**31 - 1) -> int:
-    """A whole number from ``least`` to ``most``."""
+    """Parse a whole number from ``least`` to ``most``."""
     if not _COUNT.fullmatch(text):
         raise ValueError(f"{shown(text)} is not a whole number")
     value = int(text)
@@ -49,7 +49,9 @@ def read_count(text: str, least: int = 0, most: int = 2**31 - 1) -> int:
 
 
 def read_memory_mib(text: str) -> int:
-    """An amount of memory [MiB], rounded up: ``512m``, ``4g``, ``4GB``, ``1.5g``, ``2048k``; a bare number is MiB."""
+    """Parse an amount of memory [MiB], rounded up: ``512m``, ``4g``, ``4GB``, ``1.5g``, ``2048k``; a bare number is
+    MiB.
+    """
     size_bytes = _size_bytes(text, bare="m")
     if size_bytes is None:
         raise ValueError(f"{shown(text)} is not an amount of memory: a number of MiB, or one with k, m, g or t (4g)")
@@ -59,7 +61,9 @@ def read_memory_mib(text: str) -> int:
 
 
 def read_size_bytes(text: str) -> int:
-    """A size [bytes]: ``500b``, ``64k``, ``10g``, ``1.5GB``. A bare number is refused: it could be MiB."""
+    """Parse a size [bytes]: ``500b``, ``64k``, ``10g``, ``1.5GB``. A bare number is refused, because it could mean
+    MiB.
+    """
     size_bytes = _size_bytes(text, bare="")
     if size_bytes is None:
         raise ValueError(f"{shown(text)} is not a size: a number with b, k, m, g or t (10g)")
@@ -67,7 +71,7 @@ def read_size_bytes(text: str) -> int:
 
 
 def read_limit_bytes(text: str) -> int:
-    """A size [bytes] as of `read_size_bytes`, or ``0``: nothing is allowed."""
+    """Parse a size [bytes] like `read_size_bytes`, or ``0``, which allows nothing."""
     return 0 if text == "0" else read_size_bytes(text)
 
 
@@ -76,7 +80,7 @@ def _size_bytes(text: str, *, bare: str) -> int | None:
 
     Args:
         text: as written.
-        bare: the unit of a number without one; empty: it needs one.
+        bare: unit of a number without one; empty if a unit is required.
 
     Returns:
         Bytes, rounded up; None if it is not a size.
@@ -96,7 +100,7 @@ def _size_bytes(text: str, *, bare: str) -> int | None:
 
 
 def read_duration_s(text: str) -> float:
-    """A span of time [s]: ``30s``, ``10m``, ``2h``, ``1h30m``, ``1d 12h``, ``90min``; a bare number is seconds."""
+    """Parse a duration [s]: ``30s``, ``10m``, ``2h``, ``1h30m``, ``1d 12h``, ``90min``; a bare number is seconds."""
     seconds, last, at = 0.0, float("inf"), 0
     while match := _SPAN.match(text, at):
         whole = match.span() == (0, len(text))
@@ -114,23 +118,25 @@ def read_duration_s(text: str) -> float:
 
 
 def read_boolean(text: str) -> bool:
-    """``true`` or ``false``; ``yes``, ``no``, ``on``, ``off``, ``1`` and ``0`` mean the same, in any case."""
+    """Parse a boolean: ``true`` or ``false``; ``yes``, ``no``, ``on``, ``off``, ``1`` and ``0`` mean the same, ignoring
+    case.
+    """
     if (value := _BOOLEANS.get(text.lower())) is None:
         raise ValueError(f"is {shown(text)}, allowed are true, false")
     return value
 
 
 def read_choice(text: str, allowed: Iterable[str]) -> str:
-    """One of the words in ``allowed``."""
+    """Parse one of the words in ``allowed``."""
     if text not in (words := list(allowed)):
         raise ValueError(f"is {shown(text)}, allowed are {', '.join(words)}")
     return text
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """Return the end of a message on an unknown name: ``, nearest is 'memory'`` or, with nothing near, ``, known are
-    ...``."""
-    import difflib  # only on the way to an error: it costs 5 ms
+    """Return the end of a message on an unknown name: ``, nearest is 'memory'`` or, without a similar one, ``, known
+    are ...``."""
+    import difflib  # only for an error: it costs 5 ms
 
     names = list(allowed)
     by_folded = {name.lower(): name for name in names}
@@ -141,17 +147,17 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 
 
 def counted(count: int, plural: str) -> str:
-    """Return a count with its noun, of which the plural ends with ``s``: ``1 gcore``, ``2 gcores``."""
+    """Return a count with its noun, with a plural in ``s``: ``1 gcore``, ``2 gcores``."""
     return f"{count} {plural.removesuffix('s') if count == 1 else plural}"
 
 
 def shown(text: str, most: int = 60) -> str:
-    """Text in quotes for a message: escaped, and cut where it is long."""
+    """Quote a text for a message: escaped, and cut if it is long."""
     return repr(text) if len(text) <= most else repr(text[:most]) + "..."
 
 
 def first_repeated(texts: Sequence[str]) -> str | None:
-    """Return the first of some texts that is there again later; None: all are different."""
+    """Return the first duplicate text; None if all are different."""
     last = {text: place for place, text in enumerate(texts)}
     return next((text for place, text in enumerate(texts) if last[text] != place), None)
 
@@ -168,7 +174,7 @@ def human_size(size_bytes: float) -> str:
 
 
 def short_duration(seconds: int) -> str:
-    """Return a span in its largest whole unit: ``40 s``, ``12 min``, ``3 h``, ``5 d``."""
+    """Return a duration in its largest whole unit: ``40 s``, ``12 min``, ``3 h``, ``5 d``."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds // size} {unit}"

@@ -1,9 +1,9 @@
-"""Waits of this process: what it waits for, since when, and until when at the latest.
+"""Waits of this process: for which service, since when, and until when.
 
-Code that may wait for long says so where the wait begins, and ends it; of what comes in pieces each piece begins it
-anew. That is all it does. A process that shows its waits looks for those that last, from a thread that it has anyway: a
+Code that may block for long marks the begin and the end of the wait; data that arrives in pieces restarts it with each
+piece. That is all it does. A process that reports its waits polls for long ones, from a thread that it has anyway: a
 task for its reports, an ApplicationMaster for its view, a command for stderr. So a wait costs a microsecond and no
-thread, and one is seen also inside a call that does not return.
+thread, and is visible even inside a call that does not return.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _waits: set[Wait] = set()
 
 
 class Wait:
-    """One wait. A context manager: it lasts as long as the block. It may also be begun and ended by name.
+    """One wait: a context manager that lasts for the block. `begin` and `end` may also be called explicitly.
 
     Attributes:
-        what: what is waited for, for users; empty: it is not shown.
-        longest_s: for how long at most [s]; None: it is not limited, or somebody else says so.
-        why: what makes it last, for users; empty: nothing is known.
+        what: name of the awaited service, for users; empty to not report it.
+        longest_s: maximum duration [s]; None if unlimited, or reported elsewhere.
+        why: cause of the delay, for users; empty if unknown.
 
     Args:
         what, longest_s: see above; all may be set at any time.
@@ -44,7 +44,7 @@ class Wait:
         self.renew()
 
     def begin(self) -> None:
-        """Begin, if it has not begun; the time counts from the making, or from the last `renew`."""
+        """Begin, if not begun; the time counts from the creation, or from the last `renew`."""
         if not self.what:
             return
         _waits.add(self)
@@ -52,11 +52,11 @@ class Wait:
             teller.start()
 
     def end(self) -> None:
-        """End. May be repeated."""
+        """End. Idempotent."""
         _waits.discard(self)
 
     def renew(self) -> Wait:
-        """Count from now on: something came. Return the wait."""
+        """Restart the time because data arrived. Return the wait."""
         self._began_s, self._began_at_s = time.monotonic(), time.time()
         return self
 
@@ -69,12 +69,12 @@ class Wait:
 
     @property
     def lasted_s(self) -> float:
-        """Time since it began, or since something came [s]."""
+        """Time since it began, or since data arrived [s]."""
         return time.monotonic() - self._began_s
 
     @property
     def text(self) -> str:
-        """The wait in words: ``waits for NAME since 2026-03-01 14:02:03, until 2026-03-01 14:03:03: REASON``."""
+        """Return the wait as text: ``waits for NAME since 2026-03-01 14:02:03, until 2026-03-01 14:03:03: REASON``."""
         times = date_and_time(self._began_at_s)
         if self.longest_s is not None:
             times = f"{times}, until {date_and_time(self._began_at_s + self.longest_s)}"
@@ -90,16 +90,16 @@ def lasting() -> list[Wait]:
 
 
 def longest_text() -> str:
-    """Return the wait that has lasted longest in words; empty: none lasts.
+    """Return the longest wait as text; empty if there is no long wait.
 
-    A wait often has others inside it; the longest is the outermost.
+    A wait often contains others; the outermost is the longest.
     """
     found = lasting()
     return found[0].text if found else ""
 
 
 class _Teller:
-    """Tells of the longest wait, from a thread that the first wait starts."""
+    """Reporter of the longest wait, in a thread that the first wait starts."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -110,19 +110,19 @@ class _Teller:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, if it does not run and may. May be repeated."""
+        """Start the thread, if it is not running and is allowed. Idempotent."""
         if self._thread is not None or self._is_stopped:
-            return  # without the lock: in a fork its holder may not exist
+            return  # without the lock: in a forked child its holder may not exist
         with self._lock:
             if self._thread is None and not self._is_stopped:
                 thread = threading.Thread(target=self._watch, name="waits", daemon=True)
-                # A user at the limit of processes: waits are not shown, and nothing else fails.
+                # The user has reached the process limit: waits are not reported, and nothing else fails.
                 with contextlib.suppress(RuntimeError):
                     thread.start()
                     self._thread = thread
 
     def stop(self) -> None:
-        """End the thread; none is started any more."""
+        """End the thread; do not start it any more."""
         with self._lock:
             self._is_stopped = True
             thread, self._thread = self._thread, None
@@ -132,7 +132,7 @@ class _Teller:
             self._over.clear()
 
     def resume(self) -> None:
-        """Let the thread be started again; at once, if something waits."""
+        """Allow the thread again; start it at once, if there is a wait."""
         self._is_stopped = False
         if _waits:
             self.start()
@@ -149,12 +149,12 @@ class _Teller:
 
 @contextmanager
 def told(tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell of the longest wait in the block, each time that another one is the longest.
+    """Report the longest wait during the block, each time that it changes.
 
-    A thread looks for it, from the first wait to the end of the block, but for `paused`.
+    A thread polls for it, from the first wait to the end of the block, except during `paused`.
 
     Args:
-        tell: takes a line, on that thread.
+        tell: called with a line, in that thread.
     """
     global _shown_by
     _shown_by = teller = _Teller(tell)
@@ -167,7 +167,7 @@ def told(tell: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Have no thread of `told` in the block: for a fork. A child that never leaves the block never gets one."""
+    """Stop the thread of `told` during the block, for a fork. A child that never leaves the block never starts one."""
     teller = _shown_by
     if teller is not None:
         teller.stop()

@@ -1,6 +1,6 @@
-"""Keys of dlapp's own YAML files, the configuration and the operator's file, and the one way to read YAML.
+"""Keys of dlapp's own YAML files, the configuration and the operator's file, and the only YAML reader.
 
-YAML is loaded only where a file exists: importing it costs more than the rest of a command's start.
+PyYAML is imported only if a file exists: importing it costs more than the rest of a command's start.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Key(NamedTuple):
     """One key of a table.
 
     Args:
-        name: as in a file, levels joined by dots.
-        field: its name in the tree, with the unit, where that is not the last word of ``name``.
-        read: text (of a key that may have a list: texts) -> value; ValueError with the problem.
-        default: as one would write it; empty: the value is None.
-        kind: what may be written, for the documentation.
+        name: as in a file, with levels joined by dots.
+        field: its name in the value, with the unit, if that is not the last word of ``name``.
+        read: text (texts if the key may have a list) -> value; ValueError with the problem.
+        default: as written in a file; empty for None.
+        kind: allowed values, for the documentation.
         meaning: one sentence.
     """
 
@@ -41,7 +41,7 @@ class Key(NamedTuple):
 
 
 class YamlValue(NamedTuple):
-    """Value of one key in a file: its place (``file:line``), and the text, or those of a list."""
+    """Value of one key in a file: its location (``file:line``), and the text, or the texts of a list."""
 
     where: str
     texts: list[str]
@@ -50,14 +50,15 @@ class YamlValue(NamedTuple):
 def yaml_values(
     data: bytes, path: str, names: Collection[str], faults: list[str], *, lists: Collection[str] | None = None
 ) -> dict[str, YamlValue]:
-    """Return the keys of one file. The nodes are read, not the values: they know their lines, and 10:30 stays text.
+    """Return the keys of one file. Nodes are read instead of values: they have line numbers, and 10:30 stays text.
 
     Args:
         data: the content.
         path: of the file, for messages.
-        names: the keys that there are.
-        faults: gets a line for each problem.
-        lists: every key may have a list, as texts between commas too, and these an empty one; None: none may.
+        names: the known keys.
+        faults: receives one line for each problem.
+        lists: whether any key may have a list, also as texts between commas, and which may have an empty one; None if
+            none may.
     """
     import yaml
 
@@ -116,7 +117,7 @@ def _is_empty(node: yaml.Node) -> bool:
 def _leaves(
     node: yaml.Node, prefix: str, levels: Mapping[str, None], yaml: Any
 ) -> Iterator[tuple[str, int, yaml.Node]]:
-    """Each key with its line (from 1) and its node: scalars, and whatever stands where no level of ours is."""
+    """Yield each key with its line (from 1) and its node: scalars, and nodes that are not one of our levels."""
     if not isinstance(node, yaml.MappingNode):
         yield prefix, node.start_mark.line + 1, node
         return
@@ -129,7 +130,7 @@ def _leaves(
 
 
 def plain_yaml(data: bytes) -> Any:
-    """Return what a YAML (or JSON) file of somebody else's holds: dicts, lists and, for all scalars, texts.
+    """Return the content of an untrusted YAML (or JSON) file: dicts, lists and, for all scalars, texts.
 
     Raises:
         ValueError: it is not YAML, nested too deeply, or too large.
@@ -145,10 +146,10 @@ def plain_yaml(data: bytes) -> Any:
 
 
 def _loader() -> Any:
-    """Return the loader of PyYAML for all files: it makes texts of scalars, whatever their tags say, and has a depth.
+    """Return PyYAML's loader for all files: it reads all scalars as text, whatever their tags, and limits the depth.
 
-    Without one, for each token the scanner looks at every collection that was opened in the last 1024 characters: 5000
-    opening brackets took 1 s, and then Python's limit of recursion.
+    Without a limit, the scanner checks for each token every collection that was opened in the last 1024 characters:
+    5000 opening brackets took 1 s, and then reached Python's recursion limit.
     """
     import yaml
 

@@ -1,3 +1,3 @@
-"""Logs: what a process of dlapp writes about itself, and the files in which a container's output lies, with their
-times. What reads them for a user is in `dlapp.client` and `dlapp.cluster`.
+"""Logs: messages of dlapp's own processes, and the files of a container's output, with their times. The readers for
+users are in `dlapp.client` and `dlapp.cluster`.
 """

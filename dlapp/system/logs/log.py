@@ -1,9 +1,9 @@
-"""The log of a process that nobody looks at while it runs: lines with time and level on standard output.
+"""Log of a background process: lines with time and level on standard output.
 
     2025-03-04 17:02:11,305 WARNING the staging directory: no NameNode answers
 
-Its standard output is a file of its own. A line that does not fit on the disk is lost; nothing fails for that. The
-form is that of `logging`, which is not used: its import takes 3 ms and 0.7 MiB of every process.
+Its standard output is a separate file. A line that does not fit on the disk is dropped without an error. The format is
+that of `logging`, which is not used: its import takes 3 ms and 0.7 MiB of every process.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _TIME_AND_LEVEL = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ "
 
 
 def info(message: str) -> None:
-    """Log what an operator may want to know."""
+    """Log information for an operator."""
     _write("INFO", message)
 
 
 def warning(message: str) -> None:
-    """Log what went wrong and is tried again, or done without."""
+    """Log an error that is retried or tolerated."""
     _write("WARNING", message)
 
 
 def error(message: str) -> None:
-    """Log what went wrong and costs the user something."""
+    """Log an error that affects the user."""
     _write("ERROR", message)
 
 
 def line(level: str, message: str) -> bytes:
-    """Return a line of a log with the time and a level; further lines of its message are indented."""
+    """Format a line of a log with the time and a level; continuation lines of its message are indented."""
     now = time.time()
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
     text = f"{stamp},{int(now * 1000) % 1000:03d} {level} {message}".replace("\n", "\n    ")

@@ -1,7 +1,7 @@
-"""Reading logs of containers that lie on this machine: plain files, which their programs may have replaced.
+"""Reading logs of containers on this machine: plain files, which the payloads may have replaced.
 
 The path of a log is ``<application>/containers/<container>/<name>``. Only the application's directory itself is
-trusted; what is below it must be its owner's.
+trusted; everything below it must belong to its owner.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ PIECE_BYTES = 1 << 18
 
 
 def open_log(path: str) -> int | None:
-    """Open a log of a container: a plain file that is its application's owner's, as are the directories around it.
+    """Open a log of a container: a regular file that belongs to its application's owner, like its parent directories.
 
     Returns:
-        A descriptor; None: it is not there.
+        A descriptor; None if it does not exist.
 
     Raises:
-        NotFound: something else was put in its place, which a program, or another user's application, may do.
+        NotFound: it was replaced by something else, which a payload, or another user's application, may do.
     """
     container, name = os.path.split(path)
     containers, container = os.path.split(container)
@@ -45,13 +45,13 @@ def open_log(path: str) -> int | None:
 
 
 def offset_of_last_lines(descriptor: int, size: int, lines: int, least: int = 0) -> int:
-    """Return where the last lines of a file begin; an unterminated last line counts.
+    """Return the offset of the last lines of a file; an unterminated last line counts.
 
     Args:
         descriptor: of the file.
         size: of the file [bytes].
-        lines: how many.
-        least: the first offset that is read; returned if the lines begin before it.
+        lines: number of lines.
+        least: first offset to read; returned if the lines start before it.
     """
     if lines <= 0:
         return size
@@ -71,10 +71,10 @@ def offset_of_last_lines(descriptor: int, size: int, lines: int, least: int = 0)
 
 
 def last_lines(path: str, lines: int, most_bytes: int) -> bytes | None:
-    """Return the last lines of a log as it is now, of its last ``most_bytes`` bytes; None: it is not there.
+    """Return the current last lines of a log, from its last ``most_bytes`` bytes; None if it does not exist.
 
     Raises:
-        NotFound: as of `open_log`.
+        NotFound: see `open_log`.
     """
     if (descriptor := open_log(path)) is None:
         return None

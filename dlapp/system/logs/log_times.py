@@ -1,15 +1,16 @@
-"""Side index of a container's stdout and stderr: how long each was at which time.
+"""Time index of a container's stdout and stderr: the size of each over time.
 
-A payload writes to its two files itself, so nothing sees each write. While they grow, the task notes every 100 ms how
-long they are, a line each:
+A payload writes to its two files itself, so single writes cannot be observed. While they grow, the task records their
+sizes every 100 ms, one line each:
 
     1700000000123 4096 17        time [ms since the epoch], bytes of stdout, bytes of stderr
 
-A byte was written before the first line in which its file is longer than its offset, so times are upper bounds, and
-what was written between two lines has one time. The index has at most `MAX_BYTES`: when it is full, the older lines are
-thinned out until each stands for an equal time, and the latest quarter is left as it is.
+A byte was written before the first line in which its file is longer than its offset. So times are upper bounds, and
+everything written between two lines has one time. The index has at most `MAX_BYTES`: when it is full, older lines are
+dropped until each covers an equal time; the latest quarter stays unchanged.
 
-The payload may be able to write the index, so it is data: lines that are no such lines, or go back, are skipped.
+The payload may be able to write to the index, so it is untrusted: malformed lines, and lines with decreasing values,
+are skipped.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _MAX_DIGITS = 19
 
 
 def former_name(name: str, generation: int) -> str:
-    """Return the name that a log gets when the next generation of its gang begins."""
+    """Return the name of a log after the next generation of its gang has started."""
     return f"{name}.gen{generation}"
 
 
 class LogTimes:
-    """The lines of an index that was read, whole or its end.
+    """Lines of an index, complete or from its end.
 
     Args:
-        data: of the file; its first line may be cut.
+        data: content of the file; its first line may be cut.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -54,9 +55,9 @@ class LogTimes:
                     sizes.append(size)
 
     def of_byte(self, stream: str, offset: int) -> tuple[int, int] | None:
-        """Return when a byte of a stream had been written [ms], and the offset up to which that holds.
+        """Return the time by which a byte of a stream had been written [ms], and the offset up to which that holds.
 
-        None: the index does not reach so far.
+        None if the index ends before.
         """
         sizes = self._sizes[STREAMS.index(stream)]
         place = bisect_right(sizes, offset)
@@ -64,12 +65,12 @@ class LogTimes:
 
 
 class LogTimesWriter:
-    """Writes the index of one container, at most a line per call; it is open until `close`.
+    """Writer of one container's index, at most one line per call; open until `close`.
 
-    The descriptor is kept, so a payload that replaces the file changes nothing else.
+    The descriptor is kept, so a payload that replaces the file cannot redirect writes.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be created.
     """
 
     def __init__(self, path: str) -> None:
@@ -78,15 +79,15 @@ class LogTimesWriter:
         self._last = (0, 0, 0)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._fd)
 
     def note(self, time_ms: int, sizes: Sequence[int]) -> None:
         """Add a line if a file has grown.
 
         Args:
-            time_ms: now, since the epoch; a clock that was set back stands still here.
-            sizes: of stdout and stderr [bytes]; one that has shrunk counts as it was.
+            time_ms: now, since the epoch; a clock that was set back counts as unchanged.
+            sizes: of stdout and stderr [bytes]; a file that shrank counts with its old size.
 
         Raises:
             OSError: it could not be written.
@@ -103,20 +104,20 @@ class LogTimesWriter:
         self._end += len(line)
 
     def _replace(self, data: bytes) -> None:
-        # In place: whoever reads meanwhile sees the new lines, and behind them old ones, which go back.
+        # In place: concurrent readers see the new lines, followed by old ones with decreasing values.
         os.pwrite(self._fd, data, 0)
         os.ftruncate(self._fd, len(data))
         self._end = len(data)
 
 
 def thinned(data: bytes, most_bytes: int = MAX_BYTES) -> bytes:
-    """Return an index that is full with fewer lines: its latest quarter, and of the rest as much as takes half of it.
+    """Return a full index with fewer lines: its latest quarter, and from the rest as many as fit in half of it.
 
-    Of the older lines the last of each interval stays. The interval is doubled until they are few enough.
+    Of the older lines the last of each interval is kept. The interval is doubled until they are few enough.
 
     Args:
         data: the index.
-        most_bytes: what counts as full.
+        most_bytes: size of a full index.
     """
     lines = [(sample[0], b"%d %d %d\n" % sample) for sample in _samples(data.split(b"\n")[:-1])]
     start = len(lines) - len(lines) // 4

@@ -1,1 +1,1 @@
-"""Addresses of this machine, and TCP ports that its users share out among themselves."""
+"""Addresses of this machine, and TCP ports that its users share."""

@@ -1,6 +1,6 @@
-"""Addresses of this machine by which others reach it.
+"""Addresses at which other machines reach this one.
 
-A name is never one: a node's own name is often 127.0.1.1 to itself, and nothing to its peers.
+Names are not used: a node's own name often resolves to 127.0.1.1 on itself, and is unknown to its peers.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _ANY_PORT = 9
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only this machine itself reaches an address."""
+    """Return whether an address can only be reached from this machine."""
     return address.startswith("127.") or address == "::1"
 
 
 def address_towards(hosts: Sequence[str]) -> str:
-    """Return the address of this machine from which its packets to others leave.
+    """Return the source address of this machine's packets to others.
 
     Args:
-        hosts: names or addresses of others, the most important first. The first one counts that is not this machine;
-            if all are, the result is an address of the loopback interface.
+        hosts: names or addresses of others, the most important first. The first one that is not this machine counts; if
+            all are, the result is a loopback address.
 
     Raises:
-        NotFound: none of them has an address that can be reached.
+        NotFound: none of them has a reachable address.
     """
     found = ""
     for host in hosts:
@@ -49,11 +49,11 @@ def _addresses_towards(host: str) -> list[str]:
     found = []
     with contextlib.suppress(OSError):
         for family, _, _, _, place in socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM):
-            # A UDP socket that is connected has an address by the routing table, and sends nothing.
+            # A connected UDP socket gets its address from the routing table, and sends nothing.
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(place)
                 address = str(probe.getsockname()[0])
-                if "%" not in address:  # a link's own address means nothing without the interface's name
+                if "%" not in address:  # a link-local address is useless without the interface's name
                     found.append(address)
     return found
 
@@ -75,7 +75,7 @@ def address_of_interface(name: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the interface that has an address; empty: it is not known."""
+    """Return the name of the interface with an address; empty if unknown."""
     for _, name in socket.if_nameindex():
         with contextlib.suppress(NotFound):
             if address_of_interface(name) == address:

@@ -1,8 +1,8 @@
 """TCP connections to ports, as the kernel lists them.
 
-A connection counts from the moment it is established until the kernel forgets it: where the server closed it first that
-takes a minute, so a request that was answered between two looks is seen. Where the client closed it first, one of less
-than the time between two looks may not be.
+A connection is visible from the moment it is established until the kernel removes it: if the server closes it first,
+that takes a minute, so a request that was answered between two checks is seen. If the client closes it first, a
+connection shorter than the interval of the checks may be missed.
 
 Source: Documentation/networking/proc_net_tcp.rst; include/net/tcp_states.h.
 """
@@ -18,10 +18,10 @@ _CONNECTED = (b"01", b"04", b"05", b"06", b"08", b"09", b"0B")
 
 
 def has_connections(pid: int | None, ports: Collection[int]) -> bool | None:
-    """Return whether a port of the network of a process has a connection; None: it cannot be seen.
+    """Return whether a port in the network namespace of a process has a connection; None if that cannot be read.
 
     Args:
-        pid: the process; None: this one.
+        pid: the process; None for this one.
         ports: its local ports.
     """
     tables = []
@@ -39,7 +39,7 @@ def has_connections(pid: int | None, ports: Collection[int]) -> bool | None:
 
 
 def is_connected(table: bytes, ports: Collection[int]) -> bool:
-    """Return whether a table of the kernel has a connection whose local port is one of ``ports``."""
+    """Return whether a table of the kernel has a connection with a local port in ``ports``."""
     wanted = {b"%04X" % port for port in ports}
     for line in table.split(b"\n")[1:]:
         words = line.split(maxsplit=4)

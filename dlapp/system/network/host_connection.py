@@ -1,4 +1,4 @@
-"""Connections to a host by its name."""
+"""Connections to a host by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOK_AGAIN_MS = 2
 def look_up(host: str, port: int) -> list[tuple[int, Any]]:
     """Return the addresses of a host, each with its family.
 
-    An IPv4 address is its own: getaddrinfo loads the rules of international names for it, 2 ms of processor time.
+    An IPv4 address needs no lookup: getaddrinfo loads the rules of internationalized names for it, 2 ms of CPU time.
 
     Raises:
         OSError: it has none.
@@ -28,21 +28,21 @@ def look_up(host: str, port: int) -> list[tuple[int, Any]]:
 
 
 def connect_first(addresses: Iterable[tuple[int, Any]], left_s: Callable[[], float]) -> socket.socket:
-    """Connect to the first of some addresses that takes it.
+    """Connect to the first of some addresses that accepts.
 
     Args:
         addresses: from `look_up`.
-        left_s: returns how long to wait for the next one [s].
+        left_s: returns the remaining time for the next one [s].
 
     Raises:
-        OSError: none does.
+        OSError: none accepts.
     """
     failure: OSError | None = None
     for family, address in addresses:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            # This machine has no IPv6, say. Where another address says more, that counts.
+            # This machine may have no IPv6. If another address gives a more specific error, that is raised.
             failure = failure or error
             continue
         try:
@@ -59,18 +59,18 @@ def connect_first(addresses: Iterable[tuple[int, Any]], left_s: Callable[[], flo
 
 
 def check_peer(connection: socket.socket, uid: int, until: float) -> None:
-    """Wait until a process has accepted a connection within this machine, and refuse one of another user's.
+    """Wait until a process has accepted a connection within this machine, and refuse it if that is another user's.
 
-    Who listened before the connection may be another one than who has accepted it.
+    The process that listened before the connection may not be the one that has accepted it.
 
     Args:
         connection: nothing was sent on it yet.
-        uid: of the user whose process it must be.
-        until: when that must be known [s, monotonic].
+        uid: required user of the process.
+        until: deadline [s, monotonic].
 
     Raises:
         PermissionError: it is another user's.
-        OSError: it was closed, or nobody has accepted it in time.
+        OSError: it was closed, or not accepted in time.
     """
     from dlapp.system.network.tcp_table import uid_of_peer
 

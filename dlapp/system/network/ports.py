@@ -1,13 +1,12 @@
-"""TCP ports of this machine that processes of several users share out among themselves.
+"""TCP ports of this machine that processes of several users share.
 
-A port is a byte of one file of the machine's shared directory (`dlapp.system.shared_directory`): who holds the lock on
-byte N has port N. The lock is inherited, so it ends with the last process of its holder, however that ends. Nothing is
-read from the file, and any user may lock any byte of it, as any user may bind any port.
+A port is a byte of one file in the machine's shared directory (`dlapp.system.shared_directory`): the holder of the lock
+on byte N owns port N. The lock is inherited, so it ends with the last process of its holder, even if that is killed.
+Nothing is read from the file, and any user may lock any byte of it, just as any user may bind any port.
 
-A lock keeps away only those who take theirs here. So a port is also tried before it is given: one that a process has
-bound, or that the kernel still keeps for a connection that is closing, is passed over. The range must lie outside of
-the ports that the kernel gives to clients by itself, for a client could get one between that moment and the holder's
-own bind.
+A lock only excludes processes that use this file. So a port is also tested before it is assigned: one that a process
+has bound, or that the kernel still keeps for a closing connection, is skipped. The range must be outside of the
+kernel's ephemeral ports, because a client could get one between the test and the holder's own bind.
 
 Source: ip(7), ip_local_port_range; Documentation/networking/ip-sysctl.rst, ip_local_reserved_ports.
 """
@@ -34,38 +33,38 @@ class PortsTaken(DlappError):
 
 
 class LockedPorts:
-    """Ports that this process has locked; also those who inherit ``fd``, until the last of them has closed it."""
+    """Ports locked by this process and by all that inherit ``fd``, until the last of them has closed it."""
 
     def __init__(self, fd: int, ports: tuple[int, ...]) -> None:
         self.fd, self.ports = fd, ports
 
     def are_quiet(self) -> bool:
-        """Return whether any server may use all of them: nobody listens, and no connection of theirs is closing."""
+        """Return whether a server may use all of them: no process listens, and no connection of theirs is closing."""
         return all(map(_may_listen, self.ports))
 
     def taken_port(self) -> int | None:
-        """Return a port on which somebody listens; None: all may be used."""
+        """Return a port on which a process listens; None if all are usable."""
         return next((port for port in self.ports if not _may_listen(port, beside_closing=True)), None)
 
     def close(self) -> None:
-        """Let go of them. May be repeated."""
+        """Release the ports. Idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def lock_ports(count: int, ports: PortRange, directory: str, *, begin: int, settings: str = _SETTINGS) -> LockedPorts:
-    """Lock ports that nobody uses.
+    """Lock unused ports.
 
     Args:
-        count: how many; at least 1.
+        count: number of ports; at least 1.
         ports: the range.
-        directory: the machine's shared directory; it is made if it is missing.
-        begin: any number; the search begins at that place of the range, so that a port rests before it is given again.
-        settings: where the kernel's settings are.
+        directory: the machine's shared directory; created if missing.
+        begin: any number; the search starts at that position of the range, so that a port is not reused immediately.
+        settings: directory of the kernel's settings.
 
     Raises:
-        PortsTaken: the range has too few that are free, or overlaps with the ports of the kernel.
+        PortsTaken: the range has too few free ports, or overlaps with the kernel's ephemeral ports.
         UntrustedFile, OSError: the file cannot be used.
     """
     if (overlap := ephemeral_overlap(ports, settings)) is not None:
@@ -94,12 +93,12 @@ def lock_ports(count: int, ports: PortRange, directory: str, *, begin: int, sett
 
 
 def ephemeral_overlap(ports: PortRange, settings: str = _SETTINGS) -> PortRange | None:
-    """Return the kernel's range of ports for clients if it overlaps with a range, but for what is reserved there."""
+    """Return the kernel's range of ephemeral ports if it overlaps with a range, except for reserved ports."""
     try:
         with open(os.path.join(settings, "ip_local_port_range"), encoding="ascii") as file:
             own = PortRange(*map(int, file.read().split()))
     except (OSError, ValueError, TypeError):
-        return None  # of this namespace they cannot be seen
+        return None  # those of this namespace cannot be read
     shared = set(range(max(ports.first, own.first), min(ports.last, own.last) + 1))
     reserved = os.path.join(settings, "ip_local_reserved_ports")
     with contextlib.suppress(OSError, ValueError), open(reserved, encoding="ascii") as file:
@@ -127,10 +126,10 @@ def _open(directory: str) -> int:
 
 
 def _may_listen(port: int, *, beside_closing: bool = False) -> bool:
-    """Return whether a server could bind a port of all addresses.
+    """Return whether a server could bind a port on all addresses.
 
     Args:
-        beside_closing: also while the kernel keeps it for connections that are closing, as servers with SO_REUSEADDR.
+        beside_closing: whether closing connections are allowed, as for servers with SO_REUSEADDR.
     """
     for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:

@@ -1,11 +1,11 @@
-"""TCP sockets of a network namespace with their owners, as the kernel tells them: by netlink, or in /proc.
+"""TCP sockets of a network namespace with their owners, from the kernel: by netlink, or from /proc.
 
-The owner is the user who made the socket. A socket that its process has closed, or that no process has accepted yet,
-has no inode, and its user means nothing.
+The owner is the user who created the socket. A socket that its process has closed, or that is not accepted yet, has no
+inode, and its user is meaningless.
 
-A table in /proc has all sockets of its namespace, and on a busy host reading it takes a quarter of a second. Netlink
-finds one connection, or the listening sockets alone, at once; it speaks of this process's own namespace. A kernel
-without it (the module tcp_diag) is read by /proc.
+A table in /proc has all sockets of its namespace, and reading it takes a quarter of a second on a busy host. Netlink
+returns one connection, or only the listening sockets, immediately, for this process's own namespace. If the kernel
+lacks it (the module tcp_diag), /proc is read.
 
 Source: sock_diag(7); linux/inet_diag.h; net/ipv4/inet_diag.c. Documentation/networking/proc_net_tcp.rst;
 net/ipv4/tcp_ipv4.c, get_tcp4_sock; include/net/tcp_states.h.
@@ -46,8 +46,8 @@ class TcpSocket(NamedTuple):
     Args:
         address, port: its own; an IPv4 address of an IPv6 socket is written as IPv4.
         peer, peer_port: the other end's.
-        uid: user who made it.
-        inode: of the socket; 0: no process has it.
+        uid: user who created it.
+        inode: of the socket; 0 if no process has it.
     """
 
     address: str
@@ -75,16 +75,16 @@ def listeners(port: int, directory: str = OWN) -> list[TcpSocket]:
 
 
 def uid_of_peer(connection: socket.socket) -> int | None:
-    """Return the user at the other end of a connection within this machine; None: it is not known."""
+    """Return the user at the other end of a connection within this machine; None if unknown."""
     found = peer_of(connection)
     return None if found is None else found.uid
 
 
 def peer_of(connection: socket.socket) -> TcpSocket | None:
-    """Return the socket at the other end of a connection within this machine; None: no process has it, or not yet."""
+    """Return the socket at the other end of a connection within this machine; None if no process has it, or not yet."""
     found = _peer_of(connection)
-    # Of a socket that is not accepted the kernel says root, and it is asked for the user before the inode: accepted in
-    # between, a socket has root's number and an inode. The second answer is whole.
+    # For a socket that is not accepted the kernel reports root, and it reads the user before the inode: if it is
+    # accepted in between, the result has root's uid and an inode. A second query is consistent.
     return _peer_of(connection) if found is not None and found.uid == 0 else found
 
 
@@ -123,11 +123,11 @@ def _listeners_by_netlink() -> list[TcpSocket] | None:
 
 
 def _ask_netlink(family: int, socket_id: bytes = b"") -> list[TcpSocket] | None:
-    """Return what the kernel says of one socket, or of all that listen; None: it says nothing.
+    """Return the kernel's reply on one socket, or on all listening ones; None without a reply.
 
     Args:
         family: of the addresses.
-        socket_id: of the one socket; empty: all that listen.
+        socket_id: of the one socket; empty for all listening ones.
     """
     states = 0xFFFFFFFF if socket_id else 1 << _LISTEN
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, states)
@@ -155,7 +155,7 @@ def _ask_netlink(family: int, socket_id: bytes = b"") -> list[TcpSocket] | None:
 
 
 def _socket_in(data: bytes, at: int) -> TcpSocket:
-    """Return the socket of an answer."""
+    """Return the socket in a reply."""
     family, state, socket_id, _, _, _, uid, inode = _ANSWER.unpack_from(data, at)
     port, peer_port, address, peer = _SOCKET_ID.unpack_from(socket_id)
     return TcpSocket(_text(family, address), port, _text(family, peer), peer_port, state == _LISTEN, uid, inode)
@@ -166,7 +166,7 @@ def _text(family: int, address: bytes) -> str:
 
 
 def _socket_of(words: list[str]) -> TcpSocket | None:
-    """Return the socket of a line of a table, by its words; None: it has another form."""
+    """Return the socket in a line of a table, split into fields; None if it is malformed."""
     try:
         address, port = _place(words[1])
         peer, peer_port = _place(words[2])

@@ -1,1 +1,1 @@
-"""Processes: their start, their entries in /proc, calls of the kernel, and a child that acts for another user."""
+"""Processes: start, entries in /proc, system calls, and a child that acts as another user."""

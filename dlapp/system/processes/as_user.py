@@ -1,11 +1,10 @@
-"""Act for another user as root: in a child process that has become that user for good.
+"""Acting as another user, as root: in a child process that has permanently become that user.
 
-Root must not write, remove or signal anything where another user decides what a name means. The child has that user's
-rights only, so whatever the user put in its way, nothing happens that the user could not have done. It also has
-nothing of root's: its descriptors, its environment and its session are its own, it cannot gain rights by executing a
-file, and the user cannot trace it.
+Root must not write, remove or signal anything that another user can redirect. The child has only that user's rights, so
+it can do nothing that the user could not have done. It also has nothing of root's: it has its own descriptors,
+environment and session, it cannot gain rights by executing a file, and the user cannot trace it.
 
-What comes back is data of that user's: JSON, bounded in size and time.
+The result is the user's data and not trusted: JSON, limited in size and time.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _ERRORS = ("UsageError", "ConfigError", "NotFound", "Denied", "Unreachable", "Ti
 
 
 def call(uid: int, work: Callable[[], Any], *, timeout_s: float, is_change: bool = True) -> Any:
-    """Return what ``work`` returns in a child process that is user ``uid``. For root.
+    """Run ``work`` in a child process as user ``uid``, and return its result. For root.
 
     Args:
         uid: the user.
-        work: what to do there. All modules that it needs are loaded already: the user may not be able to read them.
-        timeout_s: when the child is killed [s].
-        is_change: it changes something, so the user must have an entry in passwd. Whoever has none has no groups
-            either, and may still be looked at.
+        work: the function. All modules that it needs must be loaded already: the user may be unable to read them.
+        timeout_s: time after which the child is killed [s].
+        is_change: whether it changes something, so that the user must have an entry in passwd. Files of a user without
+            an entry, who has no groups either, may still be read.
 
     Returns:
         A JSON value.
@@ -54,13 +53,13 @@ def call(uid: int, work: Callable[[], Any], *, timeout_s: float, is_change: bool
     Raises:
         Denied: the user has no entry in passwd, and ``is_change``.
         TimedOut: it took longer than ``timeout_s``.
-        Unreachable: the child died, or gave too long an answer.
-        DlappError: what ``work`` raised.
+        Unreachable: the child died, or its result was too long.
+        DlappError: raised by ``work``.
     """
     account = _account_of(uid, is_change)
     prctl = _load_prctl()
     for encoding in ("ascii", "utf-8", "latin-1", "idna"):
-        codecs.lookup(encoding)  # each is a module that is loaded at its first use; idna's is a connection's
+        codecs.lookup(encoding)  # each is a module that is loaded at its first use; idna is needed by connections
     reading, writing = os.pipe2(os.O_CLOEXEC)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -101,7 +100,7 @@ class _Account(NamedTuple):
 
 
 def _account_of(uid: int, is_change: bool) -> _Account:
-    # Before the fork: NSS may load libraries and talk to servers.
+    # Before the fork: NSS may load libraries and query servers.
     import pwd
 
     try:
@@ -122,7 +121,7 @@ def _load_prctl() -> Callable[..., int]:
 
 
 def _receive(reading: int, deadline: float) -> bytes | None:
-    """Return all that the child wrote; None: it took too long, or wrote too much."""
+    """Return the child's output; None if it took too long, or wrote too much."""
     pieces: list[bytes] = []
     left = MAX_ANSWER_BYTES
     poll = select.poll()
@@ -138,7 +137,7 @@ def _receive(reading: int, deadline: float) -> bytes | None:
 
 
 def _run(account: _Account, work: Callable[[], Any], writing: int, prctl: Callable[..., int]) -> NoReturn:
-    """Run the child: become the user, call ``work``, send its answer. Always ends the process."""
+    """Run the child: become the user, call ``work``, send its result. Always end the process."""
     try:
         answer: dict[str, Any]
         try:
@@ -158,15 +157,15 @@ def _run(account: _Account, work: Callable[[], Any], writing: int, prctl: Callab
 
 
 def _become(account: _Account, writing: int, prctl: Callable[..., int]) -> None:
-    """Give up all that is root's, and make sure that it is gone.
+    """Drop all of root's rights, and verify that.
 
     Raises:
-        OSError: the kernel refuses; nothing was done as that user then.
+        OSError: the kernel refuses; nothing was done as that user.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd, inheritable=False)
-    # By listing: after the limit was lowered there may be descriptors above it.
+    # By listing: descriptors may exceed a limit that was lowered later.
     close_all_but([writing])
     os.setsid()
     os.chdir("/")

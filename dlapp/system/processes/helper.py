@@ -1,9 +1,9 @@
-"""A child process of ours with one purpose, which ends when we end, however that is.
+"""A child process of dlapp with one purpose, which ends when its parent ends, even if that is killed.
 
-It is a process that dlapp runs itself (``dlapp/__main__.py ROLE``), started when it is first needed. Its standard
-input is one end of a socket for messages; we hold the other. When we die, the kernel closes ours, and the child, which
-reads it all the time, ends. It is in our session and process group, so whoever ends those ends it, too. It inherits
-nothing of ours but the log on standard error: no lock and no lifeline.
+It is one of dlapp's own processes (``dlapp/__main__.py ROLE``), started when first needed. Its standard input is one
+end of a message socket; the parent holds the other. When the parent dies, the kernel closes its end, and the child,
+which always reads the socket, ends. It is in the parent's session and process group, so a signal to the group also
+reaches it. It inherits only the log on standard error: no lock and no lifeline.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MAX_MESSAGE_BYTES = 128 << 10
 
 
 class HelperProcess(Closeable):
-    """Our side of a helper: it is started by the first message, and again if it was killed.
+    """The parent's handle of a helper, which is started by the first message, and again if it was killed.
 
-    Any thread may use it.
+    Thread-safe.
 
     Args:
-        role: its word in `dlapp.__main__`.
-        program: how our own processes are started.
+        role: its name in `dlapp.__main__`.
+        program: command line that starts dlapp's own processes.
     """
 
     def __init__(self, role: str, program: Sequence[str] | None = None) -> None:
@@ -44,10 +44,10 @@ class HelperProcess(Closeable):
         """Number of processes started so far."""
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a message, with descriptors that stay ours, too.
+        """Send a message, with descriptors that the caller keeps open.
 
         Raises:
-            OSError: the helper cannot be started, does not read its messages, or this is closed.
+            OSError: the helper cannot be started, does not read its messages, or this handle is closed.
         """
         with self._lock:
             if self._is_closed:
@@ -69,7 +69,7 @@ class HelperProcess(Closeable):
         return found
 
     def close(self) -> None:
-        """End the helper; returns when it has ended. May be repeated."""
+        """End the helper; return when it has ended. Idempotent."""
         with self._lock:
             self._is_closed = True
             self._end()
@@ -91,7 +91,7 @@ class HelperProcess(Closeable):
             raise
         finally:
             theirs.close()
-        # The pid may be another process's, once somebody has collected this one.
+        # Once reaped by other code, its pid may belong to another process.
         self._pidfd = os.pidfd_open(pid)
         self._channel = ours
         self.starts += 1
@@ -102,7 +102,7 @@ class HelperProcess(Closeable):
             return
         self._channel.close()
         self._channel = None
-        # Nothing of it is worth waiting for.
+        # It has no state worth waiting for.
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -111,15 +111,17 @@ class HelperProcess(Closeable):
 
 
 def own_program() -> tuple[str, ...]:
-    """Return how our own processes are started here, from an installation or from the bundle of a cluster."""
+    """Return the command line that starts dlapp's own processes, from an installation or from the bundle of a
+    cluster.
+    """
     if os.path.exists(PROGRAM[-1]):
         return PROGRAM
-    # The beginning of a bundle writes a file that this process may have open.
+    # The start of a bundle writes a file that this process may have open.
     return (*PROGRAM[:-1], "-c", _FROM_BUNDLE, PROGRAM[-1].removesuffix("/dlapp/__main__.py"))
 
 
 def own_channel() -> socket.socket:
-    """Return the helper's side of the socket, in the helper; nothing else of what it inherited stays open."""
+    """Return the helper's end of the socket, in the helper; close all other inherited descriptors."""
     close_all_but([0])
     channel = socket.socket(fileno=os.dup(0))
     channel.set_inheritable(False)

@@ -1,4 +1,4 @@
-"""Calls of the Linux kernel that Python 3.11 does not have."""
+"""System calls of Linux that Python 3.11 does not have."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ def _checked(result: int, call: str) -> None:
 
 
 def become_subreaper() -> None:
-    """Let this process adopt descendants whose parents die, instead of init, from now on."""
+    """Make this process adopt orphaned descendants, instead of init, from now on."""
     _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Have the kernel send this process a signal when its parent dies. Kept across exec, not across fork."""
+    """Make the kernel send this process a signal when its parent dies. Kept across exec, not across fork."""
     _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
 
 
 def set_name(name: str) -> None:
-    """The name that ps and top show; the kernel keeps 15 bytes of it."""
+    """Set the name that ps and top show; the kernel keeps 15 bytes of it."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def unshare_pids_and_mounts() -> None:
-    """The next child becomes process 1 of a new pid namespace; mounts made from now on are seen by us alone.
+    """Make the next child process 1 of a new pid namespace; later mounts are visible to this process only.
 
-    What the host mounts later still appears here.
+    Later mounts of the host still appear here.
 
     Raises:
-        OSError: not allowed: this needs CAP_SYS_ADMIN.
+        OSError: not permitted: this needs CAP_SYS_ADMIN.
     """
     _checked(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID), "unshare")
     _checked(_libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None), "mount /")
 
 
 def mount_own_proc() -> None:
-    """Make /proc show the pid namespace of this process. Raises OSError where that is not allowed."""
+    """Make /proc show the pid namespace of this process. Raises OSError if that is not permitted."""
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _checked(_libc.mount(b"proc", b"/proc", b"proc", flags, None), "mount /proc")
 
 
 def watch_writes(paths: Iterable[str]) -> int:
-    """A descriptor that can be read once one of the files has been written to (inotify); it does not block.
+    """Return a non-blocking descriptor that becomes readable when one of the files is written to (inotify).
 
     Raises:
-        OSError: a file is missing, or this user watches as much as the kernel allows.
+        OSError: a file is missing, or this user has reached the kernel's limit of watches.
     """
     fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     _checked(min(fd, 0), "inotify_init1")
@@ -77,14 +77,14 @@ def watch_writes(paths: Iterable[str]) -> int:
 
 
 def return_to_pid_namespace(fd: int) -> None:
-    """Children are again made in the pid namespace that ``fd`` (of /proc/self/ns/pid) stands for."""
+    """Create children in the pid namespace of ``fd`` (of /proc/self/ns/pid) again."""
     _checked(_libc.setns(fd, _CLONE_NEWPID), "setns")
 
 
 def enter_network(fd: int) -> None:
-    """Make sockets of this thread in the network namespace that ``fd`` (of /proc/PID/ns/net) stands for, from now on.
+    """Create sockets of this thread in the network namespace of ``fd`` (of /proc/PID/ns/net) from now on.
 
     Raises:
-        OSError: not allowed: this needs CAP_SYS_ADMIN.
+        OSError: not permitted: this needs CAP_SYS_ADMIN.
     """
     _checked(_libc.setns(fd, _CLONE_NEWNET), "setns")

@@ -1,9 +1,9 @@
-"""Site-packages that are added when something in them is first needed.
+"""Site-packages that are added when a module in them is first needed.
 
-The processes that dlapp starts itself run without `site` (``python -S``): on every start it reads each ``.pth`` file of
-the installation and runs what these import, which is a third of the processor time of a task's start or more, and a
-task on one machine or from the bundle of a cluster needs nothing that lies there. What ``.pth`` files add is added
-late, too; what they run is not run. Source: docs.python.org, library/site.
+dlapp's own processes run without `site` (``python -S``): at every start it reads each ``.pth`` file of the installation
+and executes its imports, which takes a third of the CPU time of a task's start or more, and a task on one machine or
+from the bundle of a cluster needs nothing from there. Directories in ``.pth`` files are added late, too; their code is
+not executed. Source: docs.python.org, library/site.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import dlapp
 
 
 class LateSite:
-    """A finder, before that of `sys.path`, that adds site-packages when a module is asked for that nothing else has.
+    """Finder, before that of `sys.path`, that adds site-packages when a module is found nowhere else.
 
-    A directory without ``__init__.py`` counts as nothing, as it does in a Python that has site-packages from the start:
-    such a one lies beside dlapp in a checkout, and is called docker.
+    A directory without ``__init__.py`` is ignored, as in a Python that has site-packages from the start: a checkout of
+    dlapp has such a directory, named docker.
 
-    Threads that come at the same time do the same twice, which changes nothing.
+    Concurrent threads do the same twice, which is harmless.
     """
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return where a module is in site-packages; None: not there either."""
+        """Return the spec of a module in site-packages; None if it is not there either."""
         # The standard library tries modules of other systems, and is complete without site-packages.
         if path is not None or name in sys.stdlib_module_names:
             return None
@@ -39,7 +39,7 @@ class LateSite:
 
 
 def _site_packages() -> list[str]:
-    """Return the site-packages of this Python; in a virtual environment its own, and the system's where it has them."""
+    """Return the site-packages of this Python; in a virtual environment its own, and the system's if enabled."""
     import os
     import site
 
@@ -52,8 +52,8 @@ def _site_packages() -> list[str]:
         pass
     else:
         prefixes = [environment, *(prefixes if ("include-system-site-packages", "true") in lines else ())]
-        sys.prefix = sys.exec_prefix = environment  # by which Debian's `site` knows a virtual environment
-    # Where dlapp itself was installed in the user's own site-packages, they are its libraries' place, too.
+        sys.prefix = sys.exec_prefix = environment  # which Debian's `site` uses to detect a virtual environment
+    # If dlapp itself is installed in the user's own site-packages, its libraries are there, too.
     own = os.path.dirname(os.path.dirname(os.path.abspath(dlapp.__file__)))
     found = [directory for directory in (own, *site.getsitepackages(prefixes)) if os.path.isdir(directory)]
     return found + [path for directory in found for path in _added(directory)]
@@ -72,6 +72,6 @@ def _added(directory: str) -> Iterator[str]:
 
 
 def add_late() -> None:
-    """Find what lies in site-packages although this Python was started without them."""
+    """Make site-packages importable although this Python was started without them."""
     if sys.flags.no_site:
         sys.meta_path.insert(sys.meta_path.index(PathFinder), LateSite)

@@ -1,6 +1,6 @@
-"""Processes that the kernel has killed on this machine because memory was used up, whose they ever were.
+"""Processes of any user that the kernel has killed on this machine for lack of memory.
 
-Nobody but root learns which ones these were; how many there are everybody may read. Source: proc(5), /proc/vmstat.
+Only root can see which processes these were; their number is public. Source: proc(5), /proc/vmstat.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WINDOW_S = 10.0
 
 
 def kill_count() -> int | None:
-    """Return how many processes the kernel has killed for memory since the machine was started; None: not known."""
+    """Return how many processes the kernel has killed for lack of memory since boot; None if unknown."""
     try:
         with open("/proc/vmstat", "rb") as file:
             lines = file.read(65536)
@@ -25,10 +25,10 @@ def kill_count() -> int | None:
 
 
 class OomKills:
-    """Watch for such kills, by samples.
+    """Sampling monitor of such kills.
 
     Args:
-        count: returns how many there have been.
+        count: returns their number so far.
         clock: [s].
     """
 
@@ -39,7 +39,7 @@ class OomKills:
         self._samples: deque[tuple[float, int]] = deque()
 
     def sample(self) -> None:
-        """Take note of how many there are now."""
+        """Record the current number."""
         if (count := self._count()) is not None:
             now_s = self._clock()
             self._samples.append((now_s, count))
@@ -47,6 +47,6 @@ class OomKills:
                 self._samples.popleft()
 
     def happened(self) -> bool:
-        """Return whether there was one in the last `WINDOW_S`, or since the last sample before that."""
+        """Return whether one happened in the last `WINDOW_S`, or since the last sample before that."""
         self.sample()
         return bool(self._samples) and self._samples[-1][1] > self._samples[0][1]

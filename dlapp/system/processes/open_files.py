@@ -1,4 +1,4 @@
-"""Files that processes have open, as /proc shows them: those they write, and their sockets."""
+"""Open files of processes, from /proc: files open for writing, and sockets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SHARED_AND_WRITABLE = re.compile(rb"^\S+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+)
 
 
 def any_open_for_writing(files: Collection[tuple[int, int]]) -> bool:
-    """Return whether a process has one of some files open for writing, or mapped so that what it writes is seen.
+    """Return whether a process has one of some files open for writing, or mapped writable and shared.
 
-    Processes that the caller may not inspect are passed over.
+    Processes that the caller may not inspect are skipped.
 
     Args:
         files: device and inode number of each.
@@ -28,7 +28,7 @@ def any_open_for_writing(files: Collection[tuple[int, int]]) -> bool:
 
 
 def socket_inodes(pid: int) -> set[int]:
-    """Return the inode numbers of the sockets that a process has; none if it has ended.
+    """Return the inode numbers of a process's sockets; empty if it has ended.
 
     Raises:
         PermissionError: the caller may not inspect it.

@@ -1,6 +1,6 @@
-"""Processes as /proc shows them. Nothing is told of a process that is gone, or that the kernel does not show.
+"""Processes in /proc. A process that has ended, or is hidden, has no result.
 
-A pid alone names nothing for long: a process is meant by its pid and its start time, or by a pidfd.
+A pid may be reused: a process is identified by its pid and its start time, or by a pidfd.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class ProcessStat(NamedTuple):
         program: the first 15 bytes of its program's name.
         state: one letter, as b"R"; b"Z" and b"X" are dead.
         parent: pid of its parent.
-        terminal: number of its controlling terminal; 0: none.
-        threads: how many it has; of a zombie more than one, if only its first thread has ended.
+        terminal: number of its controlling terminal; 0 if none.
+        threads: number of threads; a zombie with more than one has only lost its first thread.
         started: when it started [clock ticks since boot].
     """
 
@@ -32,13 +32,13 @@ class ProcessStat(NamedTuple):
 
     @property
     def is_dead(self) -> bool:
-        """Return whether it has ended and only its entry is left."""
+        """Return whether it is a zombie."""
         return self.state in (b"Z", b"X")
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """Return what the kernel says of a process."""
-    # The second field is the program's name in brackets, and may hold brackets and blanks itself.
+    """Return the status of a process."""
+    # The second field is the program's name in brackets, and may itself contain brackets and blanks.
     head, _, rest = read_proc(pid, "stat").rpartition(b") ")
     fields = rest.split()
     if len(fields) < 20:
@@ -48,7 +48,7 @@ def process_stat(pid: int) -> ProcessStat | None:
 
 
 def all_processes() -> Iterator[ProcessStat]:
-    """Yield all processes that this one can see, dead ones too."""
+    """Yield all visible processes, including zombies."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (found := process_stat(int(name))) is not None:
             yield found
@@ -62,24 +62,24 @@ def start_time(pid: int) -> int | None:
 
 def real_uid(pid: int) -> int | None:
     """Return the user who started a process."""
-    # The owner of /proc/pid is root's where a program changed its user; this line says who it really is.
+    # The owner of /proc/pid is root if a program changed its user; this line has the real user.
     words = status_words(pid, "Uid")
     return int(words[0]) if words else None
 
 
 def status_words(pid: int | str, name: str) -> list[bytes]:
-    """Return the words of one line of /proc/pid/status; none if it is not there. Source: proc(5)."""
+    """Return the words of one line of /proc/pid/status; empty if it is missing. Source: proc(5)."""
     after = read_proc(pid, "status").partition(b"\n%s:" % name.encode())[2]
     return after.partition(b"\n")[0].split()
 
 
 def command_line(pid: int) -> list[bytes]:
-    """Return the arguments of a process, as it may have changed them itself."""
+    """Return the arguments of a process, which it may have changed itself."""
     return read_proc(pid, "cmdline").split(b"\0")
 
 
 def read_proc(pid: int | str, name: str) -> bytes:
-    """Return what is in a file of a process's directory (``self``: our own); empty if it cannot be read."""
+    """Return the content of a file of a process (``self``: our own); empty if it cannot be read."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()
@@ -88,10 +88,10 @@ def read_proc(pid: int | str, name: str) -> bytes:
 
 
 def descendants(of: int) -> list[int]:
-    """Return the process ids of all descendants of a process, parents before their children, zombies left out."""
+    """Return the pids of all descendants of a process, parents before children, without zombies."""
     children: dict[int, list[int]] = {}
     for one in all_processes():
-        # A zombie's children have been given away already, so leaving it out hides nobody.
+        # A zombie's children are already reparented, so omitting it hides none of them.
         if one.state != b"Z":
             children.setdefault(one.parent, []).append(one.pid)
     found: list[int] = []
@@ -104,12 +104,12 @@ def descendants(of: int) -> list[int]:
 
 
 def open_process(pid: int, started: int, uid: int) -> int | None:
-    """Return a pidfd of a process of user ``uid`` with this start time; None if it is gone or another user's."""
+    """Return a pidfd of a process of user ``uid`` with this start time; None if it has ended or is another user's."""
     try:
         pidfd = os.pidfd_open(pid)
     except (OSError, ValueError, OverflowError):
         return None
-    # Checked after the open: from here on the descriptor means this one, whoever gets the pid later.
+    # Checked after the open: from here on the descriptor refers to this process, even if the pid is reused.
     if start_time(pid) != started or real_uid(pid) != uid:
         os.close(pidfd)
         return None

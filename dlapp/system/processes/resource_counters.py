@@ -1,11 +1,12 @@
-"""Resource counters of a group of processes: of all below one process, by /proc, or of a container, by its cgroup.
+"""Resource counters of a group of processes: of all descendants of a process, from /proc, or of a container, from its
+cgroup.
 
-The counters of time and bytes only grow, so a reading that is lost costs nothing: the next one has it, too. What the
-kernel does not tell, or not to this user, is None.
+The counters of time and bytes only grow, so a lost reading does no harm: the next one includes it. A value that the
+kernel does not provide, or not to this user, is None.
 
-Below one process that adopts what its descendants leave behind, nothing is lost when a process ends: its time and its
-bytes are added to those of the one that takes its status. The exception is a parent that ignores SIGCHLD.
-Source: proc(5); Linux, kernel/exit.c, wait_task_zombie.
+Below a process that adopts orphans, nothing is lost when a process ends: its time and its bytes are added to those of
+the process that reaps it. The exception is a parent that ignores SIGCHLD. Source: proc(5); Linux, kernel/exit.c,
+wait_task_zombie.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class ResourceCounters(NamedTuple):
     """One reading.
 
     Args:
-        cpu_s: processor time [s].
-        memory_bytes: in use now, without what the kernel can drop at any time.
+        cpu_s: CPU time [s].
+        memory_bytes: current use, without reclaimable caches.
         peak_bytes: the most memory so far, as the kernel kept it, with the files that it caches.
         read_bytes, written_bytes: from and to disks.
         received_bytes, sent_bytes: by all networks but the loopback.
-        largest_process_bytes: the most memory that one of its processes had, once it has ended.
+        largest_process_bytes: peak memory of its largest process that has ended.
     """
 
     cpu_s: float | None = None
@@ -46,14 +47,14 @@ class ResourceCounters(NamedTuple):
     largest_process_bytes: int | None = None
 
     def updated(self, later: ResourceCounters) -> ResourceCounters:
-        """Return the counters after a later reading; what it does not have stays, and no counter gets smaller."""
+        """Return the counters updated by a later reading; missing values are kept, and no counter decreases."""
         return ResourceCounters._make(
             old if new is None else new if old is None or name == "memory_bytes" else max(old, new)
             for name, old, new in zip(self._fields, self, later, strict=True)
         )
 
     def since(self, before: ResourceCounters) -> ResourceCounters:
-        """Return what was added to the counters after an earlier reading."""
+        """Return the increase of the counters since an earlier reading."""
         return self._replace(
             cpu_s=_difference(self.cpu_s, before.cpu_s),
             read_bytes=_difference(self.read_bytes, before.read_bytes),
@@ -61,7 +62,7 @@ class ResourceCounters(NamedTuple):
         )
 
     def plus(self, other: ResourceCounters) -> ResourceCounters:
-        """Return what two payloads have used together; their largest process is that of one of them."""
+        """Return the sum for two payloads; the largest process is the larger one of the two."""
         sums = (b if a is None else a if b is None else a + b for a, b in zip(self, other, strict=True))
         largest = max(self.largest_process_bytes or 0, other.largest_process_bytes or 0)
         return ResourceCounters._make(sums)._replace(largest_process_bytes=largest or None)
@@ -78,14 +79,14 @@ class _ProcessCounters(NamedTuple):
 
 
 def read_tree(root: int, *, all_ended: bool = False) -> ResourceCounters:
-    """Return the counters of all descendants of a process, those included that have ended and whose status was taken.
+    """Return the counters of all descendants of a process, including those that have ended and were reaped.
 
-    Memory is what each has for itself, and once what the one that shares the most shares. Pages that a process and its
-    fork both still have count for each.
+    Memory is the sum of the processes' private memory plus the largest shared memory of one. Pages that a process and
+    its fork still share count for each.
 
     Args:
         root: the process.
-        all_ended: they have all ended, so no other process of the machine has to be looked at.
+        all_ended: whether all have ended, so that no other process of the machine has to be read.
     """
     processes = _tree(root, [str(root)] if all_ended else os.listdir("/proc"))
     if root not in processes:
@@ -102,7 +103,7 @@ def read_tree(root: int, *, all_ended: bool = False) -> ResourceCounters:
                 own, shared = own + pages[0] - pages[1], max(shared, pages[1])
         disk = _disk_bytes(pid)
         if disk is None:
-            # One that just ended has given them to its parent. One of another user's hides them.
+            # A process that just ended has passed them to its parent. Those of another user's process are hidden.
             if process_is_there(pid):
                 read = written = None
         elif read is not None and written is not None:
@@ -118,11 +119,11 @@ def process_is_there(pid: int) -> bool:
 
 
 def _tree(root: int, names: Sequence[str]) -> dict[int, _ProcessCounters]:
-    """Return a process and all its descendants, dead ones too whose status nobody took.
+    """Return a process and all its descendants, including zombies.
 
     Args:
         root: the process.
-        names: in /proc, of the processes that may be among them.
+        names: in /proc, of the candidates.
     """
     found: dict[int, _ProcessCounters] = {}
     children: dict[int, list[int]] = {}
@@ -141,7 +142,7 @@ def _tree(root: int, names: Sequence[str]) -> dict[int, _ProcessCounters]:
 
 
 def _read_process(pid: int) -> _ProcessCounters | None:
-    # The second field is the program's name in brackets, and may hold brackets and blanks itself.
+    # The second field is the program's name in brackets, and may itself contain brackets and blanks.
     words = read_proc(pid, "stat").rpartition(b") ")[2].split(None, 15)
     if len(words) < 16:
         return None
@@ -149,7 +150,7 @@ def _read_process(pid: int) -> _ProcessCounters | None:
 
 
 def _disk_bytes(pid: int) -> tuple[int, int] | None:
-    """Return the bytes that a process and those whose status it took read from disks and wrote; None: not known."""
+    """Return the bytes that a process and its reaped children read from disks and wrote; None if unknown."""
     values = dict(line.split(b": ") for line in read_proc(pid, "io").splitlines())
     try:
         return int(values[b"read_bytes"]), int(values[b"write_bytes"])
@@ -158,13 +159,13 @@ def _disk_bytes(pid: int) -> tuple[int, int] | None:
 
 
 class CgroupCounters:
-    """The counters of a container, by its cgroup and its network; version 1 or 2.
+    """Counters of a container, from its cgroup and its network; cgroup version 1 or 2.
 
     Args:
-        pid: of a process in it, as this process sees it.
-        name: what a directory of its cgroup must have in its path, such as the container's id: a process number that
-            is of another namespace, or was used again, names another cgroup.
-        own_network: the container has a network of its own; else nothing is known of its traffic.
+        pid: of a process in it, in this process's namespace.
+        name: required part of the cgroup's path, such as the container's id: a pid of another namespace, or a reused
+            one, has another cgroup.
+        own_network: whether the container has its own network; otherwise its traffic is unknown.
         root: where cgroups are mounted.
     """
 
@@ -186,7 +187,7 @@ class CgroupCounters:
         return bool(self._directory_of)
 
     def read(self) -> ResourceCounters:
-        """Return the counters; None for all that is gone."""
+        """Return the counters; None for everything that is gone."""
         received, sent = self._network() if self._own_network else (None, None)
         v2 = "memory" not in self._directory_of
         counters = self._read_v2() if v2 else self._read_v1()
@@ -230,7 +231,7 @@ class CgroupCounters:
         )
 
     def _network(self) -> tuple[int | None, int | None]:
-        """Return the bytes that the network of the container received and sent. Source: proc(5), /proc/net/dev."""
+        """Return the bytes received and sent by the container's network. Source: proc(5), /proc/net/dev."""
         lines = read_proc(self.pid, "net/dev").decode(errors="replace").splitlines()[2:]
         if not lines:
             return None, None

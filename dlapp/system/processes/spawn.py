@@ -1,7 +1,7 @@
-"""Starting detached processes: a session of their own, standard input empty, output to a log, chosen descriptors.
+"""Starting detached processes: own session, empty standard input, output to a log, chosen descriptors.
 
-posix_spawn is one call without a moment in which a second thread of ours could leak a descriptor into the child: what
-is passed on is duplicated by number in the child itself, and everything else of ours is close-on-exec.
+posix_spawn is one call, so no second thread can leak a descriptor into the child: the passed descriptors are duplicated
+to fixed numbers in the child itself, and all others are close-on-exec.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROGRAM = (sys.executable, *_OPTIONS, os.path.dirname(os.path.abspath(dlapp.__fi
 
 
 def is_program(words: Sequence[bytes], roles: Sequence[bytes]) -> bool:
-    """Return True if a command line is `PROGRAM`'s in one of the roles (``am``, ``task``, ...), of any installation."""
+    """Return True if a command line is `PROGRAM` of any installation in one of the roles (``am``, ``task``, ...)."""
     start = 1 + len(_OPTIONS)
     return (
         list(words[1:start]) == [*map(os.fsencode, _OPTIONS)]
@@ -43,16 +43,16 @@ _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "T
 
 
 def spawn(argv: Sequence[str], *, keep: Sequence[int] = (), log: str) -> int:
-    """Start a process that outlives us and our terminal; the answer is its pid.
+    """Start a process that outlives us and our terminal; return its pid.
 
     Args:
-        keep: descriptors that it inherits; in it they have the numbers 3, 4, ... in this order.
+        keep: descriptors to inherit; in the child they have the numbers 3, 4, ... in this order.
         log: file to which its output and errors are appended.
 
     Raises:
-        OSError: it could not be started, or the log is something else than a regular file.
+        OSError: it could not be started, or the log is not a regular file.
     """
-    # High duplicates first: a number that is to be given must not be one that is still to be copied.
+    # High duplicates first: a target number must not be one that is still to be copied.
     high: list[int] = []
     try:
         opened = _open_log(log)
@@ -74,7 +74,7 @@ def spawn(argv: Sequence[str], *, keep: Sequence[int] = (), log: str) -> int:
             file_actions=actions,
             setsid=True,
             setsigmask=(),
-            # A shell's nohup or a Python's SIGPIPE must not reach the user's program through us.
+            # The user's program must not inherit ignored signals, of a shell's nohup or Python's SIGPIPE, through us.
             setsigdef=(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ),
         )
     finally:
@@ -83,7 +83,7 @@ def spawn(argv: Sequence[str], *, keep: Sequence[int] = (), log: str) -> int:
 
 
 def _open_log(path: str) -> int:
-    """Open a log for appending, making it where it is missing; one that is a FIFO would hold us up for ever."""
+    """Open a log for appending, created if missing; never block on a FIFO."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except FileExistsError:
@@ -93,16 +93,19 @@ def _open_log(path: str) -> int:
 
 
 def close_all_but(kept: Sequence[int]) -> None:
-    """Close what was inherited by accident: a lock or a pipe of the caller's shell would be held for hours by us.
+    """Close accidentally inherited descriptors: otherwise we would hold a lock or a pipe of the caller's shell for
+    hours.
 
-    For the first of our processes; those that it starts have nothing to inherit but what they are given.
+    For the first of our processes; those that it starts inherit only chosen descriptors.
     """
     for name in os.listdir("/proc/self/fd"):
         if (fd := int(name)) > 2 and fd not in kept:
-            with contextlib.suppress(OSError):  # the listing's own
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(fd)
 
 
 def environment() -> dict[str, str]:
-    """Return the variables that our processes get of ours: none that steers Python, and no secret of a user's shell."""
+    """Return the environment for our own processes: without variables that configure Python, and without secrets of a
+    user's shell.
+    """
     return {name: value for name in _KEPT_VARIABLES if (value := os.environ.get(name)) is not None}
