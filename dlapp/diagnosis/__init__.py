@@ -1,1 +1,1 @@
-"""Causes of failures: rules name them by how a program ended and by the end of its logs."""
+"""Causes of failures: rules match the end of a program and the end of its logs."""

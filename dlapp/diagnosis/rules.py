@@ -1,4 +1,4 @@
-"""Rules that name the cause of a failure: those of dlapp, ``rules.yaml``, and those of the node's operator."""
+"""Rules for causes of failures: those of dlapp, ``rules.yaml``, and those of the node's operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_TEXT = 500
 
 
 class Where(Enum):
-    """Text that a rule looks at."""
+    """Text that a rule is matched against."""
 
     LOG = "log"
     """The end of the program's stderr and stdout."""
@@ -33,7 +33,7 @@ class Where(Enum):
 
 
 class Act(Enum):
-    """Action of a rule, besides naming the cause."""
+    """Action of a rule, in addition to naming the cause."""
 
     NONE = ""
     RETRY = "retry"
@@ -51,10 +51,10 @@ class Rule(Value, kw_only=True):
         name: of the rule.
         cause: one line for the user; ``{group}`` is a named group of ``line``.
         fault: USER, NODE, SERVICE or DATA.
-        contains: texts of which a line has one.
+        contains: texts, one of which must be in the line.
         line: what such a line must match as well; None: nothing.
         exit_code, signal: of the program, where ``where`` is EXIT.
-        is_consequence: it follows from the failure of another process.
+        is_consequence: whether it follows from the failure of another process.
     """
 
     name: str
@@ -77,14 +77,14 @@ _FAULTS = {one.value: one for one in (Fault.USER, Fault.NODE, Fault.SERVICE, Fau
 
 
 def load_rules(operators_file: str = OPERATORS_FILE, *, owner: int = 0) -> tuple[Rule, ...]:
-    """Return the rules of the operator, where there are any, and then those of dlapp.
+    """Return the rules of the operator, if any, followed by those of dlapp.
 
     Args:
         operators_file: path of the operator's.
         owner: user id that it must belong to.
 
     Raises:
-        ConfigError: a file cannot be used; the message has all its faults.
+        ConfigError: a file is invalid; the message has all its errors.
     """
     from dlapp.node_policy import read_operators_file
 
@@ -101,7 +101,7 @@ def read_rules(data: bytes, path: str) -> tuple[Rule, ...]:
         path: its path, for messages.
 
     Raises:
-        ConfigError: it has faults; the message has all of them.
+        ConfigError: it is invalid; the message has all its errors.
     """
     try:
         found = plain_yaml(data)

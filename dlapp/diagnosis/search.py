@@ -1,15 +1,16 @@
 """Search for the cause of a failure in the end of a program's logs.
 
-A log is what a program wrote: it is looked through, bounded, and decides only about its own application.
+A log is written by a program and not trusted: the search is bounded, and its result affects only that program's
+application.
 
-A program that is well prints errors, too: it retries, skips a sample, falls back. So a line is no cause
+A healthy program also prints errors: it retries, skips a sample, falls back. So a line is no cause
 
 - whose level, before the text that a rule looks for, is below an error: ``WARNING``, ``[W socket.cpp:601]``;
-- that says that the program goes on: ``retrying``, ``ignored``;
-- of a traceback whose introduction is such a line, as Python's ``Exception ignored in``.
+- that says that the program continues: ``retrying``, ``ignored``;
+- of a traceback that is introduced by such a line, like Python's ``Exception ignored in``.
 
-Of the lines that are left the last one is the cause: a program goes on after what it handles. A carriage return ends a
-line as well: progress bars print one in place of a line's end.
+Of the remaining lines the last one is the cause: a program continues after errors that it handles. A carriage return
+also ends a line: progress bars print it instead of a line feed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _EXCEPTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.]*(:|$)")
 _MOST_LEVEL = 512
 """Bytes of a line in which its level is looked for."""
 _LEVEL = re.compile(
-    # A progress bar may stand before it, without a space.
+    # A progress bar may precede it, without a space.
     rb"(?<![A-Za-z_])(INFO|DEBUG|TRACE|NOTICE|VERBOSE|(?i:warn(ing)?s?))(?![A-Za-z_])"
     rb"|(?i:\"level\": ?\"(debug|info)|\blevel=(debug|info)\b)"
     # Warnings of Python: ``train.py:3: UserWarning: text``.
@@ -63,7 +64,9 @@ _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), " ")
 
 
 class LogTail(NamedTuple):
-    """The end of a log: name of the file, offset [bytes] of its part, and the part, which begins with a line."""
+    """The end of a log: name of the file, offset [bytes] of the part, and the part, which starts at the beginning of a
+    line.
+    """
 
     file: str
     offset: int
@@ -71,12 +74,12 @@ class LogTail(NamedTuple):
 
 
 class _Hit(NamedTuple):
-    """A line that a rule names.
+    """A line that matches a rule.
 
     Args:
         position: of the line.
-        found: of the text in it that the rule looks for.
-        chain: number of the chain of exceptions that it belongs to; negative: none.
+        found: position of the text that matched.
+        chain: number of its chain of exceptions; negative for none.
     """
 
     position: int
@@ -87,10 +90,10 @@ class _Hit(NamedTuple):
 
 
 class _Traceback(NamedTuple):
-    """A traceback of Python: where it begins, the line of its exception, and where the message ends, as positions.
+    """A traceback of Python: positions of its beginning, of the line of its exception, and of the end of the message.
 
     Args:
-        is_handled: the program says that it goes on.
+        is_handled: whether the program says that it continues.
     """
 
     begin: int
@@ -104,11 +107,11 @@ def read_tail(path: str, *, limit_bytes: int = TAIL_BYTES) -> LogTail:
     """Read the end of a log.
 
     Args:
-        path: of the file. The program may have put anything there.
-        limit_bytes: how much is read at most.
+        path: of the file, which the program may have replaced.
+        limit_bytes: maximum size to read.
 
     Raises:
-        OSError: it cannot be read, or is no file.
+        OSError: it cannot be read, or is not a regular file.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with os.fdopen(fd, "rb", buffering=0):
@@ -126,13 +129,13 @@ def read_tail(path: str, *, limit_bytes: int = TAIL_BYTES) -> LogTail:
 def diagnose(
     rules: Sequence[Rule], *, message: str, exit_code: int | None, signal: int | None, logs: Sequence[LogTail]
 ) -> Diagnosis | None:
-    """Return the cause of a failure; None: no rule names it.
+    """Return the cause of a failure; None if no rule matches.
 
     Args:
         rules: in their order.
-        message: what dlapp says of the end.
+        message: dlapp's message on the end.
         exit_code, signal: of the program, as far as it ran. Shells end with 128 and the signal of their command.
-        logs: the ends of its logs, in the order in which they are believed: stderr, then stdout.
+        logs: the ends of its logs, in order of preference: stderr, then stdout.
     """
     for rule in rules:
         if rule.where is Where.MESSAGE and (found := _named(rule, message.encode())) is not None:
@@ -155,7 +158,7 @@ def diagnose(
 
 
 def _found(rules: Sequence[Rule], log: LogTail) -> list[_Hit]:
-    """Return the lines of a log that rules name, by position, one rule each."""
+    """Return the lines of a log that match rules, by position, with one rule each."""
     tracebacks = list(_tracebacks(log.data))
     by_line: dict[int, _Hit] = {}
     for order, rule in enumerate(rules):
@@ -182,7 +185,7 @@ def _found(rules: Sequence[Rule], log: LogTail) -> list[_Hit]:
 
 
 def _chosen(hits: Sequence[_Hit], *, consequence: bool) -> _Hit | None:
-    """Return the last line of those that rules name; a program goes on after what it can handle."""
+    """Return the last matching line; a program continues after errors that it handles."""
     return next((one for one in reversed(hits) if one.rule.is_consequence == consequence), None)
 
 
@@ -212,9 +215,9 @@ def _tracebacks(data: bytes) -> Iterator[_Traceback]:
 
 
 def _is_handled(data: bytes, begin: int, at: int) -> bool:
-    """Return whether a program tells of a failure that it handles, and shows a traceback for that.
+    """Return whether a program reports a handled error, with its traceback.
 
-    The words are in the traceback's own line, or in the line before that.
+    The words are in the traceback's own line, or in the line before it.
 
     Args:
         data: the log.
@@ -228,7 +231,7 @@ def _is_handled(data: bytes, begin: int, at: int) -> bool:
 
 
 def _is_harmless(data: bytes, start: int, found: int, end: int) -> bool:
-    """Return whether a line is no error, or one that the program handles.
+    """Return whether a line is not an error, or one that the program handles.
 
     Args:
         start, found, end: positions of the line, of what was found in it, and of the line's end.
@@ -240,12 +243,12 @@ def _is_harmless(data: bytes, start: int, found: int, end: int) -> bool:
 
 
 def _is_frame(position: int, tracebacks: Sequence[_Traceback]) -> bool:
-    """Return whether a line is one of those that show the program's source."""
+    """Return whether a line shows the program's source."""
     return any(one.begin <= position < one.exception for one in tracebacks)
 
 
 def _positions(data: bytes, text: bytes) -> Iterator[int]:
-    """Yield where a text is, from the last one on, and not more than are worth a look."""
+    """Yield the positions of a text, starting with the last one, up to a limit."""
     end = len(data)
     for _ in range(_MOST_HITS):
         if (at := data.rfind(text, 0, end)) < 0:
@@ -292,7 +295,7 @@ def _text(line: bytes) -> str:
 
 
 def _shown(line: bytes, found: int) -> str:
-    """Return the text of a line; of a long one the part with what was found at a position in it."""
+    """Return the text of a line; of a long one the part around a position in it."""
     if len(line) > MOST_LINE and found > MOST_LINE // 2:
         line = line[found - MOST_LINE // 4 :]
         return _cut(f"…{_text(line).strip()}")

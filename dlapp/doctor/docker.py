@@ -17,7 +17,7 @@ from dlapp.system.network.ports import ephemeral_overlap
 
 
 def checks(ground: CheckContext) -> list[Check]:
-    """Docker, and what a plain process needs; nothing where only applications are submitted."""
+    """Check Docker, and the requirements of a plain process; nothing on a machine that only submits applications."""
     if ground.config.cluster != "local" and not ground.on_node:
         return []
     return [
@@ -58,7 +58,7 @@ def _docker(host: str) -> Iterator[Finding]:
 
 
 def _gpu_mode(configured: DockerConfig) -> Iterator[Finding]:
-    """Yield how containers get their GPUs here, and why so."""
+    """Yield the mode in which containers get their GPUs here, and the reason."""
     from dlapp.net.dockerd import Dockerd, DockerError
     from dlapp.runtime.gpu.facts import driver_nodes, facts_of
     from dlapp.runtime.gpu.modes import choose_mode
@@ -82,7 +82,7 @@ def _gpu_mode(configured: DockerConfig) -> Iterator[Finding]:
 
 
 def _node() -> Iterator[Finding]:
-    """The operator's file, where there is one; `dlapp.doctor.findings.run_checks` tells what is wrong with it."""
+    """Check the operator's file, if it exists; `dlapp.doctor.findings.run_checks` reports its errors."""
     policy = node_policy()
     if os.path.exists(NODE_FILE):
         docker = policy.docker

@@ -1,8 +1,8 @@
-"""Findings of `dlapp-doctor`: one requirement each, whether it is met, and what mends it if not.
+"""Findings of `dlapp-doctor`: for each requirement whether it is met, and the repair if not.
 
-Each room looks after its own assumptions, in a module `doctor` that gives a list of checks; `dlapp.doctor.run` puts
-the lists together. A check is a function that yields findings. One that needs what an earlier finding of it said is
-missing ends there: ten lines about one dead server would hide it.
+Each part of the installation has a module with a list of checks; `dlapp.doctor.run` joins the lists. A check is a
+function that yields findings. It stops after a finding on which its further ones depend: ten lines about one dead
+server would hide it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Finding(NamedTuple):
     """Result of one check.
 
     Args:
-        verdict: `PASS`, `WARN` (it works, or may; look at it) or `FAIL` (something does not work).
-        subject: what was looked at, a word or two with dots: ``hdfs.write``.
-        found: what was seen, one line.
-        repair: what to do about it; empty for a pass.
-        node: of the cluster, where all of them were checked; empty: this machine, or some node.
+        verdict: `PASS`, `WARN` (it works, or may work; inspect it) or `FAIL` (something does not work).
+        subject: name of the requirement, one or two words with dots: ``hdfs.write``.
+        found: observation, one line.
+        repair: what to do; empty for a pass.
+        node: of the cluster, if all of them were checked; empty for this machine, or some node.
     """
 
     verdict: str
@@ -46,10 +46,9 @@ class CheckContext(NamedTuple):
     """Context of the checks.
 
     Args:
-        on_node: in a container on a node of a cluster; else where applications are submitted.
-        hdfs: the cluster's default file system; None: there is none, or it is not
-            known where.
-        ledger: where the ledger of GPUs is; None: as ``config`` says.
+        on_node: whether it runs in a container on a node of a cluster; otherwise where applications are submitted.
+        hdfs: the cluster's default file system; None if there is none, or it is unknown.
+        ledger: location of the GPU ledger; None for that of ``config``.
     """
 
     config: Config
@@ -59,7 +58,7 @@ class CheckContext(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One look at something; what it raises is a finding about ``subject``, too."""
+    """One check; an exception becomes a finding about ``subject``, too."""
 
     subject: str
     look: Callable[[], Iterable[Finding]]
@@ -81,11 +80,11 @@ def failed(subject: str, found: str, repair: str = "") -> Finding:
 
 
 def clock_finding(subject: str, whose: str, theirs_s: float, began_s: float, ended_s: float) -> Finding:
-    """Return whether a server's clock goes as this machine's.
+    """Return whether a server's clock agrees with this machine's.
 
     Args:
         subject: of the finding.
-        whose: the server.
+        whose: name of the server.
         theirs_s: what its clock showed between two moments of ours [s since 1970].
         began_s, ended_s: those moments [s since 1970].
     """
@@ -96,7 +95,7 @@ def clock_finding(subject: str, whose: str, theirs_s: float, began_s: float, end
 
 
 def run_checks(checks: Sequence[Check]) -> Iterator[Finding]:
-    """All findings, each when it is known."""
+    """Yield all findings, each as soon as it is known."""
     for check in checks:
         try:
             yield from check.look()
@@ -105,5 +104,5 @@ def run_checks(checks: Sequence[Check]) -> Iterator[Finding]:
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             yield failed(check.subject, f"{where}{error.strerror or error}")
-        except Exception as error:  # the other checks are still worth their lines
+        except Exception as error:  # the other checks are still useful
             yield failed(check.subject, f"{type(error).__name__}: {error}", "this is an internal error: report it")

@@ -1,4 +1,4 @@
-"""The GPUs and the ledger that says whose they are, for dlapp-doctor."""
+"""GPUs and their ledger, for dlapp-doctor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_PROBLEMS = 20
 
 
 def checks(ground: CheckContext) -> list[Check]:
-    """The GPUs of this machine where payloads run on it, and the ledger where it can be reached from here."""
+    """Check the GPUs of this machine if payloads run on it, and the ledger if it can be reached from here."""
     found = []
     if ground.config.cluster == "local" or ground.on_node:
         found.append(Check("gpu", _devices))
@@ -43,7 +43,7 @@ def _devices() -> Iterator[Finding]:
         if fault is None:
             yield passed(f"gpu.{one.label}", words)
         else:
-            # A payload that holds it is a process on it like any other; the ledger knows which is which.
+            # A payload that holds the GPU is an ordinary process on it; the ledger distinguishes them.
             yield warned(f"gpu.{one.label}", f"{words}: {fault.detail}", "dlapp-gpu list shows its holder")
 
 

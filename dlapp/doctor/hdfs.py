@@ -1,4 +1,4 @@
-"""Requirements of input and output, for dlapp-doctor: that HDFS takes a file, and moves it."""
+"""Requirements of input and output, for dlapp-doctor: HDFS stores a file, and renames it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AT_ONCE = 16
 
 
 def checks(ground: CheckContext) -> list[Check]:
-    """The default file system of the cluster, where there is one, and the other nameservices of its configuration."""
+    """Check the cluster's default file system, if there is one, and the other nameservices of its configuration."""
     if ground.hdfs is None:
         return []
     return [
@@ -34,7 +34,9 @@ def checks(ground: CheckContext) -> list[Check]:
 
 
 def _others(ground: CheckContext) -> Iterator[Finding]:
-    """Yield whether each nameservice answers; all are asked at once, for one that does not takes as long as it may."""
+    """Yield whether each nameservice answers; all are queried in parallel, because a dead one takes its whole time
+    limit.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     place = ground.hdfs
@@ -46,7 +48,7 @@ def _others(ground: CheckContext) -> Iterator[Finding]:
 
 
 def _named(ground: CheckContext, place: HdfsPlace) -> Iterator[str]:
-    """Yield the locations that the configuration itself names: what mount tables lead to, and the archive of Python."""
+    """Yield the locations that the configuration itself names: targets of mount tables, and the archive of Python."""
     for table in place.mounts:
         for target in table.links.values():
             with contextlib.suppress(UsageError):
@@ -60,7 +62,7 @@ def _answers(place: HdfsPlace, used: bool) -> Finding:
 
     names = (one for one in place.names if ":" not in one)
     subject = f"hdfs.{next(names, place.location.removeprefix('hdfs://'))}"
-    # Two NameNodes that take connections and say nothing are tried twice each in that time.
+    # Two NameNodes that accept connections and do not answer are tried twice each in that time.
     with contextlib.closing(WebHdfs(place, patience_s=ASK_S, timeout_s=(ASK_S / 4, ASK_S / 4))) as web:
         try:
             with contextlib.suppress(Denied):
@@ -82,7 +84,7 @@ def _hdfs(place: HdfsPlace) -> Iterator[Finding]:
 
 
 def _protocol(place: HdfsPlace) -> Finding:
-    """Return which way the content of files goes, and why: ``storage.hdfs`` and what serves here."""
+    """Return the protocol for file content, and the reason: ``storage.hdfs`` and what works here."""
     from dlapp.hadoop.hdfs.checksums import has_crc32c
     from dlapp.storage.hdfs.native import NativeHdfs
 
@@ -111,9 +113,9 @@ def _protocol(place: HdfsPlace) -> Finding:
 
 
 def _move_natively(native: NativeHdfs, place: HdfsPlace) -> None:
-    """Write and read a file: only DataNodes know whether their data ports are open to this machine."""
+    """Write and read a file: only this shows whether the DataNodes' data ports are open to this machine."""
     path, text = f"{place.path(place.home)}/.dlapp-doctor-{os.urandom(4).hex()}", b"a file of dlapp-doctor\n"
-    # Whether a file can be written at all is a finding of its own.
+    # Whether a file can be written at all is a separate finding.
     with contextlib.suppress(DlappError):
         try:
             native.write(path, text, 0o600, parents=False)
@@ -165,7 +167,7 @@ def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:
         yield failed("hdfs.write", str(error), "are NameNode and DataNodes up, and reachable from here?")
         return
     finally:
-        with contextlib.suppress(DlappError):  # what is wrong is said already
+        with contextlib.suppress(DlappError):  # the problem is already reported
             files.remove(name)
     if good and there is not None:
         yield passed("hdfs.write", f"a file is written, renamed, read and removed in {ended - began:.2f} s")

@@ -23,7 +23,7 @@ LEAST_FREE_FILES = 1000
 
 
 def checks(ground: CheckContext) -> list[Check]:
-    """The state directory, its disk and locks, the queue, and what may be used of the machine."""
+    """Check the state directory, its disk and locks, the queue, and the limits on this machine's resources."""
     return [
         Check("local.state_dir", functools.partial(_state, ground.config)),
         Check("local.capacity", functools.partial(_capacity, ground.config)),
@@ -35,7 +35,7 @@ def _state(config: Config) -> Iterator[Finding]:
     from dlapp.cluster.local.state import DATABASE, is_locked, machine_name, open_lock, open_state
     from dlapp.system.machine import file_system_of
 
-    # Refuses a network file system, another user's directory and one that is none, each with the key that mends it.
+    # Refuses a network file system, another user's directory and a file, each with the key that repairs it.
     state = open_state(config.local.state_dir, shared=config.local.shared)
     kind, _ = file_system_of(state.path)
     shared = "shared by its group" if state.shared else "of this user"
@@ -77,7 +77,7 @@ def _state(config: Config) -> Iterator[Finding]:
 
 
 def _policy(state: StateDir) -> Iterator[Finding]:
-    """Yield the rules of the queue for this user; what is wrong in the operator's file is a finding of the node."""
+    """Yield the queue rules for this user; errors in the operator's file are a finding of the node."""
     from dlapp.cluster.local import queue_state
 
     try:
@@ -104,7 +104,7 @@ def _disk(path: str) -> Finding:
     there = os.statvfs(path)
     free, files = there.f_bavail * there.f_frsize, there.f_favail
     words = f"{human_size(free)} free on the disk of {path}"
-    # Some file systems (btrfs) make files as they are needed and count none.
+    # Some file systems (btrfs) allocate inodes on demand and report none.
     few_files = there.f_files > 0 and files < LEAST_FREE_FILES
     if few_files:
         words = f"{files} files may still be made on the disk of {path}"

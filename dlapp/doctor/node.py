@@ -1,8 +1,8 @@
-"""The part of dlapp-doctor that runs on nodes of a cluster, in containers as an application's.
+"""Checks of dlapp-doctor on nodes of a cluster, in an application's containers.
 
-On some node it is an ApplicationMaster that does nothing but look around: it registers, which is the first thing to
-try, and what it found is what it says at its end. YARN hands that on in the application's diagnostics. On all nodes it
-is a task of an application on each (`dlapp.client.node_runs`).
+On some node the checks run in an ApplicationMaster that does nothing else: it registers, which is the first check, and
+reports its findings when it unregisters. YARN passes them on in the application's diagnostics. On all nodes they run in
+the task of an application on each (`dlapp.client.node_runs`).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _MOST_SAID = 60_000
 """The ResourceManager keeps 64 KiB. Source: yarn-default.xml, yarn.app.attempt.diagnostics.limit.kc."""
 
 
-# ---- where it is asked ----
+# ---- on the client ----
 
 
 def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
     """Yield the findings on some node of the cluster.
 
     Raises:
-        DlappError: no container could be had, or what ran in it did not come to its end.
+        DlappError: no container was allocated, or its process did not finish.
     """
     from dlapp.gpuid.factory import configured
     from dlapp.values.serialization import to_json
@@ -64,7 +64,7 @@ def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
 
 
 def on_all_nodes(config: Config) -> Iterator[Finding]:
-    """Yield the findings on each running node of the cluster, a node's together.
+    """Yield the findings on each running node of the cluster, grouped by node.
 
     Raises:
         Unreachable: the cluster does not answer.
@@ -87,11 +87,11 @@ def _texts(config: Config) -> dict[str, str]:
     return {name: config.texts[name] for name in config.texts if config.origins[name] != "default"}
 
 
-# ---- what runs there ----
+# ---- on the node ----
 
 
 def main(argv: Sequence[str]) -> int:
-    """The process in the container."""
+    """Run as the process in the container."""
     from dlapp.cluster.yarn.probe import ProbeMaster
 
     try:
@@ -110,7 +110,7 @@ def findings_of_task(texts: Mapping[str, str], launch: LaunchSpec) -> list[Findi
     """Return the findings of a task on its node.
 
     Args:
-        texts: the submitter's configuration, as far as it is not the default.
+        texts: the submitter's configuration, without defaults.
         launch: the task's launch specification.
     """
     from dlapp.values.launch_spec import ZOOKEEPER
@@ -189,7 +189,7 @@ def _files() -> Iterator[Finding]:
 
 
 def _recovery() -> Iterator[Finding]:
-    """Yield whether programs outlive their NodeManager; nothing where that does not say."""
+    """Yield whether payloads outlive their NodeManager; nothing if that is unknown."""
     from dlapp.cluster.yarn.client.rest import YarnRest
     from dlapp.login import own_login
 
@@ -208,6 +208,6 @@ def _recovery() -> Iterator[Finding]:
 def _in_json(found: Sequence[Finding]) -> str:
     rows = [one._asdict() for one in found]
     while len(text := json.dumps(rows)) > _MOST_SAID:
-        # What went wrong is worth more than what did not.
+        # Failures are more important than passes.
         rows.remove(next((row for row in rows if row["verdict"] == "pass"), rows[-1]))
     return text

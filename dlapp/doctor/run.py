@@ -1,4 +1,4 @@
-"""Run of dlapp-doctor: the checks of the configuration, and then those of each part (`dlapp.doctor.findings`)."""
+"""Entry point of dlapp-doctor: checks of the configuration, and then of each part (`dlapp.doctor.findings`)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ANY, ALL = "any", "all"
 
 
 def diagnosis(*, cluster: str | None = None, defaults: bool = False, node: str = "") -> Iterator[Finding]:
-    """All findings for the configuration of this process, each when it is known.
+    """Yield all findings for the configuration of this process, each as soon as it is known.
 
     Args:
-        cluster: the engine, in place of the configured one.
-        defaults: also say which keys have their defaults.
-        node: also look around in a container on `ANY` node of the cluster, or on `ALL`; empty: on none. This machine is
+        cluster: the engine, instead of the configured one.
+        defaults: also report which keys have their defaults.
+        node: also check in a container on `ANY` node of the cluster, or on `ALL`; empty for none. A single machine is
             its own only node.
     """
     from dlapp.config import load_config
@@ -83,7 +83,7 @@ def checks(config: Config) -> Sequence[Check]:
 
 
 def _input_cache(config: Config) -> Iterator[Finding]:
-    """Yield whether input can be kept here, and whether there is room for as much as may be kept."""
+    """Yield whether input can be cached here, and whether there is space up to the cache's limit."""
     from dlapp.client.machine.input_cache import open_input_cache
     from dlapp.cluster.local.state import open_state
     from dlapp.system.text import human_size
@@ -112,7 +112,7 @@ def _hdfs_of(config: Config) -> HdfsPlace | None:
     try:
         return read_configuration(config.yarn.conf_dir).hdfs(own_login())._replace(protocol=config.storage.hdfs)
     except DlappError:
-        return None  # the engine's own checks say so
+        return None  # the engine's own checks report it
 
 
 def _configuration(config: Config, defaults: bool) -> Iterator[Finding]:

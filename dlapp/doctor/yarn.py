@@ -23,7 +23,7 @@ _DOMINANT = "DominantResourceCalculator"
 
 
 def checks(ground: CheckContext) -> list[Check]:
-    """The configuration files of Hadoop, and what the ResourceManager and the timeline server answer."""
+    """Check Hadoop's configuration files, and the answers of the ResourceManager and the timeline server."""
     return [Check("hadoop.conf", functools.partial(_cluster, ground.config))]
 
 
@@ -52,7 +52,7 @@ def _resource_manager(config: Config, rest: YarnRest) -> Iterator[Finding]:
         return
     yield passed("yarn", f"Hadoop {version} at {rest.active_url()}, {str(info.get('haState') or 'active').lower()}")
     if (server_time_s := rest.server_time_s) is not None:
-        # What stands in a header is cut to whole seconds.
+        # A time in a header is truncated to whole seconds.
         yield clock_finding("clock.yarn", "the ResourceManager's", server_time_s, began - 1, ended)
     new = rest.new_application()
     dialect = yield from _gpus(config, rest, set(new.largest))
@@ -63,7 +63,7 @@ def _resource_manager(config: Config, rest: YarnRest) -> Iterator[Finding]:
 
 
 def _gpus(config: Config, rest: YarnRest, types: set[str]) -> Generator[Finding, None, Dialect | None]:
-    """Yield how GPUs are counted, and return it; None: that is wrong."""
+    """Yield how GPUs are counted, and return it; None if that is misconfigured."""
     configured = config.yarn.dialect
     try:
         dialect = choose_dialect(configured, types, has_field3=rest.configuration(FIELD3_LIMIT) is not None)

@@ -1,6 +1,6 @@
-"""Environment that a framework for distributed training needs in each container.
+"""Environment variables for frameworks of distributed training, in each container.
 
-One module per framework, which is imported only where an application names it. Each has the same functions, of values
+One module per framework, which is imported only if an application names it. All have the same functions, of values
 alone:
 
     SERVICES                                names of roles that are services unless the file says otherwise
@@ -10,7 +10,7 @@ alone:
     environment(roster, member, resources, user)    the variables of one container
 
 ``deciding`` has the names of the roles that decide the application's success. ``user`` has the variables of the
-properties file: one that is set there is never replaced.
+properties file: these are never overridden.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def framework_of(spec: AppSpec, role: RoleSpec) -> Framework:
 
 
 def command_of(framework: Framework, program: PayloadProgram) -> PayloadProgram:
-    """Return what runs in place of a program of the user's."""
+    """Return the command that runs in place of the user's program."""
     if framework is not Framework.TORCHRUN or not program.script.endswith(".py"):
         return program
     from dlapp.frameworks.torchrun import COMMAND
@@ -101,20 +101,20 @@ def environment(
     interface: str,
     user: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return what is set in one container beside the variables that every payload has.
+    """Return the variables of one container in addition to those of every payload.
 
     Args:
         framework: `framework_of` the member's role.
         roster: of the application, with every member that takes part.
         member: the container.
-        resources: its amounts.
-        interface: name of the network interface that has the member's address; empty: not known.
-        user: variables of the properties file, which are left as they are.
+        resources: of the container.
+        interface: name of the network interface with the member's address; empty if unknown.
+        user: variables of the properties file, which are never overridden.
     """
     found = _module(framework).environment(roster, member, resources, user)
     if interface:
-        # Without the "=" NCCL takes every interface whose name begins so. Gloo has no such sign.
-        # Source: docs.nvidia.com/deeplearning/nccl, Environment Variables.
+        # Without the "=" NCCL uses every interface whose name has this prefix. Gloo has no such syntax. Source:
+        # docs.nvidia.com/deeplearning/nccl, Environment Variables.
         found |= {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
     return {name: value for name, value in found.items() if name not in user}
 
@@ -122,7 +122,7 @@ def environment(
 def problems(
     framework: Framework, roles: Sequence[RoleSpec], *, gang: Gang, success: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Find what keeps the roles of an application from working together in a framework.
+    """Yield what prevents the roles of an application from working together in a framework.
 
     Args:
         framework: of the application.
@@ -154,10 +154,10 @@ def problems(
 
 
 def endpoint(member: Member) -> str:
-    """Return the address and first port of a member as a URL has them, an IPv6 address in brackets."""
+    """Return the address and first port of a member for a URL, with an IPv6 address in brackets."""
     return f"{bracketed(member.address)}:{member.ports[0]}"
 
 
 def bracketed(address: str) -> str:
-    """Return an address as it stands before a port."""
+    """Return an address for use before a port."""
     return f"[{address}]" if ":" in address else address

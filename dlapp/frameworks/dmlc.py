@@ -1,7 +1,7 @@
 """DMLC's parameter server (ps-lite), as MXNet and BytePS use it: roles scheduler, server and worker.
 
-All of them find each other by the scheduler. ps-lite numbers workers and servers itself; BytePS wants the worker's
-number. ps-lite puts an address before a port without brackets, so it needs IPv4.
+They find each other through the scheduler. ps-lite numbers workers and servers itself; BytePS needs the worker's
+number. ps-lite joins address and port without brackets, so it needs IPv4.
 
 Source: dmlc/ps-lite, docs/env.md and src/van.cc; bytedance/byteps, docs/running.md.
 """
@@ -23,7 +23,7 @@ def success(_roles: Sequence[RoleSpec]) -> tuple[str, ...]:
 
 
 def problems(roles: Sequence[RoleSpec], _deciding: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Find what ps-lite would wait for without end."""
+    """Yield configurations in which ps-lite would wait forever."""
     by_name = {role.name: role for role in roles}
     for name in ROLES:
         if name not in by_name:
@@ -36,7 +36,7 @@ def problems(roles: Sequence[RoleSpec], _deciding: Collection[str]) -> Iterator[
 
 
 def takes_part(role: str, _deciding: Collection[str]) -> bool:
-    """Return whether ps-lite knows a role."""
+    """Return whether ps-lite uses a role."""
     return role in ROLES
 
 
@@ -46,7 +46,7 @@ def environment(roster: Roster, member: Member, resources: Resources, _user: Map
     Args:
         roster: of the application.
         member: the container.
-        resources: its amounts.
+        resources: of the container.
         _user: variables of the properties file.
     """
     scheduler = roster.of_role("scheduler")[0]
@@ -62,5 +62,5 @@ def environment(roster: Roster, member: Member, resources: Resources, _user: Map
     if member.role == "worker":
         found["DMLC_WORKER_ID"] = str(member.role_index)
     if member.role != "scheduler":
-        found["PORT"] = str(member.ports[0])  # else ps-lite takes any that is free
+        found["PORT"] = str(member.ports[0])  # otherwise ps-lite uses any free port
     return found

@@ -1,8 +1,8 @@
 """Open MPI: the program runs in one container, the head, and its ``mpirun`` starts processes in all of them.
 
-mpirun starts a daemon, orted, on each node of a hostfile by a remote shell, its agent. A node is a container here: its
-name is no host's, because Open MPI does not use the agent for what it takes for a name of its own host. The head is a
-node, too, beside the one that mpirun takes its own host for and that runs nothing. The agent is dlapp's
+mpirun starts a daemon, orted, on each node of a hostfile through a remote shell, its agent. Here each node is a
+container. Its name is not a host name, because Open MPI does not use the agent for a name of its own host. The head is
+also a node, in addition to the one that mpirun uses for its own host, which runs nothing. The agent is dlapp's
 (`dlapp.task.mpi`).
 
 Two containers may share a host, so ports and interface are each container's own. mpirun gives its own ``OMPI_``
@@ -39,7 +39,7 @@ def success(_roles: Sequence[RoleSpec]) -> tuple[str, ...]:
 
 
 def problems(roles: Sequence[RoleSpec], deciding: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Find programs that would never run."""
+    """Yield programs that would never run."""
     together = [role for role in roles if role.name in deciding]
     for head, role in zip(together[:1] * len(together), together, strict=True):
         for key in ("script", "command", "args"):
@@ -60,17 +60,17 @@ def environment(_roster: Roster, _member: Member, resources: Resources, _user: M
     Args:
         _roster: of the application.
         _member: the container.
-        resources: its amounts.
+        resources: of the container.
         _user: variables of the properties file.
     """
     return {"OMP_NUM_THREADS": str(max(1, resources.vcores // _slots(resources)))}
 
 
 def slots(roles: Sequence[RoleSpec]) -> dict[str, int]:
-    """Return how many processes mpirun starts in each container: one for each GPU, without GPUs for each vcore.
+    """Return how many processes mpirun starts in each container: one for each GPU, or without GPUs one for each vcore.
 
     Args:
-        roles: those that take part. If one has GPUs, a role without any has no processes.
+        roles: those that take part. If one has GPUs, a role without GPUs has no processes.
     """
     with_gpus = any(role.resources.gcores for role in roles)
     return {role.name: role.resources.gcores if with_gpus else role.resources.vcores for role in roles}
@@ -86,12 +86,14 @@ def ports(resources: Resources) -> int:
 
 
 def node(index: int) -> str:
-    """Return Open MPI's name of a container. It takes letters, digits and "-", and cuts a name at its first dot."""
+    """Return Open MPI's name of a container. It uses letters, digits and "-", because a name is cut at its first
+    dot.
+    """
     return f"dlapp-container-{index}"
 
 
 def index_of(name: str) -> int | None:
-    """Return the CONTAINER_INDEX of a node; None: it is no node's name."""
+    """Return the CONTAINER_INDEX of a node; None if it is not a node's name."""
     digits = name.removeprefix(node(0)[:-1])
     is_index = digits.isascii() and digits.isdecimal() and len(digits) < 7 and name == node(int(digits))
     return int(digits) if is_index else None
@@ -109,13 +111,13 @@ def hostfile(roster: Roster, per_container: Mapping[str, int]) -> str:
 
 
 def head_variables(member: Member, directory: str, *, nodes: int, interface: str) -> dict[str, str]:
-    """Return what makes mpirun reach the containers, for the program of the head.
+    """Return the settings with which mpirun reaches the containers, for the head's program.
 
     Args:
         member: the head.
-        directory: that of `dlapp.task.mpi`, as the head sees it.
+        directory: of `dlapp.task.mpi`, as the head sees it.
         nodes: lines of the hostfile.
-        interface: name of the network interface that has the member's address; empty: not known.
+        interface: name of the network interface with the member's address; empty if unknown.
     """
     found = {
         "plm": "rsh",
@@ -123,13 +125,13 @@ def head_variables(member: Member, directory: str, *, nodes: int, interface: str
         "plm_rsh_no_tree_spawn": "1",
         "plm_rsh_pass_environ_mca_params": "0",
         "plm_rsh_num_concurrent": str(max(_CONCURRENT_AGENTS, nodes)),
-        # A daemon that fails to start is seen only while the agent waits for it.
+        # A failed start of a daemon is detected only while the agent waits for it.
         "orte_leave_session_attached": "1",
         "orte_default_hostfile": f"{directory}/hostfile",
         # Containers share a host, and each daemon would bind its processes to the same first cores.
         "hwloc_base_binding_policy": "none",
         "rmaps_base_mapping_policy": "slot",
-        # No name of a node is one of a host. Without this each of them is asked of the name servers.
+        # Node names are not host names. Without this each of them is looked up at the name servers.
         "opal_if_do_not_resolve": "1",
         **_daemon_network(member, ",".join(map(str, member.ports[:_PORTS_OF_MPIRUN])), interface),
     }
@@ -142,11 +144,11 @@ def head_variables(member: Member, directory: str, *, nodes: int, interface: str
 
 
 def node_variables(member: Member, *, interface: str, kill_grace_s: float, shared_files: str | None) -> dict[str, str]:
-    """Return what the daemon of one container needs, and its processes inherit.
+    """Return the variables of one container's daemon, which its processes inherit.
 
     Args:
         member: the container.
-        interface: name of the network interface that has the member's address; empty: not known.
+        interface: name of the network interface with the member's address; empty if unknown.
         kill_grace_s: seconds between SIGTERM and SIGKILL. A daemon waits twice for half of them.
         shared_files: directory for memory that its processes share; None: Open MPI's choice, /dev/shm. There the names
             of the files have only the host, the user and a number made of mpirun's pid, and containers that share it
@@ -154,7 +156,7 @@ def node_variables(member: Member, *, interface: str, kill_grace_s: float, share
     """
     first = member.ports[0]
     found = _daemon_network(member, f"{first}-{min(first + _PORTS_OF_DAEMONS, _LAST_PORT)}", interface)
-    found["plm_rsh_agent"] = "/bin/sh"  # a daemon ends if it finds no ssh, though it starts no other one
+    found["plm_rsh_agent"] = "/bin/sh"  # a daemon ends if it finds no ssh, although it starts no other daemon
     found["odls_base_sigkill_timeout"] = str(math.ceil(kill_grace_s / 2))
     found |= {f"btl_tcp_port_min_v{version}": str(first) for version in (4, 6)}
     found["btl_tcp_disable_family"] = str(_families(member)[1])
@@ -166,7 +168,7 @@ def node_variables(member: Member, *, interface: str, kill_grace_s: float, share
 
 
 def _families(member: Member) -> tuple[int, int]:
-    """Return the version of IP that a member's address is of, and the other one."""
+    """Return the IP version of a member's address, and the other one."""
     return (6, 4) if ":" in member.address else (4, 6)
 
 

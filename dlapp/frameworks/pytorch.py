@@ -1,7 +1,7 @@
 """PyTorch, one process per container: what ``torch.distributed.init_process_group`` reads (``env://``).
 
-Each container is alone on its host for PyTorch, also where two share one: LOCAL_RANK is the number of its first GPU
-among those that it sees.
+PyTorch considers each container a separate host, even if two share one: LOCAL_RANK is the number of its first GPU among
+the visible ones.
 
 Source: pytorch.org/docs/stable/distributed.html, Environment variable initialization; torchrun, Environment Variables.
 """
@@ -22,7 +22,7 @@ def success(_roles: Sequence[RoleSpec]) -> tuple[str, ...]:
 
 
 def problems(roles: Sequence[RoleSpec], deciding: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Find what leaves it open which containers are the ranks."""
+    """Yield settings that leave open which containers are the ranks."""
     names = [role.name for role in roles if role.name in deciding]
     if len(names) > 1:
         problem = f"the processes of one role are its ranks, and {' and '.join(names)} decide"
@@ -40,7 +40,7 @@ def environment(roster: Roster, member: Member, resources: Resources, _user: Map
     Args:
         roster: of the application.
         member: the container.
-        resources: its amounts.
+        resources: of the container.
         _user: variables of the properties file.
     """
     ranks = roster.of_role(member.role)

@@ -1,7 +1,7 @@
 """TensorFlow: ``TF_CONFIG``, for MultiWorkerMirroredStrategy and ParameterServerStrategy.
 
-The roles have the names of TensorFlow's task types. An evaluator is told of the cluster but is not in it: it reads
-checkpoints, and nobody connects to it.
+The roles have the names of TensorFlow's task types. An evaluator is told of the cluster but is not part of it: it reads
+checkpoints, and no task connects to it.
 
 Source: tensorflow/python/distribute, tfconfig_cluster_resolver.py and multi_worker_util.py; the guide of Google's AI
 Platform on TF_CONFIG for the evaluator.
@@ -23,13 +23,13 @@ SERVICES = ("ps", EVALUATOR)
 
 
 def success(roles: Sequence[RoleSpec]) -> tuple[str, ...]:
-    """Return the roles that decide by default: the chief, else the workers, which a chief does not wait for."""
+    """Return the roles that decide by default: the chief, which does not wait for workers, or else the workers."""
     names = {role.name for role in roles}
     return next(((name,) for name in ("chief", "worker") if name in names), ())
 
 
 def problems(roles: Sequence[RoleSpec], _deciding: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Find what TensorFlow would refuse, or wait for without end."""
+    """Yield configurations that TensorFlow would refuse, or in which it would wait forever."""
     by_name = {role.name: role for role in roles}
     for name in ("chief", EVALUATOR):
         if name in by_name and by_name[name].instances > 1:
@@ -55,7 +55,7 @@ def environment(roster: Roster, member: Member, resources: Resources, _user: Map
     Args:
         roster: of the application.
         member: the container.
-        resources: its amounts.
+        resources: of the container.
         _user: variables of the properties file.
     """
     cluster = {role: [endpoint(one) for one in members] for role in CLUSTER if (members := roster.of_role(role))}

@@ -1,8 +1,8 @@
 """torchrun: one agent of PyTorch per container, which starts a process for each GPU.
 
-torchrun reads each of its options from a variable, too: ``PET_`` and the option's name. So a script may call
-``torchrun train.py``. A script that ends in ``.py`` is run by torchrun itself (`COMMAND`). Restarts are dlapp's: a
-torchrun that has lost a process, or another agent, ends.
+torchrun reads each of its options also from a variable: ``PET_`` and the option's name. So a script may call ``torchrun
+train.py``. A script that ends in ``.py`` is run by torchrun itself (`COMMAND`). Restarts are dlapp's: a torchrun that
+has lost a process, or another agent, ends.
 
 Source: torch/distributed/run.py, argparse_util.py, elastic/rendezvous/static_tcp_rendezvous.py (1.13 to 2.9).
 """
@@ -29,7 +29,7 @@ def environment(roster: Roster, member: Member, resources: Resources, user: Mapp
     Args:
         roster: of the application.
         member: the container.
-        resources: its amounts.
+        resources: of the container.
         user: variables of the properties file.
     """
     nodes = roster.of_role(member.role)
@@ -38,11 +38,11 @@ def environment(roster: Roster, member: Member, resources: Resources, user: Mapp
         "PET_NNODES": str(len(nodes)),
         _PROCESSES: processes,
         "PET_NODE_RANK": str(member.role_index),
-        "PET_MASTER_ADDR": bracketed(nodes[0].address),  # torchrun puts the port after it
+        "PET_MASTER_ADDR": bracketed(nodes[0].address),  # torchrun appends the port
         "PET_MASTER_PORT": str(nodes[0].ports[0]),
         "PET_RDZV_BACKEND": "static",
         "PET_MAX_RESTARTS": "0",
     }
-    if processes.isdecimal() and int(processes):  # of "auto" or "gpu" only torchrun knows the number
+    if processes.isdecimal() and int(processes):  # for "auto" or "gpu" only torchrun knows the number
         found["OMP_NUM_THREADS"] = str(max(1, resources.vcores // int(processes)))
     return found

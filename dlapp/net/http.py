@@ -68,7 +68,7 @@ _T = TypeVar("_T")
 
 
 class IncompleteResponse(OSError):
-    """There was no response, or an incomplete one.
+    """Missing or incomplete response.
 
     Args:
         sent: whether the server may have received the request.

@@ -1,6 +1,6 @@
-"""Delivery of one notification by one channel, with a time limit for each step.
+"""Delivery of one notification on one channel, with a time limit for each step.
 
-No message of an error has the URL, a header or the password: they are secrets.
+Error messages never contain the URL, a header or the password: they are secrets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRY_AGAIN = frozenset({408, 425, 429})
 
 
 class NotDelivered(DlappError):
-    """A notification was not delivered; ``final``: another try would not change that."""
+    """A notification was not delivered; ``final``: a retry would not help."""
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)
@@ -41,10 +41,10 @@ class NotDelivered(DlappError):
 
 
 def deliver(settings: NotificationSettings, channel: str, one: Notification) -> None:
-    """Deliver a notification by one channel.
+    """Deliver a notification on one channel.
 
     Raises:
-        NotDelivered: it was not, as far as is known.
+        NotDelivered: it was not delivered, as far as known.
     """
     if channel == WEBHOOK and settings.webhook is not None:
         post(settings.webhook, one)
@@ -63,12 +63,12 @@ def message_of(one: Notification) -> dict[str, Any]:
 
 
 def title_of(one: Notification) -> str:
-    """Return one line for people: ``mnist (application_…_0042): failed``."""
+    """Return a one-line summary: ``mnist (application_…_0042): failed``."""
     return _line(f"{one.appname} ({one.application_id}): {one.event}")
 
 
 def _line(text: str) -> str:
-    """Return text without line ends and control characters, which headers of a mail cannot have."""
+    """Return text without line ends and control characters, which mail headers cannot contain."""
     return "".join(char if char.isprintable() else " " for char in text)[:300]
 
 
@@ -76,7 +76,7 @@ def post(webhook: WebhookSettings, one: Notification) -> None:
     """Post a notification. Redirects are not followed: the headers are for this address alone.
 
     Raises:
-        NotDelivered: no answer, or one that refuses it.
+        NotDelivered: there is no response, or it is a refusal.
     """
     import ssl
 
@@ -103,7 +103,7 @@ def post(webhook: WebhookSettings, one: Notification) -> None:
                 headers={**headers, **webhook.headers},
                 timeout=(TIMEOUT_S, TIMEOUT_S),
                 allow_redirects=False,
-                stream=True,  # what it answers with is not read
+                stream=True,  # the response body is not read
                 proxies={"http": webhook.proxy, "https": webhook.proxy} if webhook.proxy else {},
                 verify=places.cafile or (places.capath if places.capath and os.listdir(places.capath) else True),
             )
@@ -117,7 +117,7 @@ def post(webhook: WebhookSettings, one: Notification) -> None:
 
 
 def send_mail(mail: Mail, one: Notification) -> None:
-    """Send a notification by mail. What is sent twice has the same Message-ID.
+    """Send a notification by mail. Retries have the same Message-ID.
 
     Raises:
         NotDelivered: the server does not answer, or refuses it.
@@ -174,7 +174,7 @@ def _facts(one: Notification) -> tuple[tuple[str, str | ApplicationId], ...]:
 def run_command(command: tuple[str, ...], one: Notification) -> None:
     """Run the user's command with the JSON form on its standard input.
 
-    ``timeout`` (coreutils) owns it: it is ended in time also if this process is killed.
+    It runs under ``timeout`` (coreutils), which ends it in time even if this process is killed.
 
     Raises:
         NotDelivered: its exit code is not 0, or it took too long.

@@ -1,4 +1,4 @@
-"""Notifications of an application's events, made of what is known of it."""
+"""Notifications of an application's events, created from its state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def notification_of(
     Args:
         submission, application_id: of the application.
         event: one of `dlapp.values.notification.EVENTS`.
-        key: tells events of the same kind apart.
-        text: for people.
+        key: distinguishes events of the same kind.
+        text: for the user.
         at_ms: when it happened [ms since 1970].
     """
     spec = submission.spec
@@ -50,10 +50,10 @@ def notification_of_end(
 
     Args:
         submission, application_id: of the application.
-        final_status, cause: values of `dlapp.values.report`; an empty cause is not known.
-        diagnostics: why, for the user.
+        final_status, cause: values of `dlapp.values.report`; an empty cause is unknown.
+        diagnostics: reason, for the user.
         finished_ms: when it ended [ms since 1970].
-        diagnosis: of the container that failed first. What a program printed is not sent.
+        diagnosis: of the container that failed first. Program output is not sent.
     """
     text = diagnostics
     if diagnosis is not None:

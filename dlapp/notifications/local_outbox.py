@@ -1,4 +1,4 @@
-"""Outbox of an application on one machine: a file in its directory, which one process at a time may change."""
+"""Outbox of an application on one machine: a file in its directory, which only one process at a time may change."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SETTINGS, OUTBOX, LOCK = "notify.json", "notify-outbox.json", "notify.lock"
 
 
 class LocalOutbox:
-    """The file of an outbox; `read` takes its lock, which this process keeps.
+    """Outbox file; `read` takes its lock, which this process keeps.
 
     Args:
-        home: the application directory, which only its owner can write.
+        home: the application directory, which only its owner can write to.
     """
 
     def __init__(self, home: str) -> None:
@@ -25,10 +25,10 @@ class LocalOutbox:
         self._lock = -1
 
     def read(self) -> bytes | None:
-        """Return its content; None: there is none.
+        """Return its content; None if it does not exist.
 
         Raises:
-            Unreachable: another process has the lock.
+            Unreachable: another process holds the lock.
         """
         self._take_lock()
         with files.closing_fd(files.open_directory(self._home)) as fd:
@@ -48,7 +48,7 @@ class LocalOutbox:
         self._lock = fd
 
     def write(self, data: bytes) -> None:
-        """Replace it; it is on the disk when this returns. Raises OSError."""
+        """Replace it; it is synced when this returns. Raises OSError."""
         with files.closing_fd(files.open_directory(self._home)) as fd:
             temporary = f".{OUTBOX}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -58,6 +58,6 @@ class LocalOutbox:
             os.rename(temporary, OUTBOX, src_dir_fd=fd, dst_dir_fd=fd)
 
     def remove(self) -> None:
-        """Remove it, if it is there."""
+        """Remove it, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._home}/{OUTBOX}")

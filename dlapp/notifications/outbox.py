@@ -1,6 +1,6 @@
-"""Outbox of one application: the notifications that are not delivered yet, and the ids of all that were taken.
+"""Outbox of one application: the undelivered notifications, and the ids of all accepted ones.
 
-It is a file, which other users of a cluster without Kerberos may write, too. So it says only what is sent, and never
+On a cluster without Kerberos, other users may also write to this file. So it contains only what is sent, and never
 where to.
 """
 
@@ -30,7 +30,7 @@ _MOST_AT_MS = 253_402_300_799_999
 
 
 class PendingNotification(Value):
-    """A notification, and the channels that have not taken it yet."""
+    """A notification, and the channels that have not delivered it yet."""
 
     notification: Notification
     channels: tuple[str, ...]
@@ -40,22 +40,22 @@ class Outbox(Value):
     """State of an application's notifications.
 
     Args:
-        taken: ids of all that were taken; what has one of them is not taken again.
-        pending: in the order in which they were taken.
+        taken: ids of all accepted notifications; a known id is not accepted again.
+        pending: in the order of acceptance.
     """
 
     taken: tuple[str, ...] = ()
     pending: tuple[PendingNotification, ...] = ()
 
     def take(self, one: Notification, channels: tuple[str, ...]) -> Outbox:
-        """Add a notification, unless it was taken before or there are too many."""
+        """Add a notification, unless it is known or there are too many."""
         if one.id in self.taken or not channels or (len(self.taken) >= MAX_EVENTS and one.event not in _ENDS):
             return self
         one = replace(one, text=one.text[:MAX_TEXT])
         return Outbox((*self.taken, one.id), (*self.pending, PendingNotification(one, channels)))
 
     def without(self, notification_id: str, channel: str) -> Outbox:
-        """Remove a channel that has taken a notification, or never will."""
+        """Remove a channel that has delivered a notification, or never will."""
         left = []
         for one in self.pending:
             if one.notification.id == notification_id:
@@ -65,53 +65,53 @@ class Outbox(Value):
         return replace(self, pending=tuple(left))
 
     def without_expired(self, now_ms: int) -> Outbox:
-        """Remove what is given up, so that what no channel takes any more does not stay for ever."""
+        """Remove expired notifications, so that undeliverable ones do not stay forever."""
         return replace(self, pending=tuple(one for one in self.pending if not is_expired(one.notification, now_ms)))
 
     def for_channels(self, channels: Iterable[str]) -> list[tuple[Notification, str]]:
-        """Return what these channels have to take."""
+        """Return the notifications that these channels must deliver."""
         known = frozenset(channels)
         return [(one.notification, name) for one in self.pending for name in one.channels if name in known]
 
 
 class OutboxFile(Protocol):
-    """The file of an outbox, wherever it is. Methods raise DlappError or OSError."""
+    """The file of an outbox, on any file system. Methods raise DlappError or OSError."""
 
     def read(self) -> bytes | None:
-        """Return its content; None: there is none."""
+        """Return its content; None if it does not exist."""
 
     def write(self, data: bytes) -> None:
-        """Replace it; after the return it is on record."""
+        """Replace it; it is durable after the return."""
 
     def remove(self) -> None:
-        """Remove it, if it is there."""
+        """Remove it, if it exists."""
 
 
 def to_bytes(outbox: Outbox) -> bytes:
-    """Return the content of a file."""
+    """Return the serialized outbox."""
     return json.dumps(to_json(outbox), separators=(",", ":")).encode()
 
 
 def from_bytes(data: bytes | None) -> Outbox:
-    """Return the outbox of a file; an empty one if there is none, or if it cannot be understood."""
+    """Parse an outbox; return an empty one if the file is missing or invalid."""
     if data is None:
         return Outbox()
     try:
         found = from_json(Outbox, parse_json(data))
     except (SpecError, ValueError):
-        return Outbox()  # a later version's, or somebody else's: what it says is not worth more than an event
+        return Outbox()  # of a later version, or not written by dlapp: its content is not worth a failure
     bounded = tuple(one for one in found.pending if _can_be_sent(one.notification))
     return Outbox(found.taken[: MAX_EVENTS + len(_ENDS)], bounded[: MAX_EVENTS + len(_ENDS)])
 
 
 def _can_be_sent(one: Notification) -> bool:
-    """Return whether a notification is one that dlapp can have written: its id goes into headers."""
+    """Return whether dlapp can have written a notification: its id is sent in headers."""
     return len(one.text) <= MAX_TEXT and bool(_ID.fullmatch(one.id)) and 0 <= one.at_ms <= _MOST_AT_MS
 
 
 def is_expired(one: Notification, now_ms: int) -> bool:
-    """Return whether it is given up, or of an event that this version does not know.
+    """Return whether it has expired, or its event is unknown to this version.
 
-    One of the future is given up as well: it would stay for ever.
+    One with a time in the future counts as expired: it would stay forever.
     """
     return abs(now_ms - one.at_ms) > MAX_AGE_MS or one.event not in EVENTS

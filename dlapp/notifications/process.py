@@ -1,7 +1,7 @@
-"""The process that sends notifications on one machine while no ApplicationMaster does: ``notify --home DIR ...``.
+"""Process that sends notifications on one machine while no ApplicationMaster does: ``notify --home DIR ...``.
 
-The runner starts it when an application has ended, or waits too long in the queue. It ends by itself. What it could not
-deliver stays in the outbox, and ``--mark``, a file that says how the application has ended, stays as well: the next
+The runner starts it when an application has ended, or waits too long in the queue. It exits by itself. Undelivered
+notifications stay in the outbox, and ``--mark``, a file with the end of the application, stays as well: the next
 runner, or the user's next command, starts it again.
 """
 
@@ -29,7 +29,7 @@ _MAX_BYTES = 64 << 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Send what the outbox of one application has, and its end or that it waits."""
+    """Send the notifications in one application's outbox, and its end or its waiting."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(DEADLINE_S + 30)
     options = dict(zip(argv[::2], argv[1::2], strict=True))
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         is_done = _send(home, mark, options.get("--waiting", ""))
     except FileNotFoundError:
-        is_done = True  # it was removed, or all was sent
+        is_done = True  # it was removed, or everything was sent
     except (DlappError, OSError, ValueError) as error:
         log.error(f"{os.path.basename(home)}: notifications: {error}")
         return 1
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _send(home: str, mark: str, waiting: str) -> bool:
-    """Return whether all was delivered, or given up."""
+    """Return whether everything was delivered, or has expired."""
     owners = {os.geteuid()}
 
     def read(name: str) -> object:

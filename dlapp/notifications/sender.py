@@ -1,8 +1,8 @@
-"""Sender of an application's notifications: threads that nobody waits for.
+"""Sender of an application's notifications, in background threads.
 
-One thread takes events, and is the only one that reads and writes the outbox; each channel has another one, so that a
-server that hangs delays nobody but itself. All are daemons: the process may end at any time, and whoever has the outbox
-next goes on.
+One thread takes events, and is the only one that reads and writes the outbox; each channel has its own thread, so that
+a hung server delays only itself. All are daemon threads: the process may exit at any time, and the next reader of the
+outbox continues.
 
     tell ──> queue ──> "notifications": outbox file ──> queues ──> "notify-webhook", "notify-mail", "notify-command"
                               └───────────────── delivered, or refused ──────────────┘
@@ -31,25 +31,25 @@ Deliver = Callable[[NotificationSettings, str, Notification], None]
 
 
 class _Settled(NamedTuple):
-    """A channel has taken a notification, or never will."""
+    """A channel has delivered a notification, or never will."""
 
     notification_id: str
     channel: str
 
 
 class _Recorded(NamedTuple):
-    """A question: all that was told before it is recorded."""
+    """A request to confirm that all earlier events are recorded."""
 
     event: threading.Event
 
 
 class Sender:
-    """Sends what it is told, and what an earlier process left in the outbox.
+    """Sender of new events, and of those that an earlier process left in the outbox.
 
     Args:
-        settings: where to.
+        settings: of the channels.
         file: of the outbox.
-        channels: those that are used here; for others the outbox keeps what they have to take. None: all.
+        channels: those to use here; the outbox keeps the notifications of others. None for all.
         pauses, read_pauses: between tries to send, and to read the outbox [s].
     """
 
@@ -69,23 +69,23 @@ class Sender:
         self._queue: SimpleQueue[Notification | _Settled | _Recorded | threading.Event] = SimpleQueue()
         self._queues: dict[str, SimpleQueue[Notification]] = {}
         self._waiters: list[threading.Event] = []
-        self._is_left = False  # in the outbox is something that other channels than those here have to take
+        self._is_left = False  # the outbox has notifications for channels other than those here
         self._begun = False
 
     def tell(self, one: Notification) -> None:
-        """Send an event, if it is one of those that are sent; returns at once."""
+        """Queue an event for sending, if it is selected; return at once."""
         if one.event in self._settings.events:
             self._queue.put(one)
             self.begin()
 
     def begin(self) -> None:
-        """Begin to send what is in the outbox; returns at once."""
+        """Start sending the content of the outbox; return at once."""
         if not self._begun:
             self._begun = True
             threading.Thread(target=self._run, name="notifications", daemon=True).start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether all that was told is delivered, or given up, in time."""
+        """Return whether all events are delivered, or have expired, within the time."""
         if not self._begun:
             return True
         done = threading.Event()
@@ -93,14 +93,14 @@ class Sender:
         return done.wait(timeout_s)
 
     def wait_recorded(self, timeout_s: float) -> None:
-        """Wait until all that was told is in the outbox, or was sent at once."""
+        """Wait until all events are in the outbox, or were sent directly."""
         if self._begun:
             recorded = threading.Event()
             self._queue.put(_Recorded(recorded))
             recorded.wait(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Wait until all is delivered, and remove the outbox then; return whether that was in time."""
+        """Wait until all are delivered, and remove the outbox then; return whether that was in time."""
         if not self.wait(timeout_s):
             return False
         if self._is_left:
@@ -152,7 +152,7 @@ class Sender:
                     return Outbox()
                 log.warning(f"notifications wait: {error}")
             time.sleep(pause_s)
-        raise AssertionError  # there is always a next pause
+        raise AssertionError  # the pauses are endless
 
     def _write(self, outbox: Outbox, *, quiet: bool) -> bool:
         try:
@@ -178,7 +178,7 @@ class Sender:
             self._queue.put(_Settled(one.id, channel))
 
     def _send(self, channel: str, one: Notification) -> None:
-        """Deliver, however often it takes; what is refused, or too old, is given up."""
+        """Deliver with unlimited retries; drop refused and expired notifications."""
         is_said = False
         for pause_s in self._pauses():
             if is_expired(one, now_ms()):

@@ -1,4 +1,4 @@
-"""Settings of an application's notifications, from the configuration and the files with secrets that it names."""
+"""Settings of an application's notifications, from the configuration and its files with secrets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _MAX_BYTES = 16 << 10
 
 
 def settings_of(config: Config, events: tuple[str, ...] | None) -> NotificationSettings | None:
-    """Return where an application's notifications go; None: nowhere, or there are none to send.
+    """Return the settings of an application's notifications; None if there are no channels or no events.
 
     Args:
         config: of the user.
-        events: what the properties file says (`AppSpec.notify`); None: what the configuration says.
+        events: from the properties file (`AppSpec.notify`); None for those of the configuration.
 
     Raises:
-        ConfigError: a file with a secret is missing, may be read by others, or is not what it must be.
+        ConfigError: a file with a secret is missing, may be read by others, or is invalid.
     """
     notify = config.notify
     events = notify.events if events is None else events
@@ -69,7 +69,7 @@ def _webhook(path: str, form: str) -> Webhook:
     from urllib.parse import urlsplit
     from urllib.request import getproxies, proxy_bypass
 
-    # Taken along: the processes that send see no such variable.
+    # Stored in the value: the sending processes do not have this variable.
     found = urlsplit(url)
     proxy = "" if proxy_bypass(found.hostname or "") else getproxies().get(found.scheme, "")
     return Webhook(url, form, headers, proxy)

@@ -1,7 +1,7 @@
-"""One try to deliver what is left in outboxes, by a command that somebody waits for.
+"""A single attempt to deliver the content of outboxes, by a command that a user waits for.
 
-Each channel has a thread, so that a server that hangs delays nobody but itself, and is tried until it does not take a
-notification. What is left then, or in time, stays in the outbox for the next command.
+Each channel has a thread, so that a hung server delays only itself, and is used until it fails to accept a
+notification. Undelivered notifications stay in the outbox for the next command.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _Settled = tuple[int, str, str]
 def deliver_left(
     settings: NotificationSettings, files: Sequence[OutboxFile], timeout_s: float, *, deliver: Deliver = deliver
 ) -> None:
-    """Deliver what is in outboxes, and remove those of which nothing is left.
+    """Deliver the content of outboxes, and remove the empty ones.
 
     Args:
-        settings: where to.
+        settings: of the channels.
         files: of the outboxes.
-        timeout_s: how long this waits for the deliveries [s].
-        deliver: delivers one notification by one channel.
+        timeout_s: maximum wait for the deliveries [s].
+        deliver: delivers one notification on one channel.
 
     Raises:
         Unreachable: the file system does not answer.
@@ -47,7 +47,7 @@ def deliver_left(
         except Unreachable:
             raise
         except (DlappError, OSError):
-            continue  # one that cannot be read or removed does not hinder the others
+            continue  # an unreadable or unremovable one must not prevent the others
         for one, channel in outbox.for_channels(settings.channels):
             todo.setdefault(channel, []).append((place, one))
     settled = SimpleQueue[_Settled | None]()
@@ -94,7 +94,7 @@ def _deliver_in_order(
             except NotDelivered as error:
                 if not error.final:
                     return
-                # Not to standard output, which has the command's data.
+                # Not to standard output, which is for the command's data.
                 os.write(2, log.line("WARNING", f"{channel}: the event {one.id} is given up: {error}"))
             settled.put((place, one.id, channel))
     finally:

@@ -1,4 +1,4 @@
-"""Connections to a mail server whose answers have an end: smtplib reads as many lines as a server sends."""
+"""Connections to a mail server with a size limit for answers: smtplib reads any number of lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_BYTES = 64 << 10
 
 
 class _BoundedReader:
-    """Reader of a server's answers; an error after `_MAX_BYTES`."""
+    """Reader of a server's answers; raises an error after `_MAX_BYTES`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._left = file, _MAX_BYTES

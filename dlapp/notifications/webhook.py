@@ -1,4 +1,4 @@
-"""Connections to a webhook whose answers have an end: http.client reads as many answers 1xx as a server sends."""
+"""Connections to a webhook with a limit for interim responses: http.client reads any number of 1xx responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_INTERIM = 10
 
 
 class _Response(http.client.HTTPResponse):
-    """Answer that fails after `_MOST_INTERIM` others."""
+    """Response that fails after `_MOST_INTERIM` interim ones."""
 
     _statuses = 0
 
@@ -44,7 +44,7 @@ class _TlsPool(HTTPSConnectionPool):
 
 
 class WebhookAdapter(requests.adapters.HTTPAdapter):
-    """Adapter of requests with these connections, also by a proxy."""
+    """Adapter of requests for these connections, also through a proxy."""
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         """See `requests.adapters.HTTPAdapter.init_poolmanager`."""

@@ -1,4 +1,4 @@
-"""Axes of pictures: where their marks are, at round values, and what stands beside them."""
+"""Axes of charts: positions of the ticks, at round values, and their labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _FACTORS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def time_marks(length_s: float) -> list[float]:
-    """Return the places of the marks of a time axis, from 0 [s]: at most `_MOST_MARKS` + 1, at round times."""
+    """Return the tick positions of a time axis, from 0 [s]: at most `_MOST_MARKS` + 1, at round times."""
     step = next((one for one in _STEPS_S if length_s / one <= _MOST_MARKS), 0.0)
     if not step:
         days = round_up(length_s / 86_400 / _MOST_MARKS)
@@ -31,7 +31,7 @@ def mark_text(seconds: float) -> str:
 
 
 def time_axis_html(length_s: float) -> str:
-    """Return what stands below or above a time axis; its place is that of the picture."""
+    """Return the labels below or above a time axis, positioned like the chart."""
     parts = []
     for at_s in time_marks(length_s):
         share = 100 * at_s / length_s

@@ -34,10 +34,10 @@ def containers(
 
     Args:
         view: of the application.
-        shown: the containers that have a line.
+        shown: the containers with a row.
         now_ms: the time [ms since 1970].
         with_ends: CONTAINER_INDEX of those whose ends of logs are below.
-        live: the ApplicationMaster answers requests for logs, and the links to nodes lead somewhere.
+        live: whether the ApplicationMaster answers requests for logs, and the links to nodes work.
     """
     if not shown:
         return ""
@@ -71,7 +71,7 @@ def _class(kind: str) -> str:
 
 
 def _counts(view: ApplicationView) -> str:
-    """Return how many are in each phase, and how many failed."""
+    """Return the number of containers in each phase, and of failed ones."""
     phases: Counter[Phase] = Counter(one.phase for one in view.containers)
     failed = sum(one.exit_code not in (None, 0) or one.signal is not None for one in view.containers)
     parts = [f"{phases[phase]} {phase.value}" for phase in Phase if phases[phase]]

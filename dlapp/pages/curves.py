@@ -1,4 +1,6 @@
-"""Curves of what containers used over time, as SVG: a line for the mean, and around it the least and the most."""
+"""Curves of the containers' resource usage over time, as SVG: a line for the mean, and an area from minimum to
+maximum.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _WIDTH, _HEIGHT = 1000, 200
 
 
 class CurvePoint(NamedTuple):
-    """Values of one interval; a mean of None: not known, and the line has a gap there.
+    """Values of one interval; a mean of None is unknown, and a gap in the line.
 
     Args:
         at_s: the middle of the interval, since the beginning of the time axis [s].
@@ -31,9 +33,9 @@ class Curve(NamedTuple):
 
     Args:
         title: what is shown.
-        unit: of the values: ``GiB``, ``%``; empty: they have none.
+        unit: of the values: ``GiB``, ``%``; empty if they have none.
         points: in time.
-        full: the upper end of the axis if nothing is above it; None: a round number above the largest value is.
+        full: upper end of the axis if no value exceeds it; None for a round number above the largest value.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Facts on an application for its report: what exactly ran, as far as it is on record."""
+"""Facts about an application for its report: what exactly ran, as far as recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def facts(view: ApplicationView, submission: Submission | None) -> list[tuple[st
 
     Args:
         view: of the application.
-        submission: what was submitted; None: the reader may not see it, or it is not there any more.
+        submission: what was submitted; None if the reader may not see it, or it was removed.
     """
     found: list[tuple[str, str]] = []
     if submission is not None:
@@ -30,14 +30,14 @@ def facts(view: ApplicationView, submission: Submission | None) -> list[tuple[st
 
 
 def asks(spec: AppSpec) -> list[tuple[str, str]]:
-    """Return for each role its resources and what it runs, and for each input where it comes from."""
+    """Return for each role its resources and program, and for each input its source."""
     found = [(role.name, without_passwords(f"{_amounts(role)}: {_program(spec, role)}")) for role in spec.roles]
     found += [(f"input {one.name}".strip(), without_passwords(", ".join(one.sources))) for one in spec.inputs]
     return found
 
 
 def without_passwords(text: str) -> str:
-    """Return a text in which URLs have no user and password."""
+    """Return a text without user names and passwords in URLs."""
     return _PASSWORD.sub("", text)
 
 

@@ -1,6 +1,6 @@
-"""The page that shows the end of one log of a running container, and what pages of an ApplicationMaster are asked for.
+"""Page with the end of one log of a running container, and the queries of an ApplicationMaster's pages.
 
-Everything is in the query, so that links hold wherever a proxy puts the page: ``?log=3.stderr&still=1``.
+The whole state is in the query, so that links work behind any proxy: ``?log=3.stderr&still=1``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class PageQuery(NamedTuple):
     """Query of a page: for the application, or for a log of the container with CONTAINER_INDEX ``container``.
 
     Args:
-        container: None: the application's page.
+        container: None for the application's page.
         stream: of the container.
-        refreshes: a browser loads the page again by itself.
+        refreshes: whether a browser reloads the page by itself.
     """
 
     container: int | None = None
@@ -35,7 +35,7 @@ class PageQuery(NamedTuple):
 
     @classmethod
     def of_path(cls, path: str) -> PageQuery:
-        """Read the query of a request's path. Parts that are not understood are passed over."""
+        """Parse the query of a request's path. Unknown parts are ignored."""
         words = path.partition("?")[2].split("&")
         found = next(filter(None, map(_LOG.fullmatch, words)), None)
         refreshes = STILL not in words
@@ -48,7 +48,7 @@ def log_page(appname: str, one: ContainerView, query: PageQuery, found: bytes | 
     Args:
         appname: of the application.
         one: the container.
-        query: what is asked for.
+        query: of the request.
         found: the end of the log; text: why it cannot be shown.
         now_ms: the time [ms since 1970].
     """

@@ -43,7 +43,7 @@ class Live(NamedTuple):
     """Parts that only an ApplicationMaster's page has.
 
     Args:
-        refreshes: a browser loads it again every `REFRESH_S` seconds.
+        refreshes: whether a browser reloads it every `REFRESH_S` seconds.
     """
 
     refreshes: bool = True
@@ -53,14 +53,14 @@ class Extras(NamedTuple):
     """Parts of a report that the view does not have.
 
     Args:
-        curves: by the name of what they are of; those without a name are shown at once, the others when it is chosen.
+        curves: by the name of their subject; those without a name are shown at once, the others on selection.
         length_s: of the time axis of the curves [s].
-        asks: names and texts: what was asked for.
+        asks: names and texts of what was requested.
         facts: names and texts: versions, digests.
         properties: the resolved properties file.
         logs: ends of logs.
-        notes: what could not be read, a line each.
-        sweep: the trials of a sweep; None: it is none.
+        notes: what could not be read, one line each.
+        sweep: the trials of a sweep; None if it has no sweep.
     """
 
     curves: Mapping[str, Sequence[Curve]] = {}
@@ -83,7 +83,7 @@ def page(view: ApplicationView, now_ms: int, extras: Extras = NOTHING_MORE, live
         view: of the application.
         now_ms: the time [ms since 1970].
         extras: what else is shown.
-        live: the page is an ApplicationMaster's; None: it is a report.
+        live: for an ApplicationMaster's page; None for a report.
     """
     shown = shown_containers(view)
     with_ends = {one.container for one in extras.logs if one.text}
@@ -117,7 +117,7 @@ def document(title: str, body: str, *, refreshes: bool) -> str:
     Args:
         title: plain text.
         body: HTML.
-        refreshes: a browser loads it again every `REFRESH_S` seconds.
+        refreshes: whether a browser reloads it every `REFRESH_S` seconds.
     """
     names = {"viewport": "width=device-width,initial-scale=1", "color-scheme": "light dark", "referrer": "no-referrer"}
     metas = "".join(f'<meta name="{name}" content="{content}">' for name, content in names.items())
@@ -130,7 +130,7 @@ def document(title: str, body: str, *, refreshes: bool) -> str:
 
 
 def refresh_line(refreshes: bool, query: str, now_ms: int, links: str = "") -> str:
-    """Return the line above an ApplicationMaster's page that says how old it is, with the link that stops it.
+    """Return the line above an ApplicationMaster's page that says how old it is, with the link that stops the refresh.
 
     Args:
         refreshes: as of `document`.

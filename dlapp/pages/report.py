@@ -1,5 +1,5 @@
-"""The report on an application: its page, with all that is kept of it. There is one function for every reader, so the
-file that the ApplicationMaster leaves at the end has what dlapp-report shows.
+"""Report on an application: its page, with all recorded data. One function serves every reader, so the file that the
+ApplicationMaster writes at the end has the same content as dlapp-report.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _STREAMS = ("stderr", "stdout")
 
 
 class Sources(NamedTuple):
-    """Sources of the parts that a view does not have. What cannot be read raises DlappError or OSError.
+    """Sources of the parts that a view does not have. Unreadable ones raise DlappError or OSError.
 
     Args:
         submission: what was submitted.
-        usage: the use of the containers over time.
+        usage: resource usage of the containers over time.
         sweep: the trials of a sweep; not asked for another application.
         log_tail: the last `TAIL_LINES` lines of a stream of a container, within `TAIL_BYTES`; empty: it has none.
     """
@@ -42,12 +42,12 @@ class Sources(NamedTuple):
 
 
 def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
-    """Return the page of an application with all that is kept of it. What cannot be read is named in it.
+    """Return the page of an application with all recorded data. It names what cannot be read.
 
     Args:
         view: of the application.
         now_ms: the time [ms since 1970].
-        sources: of the rest.
+        sources: of the other parts.
     """
     notes: list[str] = []
     begin_ms, end_ms = time_axis(view, now_ms)

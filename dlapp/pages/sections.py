@@ -1,4 +1,4 @@
-"""Sections of a page about one application: head, cause of a failure, receipt, outputs."""
+"""Sections of a page about one application: header, cause of a failure, receipt, outputs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def head(view: ApplicationView, now_ms: int) -> str:
 
 
 def _notes(view: ApplicationView) -> list[str]:
-    """Return what keeps it from running as it should, what the engine changed, and how to go on after its end."""
+    """Return what prevents it from running as it should, what the engine changed, and how to continue after its end."""
     notes = []
     if (waiting := view.waiting) is not None and not view.state.ended:
         since = f", since {local_time(waiting.since_ms)}" if waiting.since_ms else ""
@@ -82,7 +82,7 @@ def _notes(view: ApplicationView) -> list[str]:
 
 
 def cause(view: ApplicationView) -> str:
-    """Return the cause of the failure, with its evidence; empty if no rule names it."""
+    """Return the cause of the failure, with its evidence; empty if no rule matches."""
     if view.diagnosis is None:
         return ""
     found = view.diagnosis.diagnosis
@@ -99,7 +99,7 @@ def cause(view: ApplicationView) -> str:
 
 
 def receipt(view: ApplicationView) -> str:
-    """Return what the application has cost; empty if it is not known."""
+    """Return the cost of the application; empty if unknown."""
     one = view.receipt
     if one is None:
         return ""
@@ -148,7 +148,7 @@ def _both(one: int | None, other: int | None, one_name: str, other_name: str) ->
 
 
 def _phases(seconds: Mapping[str, float]) -> str:
-    """Return how long all containers together were in each phase."""
+    """Return the total time of all containers in each phase."""
     order = [one.value for one in Phase]
     shown = sorted(
         (name for name in seconds if seconds[name] > 0),
@@ -169,7 +169,7 @@ def _percent(share: float) -> str:
 
 
 def outputs(view: ApplicationView) -> str:
-    """Return where the outputs are; empty if there are none."""
+    """Return the locations of the outputs; empty if there are none."""
     items = []
     for one in view.outputs:
         state = "committed" if one.committed else f"kept in {one.partial}" if one.partial else "not committed"

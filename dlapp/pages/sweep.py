@@ -1,7 +1,7 @@
 """Section of a page about a sweep: the best trials, their parameters as parallel coordinates, their learning curves.
 
-Pictures are SVG within the page. They are bounded: of many trials the best ones are drawn, and some others evenly from
-the rest, so that a page on ten thousand trials is as large as one on some hundreds.
+Charts are SVG within the page. They are bounded: of many trials the best ones are drawn, and an even sample of the
+rest, so that a page on ten thousand trials is as large as one on some hundreds.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 720.0, 260.0, 56.0, 30.0, 22.0
 
 
 class _Axis(NamedTuple):
-    """An axis of the picture of parameters.
+    """An axis of the chart of parameters.
 
     Args:
         title: of the axis.
-        place: returns where a trial is on it, 0 to 1 from below; None: nowhere.
+        place: returns a trial's position on it, 0 to 1 from below; None if it has none.
         least, most: texts at its ends.
         between: places and texts of the values between.
     """
@@ -151,7 +151,7 @@ def _figure(heading: str, title: str, frame: str, lines: str) -> str:
 
 
 def _lines(ranked: Sequence[TrialView], points: Callable[[TrialView], str]) -> str:
-    """Return the lines of trials, the best ones last, so that they are above the others."""
+    """Return the lines of trials, the best ones last, so that they are drawn on top."""
     best, others = ranked[:_BEST], ranked[_BEST:]
     if len(others) > MAX_DRAWN - _BEST:
         every = len(others) / (MAX_DRAWN - _BEST)
@@ -167,7 +167,7 @@ def _line(one: TrialView, points: str, kind: str) -> str:
 
 
 def _parameter_axis(name: str, trials: Sequence[TrialView]) -> _Axis | None:
-    """Return the axis of a parameter; None: all trials have the same value."""
+    """Return the axis of a parameter; None if all trials have the same value."""
     texts = {one.number: one.parameters[name] for one in trials if name in one.parameters}
     if len(set(texts.values())) < 2:
         return None
@@ -182,7 +182,7 @@ def _parameter_axis(name: str, trials: Sequence[TrialView]) -> _Axis | None:
 
 
 def _number_axis(title: str, known: Sequence[tuple[TrialView, float]]) -> _Axis | None:
-    """Return an axis of numbers; None: they are all the same."""
+    """Return an axis of numbers; None if all are equal."""
     values = {one.number: value for one, value in known}
     if len(set(values.values())) < 2:
         return None
@@ -198,7 +198,7 @@ def _number_axis(title: str, known: Sequence[tuple[TrialView, float]]) -> _Axis 
 
 
 def _fraction(value: float, least: float, most: float) -> float:
-    """Return where a value is between two others, 0 to 1. The difference of two may be too large for a float."""
+    """Return the position of a value between two others, 0 to 1. The difference of two may overflow a float."""
     length = most / 2 - least / 2
     return (value / 2 - least / 2) / length if length else 0.0
 

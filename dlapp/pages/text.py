@@ -23,10 +23,10 @@ class Fact(NamedTuple):
 
 
 def local_time(timestamp_ms: int | None) -> str:
-    """Return a time as ``2026-01-31 12:00:00 UTC``, in the zone of this machine; empty if it is not known.
+    """Return a time as ``2026-01-31 12:00:00 UTC``, in the time zone of this machine; empty if unknown.
 
     Args:
-        timestamp_ms: since 1970 [ms]; None or 0: not known.
+        timestamp_ms: since 1970 [ms]; None or 0 if unknown.
     """
     if not timestamp_ms:
         return ""
@@ -74,7 +74,7 @@ def facts(items: Iterable[Fact]) -> str:
 
 
 def bar(shares: Sequence[tuple[str, float]]) -> str:
-    """Return a bar of parts, for who sees it: the text beside it says the same; empty if it has no part."""
+    """Return a bar of parts; the text beside it has the same information; empty if it has no part."""
     parts = "".join(
         f'<i class="{escape(name)}" style="width:{100 * share:.1f}%"></i>' for name, share in shares if share > 0
     )

@@ -1,8 +1,7 @@
 """Timeline of all containers of an application, with their earlier tries: a line for each index, a bar for each phase.
 
-Of each container it is known when it started, when it ended, and how long each phase lasted; phases come in their
-order, so the bars need no other times. A gang that was restarted goes through some phases again: their time is shown in
-one bar.
+For each container, its start, its end, and the duration of each phase are known; phases have a fixed order, so the bars
+need no other times. A restarted gang passes through some phases again: their time is shown in one bar.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ class Bar(NamedTuple):
 
 
 def bars_of(one: ContainerView | TryView, now_ms: int) -> list[Bar]:
-    """Return the bars of one container, in time.
+    """Return the bars of one container, in order of time.
 
     Args:
         one: the container, or an earlier one of its index.
-        now_ms: where the last bar ends if it runs [ms since 1970].
+        now_ms: end of the last bar if it runs [ms since 1970].
     """
     if not one.started_ms:
         return []
@@ -79,7 +78,7 @@ def container_name(one: ContainerView) -> str:
 
 
 def timeline(view: ApplicationView, containers: Sequence[ContainerView], now_ms: int) -> str:
-    """Return the picture: a line for each container; empty if none has started.
+    """Return the chart: a line for each container; empty if none has started.
 
     Args:
         view: of the application.
@@ -132,7 +131,7 @@ def _tracks(count: int, row: int, gap: int) -> str:
 
 
 def _placed(bars: Sequence[Bar], begin_ms: int, scale: float) -> Iterator[tuple[int, int, Bar]]:
-    """Yield left and width of the bars that can be seen [units of the picture]."""
+    """Yield left and width of the visible bars [units of the chart]."""
     for bar in bars:
         x, end = round((bar.begin_ms - begin_ms) * scale), round((bar.end_ms - begin_ms) * scale)
         if bar.kind == FAILED:
@@ -147,6 +146,6 @@ def _title(bar: Bar, index: int, attempt: int) -> str:
 
 
 def _names(containers: Sequence[ContainerView], row: int) -> dict[int, str]:
-    """Return the names of lines, as many as have room, by the middle of the line [pixels from the top]."""
+    """Return as many line names as fit, by the middle of the line [pixels from the top]."""
     step = next((one for one in (1, 5, 10, 20, 50) if one * row >= _NAME_PX), 100)
     return {number * row + row // 2: container_name(one) for number, one in enumerate(containers) if number % step == 0}

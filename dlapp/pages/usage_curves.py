@@ -1,4 +1,6 @@
-"""Curves of the use of containers over time (`dlapp.values.usage.UsageHistory`): of all together, and of each one."""
+"""Curves of the containers' resource usage over time (`dlapp.values.usage.UsageHistory`): of all together, and of each
+one.
+"""
 
 from __future__ import annotations
 

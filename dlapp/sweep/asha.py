@@ -1,9 +1,9 @@
-"""Early stopping of trials by asynchronous successive halving, ASHA: the stopping variant, as Ray's ASHAScheduler.
+"""Early stopping of trials by asynchronous successive halving, ASHA: the stopping variant, like Ray's ASHAScheduler.
 
 A rung is a step at which trials are compared. The first report of a trial at or after a rung is recorded there. The
-trial goes on if its value is not below the ``1 - 1/factor`` quantile of those that were recorded in this rung before
-it. So the first trial of a rung goes on, and no trial waits for another one. Each decision depends only on those before
-it, which are journaled: the next ApplicationMaster goes on with `AshaState.restore`.
+trial continues if its value is not below the ``1 - 1/factor`` quantile of the values recorded in this rung before. So
+the first trial of a rung continues, and no trial waits for another one. Each decision depends only on earlier ones,
+which are journaled: the next ApplicationMaster continues with `AshaState.restore`.
 
 Source: Li et al., A System for Massively Parallel Hyperparameter Tuning, 2020; Ray 2.x,
 ray/tune/schedulers/async_hyperband.py, one bracket, ``stop_last_trials``.
@@ -18,15 +18,15 @@ from dlapp.value import Value
 
 
 class RungDecision(Value):
-    """Record of a trial in a rung, and what was decided.
+    """Record of a trial in a rung, with the decision.
 
     Args:
         trial: number of the trial.
         rung: the step of the rung.
         step: that was reported.
         value: of the metric.
-        cutoff: the value that it had to reach; None: it is the first in its rung.
-        stops: the trial is stopped.
+        cutoff: the required value; None for the first trial in its rung.
+        stops: whether the trial is stopped.
     """
 
     trial: int
@@ -59,7 +59,7 @@ class AshaState:
         self._values: dict[int, list[float]] = {rung: [] for rung in spec.rungs}
 
     def report(self, trial: int, step: int, value: float) -> RungDecision | None:
-        """Decide on a report, and record it; None: it is not the first of its trial in a rung.
+        """Decide on a report, and record it; None if it is not the trial's first one in a rung.
 
         Args:
             trial: number of the trial.
@@ -77,7 +77,7 @@ class AshaState:
         return None
 
     def restore(self, decision: RungDecision) -> None:
-        """Record a decision that was made before; once more changes nothing."""
+        """Restore an earlier decision. Idempotent."""
         recorded = self._recorded.get(decision.rung)
         if recorded is not None and decision.trial not in recorded:
             recorded.add(decision.trial)
@@ -85,7 +85,7 @@ class AshaState:
 
 
 def _quantile(ordered: list[float], share: float) -> float | None:
-    """Return a quantile with linear interpolation, in numpy's operations: ties are decided by the last digit."""
+    """Return a quantile with linear interpolation, by the same operations as numpy: the last digit decides ties."""
     if not ordered:
         return None
     place = (len(ordered) - 1) * share

@@ -1,8 +1,8 @@
-"""Sweeps whose parameters Optuna chooses: its samplers and pruners behind its ask-and-tell interface.
+"""Sweeps with parameters chosen by Optuna: its samplers and pruners, used through its ask-and-tell interface.
 
-The study lives in the memory of the ApplicationMaster. The next one makes it again of the journal: each trial with its
-parameters, what it reported, and how it ended. The sampler then goes on with a seed of its own, so its choices are not
-those that an undisturbed study would have made.
+The study is in the ApplicationMaster's memory. The next ApplicationMaster rebuilds it from the journal: each trial with
+its parameters, its reports, and its end. The sampler then continues with a new seed, so its choices differ from those
+of an undisturbed study.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _MAX_SEED = 1 << 32
 
 
 class OptunaMissing(DlappError):
-    """Optuna, or what the sampler needs besides it, cannot be imported."""
+    """Optuna, or a library that the sampler needs, cannot be imported."""
 
 
 class PastTrial(Value, kw_only=True):
-    """A trial that was asked for before, as the journal has it.
+    """A trial that was asked for before, from the journal.
 
     Args:
         parameters: that it was given.
         points: steps and values of the metric that it reported.
-        value: the result; None: it has none.
-        has_ended: it does not run any more, and is not run again.
-        was_pruned: a pruner stopped it.
+        value: the result; None if it has none.
+        has_ended: whether it has ended, and will not run again.
+        was_pruned: whether a pruner stopped it.
     """
 
     parameters: dict[str, str]
@@ -47,11 +47,11 @@ class OptunaStudy:
 
     Args:
         sweep: with Optuna's sampler.
-        past: number -> what is known of a trial.
+        past: number -> earlier trial.
 
     Raises:
         OptunaMissing: Optuna is not installed, or what its sampler needs.
-        DlappError: what is known of a trial does not fit to the sweep.
+        DlappError: an earlier trial does not match the sweep.
     """
 
     def __init__(self, sweep: SweepSpec, past: Mapping[int, PastTrial] | None = None) -> None:
@@ -77,7 +77,7 @@ class OptunaStudy:
             self._restore(number, one)
 
     def ask(self, number: int) -> dict[str, str]:
-        """Return the parameters of a trial, which are to be on record before it is started. Raises OptunaMissing."""
+        """Return the parameters of a new trial, which must be journaled before it is started. Raises OptunaMissing."""
         try:
             trial = self._study.ask()
             parameters = {one.name: _suggested(trial, one) for one in self._sweep.random}
@@ -87,11 +87,11 @@ class OptunaStudy:
         return parameters
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Take a report of a trial that runs; return whether the pruner stops it.
+        """Record a report of a running trial; return whether the pruner stops it.
 
         Args:
             number: of the trial.
-            step: that it reports; one that is not above the last one, as of a trial that runs again, changes nothing.
+            step: of the report; one that is not above the last, as of a restarted trial, is ignored.
             value: of the metric.
         """
         if step <= self._last_steps.get(number, -1):
@@ -105,11 +105,11 @@ class OptunaStudy:
         return False
 
     def tell(self, number: int, value: float | None) -> None:
-        """Take the end of a trial.
+        """Record the end of a trial.
 
         Args:
             number: of the trial.
-            value: its result; None: it failed, or reported no metric.
+            value: its result; None if it failed, or reported no metric.
         """
         states = self._optuna.trial.TrialState
         if value is None:
@@ -148,12 +148,12 @@ def _load() -> Any:
 
 def _sampler(optuna_module: Any, name: str, seed: int) -> Any:
     kind = getattr(optuna_module.samplers, OPTUNA_SAMPLERS[name])
-    # Trials run at once: without it a sampler would give those that start together much the same parameters.
+    # Trials run in parallel: without it a sampler would give trials that start together nearly the same parameters.
     return kind(seed=seed, constant_liar=True) if name == "tpe" else kind(seed=seed)
 
 
 def _suggested(trial: Any, parameter: Distribution) -> str:
-    """Return the text of what a trial of Optuna's has for a parameter."""
+    """Return the value of a parameter of an Optuna trial as text."""
     if parameter.kind is DistributionKind.CHOICE:
         chosen: str = trial.suggest_categorical(parameter.name, parameter.values)
         return chosen

@@ -1,9 +1,9 @@
-"""Results of a sweep: what each trial has come to, the leaderboard, and the file that has them.
+"""Results of a sweep: the state of each trial, the leaderboard, and their file.
 
-The file is JSON, a line for each value: the first is the sweep, then each trial that was started, in the order of their
-numbers. A trial is an array, because ten thousand of them are written every few seconds and read by a command in a
-fraction of one; its curve is text, ``1 0.5 2 0.75``, which who shows no curves does not parse. The format grows by
-adding: elements at the end of an array, keys of the first object.
+The file is JSON, one value per line: the first is the sweep, then each started trial, sorted by number. A trial is an
+array, because ten thousand of them are written every few seconds and read by a command in a fraction of a second; its
+curve is text, ``1 0.5 2 0.75``, which is parsed only to show curves. The format is extended only by adding: elements at
+the end of an array, keys of the first object.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _WITH_RESULT = (TrialState.DONE, TrialState.STOPPED)
 
 
 class TrialView(Value, kw_only=True):
-    """One trial, as it is or ended.
+    """State or result of one trial.
 
     Args:
         number: of the trial.
         parameters: name -> value.
-        tries: how often it was started.
-        metric: the value that it reported last; None: it reported none.
+        tries: number of its starts.
+        metric: the last reported value; None if it reported none.
         step: of that report.
-        reports: how often it reported the metric, in its last run.
-        ran_s: how long its program has run, in its last run [s].
-        container: CONTAINER_INDEX of the container that runs it, or ran it last; None: none did.
-        container_id: of that container; empty: not known.
-        is_committed: its output was committed by itself, and is where it belongs.
-        is_pruned: it was stopped early, because others are better.
-        exit_code: of its program; None: it runs, or a signal ended it.
-        why: why it was stopped or failed, or has no metric; empty: there is nothing to say.
-        curve: steps and values that it reported, at most `MAX_CURVE_POINTS` of them.
+        reports: number of reports of the metric, in its last run.
+        ran_s: run time of its program, in its last run [s].
+        container: CONTAINER_INDEX of the container that runs it, or ran it last; None if none did.
+        container_id: of that container; empty if unknown.
+        is_committed: whether its output was committed separately, and is in place.
+        is_pruned: whether it was stopped early, because others are better.
+        exit_code: of its program; None if it runs, or was ended by a signal.
+        why: why it was stopped or failed, or has no metric; empty otherwise.
+        curve: reported steps and values, at most `MAX_CURVE_POINTS`.
     """
 
     number: int
@@ -80,14 +80,14 @@ class TrialView(Value, kw_only=True):
 
 
 class SweepResults(Value, kw_only=True):
-    """A sweep with its trials, as it is or ended.
+    """State or result of a sweep with its trials.
 
     Args:
-        total: how many trials there are; those that were never started are not in ``trials``.
+        total: number of trials, including those that were never started and are not in ``trials``.
         parameters: their names, in the order of the properties file.
-        metric: name of the metric; empty: trials are not compared.
-        goal: whether more of it is better; None: there is no metric.
-        trials: those that were started, by number.
+        metric: name of the metric; empty if trials are not compared.
+        goal: whether greater or smaller is better; None if there is no metric.
+        trials: the started ones, by number.
     """
 
     total: int
@@ -109,13 +109,12 @@ class SweepResults(Value, kw_only=True):
         return sorted(self.trials, key=key)
 
     def best(self) -> TrialView | None:
-        """Return the best of the trials that are done or were stopped; None: none has a metric."""
+        """Return the best of the trials that are done or were stopped; None if none has a metric."""
         ended = (one for one in self.ranked() if one.state in _WITH_RESULT and one.metric is not None)
         return next(ended, None)
 
     def counts(self) -> dict[str, int]:
-        """Return how many trials are in each state, by the names of the states; those in which none is are left
-        out."""
+        """Return the number of trials in each state, by the names of the states; without states of no trial."""
         found = dict.fromkeys((one.value for one in TrialState), 0)
         for one in self.trials:
             found[one.state.value] += 1
@@ -124,17 +123,17 @@ class SweepResults(Value, kw_only=True):
 
 
 def metric_missing(metric: str, problem: str = "") -> str:
-    """Return what is said of a trial that ended without its metric.
+    """Return the message on a trial that ended without its metric.
 
     Args:
         metric: its name.
-        problem: why a report of it was refused; empty: none was.
+        problem: why a report of it was refused; empty if none was.
     """
     return f"never reported {metric}" + (f" (a report was refused: {problem})" if problem else "")
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return at most `MAX_CURVE_POINTS` points of a curve, with the first and the last one."""
+    """Return at most `MAX_CURVE_POINTS` points of a curve, including the first and the last one."""
     most = MAX_CURVE_POINTS
     if len(points) <= most:
         return tuple(points)
@@ -178,16 +177,16 @@ def trial_line(trial: TrialView, parameters: Iterable[str]) -> str:
 
 
 def committed_line(line: str) -> str:
-    """Return the line of a trial whose output has been committed by itself since it was written."""
+    """Return the updated line of a trial whose output has been committed separately since it was written."""
     return f"{line.removesuffix(_PRUNED)},true,true]" if line.endswith(_PRUNED) else f"{line[:-1]},true]"
 
 
 def with_ends(text: str, sweep: SweepSpec, records: Iterable[Mapping[str, Any]]) -> str:
-    """Return results with the ends of trials that are on record: what wrote them may have died before it wrote these.
+    """Return results with the journaled ends of trials: their writer may have died before it wrote these.
 
     Args:
-        text: of the file; empty: there is none.
-        sweep: whose results they are.
+        text: of the file; empty if there is none.
+        sweep: of the results.
         records: of the journal, of any kind and in any order.
     """
     try:
@@ -240,14 +239,14 @@ def _ended(record: Mapping[str, Any], sweep: SweepSpec) -> TrialView:
 
 
 def read_results(text: str, *, curves: bool = True) -> SweepResults:
-    """Read the file. A last line that is not whole is left out.
+    """Read the file. An incomplete last line is ignored.
 
     Args:
         text: of the file.
-        curves: read them, too, which takes most of the time.
+        curves: whether to parse them, which takes most of the time.
 
     Raises:
-        ValueError: it is not such a file.
+        ValueError: the file is invalid.
     """
     first, _, rest = text.partition("\n")
     lines = rest[: rest.rfind("\n") + 1].rstrip("\n").replace("\n", ",")
@@ -269,7 +268,7 @@ def read_results(text: str, *, curves: bool = True) -> SweepResults:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Return names of parameters; a shell may evaluate them (``dlapp-sweep --best``), also those of another user."""
+    """Return names of parameters; a shell may evaluate them (``dlapp-sweep --best``), even another user's."""
     names = tuple(_checked(name, str) for name in _checked(value, list))
     if len(names) > MAX_PARAMETERS or not all(name.isascii() and name.isidentifier() for name in names):
         raise ValueError("it has parameters with names that no parameter can have")
@@ -314,7 +313,7 @@ def _checked(value: Any, kind: type) -> Any:
 
 
 def finite_number(value: Any) -> float:
-    """Return a number of a record as a float. Raises ValueError, OverflowError: it is none, or not finite."""
+    """Return a number of a record as a float. Raises ValueError, OverflowError: it is not a finite number."""
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError("it has no finite number where one belongs")
     return float(value)

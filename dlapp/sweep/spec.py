@@ -1,7 +1,7 @@
 """Specification of a sweep: the ``[sweep]`` section of a properties file as values.
 
-Parameters and their values are text, as environment variables and arguments are: what a trial gets is what the user
-wrote, and numbers that dlapp draws are written so that they read back as the same number.
+Parameters and their values are text, like environment variables and arguments: a trial gets exactly what the user
+wrote, and numbers drawn by dlapp are formatted so that parsing restores the same number.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SweepCommit(Enum):
 
 
 class DistributionKind(Enum):
-    """Form of a distribution."""
+    """Kind of a distribution."""
 
     UNIFORM = "uniform"
     LOGUNIFORM = "loguniform"
@@ -88,7 +88,7 @@ class GridParameter(Value):
 
 
 class Distribution(Value, kw_only=True):
-    """A parameter with the distribution that its values are drawn from.
+    """A parameter with a distribution of its values.
 
     Args:
         name: of the parameter.
@@ -151,8 +151,8 @@ class SweepSpec(Value, kw_only=True):
     """The ``[sweep]`` section.
 
     Args:
-        sampler: where the parameters come from.
-        trials: how many there are.
+        sampler: source of the parameters.
+        trials: number of trials.
         grid: the parameters of a grid; the last one changes first.
         random: the parameters that are drawn, also by Optuna.
         table: the rows of a list.
@@ -161,12 +161,12 @@ class SweepSpec(Value, kw_only=True):
         optuna_pruner: name of Optuna's pruner; empty: none.
         metric: the payload's metric that trials are compared by; empty: they are not.
         goal: whether more of it is better; None: there is no metric.
-        concurrency: trials at once; None: as many as the containers can run.
-        trials_per_container: how many a container can run at once.
-        trial_time_s: limit for one run of a trial [s]; None: no limit.
-        retries: how often a trial is started again after its program failed.
-        max_failures: how many trials may fail before the sweep ends; None: all.
-        asha: when trials are stopped early; None: never.
+        concurrency: maximum number of parallel trials; None for the capacity of the containers.
+        trials_per_container: maximum number of parallel trials in a container.
+        trial_time_s: limit for one run of a trial [s]; None for no limit.
+        retries: number of restarts of a trial after failures of its program.
+        max_failures: number of failed trials that ends the sweep; None for no limit.
+        asha: early stopping; None for none.
         commit: when output is committed.
     """
 
@@ -212,14 +212,15 @@ class SweepSpec(Value, kw_only=True):
         return (*(one.name for one in self.grid), *(one.name for one in self.random))
 
     def concurrency_of(self, containers: int) -> int:
-        """Return how many trials run at once in so many containers, at most."""
+        """Return the maximum number of trials that run in parallel in a number of containers."""
         most = containers * self.trials_per_container
         return most if self.concurrency is None else min(self.concurrency, most)
 
     def longest_s(self, containers: int) -> float | None:
-        """Return how long so many containers need at most for the programs of all trials [s]; None: there is no limit.
+        """Return the maximum time that a number of containers needs for the programs of all trials [s]; None if there
+        is no limit.
 
-        A trial that is run again because its container was lost is not counted.
+        Repeated runs of a trial after the loss of its container are not counted.
         """
         if self.trial_time_s is None:
             return None
@@ -228,7 +229,7 @@ class SweepSpec(Value, kw_only=True):
 
 
 def sweep_problems(sweep: SweepSpec) -> Iterator[tuple[str, str]]:
-    """Find what does not fit together in a sweep: each time the key of a properties file, and the problem."""
+    """Yield contradictions in a sweep: the key of a properties file, and the problem."""
     given = {
         Sampler.GRID: bool(sweep.grid),
         Sampler.RANDOM: bool(sweep.random),
@@ -272,7 +273,7 @@ def sweep_problems(sweep: SweepSpec) -> Iterator[tuple[str, str]]:
 
 
 def most_trials(sweep: SweepSpec) -> int | None:
-    """Return how many different trials there can be; None: any number."""
+    """Return the number of possible trials; None if unlimited."""
     if sweep.table is not None:
         return len(sweep.table.rows)
     if sweep.sampler is Sampler.GRID:
@@ -281,7 +282,7 @@ def most_trials(sweep: SweepSpec) -> int | None:
 
 
 def table_bytes(sweep: SweepSpec) -> int:
-    """Return how much text the values of a sweep are [bytes]."""
+    """Return the total size of the text values of a sweep [bytes]."""
     rows = sweep.table.rows if sweep.table is not None else ()
     columns = (*(one.values for one in sweep.grid), *(one.values for one in sweep.random))
     return sum(len(value.encode(errors="surrogateescape")) + 3 for row in (*rows, *columns) for value in row)
@@ -296,7 +297,7 @@ def _longest_row(sweep: SweepSpec) -> int:
 
 
 def check_value(where: str, value: str) -> None:
-    """Refuse text that no variable or argument can have. Raises SpecError; the message names ``where``."""
+    """Refuse text that is impossible in a variable or argument. Raises SpecError; the message names ``where``."""
     if "\0" in value:
         raise SpecError(where, "has a value with a NUL in it")
     if len(value.encode(errors="surrogateescape")) > MAX_VALUE_BYTES:
@@ -304,7 +305,7 @@ def check_value(where: str, value: str) -> None:
 
 
 def bounds_problem(kind: DistributionKind, low: float | None, high: float | None) -> str:
-    """Return why a distribution cannot have these bounds; empty: it can."""
+    """Return why these bounds are invalid for a distribution; empty if they are valid."""
     if low is None or high is None:
         return f"{kind.value} needs two bounds"
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -322,7 +323,7 @@ def bounds_problem(kind: DistributionKind, low: float | None, high: float | None
 
 
 def asha_problem(rungs: tuple[int, ...], factor: float) -> str:
-    """Return why trials cannot be compared at these steps; empty: they can."""
+    """Return why trials cannot be compared at these steps; empty if they can."""
     if not rungs:
         return "has no rung"
     if len(rungs) > MAX_RUNGS:

@@ -1,6 +1,6 @@
-"""Text forms of the values of ``[sweep]``, as a properties file has them.
+"""Text forms of the values of ``[sweep]``, as in a properties file.
 
-Each function raises ValueError with the problem alone; the caller says where it stood.
+Each function raises ValueError with the problem only; the caller adds the location.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def read_asha(text: str) -> AshaSpec:
 
 
 def read_sampler(text: str) -> str:
-    """Return the text of a sampler that there is: ``grid``, ``random``, ``list``, or ``optuna:NAME``."""
+    """Return the name of a sampler that exists: ``grid``, ``random``, ``list``, or ``optuna:NAME``."""
     known = [one.value for one in Sampler if one is not Sampler.OPTUNA]
     known += [f"{OPTUNA}{name}" for name in OPTUNA_SAMPLERS]
     if text not in known:

@@ -1,8 +1,8 @@
 """Trials of a sweep: their numbers, parameters, arguments and variables.
 
-The parameters of a trial depend only on the sweep's parameters, its seed and the trial's number, and not on how many
-trials there are or in which order they run. So another ApplicationMaster, or the same sweep with more trials, gives
-each number the same parameters. (Optuna's samplers learn from earlier trials; there the journal has the parameters.)
+The parameters of a trial depend only on the sweep's parameters, its seed and the trial's number, not on the number or
+order of trials. So another ApplicationMaster, or the same sweep with more trials, gives each number the same
+parameters. (Optuna's samplers learn from earlier trials; there the journal has the parameters.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TrialSpec(Value):
     """One trial.
 
     Args:
-        number: from 0, in the order in which trials are started for the first time.
+        number: from 0, in the order of the first starts.
         parameters: name -> value, in the order of the properties file.
     """
 
@@ -44,7 +44,7 @@ class TrialSpec(Value):
         return tuple(pattern.sub(lambda found: values[found[0]], word) for word in words)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of the trial's program besides those of the application."""
+        """Return the variables of the trial's program in addition to those of the application."""
         return {**self.parameters, VARIABLE: str(self.number)}
 
 
@@ -52,7 +52,7 @@ def trial_of(sweep: SweepSpec, number: int) -> TrialSpec:
     """Return a trial of a grid, of distributions or of a list.
 
     Args:
-        sweep: which is not one of Optuna.
+        sweep: not one of Optuna.
         number: of the trial, from 0.
 
     Raises:
@@ -70,12 +70,12 @@ def trial_of(sweep: SweepSpec, number: int) -> TrialSpec:
 
 
 def first_difference(before: SweepSpec, after: SweepSpec, numbers: Sequence[int]) -> int | None:
-    """Return the first of some trials that is not the same in two sweeps; None: all are.
+    """Return the first trial that differs in two sweeps; None if all are equal.
 
     Args:
         before: the sweep that ran.
-        after: the one that is to go on with its trials.
-        numbers: of the trials that have been started; ``after`` may lack some.
+        after: the one that is to continue with its trials.
+        numbers: of the started trials; ``after`` may lack some.
     """
     if Sampler.OPTUNA in (before.sampler, after.sampler):
         is_same = before.sampler is after.sampler and before.random == after.random
@@ -100,7 +100,7 @@ def _of_grid(sweep: SweepSpec, number: int) -> dict[str, str]:
 
 
 def _drawn(parameter: Distribution, seed: int, number: int) -> str:
-    # A digest and no generator: it has no state that depends on earlier draws, and is the same in every Python.
+    # A digest instead of a generator: it has no state of earlier draws, and is the same in every Python.
     digest = hashlib.sha256(f"{seed}/{number}/{parameter.name}".encode()).digest()
     drawn = int.from_bytes(digest, "big")
     if parameter.kind is DistributionKind.CHOICE:

@@ -1,10 +1,10 @@
-"""Lists of trials: a CSV or JSON-lines file, one trial a row, one parameter a column.
+"""Lists of trials: a CSV or JSON-lines file, one trial per row, one parameter per column.
 
     lr,batch_size               {"lr": 0.1, "batch_size": 32}
     0.1,32                      {"lr": 0.01, "batch_size": 64}
     0.01,64
 
-A value is the text as it is written: ``0.10`` stays ``0.10``, also in JSON, where ``true`` and ``false`` are text, too.
+A value is the text as written: ``0.10`` stays ``0.10``, also in JSON, where ``true`` and ``false`` are also text.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def read_trial_list(data: bytes, path: str) -> TrialTable:
 
     Args:
         data: its content.
-        path: its name, by whose ending it is read; for messages.
+        path: its name, whose extension selects the format; for messages.
 
     Raises:
-        UsageError: it is not such a file; a line for each fault.
+        UsageError: it is invalid; one line for each error.
     """
     if len(data) > MAX_FILE_BYTES:
         raise UsageError(f"{path}: has more than {MAX_FILE_BYTES >> 10} KiB")
@@ -78,7 +78,7 @@ def _value_problems(names: tuple[str, ...], row: tuple[str, ...]) -> Iterator[st
 
 
 def _csv_rows(text: str) -> Iterator[tuple[int, tuple[str, ...] | str]]:
-    """Yield the line of each row with its values, the names first; or with its problem."""
+    """Yield each row's line with its values, the names first; or with its problem."""
     import csv  # only for a sweep
 
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
@@ -162,7 +162,7 @@ def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_names(line: int, names: Sequence[str]) -> None:
-    """Refuse what no sweep can have before it is compared with each row."""
+    """Refuse values that are invalid in every sweep before comparing them with each row."""
     if len(names) > MAX_PARAMETERS:
         raise ValueError(f"{line}: has {len(names)} parameters, the maximum is {MAX_PARAMETERS}")
     if (longest := max(names, key=len)) and len(longest) > _MAX_SHOWN:
