@@ -1,7 +1,7 @@
-"""The commands, a file each: parse, call `dlapp.client`, print. What they print is made in `display/`.
+"""Commands, one file each: parse, call `dlapp.client`, print. `display/` formats the output.
 
-Nothing but click and `common` is imported before a command runs, so that ``--help`` is quick and ``dlapp-status``
-pays only for what it shows. click is loaded here without garbage collections, which would find nothing.
+Only click and `common` are imported before a command runs, so that ``--help`` is fast and ``dlapp-status`` loads only
+what it shows. click is imported without garbage collections, which would find nothing.
 """
 
 from __future__ import annotations

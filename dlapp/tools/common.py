@@ -1,6 +1,6 @@
-"""Common parts of all commands: how they are declared, how their errors become one line and an exit code.
+"""Common parts of all commands: declaration, and conversion of errors to one line and an exit code.
 
-A command is a function that returns its exit code (None: 0). Data goes to stdout, all else to stderr.
+A command is a function that returns its exit code (None: 0). Data goes to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ Body = Callable[..., int | None]
 
 
 class Command(click.Command):
-    """A command that is a process of its own if it is called, as console scripts do."""
+    """A command that is a process of its own when called like a console script."""
 
     def __call__(self, *_args: Any, **_settings: Any) -> NoReturn:
         """Run it with the arguments of the process."""
         run(self)
 
     def invoke(self, context: click.Context) -> Any:
-        """Do its work, and tell what it waits for."""
+        """Execute it, and report its waits."""
         if isinstance(self, click.Group):
             return super().invoke(context)
-        from dlapp.system.waits import told  # the help needs it not
+        from dlapp.system.waits import told  # not needed for the help
 
         with told(lambda text: note(f"{context.find_root().info_name} {text}")):
             return super().invoke(context)
 
 
 class ProgramCommand(Command):
-    """A command after whose ``--`` come the arguments of the user's program: the parameter ``program_args``, None
-    without a ``--``."""
+    """A command with arguments for the user's program after ``--``: the parameter ``program_args``, None without a
+    ``--``."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse what is before the ``--``."""
@@ -93,12 +93,12 @@ def command(name: str, *, example: str, kind: type[click.Command] = Command) -> 
 
 
 def json_option(help: str) -> Callable[[Body], Body]:
-    """``--json``, as the parameter ``as_json``; the formats are in docs/json.md."""
+    """Add ``--json``, as the parameter ``as_json``; the formats are in docs/json.md."""
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
 def label_options(body: Body) -> Body:
-    """``--queue``, ``--project``, ``--tag``, ``--name``: parameters ``queue``, ``project``, ``tags``, ``name``."""
+    """Add ``--queue``, ``--project``, ``--tag``, ``--name``: parameters ``queue``, ``project``, ``tags``, ``name``."""
     text = "Only those whose name contains TEXT, in upper or lower case."
     body = click.option("--name", metavar="TEXT", help=text)(body)
     text = "Only those with this tag; of several tags with all of them."
@@ -109,16 +109,16 @@ def label_options(body: Body) -> Body:
 
 
 def output_option(body: Body) -> Body:
-    """``-o``, as the parameter ``output``."""
+    """Add ``-o``, as the parameter ``output``."""
     text = "wide (all columns, uncut), json, id (ids alone), or name=COLUMN,... (these columns)."
     return click.option("-o", "output", metavar="FORM", default="", help=text)(body)
 
 
 def override_options(keys: str) -> Callable[[Body], Body]:
-    """``--set`` and ``--env``, as the parameters ``settings`` and ``variables``.
+    """Add ``--set`` and ``--env``, as the parameters ``settings`` and ``variables``.
 
     Args:
-        keys: what ``--set`` may set, for its help.
+        keys: valid for ``--set``, for its help.
     """
 
     def declare(body: Body) -> Body:
@@ -131,7 +131,7 @@ def override_options(keys: str) -> Callable[[Body], Body]:
 
 
 def complete_id(*, unfinished: bool = False) -> Callable[..., list[Any]]:
-    """Make the function by which a shell completes an application's id."""
+    """Return the shell completion function for application ids."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
@@ -145,7 +145,7 @@ def complete_id(*, unfinished: bool = False) -> Callable[..., list[Any]]:
 
 
 def run(declared: click.Command, argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command as this process: parse ``argv`` (default: the process's own), end with its exit code."""
+    """Run a command as this process: parse ``argv`` (default: the process's own), exit with its exit code."""
     name = declared.name or ""
     variable = f"_{name.replace('-', '_').upper()}_COMPLETE"
     if instruction := os.environ.get(variable):
@@ -154,7 +154,7 @@ def run(declared: click.Command, argv: Sequence[str] | None = None) -> NoReturn:
         sys.exit(shell_complete(declared, {}, name, variable, instruction))
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal's encoding lacks is shown escaped; it is no reason to fail.
+        # A name that the terminal's encoding lacks is escaped instead of failing.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     gc.set_threshold(_COLLECT_AFTER)
     debug = "--debug" in _before_program_args(arguments)[0]
@@ -195,7 +195,7 @@ def exit_code_of(body: Callable[[], int], *, debug: bool, name: str) -> int:
 
 
 def explain(error: Exception, name: str) -> tuple[list[str], int]:
-    """The lines for stderr, of which the last begins with ``Error:``, and the exit code of an error."""
+    """Return the lines for stderr, the last of which begins with ``Error:``, and the exit code of an error."""
     match error:
         case FileRefused():
             count = len(error.faults)
@@ -221,7 +221,7 @@ def explain(error: Exception, name: str) -> tuple[list[str], int]:
                 from dlapp.system.disk_space import disk_full
 
                 return [f"Error: {one_line(disk_full(error.filename))}"], EXIT_FAILED
-            # Denied is also a PermissionError, but came above with its own words.
+            # Denied is also a PermissionError, but was handled above with its own message.
             code = EXIT_DENIED if error.errno in (errno.EACCES, errno.EPERM) else EXIT_FAILED
             where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
             return [f"Error: {one_line(where + error.strerror)}"], code
@@ -238,7 +238,7 @@ def _has_working_directory() -> bool:
 
 
 def one_line(text: str) -> str:
-    """``text`` with its line breaks as spaces and what would steer a terminal escaped."""
+    """Return ``text`` with line breaks as spaces and with escaped terminal control characters."""
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
@@ -249,7 +249,7 @@ def _shown(character: str) -> str:
         return " "
     from unicodedata import category
 
-    # Cc: control, Cf: direction and the like, Cs: bytes that are no text, Zl and Zp: line ends. Other spaces stay.
+    # Cc: control, Cf: format such as direction, Cs: invalid bytes, Zl and Zp: line ends. Other spaces stay.
     joiners = "\u200c\u200d"
     escaped = category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in joiners
     return character.encode("unicode_escape").decode() if escaped else character
@@ -263,7 +263,7 @@ def print_json(value: Any) -> None:
 
 
 def whole(view: Any) -> Any:
-    """A view in its JSON form with every field, those that have their defaults too."""
+    """Return a view in its JSON form with every field, including those with default values."""
     from dlapp.values.report import ApplicationView
     from dlapp.values.serialization import from_json, to_json
 
@@ -271,17 +271,17 @@ def whole(view: Any) -> Any:
 
 
 def note(line: str) -> None:
-    """Print a line for the user beside the data: to stderr."""
+    """Print a line for the user to stderr."""
     click.echo(one_line(line), err=True)
 
 
 def say(*lines: str) -> None:
-    """Print lines of data, and at once: a reader behind a pipe follows what happens."""
+    """Print lines of data and flush: a reader behind a pipe follows the progress."""
     click.echo("\n".join(map(one_line, lines)))
 
 
 def say_paged(*lines: str) -> None:
-    """Print lines of data by way of the user's pager."""
+    """Print lines of data through the user's pager."""
     os.environ.setdefault("LESS", "FRX")
     click.echo_via_pager("\n".join(map(one_line, lines)))
 
@@ -294,14 +294,14 @@ def _flush_before_the_error() -> None:
 
 
 def _point_stdout_at_nothing() -> None:
-    # Else the interpreter's own flush at its end fails once more, and says so.
+    # Otherwise the interpreter's own flush at exit fails once more, and prints an error.
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)
 
 
 def read_since_ms(text: str, now_ms: int) -> int:
-    """Return the moment of an option ``--since``: a date, or a time before now [ms since 1970].
+    """Return the time of an option ``--since``: a date, or a duration before now [ms since 1970].
 
     Raises:
         UsageError: it is neither.

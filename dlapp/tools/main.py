@@ -1,4 +1,4 @@
-"""dlapp: every command as a word of one program, ``dlapp status`` for ``dlapp-status``.
+"""dlapp: every command as a subcommand of one program, ``dlapp status`` for ``dlapp-status``.
 
 A command is imported when it is called, so ``dlapp status`` loads what ``dlapp-status`` loads, and this module.
 """
@@ -17,7 +17,7 @@ from dlapp.tools.common import Command, command
 
 
 class CommandEntry(NamedTuple):
-    """A command: its module, below `dlapp.tools`, which has it as ``main``, and its purpose."""
+    """A command: its module below `dlapp.tools`, which contains ``main``, and its purpose."""
 
     module: str
     summary: str
@@ -29,7 +29,7 @@ class CommandEntry(NamedTuple):
 
     @property
     def program(self) -> str:
-        """The program that it is by itself."""
+        """Name of its separate program."""
         return f"dlapp-{self.name}"
 
 
@@ -60,8 +60,8 @@ COMMANDS = {
 
 
 def find_word(name: str) -> str | None:
-    """Return the word of a command from the word, its program's name or the end of that (``dlapp-launcher``,
-    ``launcher``); None: there is no such command."""
+    """Return the subcommand for its name, its program's name or the end of that (``dlapp-launcher``, ``launcher``);
+    None if there is no such command."""
     if name in COMMANDS:
         return name
     programs = {entry.program: word for word, entry in COMMANDS.items()}
@@ -79,30 +79,30 @@ def run_tool(argv: Sequence[str]) -> int:
     """Run a command as if its program had been called.
 
     Args:
-        argv: its word or the name of its module, and its own words.
+        argv: its name or the name of its module, and its arguments.
     """
     sys.argv[1:] = argv[1:]
     return load_command(find_word(argv[0]) or argv[0])() or 0
 
 
 class CommandGroup(Command, click.Group):
-    """The words after ``dlapp``."""
+    """Subcommands of ``dlapp``."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **{**settings, "invoke_without_command": True})
 
     def list_commands(self, _context: click.Context) -> list[str]:
-        """Return the words, for completion."""
+        """Return the names, for completion."""
         return [*COMMANDS, "help"]
 
     def get_command(self, _context: click.Context, word: str) -> click.Command | None:
-        """Return the command of a word; None: there is none."""
+        """Return the command of a name; None if there is none."""
         return help_ if word == "help" else load_command(word) if word in COMMANDS else None
 
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the word, its command and what follows, or refuse an unknown word with the nearest one."""
+        """Return the name, its command and the arguments, or refuse an unknown name with the nearest one."""
         word, *rest = args
         if (found := self.get_command(context, word)) is None:
             from dlapp.system.text import nearest, shown
@@ -113,7 +113,7 @@ class CommandGroup(Command, click.Group):
         return word, found, rest
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the words with their purposes, without importing their modules."""
+        """Write the names with their purposes, without importing their modules."""
         with formatter.section("Commands"):
             formatter.write_dl([(word, entry.summary) for word, entry in COMMANDS.items()])
 

@@ -1,1 +1,1 @@
-"""The commands on applications: submit, look at, end, remove."""
+"""Commands on applications: submit, inspect, end, remove."""

@@ -1,4 +1,4 @@
-"""dlapp-board: one TensorBoard over many applications."""
+"""dlapp-board: one TensorBoard for many applications."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def main(applications: tuple[str, ...], project: str | None, port: int | None, a
 
 
 def _of(client: Client, project: str) -> list[ApplicationId]:
-    """Return the ids of the user's applications of a project. YARN makes the names of projects lower case."""
+    """Return the ids of the user's applications of a project. YARN converts project names to lower case."""
     views = client.list_json(finished=None, wanted=lambda view: view.get("project", "").lower() == project.lower())
     if not views:
         raise NotFound(f"you have no application of project {project}")

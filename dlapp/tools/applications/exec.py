@@ -41,6 +41,6 @@ def main(
     if as_json:
         import json
 
-        # The command's output is before it and may end without a line end.
+        # The command's output precedes it and may lack a final line end.
         click.echo("\n" + json.dumps({"exit_code": end.code, "message": end.message}))
     return end.code

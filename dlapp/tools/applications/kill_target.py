@@ -1,4 +1,4 @@
-"""Arguments of dlapp-kill and dlapp-softkill: ``[USER] ID...``, and never "all of USER's"."""
+"""Arguments of dlapp-kill and dlapp-softkill: ``[USER] ID...``; there is no form for all applications of a user."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def targets(client: Client, words: Sequence[str], name: str) -> tuple[list[ApplicationId], str | None]:
-    """Return the applications that the words name, each once, and the user whose they must be.
+    """Return the applications that the words name, without duplicates, and their required owner.
 
-    A first word that has not the form of an id is that user. All are found before the first is ended.
+    A first word that is not in the form of an id is the owner. All are resolved before the first is ended.
 
     Raises:
-        UsageError: no ID, or one that is ambiguous.
+        UsageError: there is no ID, or an ambiguous one.
         NotFound, Denied: see `Client.resolve`.
     """
     from dlapp.id_text import looks_like_id
@@ -38,7 +38,7 @@ def targets(client: Client, words: Sequence[str], name: str) -> tuple[list[Appli
 
 
 def find_all(client: Client, words: Sequence[str], *, user: str | None = None) -> list[ApplicationId]:
-    """Return the applications that the words name, each once; all of them are there.
+    """Return the applications that the words name, without duplicates; all of them exist.
 
     Raises:
         UsageError, NotFound, Denied: see `Client.resolve`.
@@ -53,16 +53,16 @@ def find_all(client: Client, words: Sequence[str], *, user: str | None = None) -
 def end_each(
     applications: Sequence[ApplicationId], end: Callable[[ApplicationId], str], name: str, as_json: bool
 ) -> int:
-    """End applications one after the other, and print what came of each; an error of one does not spare the others.
+    """End applications one after another, and print the result of each; continue after an error.
 
     Args:
-        applications: one at least.
-        end: ends one, and returns a line on what came of it.
+        applications: at least one.
+        end: ends one, and returns a line on the result.
         name: of the command.
         as_json: print JSON.
 
     Returns:
-        The exit status: that of the first error.
+        The exit code: that of the first error.
     """
     if len(applications) == 1:
         message = end(applications[0])

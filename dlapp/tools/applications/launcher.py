@@ -143,14 +143,14 @@ def launch(
 
     Args:
         client: the client.
-        file: its path, or the file as it was when a shell was opened.
-        overrides: what is to be otherwise than in the file.
+        file: its path, or the file as saved when a shell was opened.
+        overrides: values that override the file's.
         wait: follow the application until it ends.
         print_spec: print the specification and submit nothing.
         as_json: print JSON.
 
     Returns:
-        The exit status.
+        The exit code.
     """
     if wait and print_spec:
         raise UsageError("--print-spec submits nothing, so --wait has nothing to wait for")
@@ -182,7 +182,7 @@ def _remark(line: str) -> None:
 
 
 def _submit(submit: Submit, overrides: Overrides, as_json: bool) -> ApplicationId | None:
-    """Submit; None: interrupted."""
+    """Submit; return None if interrupted."""
     from dlapp.tools.display.progress import copying_bar
 
     submitted = ""
@@ -232,7 +232,7 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
 
 
 def say_how_to_return(application_id: str) -> None:
-    """Print what to type after Ctrl-C: the application goes on."""
+    """Print the next commands after Ctrl-C: the application continues to run."""
     note(f"Detached: {application_id} continues without this command.")
     note(f"* dlapp-logs -f {application_id}   to follow it again")
     note(f"* dlapp-status {application_id}   to see where it is")

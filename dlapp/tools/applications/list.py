@@ -1,4 +1,4 @@
-"""dlapp-list: the applications that there are, one a line."""
+"""dlapp-list: the existing applications, one per line."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def main(
     since_ms = None if since is None else read_since_ms(since, now_ms)
     wanted = view_filter(states, name, since_ms, queue=queue, project=project, tags=tags)
     silent: list[Unreachable] = []
-    # One more than is shown tells if there are more.
+    # One more than is shown reveals whether there are more.
     client = Client(note=note)
     views: list[Mapping[str, Any]] = list(
         client.list_json(user=user, everybody=everybody, finished=most + 1, wanted=wanted, unanswered=silent.append)
@@ -114,7 +114,7 @@ def main(
     else:
         say(*list_lines(views, now_ms))
     if silent:
-        raise silent[0]  # what there is was shown, and that something is missing is said
+        raise silent[0]  # available results were shown, and the missing engine is reported
     if not views and not as_json and not is_cut:
         note("there are no " + ("such " if wanted else "") + "applications" + (f" of {user}" if user else ""))
     elif is_cut and sys.stdout.isatty():
@@ -125,15 +125,15 @@ def _unstored(client: Client, view: Mapping[str, Any]) -> Sequence[str]:
     try:
         return client.unstored(view)
     except NotFound:
-        return []  # it was removed a moment ago
+        return []  # it has just been removed
 
 
 def _check_user(name: str, has_applications: Callable[[], bool]) -> None:
-    """Refuse a name of which there are no applications, if this machine has no such user either.
+    """Refuse a user name without applications, if this machine has no such user either.
 
     Args:
-        name: of the user; the number of an owner without a name passes.
-        has_applications: asked for a name that is no user's.
+        name: of the user; the number of an owner without a name is accepted.
+        has_applications: called for a name that is no user's.
 
     Raises:
         NotFound: there is no such user.
@@ -160,20 +160,20 @@ def view_filter(
     project: str | None = None,
     tags: tuple[str, ...] = (),
 ) -> Callable[[Mapping[str, Any]], bool] | None:
-    """Return what the options of a list select; None: all.
+    """Return a filter for the options of a list; None if all are selected.
 
     Args:
-        states: of `STATES`, any of them.
-        name: is in that of the application.
-        since_ms: it was submitted after [ms since 1970].
-        queue, project: its own.
-        tags: it has all of them.
+        states: any of these `STATES`.
+        name: contained in the application's name.
+        since_ms: submitted after this time [ms since 1970].
+        queue, project: of the application.
+        tags: all of these.
     """
     from dlapp.tools.display.view import ended, state_word
 
     if not states and not tags and all(one is None for one in (name, since_ms, queue, project)):
         return None
-    # YARN makes tags and projects lower case, and shows the path of a queue.
+    # YARN converts tags and projects to lower case, and shows the path of a queue.
     wanted_tags = {tag.casefold() for tag in tags}
 
     def wanted(view: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""dlapp-logs: what the containers print, merged or one alone, and on request until the end."""
+"""dlapp-logs: output of the containers, merged or of one alone, optionally followed until the end."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def main(
     from dlapp.values.serialization import to_json
 
     end = client.status(application_id)
-    # Where stderr is a file with the bytes of one container's stderr, nothing else comes into it.
+    # If stderr is a file for one container's stderr, nothing else is written to it.
     if (one is None and trial is None) or as_json or len(streams) == 1 or sys.stderr.isatty():
         note(end_line(to_json(end), clock.now_ms()))
     return exit_code(end)
@@ -154,7 +154,7 @@ def _container(text: str, client: Client, application_id: ApplicationId) -> int 
 
 
 class _WaitingNotes:
-    """Says once for each reason why there is nothing to show yet."""
+    """Reporter of why there is no output yet, once for each reason."""
 
     def __init__(self) -> None:
         self._said = ""
@@ -204,7 +204,7 @@ def _write_one(pieces: Iterable[LogPiece], *, both: bool, raw: bool) -> None:
 
 
 def _timed_lines(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
-    """Yield whole lines, each with its time before it."""
+    """Yield whole lines, each with its time as prefix."""
     from dlapp.client.logs import LineMerger, time_text
 
     merger = LineMerger()
@@ -224,7 +224,7 @@ def _json_lines(pieces: Iterable[LogPiece]) -> Iterator[bytes]:
     merger = LineMerger()
     for piece in pieces:
         for line in merger.lines(piece):
-            # Bytes that are not UTF-8 travel as lone surrogates, so that nothing is lost.
+            # Bytes that are not UTF-8 are represented as lone surrogates, so that nothing is lost.
             text = line.decode("utf-8", "surrogateescape")
             entry = {
                 "container_id": str(piece.log.container_id),

@@ -115,7 +115,8 @@ def _wait_until_ready(client: Client, notebook: Notebook) -> ReadyNotebook | Non
 def _show_how_to_reach(notebook: Notebook, ready: ReadyNotebook) -> None:
     from dlapp.client.streams.local_port import free_port
 
-    # It is named to dlapp-port, which else takes another one if this is another user's by then: the URL has the token.
+    # The port is passed to dlapp-port, which would otherwise use another one if another user has it by then: the URL
+    # contains the token.
     port = free_port(ready.port)
     say(f"DL App ID = {notebook.application}")
     say(f"JupyterLab : dlapp-port {notebook.application} notebook {ready.port} {port}")
@@ -124,12 +125,12 @@ def _show_how_to_reach(notebook: Notebook, ready: ReadyNotebook) -> None:
 
 
 def _print_reach(notebook: Notebook, ready: ReadyNotebook, url: str = "") -> None:
-    """Print how it is reached as JSON.
+    """Print how to reach it as JSON.
 
     Args:
         notebook: that was submitted.
         ready: where it listens in its container.
-        url: where this command serves it; empty: it does not.
+        url: of this command's local port; empty if there is none.
     """
     where = {"url": notebook.page(url)} if url else {}
     found = {"application_id": str(notebook.application), **where, "path": notebook.page(""), "port": ready.port}
@@ -139,7 +140,7 @@ def _print_reach(notebook: Notebook, ready: ReadyNotebook, url: str = "") -> Non
 def _serve(
     client: Client, notebook: Notebook, ready: ReadyNotebook, port: int | None, *, as_json: bool = False
 ) -> None:
-    """Bring the notebook to this terminal until it ends, or Ctrl-C and a yes: KeyboardInterrupt."""
+    """Forward the notebook to this terminal until it ends, or until a confirmed Ctrl-C: KeyboardInterrupt."""
     from dlapp.client.streams.ports import PortForward
 
     application_id = notebook.application.application_id
@@ -159,7 +160,7 @@ def _serve(
 
 
 def _is_to_end() -> bool:
-    """Ask whether to end the notebook. Without a terminal nobody can answer, and Ctrl-C is a yes; so is a second."""
+    """Ask whether to end the notebook. Without a terminal Ctrl-C counts as confirmed; so does a second one."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     note("")
@@ -173,7 +174,7 @@ def _is_to_end() -> bool:
 
 
 def _show_end(client: Client, notebook: Notebook, *, as_json: bool = False) -> int:
-    """Wait for the end, bring the files back and print where they are. Return the exit code."""
+    """Wait for the end, fetch the files and print their location. Return the exit code."""
     from dlapp.client import exit_code
     from dlapp.system import clock
     from dlapp.tools.display.progress import waiting_display
@@ -195,7 +196,7 @@ def _show_end(client: Client, notebook: Notebook, *, as_json: bool = False) -> i
 
 
 def _bring_back(client: Client, notebook: Notebook, end: ApplicationView, tell: Callable[[str], None]) -> bool:
-    """Bring the files of a notebook back, and print where they are; return whether they are stored."""
+    """Fetch the files of a notebook, and print their location; return whether they are stored."""
     from dlapp.client.notebook.session import bring_files_back, saved_place
     from dlapp.locations import FILE
 

@@ -1,4 +1,4 @@
-"""dlapp-queue: what runs and what waits, in the order in which it is to start."""
+"""dlapp-queue: running and waiting applications, in the order of their start."""
 
 from __future__ import annotations
 
@@ -84,6 +84,6 @@ def main(
             lines += ["", *of_users]
         (say if size is None or short_enough(lines, size.lines) else say_paged)(*lines)
     if silent:
-        raise silent[0]  # what there is was shown, and that something is missing is said
+        raise silent[0]  # available results were shown, and the missing engine is reported
     if not views and not as_json and output != "id":
         note("nothing runs or waits" if not found["applications"] else "nothing of that runs or waits")

@@ -1,4 +1,4 @@
-"""dlapp-report: a page on what one application did."""
+"""dlapp-report: a page about one application's run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dlapp-rm: remove applications that have ended from the history."""
+"""dlapp-rm: remove ended applications from the history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dlapp-softkill: end an application gently, with its output."""
+"""dlapp-softkill: end an application early, with its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dlapp-status: where one application is, or how it ended."""
+"""dlapp-status: the state or the result of one application."""
 
 from __future__ import annotations
 

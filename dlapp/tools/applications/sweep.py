@@ -74,7 +74,7 @@ def main(
 
 
 def _print_exactly(text: str) -> None:
-    """Print text for programs; on a terminal, what would steer it is escaped."""
+    """Print text for programs; on a terminal, escape control characters."""
     click.echo("\n".join(map(one_line, text.split("\n"))) if sys.stdout.isatty() else text, nl=False)
 
 
@@ -88,7 +88,7 @@ def _followed(client: Client, sweep: Sweep, most: int) -> SweepResults:
     """Show the leaderboard on stderr until the application has ended; return the last results."""
     with _display(most) as show:
         while True:
-            has_ended = client.status(sweep.application_id).state.ended  # first: results that follow are the last ones
+            has_ended = client.status(sweep.application_id).state.ended  # first: following results are the last ones
             results = sweep.results(curves=False)
             if has_ended:
                 return results
@@ -98,7 +98,7 @@ def _followed(client: Client, sweep: Sweep, most: int) -> SweepResults:
 
 @contextlib.contextmanager
 def _display(most: int) -> Iterator[Callable[[SweepResults], None]]:
-    """Show a picture that changes; without a terminal, a line for each change of the counts."""
+    """Show a live display; without a terminal, print a line for each change of the counts."""
     from dlapp.tools.display.leaderboard import leaderboard_lines
 
     if not sys.stderr.isatty():

@@ -1,1 +1,1 @@
-"""The output of the commands: lines of text, live displays, and safe text for terminals."""
+"""Output of the commands: lines of text, live displays, and text that is safe for terminals."""

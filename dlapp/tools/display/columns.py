@@ -1,4 +1,4 @@
-"""Columns of a list that a user chooses or sorts by: pure."""
+"""Columns of a list for ``-o`` and sorting; pure functions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NAMED = "name="
 
 
 def read_columns(form: str, known: Mapping[str, Column] | None = None) -> tuple[str, ...]:
-    """Return the columns of ``-o name=COLUMN,...``, in upper case; none for another form.
+    """Return the columns of ``-o name=COLUMN,...``, in upper case; empty for another form.
 
     Args:
         form: the value of the option.
-        known: the columns that there are; None: `COLUMNS`.
+        known: the valid columns; None for `COLUMNS`.
 
     Raises:
         UsageError: there is no such form or column.
@@ -41,18 +41,18 @@ def named_lines(
         views: the applications, in order.
         columns: their names.
         now_ms: the time [ms since 1970].
-        known: as of `read_columns`.
+        known: see `read_columns`.
     """
     texts = [(known or COLUMNS)[name] for name in columns]
     return table(columns, [[text(view, now_ms) or NOTHING for text in texts] for view in views])
 
 
 def sorted_views(views: Sequence[View], by: str, now_ms: int) -> list[View]:
-    """Return applications in the order of a column; those that are equal in it stay in their order.
+    """Return applications sorted by a column; the sort is stable.
 
     Args:
         views: the applications.
-        by: a column, with ``-`` before it for the other way round.
+        by: a column, with ``-`` as prefix for descending order.
         now_ms: the time [ms since 1970].
 
     Raises:

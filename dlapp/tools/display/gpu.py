@@ -1,4 +1,4 @@
-"""The ledger's view as lines of text: pure. The form of a view is in `dlapp.client.machine.gpu_ledger`."""
+"""The ledger's view as lines of text; pure functions. The form of a view is in `dlapp.client.machine.gpu_ledger`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ View = Mapping[str, Any]
 
 
 def host_lines(host: View, now_ms: int) -> list[str]:
-    """A line for each GPU of a host, in the manner of gpustat."""
+    """Return a line for each GPU of a host, similar to gpustat."""
     if host["error"]:
         return []
     here = host["here"]

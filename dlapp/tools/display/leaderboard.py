@@ -1,4 +1,4 @@
-"""Trials of a sweep as text: the leaderboard, CSV, JSON; pure, so that every line can be tested to the character."""
+"""Trials of a sweep as text: the leaderboard, CSV, JSON; pure functions, so that every line can be tested exactly."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MAX_COLUMN = 24
 
 
 def leaderboard_lines(results: SweepResults, most: int | None, columns: int | None = None) -> list[str]:
-    """Return how many trials are in which state, and a table of the best ones.
+    """Return the number of trials in each state, and a table of the best ones.
 
     Args:
         results: of the sweep.
-        most: rows of the table; None: all.
-        columns: the width of the terminal; None: lines are not cut.
+        most: maximum number of rows; None for all.
+        columns: width of the terminal; None to not cut lines.
     """
     ranked = results.ranked()
     shown = ranked[:most]
@@ -47,13 +47,13 @@ def counts_line(results: SweepResults) -> str:
 
 
 def best_lines(trial: TrialView) -> list[str]:
-    """Return the best trial as assignments of a shell: its number, its metric, its parameters."""
+    """Return the best trial as shell assignments: its number, its metric, its parameters."""
     values = {VARIABLE: str(trial.number), METRIC_VARIABLE: repr(trial.metric), **trial.parameters}
     return [f"{name}={shlex.quote(value)}" for name, value in values.items()]
 
 
 def csv_text(results: SweepResults) -> str:
-    """Return all trials that were started as CSV, best first. No cell is a formula: they may be another user's."""
+    """Return all started trials as CSV, best first. Formulas are escaped: cells may be another user's text."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     own = (
@@ -76,8 +76,8 @@ def csv_text(results: SweepResults) -> str:
 
 
 def _no_formula(text: str) -> str:
-    """Return text that a spreadsheet shows, with ``'`` before what it would evaluate. Numbers stay as they are."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")  # the writer does not quote \r, which would begin a row
+    """Return text for a spreadsheet, with ``'`` before text that it would evaluate. Numbers stay unchanged."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")  # the writer does not quote \r, which would start a row
     if not text.startswith(("=", "+", "-", "@", "\t", "\n")):
         return text
     try:
@@ -88,7 +88,7 @@ def _no_formula(text: str) -> str:
 
 
 def json_lines(application_id: str, results: SweepResults) -> Iterator[str]:
-    """Yield the lines of a JSON document: the sweep, and a line for each trial that was started, best first.
+    """Yield the lines of a JSON document: the sweep, and a line for each started trial, best first.
 
     Args:
         application_id: of the application.

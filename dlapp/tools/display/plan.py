@@ -1,4 +1,4 @@
-"""The plan of a submission as lines of text: pure, so that every line can be tested to the character."""
+"""Plan of a submission as lines of text; pure functions, so that every line can be tested exactly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNLIMITED = "no limit (max_runtime is not set)"
 
 
 def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
-    """Return what a submission would do and meet now.
+    """Return what a submission would do and encounter now.
 
     Args:
         plan: as ``dlapp-launcher --plan --json`` prints it.

@@ -1,6 +1,6 @@
-"""Progress while one waits: bars and a live picture on a terminal, plain lines everywhere else; all on stderr.
+"""Progress display: bars and a live picture on a terminal, plain lines otherwise; all on stderr.
 
-rich is loaded only where there is a terminal and something to show on it.
+rich is imported only for a terminal with something to show.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SLOW_BYTES = 32 << 20
 
 @contextlib.contextmanager
 def copying_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A callback for bytes done and bytes in all that draws a bar; None without a terminal.
+    """Return a callback for bytes done and the total that draws a bar; None without a terminal.
 
-    Both may grow: the bar goes once all is done, and comes back if it was not all.
+    Both may grow: the bar is removed when they are equal, and reappears if the total grows.
     """
     if not sys.stderr.isatty():
         yield None
@@ -75,7 +75,7 @@ def _bytes_bar(what: str, total: int) -> Any:
 
 @contextlib.contextmanager
 def waiting_display() -> Iterator[Callable[[View], None]]:
-    """A callback for `Client.wait` that shows each view it is given."""
+    """Return a callback for `Client.wait` that shows each view."""
     if not sys.stderr.isatty():
         yield PlainLines().show
         return
@@ -117,7 +117,8 @@ class Picture:
 
 
 def picture_lines(view: View, now_ms: int) -> list[str]:
-    """The picture as text; under a phase is what its container that is least far says, named if it is one of several.
+    """Return the picture as text; below a phase is the detail of its slowest container, with its name if there are
+    several.
 
     application_1700000000000_0042 RUNNING 0:00:12.34 running 1 of 4, 3 fetching
     fetching   ███████████░░░░░░░░░░░░░░░░░░░ 3 of 4, 38%
@@ -134,7 +135,9 @@ def picture_lines(view: View, now_ms: int) -> list[str]:
 
 
 def _phase_lines(phase: str, there: Sequence[Mapping[str, Any]], total: int) -> list[str]:
-    """A bar of how many are in the phase or, where they tell, of how far they are with it; and what there is to say."""
+    """Return a bar of the number of containers in the phase or, if they report it, of their progress; and the text
+    beside it.
+    """
     at_it = [one for one in there if one["finished_ms"] is None]
     shares = [one["progress"] for one in at_it if one["progress"] is not None]
     if shares:

@@ -1,4 +1,4 @@
-"""Progress bars in merged logs: what carriage returns overwrite is shown from time to time, a line each."""
+"""Progress bars in merged logs: lines overwritten by carriage returns are shown from time to time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SHOWN_EVERY_S = 5.0
 
 
 class ProgressLines(LineMerger):
-    """Joins streams as `LineMerger` does, and shows incomplete lines that a program overwrites.
+    """Joiner of streams like `LineMerger` that also shows incomplete lines that a program overwrites.
 
-    A bar is one line until its program is done with it, which may take hours. Of what is overwritten nothing is kept.
+    A progress bar is one line until it is complete, which may take hours. Overwritten text is not kept.
 
     Args:
         now: the time [s, monotonic].
@@ -27,7 +27,7 @@ class ProgressLines(LineMerger):
         self._shown: dict[tuple[ContainerId, str], tuple[float, bytes]] = {}
 
     def lines(self, piece: LogPiece) -> list[bytes]:
-        """Return the lines that ``piece`` completes, and the present version of one that is overwritten."""
+        """Return the lines that ``piece`` completes, and the current version of an overwritten one."""
         key = (piece.log.container_id, piece.stream)
         lines = super().lines(piece)
         if lines and (last := self._shown.pop(key, None)) is not None and last_version(lines[0]) == last[1]:
@@ -41,12 +41,12 @@ class ProgressLines(LineMerger):
         return lines
 
     def _kept(self, _key: tuple[ContainerId, str], rest: bytes) -> bytes:
-        """Return what is kept of an incomplete line: its last version."""
-        # A carriage return at the end may belong to a line end that is not there yet.
+        """Return the held part of an incomplete line: its last version."""
+        # A carriage return at the end may belong to a line end that has not arrived yet.
         text = rest.rstrip(b"\r")
         return rest[text.rfind(b"\r") :] if b"\r" in text else rest
 
 
 def last_version(line: bytes) -> bytes:
-    """Return what stands on the screen of a line that carriage returns overwrote."""
+    """Return the visible text of a line that carriage returns overwrote."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]

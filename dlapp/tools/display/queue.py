@@ -1,4 +1,4 @@
-"""The answer of ``dlapp-queue`` as lines of text: pure, so that every line can be tested to the character."""
+"""Output of ``dlapp-queue`` as lines of text; pure functions, so that every line can be tested exactly."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def fitted_queue_lines(views: Sequence[View], now_ms: int, columns: int) -> list
     lines = fitted_table(names, rows, columns, dropped=_DROPPED, least=_LEAST)
     if not any(line.endswith("…") for line in lines):
         return lines
-    # There is no room for code and words: the words say more.
+    # There is no space for both code and text: the text has more information.
     for row, view in zip(rows, views, strict=True):
         row["WHY"] = one_line((view.get("waiting") or {}).get("message") or NOTHING)
     return fitted_table(names, rows, columns, dropped=_DROPPED, least=_LEAST)
 
 
 def share_lines(shares: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what each user has of a queue; none where that is not known."""
+    """Return each user's share of a queue; empty if unknown."""
     if not shares:
         return []
     rows = [(one["user"], one["queue"], f"{one['share']:.1%}", one["meaning"]) for one in shares]
@@ -57,16 +57,16 @@ def share_lines(shares: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def start_text(start: Mapping[str, Any] | None, now_ms: int, reserved_ms: int | None = None) -> str:
-    """Return when an application is expected to start, from now: ``now``, ``4m to 31m``; empty: not known.
+    """Return the expected start of an application, from now: ``now``, ``4m to 31m``; empty if unknown.
 
     Args:
         start: the estimate.
         now_ms: the time [ms since 1970].
-        reserved_ms: its latest start [ms since 1970]; None: not known.
+        reserved_ms: its latest start [ms since 1970]; None if unknown.
     """
     earliest_ms, latest_ms = (start or {}).get("earliest_ms"), (start or {}).get("latest_ms")
     if reserved_ms is not None and reserved_ms <= now_ms:
-        reserved_ms = None  # what runs is about to be ended
+        reserved_ms = None  # a running application is about to be ended
     if earliest_ms is None or latest_ms is None:
         return "" if reserved_ms is None else f"within {age_text(reserved_ms - now_ms)}"
     if reserved_ms is not None:
@@ -87,7 +87,7 @@ def _why(view: View, _now_ms: int) -> str:
 
 
 def _time(view: View, now_ms: int) -> str:
-    """Return for how long it runs, or else waits."""
+    """Return how long it has been running, or else waiting."""
     runs = state_of(view) == "running" and view["started_ms"] is not None
     return age_text(now_ms - (view["started_ms"] if runs else view["submitted_ms"]))
 

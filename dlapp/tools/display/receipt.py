@@ -1,4 +1,4 @@
-"""Receipts and the use of containers as text. They are taken in their JSON forms (`dlapp.values.usage`)."""
+"""Receipts and resource usage of containers as text, from their JSON forms (`dlapp.values.usage`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOVED = ("input", "output", "read", "written", "received", "sent")
 
 
 def receipt_lines(receipt: Mapping[str, Any] | None) -> list[str]:
-    """Return what an application has cost, in lines of a status; nothing is said of what is not known."""
+    """Return the cost of an application as lines of a status; unknown amounts are omitted."""
     if receipt is None:
         return []
     from dlapp.system.text import human_size
@@ -28,7 +28,7 @@ def receipt_lines(receipt: Mapping[str, Any] | None) -> list[str]:
 
 
 def cost_text(receipt: Mapping[str, Any] | None) -> str:
-    """Return the cost in a few characters, for a column: ``1.5 GPUh 27%``, ``0.12 CPUh``; empty: it is not known."""
+    """Return the cost in short form, for a column: ``1.5 GPUh 27%``, ``0.12 CPUh``; empty if unknown."""
     if receipt is None:
         return ""
     hours = receipt["gpu_hours"]
@@ -40,8 +40,7 @@ def cost_text(receipt: Mapping[str, Any] | None) -> str:
 
 
 def usage_text(usage: Mapping[str, Any] | None) -> str:
-    """Return what a container uses now: ``1.9 cores, 9.0 GiB, GPUs 87%, waiting for input 40%``; empty: nothing is
-    known."""
+    """Return a container's current usage: ``1.9 cores, 9.0 GiB, GPUs 87%, waiting for input 40%``; empty if unknown."""
     if usage is None:
         return ""
     texts = [] if usage["cpu_cores"] is None else [f"{usage['cpu_cores']:.2g} cores"]

@@ -1,4 +1,4 @@
-"""Status of one application as lines of text: pure, so that every line can be tested to the character.
+"""Status of one application as lines of text; pure functions, so that every line can be tested exactly.
 
 The first lines of a status are those of the C3 cluster's own tool, in its order and with its spelling; scripts read
 them. Below is the answer, with which ``dlapp-launcher --wait`` ends too, and then the details. The original's log URLs
@@ -47,9 +47,9 @@ class ErrorTail(NamedTuple):
 
 
 def read_error_tail(client: Client, view: View) -> ErrorTail | None:
-    """Return what the container by which an application failed wrote to stderr last; None: its program did not fail.
+    """Return the last stderr lines of the container that made an application fail; None if no program failed.
 
-    A container of a sweep has none: each trial has its own.
+    None for a container of a sweep: each trial has its own.
     """
     from dlapp.client import TAIL_BYTES
     from dlapp.errors import DlappError
@@ -77,14 +77,14 @@ def status_lines(
     unstored: Sequence[str] = (),
     all_logs: bool = False,
 ) -> list[str]:
-    """Return all that ``dlapp-status`` prints of an application.
+    """Return the complete output of ``dlapp-status`` for an application.
 
     startTime is the submission's, as in YARN's own reports; launchTime, below, is when its ApplicationMaster began.
     Source: yarn_protos.proto, ApplicationReportProto.startTime and launchTime.
 
     Args:
         view: of the application.
-        logs: where the logs of its containers are, in CONTAINER_INDEX order.
+        logs: log locations of its containers, in CONTAINER_INDEX order.
         now_ms: the time [ms since 1970].
         tail: the last lines of stderr of the container that failed.
         unstored: directories with output that could not be stored.
@@ -120,7 +120,7 @@ def status_lines(
 
 
 def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstored: Sequence[str] = ()) -> list[str]:
-    """Return how an application is or ended, why, what to type next, and where its output is.
+    """Return the state or the result of an application, the next command, and the location of its output.
 
     Args:
         view: of the application.
@@ -166,7 +166,7 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
 
 
 def _kept_containers(view: View) -> list[str]:
-    """Return until when containers are kept whose programs have failed, and how to look into them."""
+    """Return until when containers of failed programs are kept, and how to inspect them."""
     lines, application_id = [], view["application_id"]
     for one in view["containers"] if not ended(view) else ():
         if (until_ms := one.get("kept_until_ms")) is not None:
@@ -177,7 +177,7 @@ def _kept_containers(view: View) -> list[str]:
 
 
 def _cause_lines(view: View) -> list[str]:
-    """Return why an application failed, where a rule names it, the line that shows it, and what to do."""
+    """Return the cause of a failure if a rule matches, the line that shows it, and a remedy."""
     if not (found := view.get("diagnosis")):
         return []
     one = found["diagnosis"]
@@ -192,7 +192,7 @@ def _cause_lines(view: View) -> list[str]:
 
 
 def kept_lines(view: View, unstored: Sequence[str]) -> list[str]:
-    """Return where the output of an application is that its targets do not have, and what they had before.
+    """Return where output is that is not at its targets, and where the targets' former content is.
 
     Args:
         view: of the application.
@@ -204,7 +204,7 @@ def kept_lines(view: View, unstored: Sequence[str]) -> list[str]:
 def _kept_beside(output: Mapping[str, Any], view: View) -> list[str]:
     name, lines = f" {output['name']}".rstrip(), []
     if output["partial"]:
-        # Of an output that is committed, this is what containers or trials left that failed while the others went on.
+        # For a committed output, these are parts of containers or trials that failed while the others continued.
         whose = "trials" if _is_sweep(view) else "containers"
         what = f"failed{name} : output of failed {whose}" if output["committed"] else f"partial{name} :"
         lines.append(f"{what} kept at {output['partial']}")
@@ -216,7 +216,7 @@ def _kept_beside(output: Mapping[str, Any], view: View) -> list[str]:
 
 
 def _unstored_lines(unstored: Sequence[str]) -> list[str]:
-    # On a node of a cluster, where it is YARN's directory.
+    # On a node of a cluster, in YARN's directory.
     removed = " (a NodeManager that starts without recovery removes it)"
     return [f"unstored : {path}{'' if path.startswith('/') else removed}" for path in unstored]
 
@@ -238,9 +238,10 @@ def headline(view: View, now_ms: int) -> str:
 
 
 def _culprit(view: View) -> Mapping[str, Any] | None:
-    """Return the container by which an application failed; None: it did not fail by one.
+    """Return the container that made an application fail; None if there is none.
 
-    If the ApplicationMaster names none, a signal proves nothing: whatever ends an application ends its containers so.
+    Unless the ApplicationMaster names one, a signal proves nothing: the end of an application ends its containers by
+    signals.
     """
     failed = failed_container(view) if view["cause"] == "failed" else None
     if failed is None or failed["exit_code"] or not view["diagnostics"]:
@@ -263,7 +264,7 @@ def end_line(view: View, now_ms: int) -> str:
 
 
 def _tail_lines(tail: ErrorTail) -> list[str]:
-    """Return the last lines of stderr, each behind a bar: a program's output cannot pass for a line of ours."""
+    """Return the last lines of stderr, each with a bar as prefix: a program's output cannot imitate dlapp's lines."""
     of = f"stderr of container {tail.container}"
     if tail.problem:
         return [f"{of} cannot be read: {tail.problem}"]
@@ -273,13 +274,13 @@ def _tail_lines(tail: ErrorTail) -> list[str]:
 
 
 def _next_commands(view: View) -> list[str]:
-    """Return what to type next; empty: nothing in particular."""
+    """Return the next command to type; empty if there is none in particular."""
     application_id, is_sweep = view["application_id"], _is_sweep(view)
     if view["state"] == "RUNNING":
         return [f"{'dlapp-sweep' if is_sweep else 'dlapp-logs'} -f {application_id}"]
     commands = [f"dlapp-sweep {application_id}"] if is_sweep and ended(view) else []
     failed = _culprit(view)
-    # A sweep that failed by its trials has no container to look at.
+    # A sweep that failed because of its trials has no container to inspect.
     if view["cause"] == "failed" and view["containers"] and not (is_sweep and failed is None):
         which = "--own" if failed is None or not _program_failed(failed) else f"--container {failed['index']}"
         commands.append(f"dlapp-logs {which} {application_id}")
@@ -304,7 +305,7 @@ def _container_lines(view: View) -> list[str]:
 
 
 def _reported_text(one: Mapping[str, Any]) -> str:
-    """Return what a payload reported last: ``ready, step 120, loss=0.251``."""
+    """Return the last report of a payload: ``ready, step 120, loss=0.251``."""
     texts = ["ready"] if one.get("ready") and one["finished_ms"] is None else []
     if (step := one.get("step")) is not None:
         texts.append(f"step {step}")

@@ -1,8 +1,7 @@
-"""Output of programs, made harmless for a terminal: colours stay, everything else that steers it is left out.
+"""Program output made safe for a terminal: colours are kept, other control sequences removed.
 
-A terminal obeys what it is sent: it can be made to send text as if it was typed, to set its title or the clipboard, to
-write over what stands there. Of control sequences only SGR (colours and the like) passes, of control characters the
-line end, the tab and the carriage return.
+Control sequences can make a terminal send text as if it was typed, set its title or the clipboard, or overwrite text.
+Only SGR sequences (colours and the like) pass, and of control characters the line end, the tab and the carriage return.
 
 Source: ECMA-48, 5.4 (control sequences), 5.6 (control strings), 8.3.117 (SGR); XTerm Control Sequences.
 """
@@ -31,13 +30,13 @@ _TOKENS = re.compile(
 
 
 def without_controls(text: str, *, ended: bool = True) -> tuple[str, str]:
-    """Leave out all that steers a terminal but colours.
+    """Remove all control sequences except colours.
 
     Args:
-        ended: nothing follows; else a sequence that has only begun is held back.
+        ended: whether nothing follows; otherwise an incomplete sequence is held back.
 
     Returns:
-        The text that may be shown, and what is held back: to be put before what follows.
+        The safe text, and the held-back part, to be prepended to the following text.
     """
     begun = ""
 
@@ -51,7 +50,7 @@ def without_controls(text: str, *, ended: bool = True) -> tuple[str, str]:
 
 
 class TerminalStream:
-    """One stream of bytes that is cut anywhere, for a terminal."""
+    """One stream of bytes in arbitrary pieces, for a terminal."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -59,7 +58,7 @@ class TerminalStream:
         self._coloured = False
 
     def feed(self, data: bytes) -> str:
-        """Return the part of ``data`` that may be shown; no bytes mean the end of the stream."""
+        """Return the safe part of ``data``; empty data means the end of the stream."""
         text, self._begun = without_controls(self._begun + self._decoder.decode(data, not data), ended=not data)
         self._coloured = self._coloured or "\x1b" in text
         if data or not self._coloured:
@@ -68,7 +67,7 @@ class TerminalStream:
 
 
 def terminal_line(line: bytes) -> str:
-    """Return a line that cannot hide text before it or colour text after it on a shared terminal.
+    """Return a line that cannot hide earlier text or colour later text on a shared terminal.
 
     Of a line that carriage returns overwrote, only the last version is shown."""
     text, _ = without_controls(line.decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Views as text, and lists of them: pure, so that every line can be tested to the character.
+"""Views as text, and lists of them; pure functions, so that every line can be tested exactly.
 
 A view is taken in its JSON form (`dlapp.values.report.ApplicationView` through `dlapp.values.serialization.to_json`):
 to define classes would take a command longer than all that it does with them.
@@ -30,7 +30,7 @@ _FAILED = re.compile(
 
 
 def local_time(ms: int | None) -> str:
-    """Local time of ``ms`` since 1970, with six decimals always; empty for None."""
+    """Return the local time of ``ms`` since 1970, always with six decimals; empty for None."""
     if ms is None:
         return ""
     seconds, rest_ms = divmod(ms, 1000)
@@ -38,7 +38,7 @@ def local_time(ms: int | None) -> str:
 
 
 def elapsed(ms: int) -> str:
-    """A span of ``ms`` as H:MM:SS.ss: rounded (half up), hours unbounded, never below zero."""
+    """Return a duration of ``ms`` as H:MM:SS.ss: rounded (half up), unlimited hours, never negative."""
     seconds, hundredths = divmod((max(ms, 0) + 5) // 10, 100)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -46,18 +46,18 @@ def elapsed(ms: int) -> str:
 
 
 def elapsed_of(view: View, now_ms: int) -> str:
-    """Return the time from the submission to the end, or to ``now_ms`` while there is none."""
+    """Return the time from the submission to the end, or to ``now_ms`` if it has not ended."""
     end_ms = now_ms if view["finished_ms"] is None else view["finished_ms"]
     return elapsed(end_ms - view["submitted_ms"])
 
 
 def ended(view: View) -> bool:
-    """Return True if no other state can follow."""
+    """Return True for a final state."""
     return view["state"] in ENDED
 
 
 def labels(view: View) -> list[tuple[str, str]]:
-    """Return what an application is sorted by, each with its name."""
+    """Return the sort key of an application with the name of each part."""
     priority = view.get("priority")
     return [
         ("queue", str(view.get("queue", ""))),
@@ -68,7 +68,7 @@ def labels(view: View) -> list[tuple[str, str]]:
 
 
 def exit_text(one: Mapping[str, Any]) -> str:
-    """Return how a payload ended: its exit code, ``signal 9``, or ``-`` if it did not."""
+    """Return the end of a payload: its exit code, ``signal 9``, or ``-`` if it has not ended."""
     if one["exit_code"] is not None:
         return str(one["exit_code"])
     return NOTHING if one["signal"] is None else f"signal {one['signal']}"
@@ -89,7 +89,7 @@ def payload_exit_text(view: View) -> str:
     """One exit for the whole application: that of the container that failed first, or 0 if it succeeded or every
     script exited with 0.
 
-    Others are stopped for it, and end by a signal: an exit code tells more.
+    Others are stopped because of it, and end by a signal: an exit code has more information.
     """
     if not ended(view):
         return NOTHING
@@ -112,7 +112,7 @@ def phase_text(view: View) -> str:
     waiting = view.get("waiting") or {}
     message, phase = str(waiting.get("message", "")), str(view["phase"] or "running")
     if view["state"] == "RUNNING":
-        # Most of what its own ApplicationMaster knows is in the phase.
+        # Most of what its own ApplicationMaster reports is in the phase.
         is_more = bool(message) and waiting["code"] != "starting" and message not in phase
         return f"{phase}: {message}" if is_more else phase
     return message or str(view["diagnostics"] or view["phase"] or "waiting")
@@ -129,7 +129,9 @@ _LEAST = {"NAME": 8, "PHASE": 11, "USER": 8}
 
 
 def list_lines(views: Iterable[View], now_ms: int) -> list[str]:
-    """Return all that ``dlapp-list`` prints for programs: a table, one application a line, in the order given."""
+    """Return the complete output of ``dlapp-list`` for programs: a table, one application per line, in the given
+    order.
+    """
     return table((*_HEAD, "STARTED", "AGE", "COST"), [tuple(list_cells(view, now_ms).values()) for view in views])
 
 
@@ -141,13 +143,13 @@ def list_cells(view: View, now_ms: int) -> dict[str, str]:
 
 
 def fitted_list_lines(views: Sequence[View], now_ms: int, columns: int, *, users: bool) -> list[str]:
-    """Return all that ``dlapp-list`` prints on a terminal: short ids, and only what fits into its width.
+    """Return the complete output of ``dlapp-list`` for a terminal: short ids, and only what fits its width.
 
     Args:
         views: the applications, in order.
         now_ms: the time [ms since 1970].
-        columns: of the terminal.
-        users: show whose they are.
+        columns: width of the terminal.
+        users: whether to show the owners.
     """
     ids = short_ids([str(view["application_id"]) for view in views])
     rows = []
@@ -170,14 +172,14 @@ def fitted_table(
     dropped: Sequence[str],
     least: Mapping[str, int],
 ) -> list[str]:
-    """Return a table that fits into a terminal.
+    """Return a table that fits a terminal.
 
     Args:
         names: of its columns.
         rows: the cells of each line, by column.
-        columns: of the terminal.
-        dropped: columns that a narrow terminal lacks, in the order in which they go.
-        least: columns whose cells may be cut, and their least width; the first ones get what is left first.
+        columns: width of the terminal.
+        dropped: columns to drop on a narrow terminal, in this order.
+        least: columns whose cells may be cut, and their minimum width; the first ones get the remaining space first.
     """
     natural = {name: max(width(name), *(width(row[name]) for row in rows), 0) for name in names}
     widths = {name: min(natural[name], least.get(name, natural[name])) for name in names}
@@ -196,12 +198,14 @@ def fitted_table(
 
 
 def short_enough(lines: Sequence[str], rows: int) -> bool:
-    """Return whether lines fit on a terminal of so many rows, with a line for the prompt; 0: it does not say."""
+    """Return whether lines fit a terminal with this number of rows, plus a line for the prompt; 0 if its size is
+    unknown.
+    """
     return not rows or len(lines) < rows
 
 
 def short_ids(ids: Sequence[str]) -> list[str]:
-    """Return the number of each id; if the number is the ending of another one, too, what comes before it as well."""
+    """Return the number of each id; if another id ends with the number, with the preceding digits."""
     numbers = [one.rpartition("_")[2] for one in ids]
     alike: dict[str, list[str]] = {number: [] for number in numbers}
     for one, number in zip(ids, numbers, strict=True):
@@ -212,7 +216,7 @@ def short_ids(ids: Sequence[str]) -> list[str]:
 
 
 def _short_id(application_id: str, number: str, alike: Sequence[str]) -> str:
-    """Return the shortest ending of an id, from its number or the digits before that, which is that of no other id.
+    """Return the shortest suffix of an id that is unique, consisting of its number and preceding digits.
 
     Args:
         application_id: the id.
@@ -264,7 +268,7 @@ def state_word(view: View) -> str:
 
 
 def cut(text: str, columns: int) -> str:
-    """Return a text that takes at most so many columns of a terminal; ``…`` stands for what is left out."""
+    """Return a text cut to a number of terminal columns; ``…`` replaces the removed part."""
     if width(text) <= columns:
         return text
     kept = ""
@@ -276,7 +280,7 @@ def cut(text: str, columns: int) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell and two apart; no blanks at a line's end."""
+    """Align columns to their widest cell, two apart; no trailing blanks."""
     lines = [tuple(map(one_line, line)) for line in (head, *rows)]
     widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     padded = [[cell + " " * (w - width(cell)) for cell, w in zip(line, widths, strict=True)] for line in lines]
@@ -284,8 +288,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def width(text: str) -> int:
-    """Return the columns of a terminal that ``text`` takes: two for a wide East Asian character, none for a combining
-    one."""
+    """Return the terminal columns of ``text``: two for a wide East Asian character, none for a combining one."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width

@@ -1,4 +1,4 @@
-"""The answer of ``dlapp-why`` as lines of text: pure, so that every line can be tested to the character."""
+"""Output of ``dlapp-why`` as lines of text; pure functions, so that every line can be tested exactly."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _UNITS = (("memory", "MEMORY"), ("vcores", "VCORES"), ("gcores", "GPUS"))
 
 
 def why_lines(view: View, now_ms: int) -> list[str]:
-    """Return why an application waits, what would end that, and when it may start.
+    """Return why an application waits, what would end the wait, and when it may start.
 
     Args:
-        view: of the application, with its reason in full.
+        view: of the application, with its complete reason.
         now_ms: the time [ms since 1970].
     """
     first = f"{view['application_id']} {headline(view, now_ms)}"
@@ -43,7 +43,7 @@ def why_lines(view: View, now_ms: int) -> list[str]:
 
 
 def estimate_text(estimate: Mapping[str, Any], now_ms: int) -> str:
-    """Return when an application is expected to start, and how often such estimates held."""
+    """Return the expected start of an application, and how reliable such estimates were."""
     earliest_ms, latest_ms = estimate.get("earliest_ms"), estimate.get("latest_ms")
     if earliest_ms is None or latest_ms is None:
         count = estimate.get("samples", 0)
@@ -81,7 +81,7 @@ def _ahead_lines(waiting: Mapping[str, Any]) -> list[str]:
 
 
 def _past_lines(view: View) -> list[str]:
-    """Return how long an application that has ended waited for what."""
+    """Return how long an ended application waited for what."""
     submitted_ms, started_ms = view["submitted_ms"], view["started_ms"]
     if started_ms is None:
         return [

@@ -1,1 +1,1 @@
-"""The commands on this machine: its GPUs, its cache, shells, checks."""
+"""Commands on this machine: its GPUs, its caches, shells, checks."""

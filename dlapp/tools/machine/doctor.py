@@ -1,4 +1,4 @@
-"""dlapp-doctor: whether what dlapp needs is there, one line for each assumption."""
+"""dlapp-doctor: checks of dlapp's requirements, one line each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main(cluster: str | None, defaults: bool, node: str | None, as_json: bool) -
     findings = diagnosis(cluster=cluster, defaults=defaults, node=node or "")
     shown = []
     for one in findings:
-        # Of a node among many only what is to be done.
+        # Of many nodes, only what must be done.
         if not as_json and (not one.node or one.verdict != "pass"):
             say(line_of(one))
         shown.append(one)
@@ -61,7 +61,7 @@ def line_of(finding: Finding) -> str:
 
 
 def node_table(findings: Sequence[Finding]) -> list[str]:
-    """Return a line for each node of those that were checked, by name, with how many checks passed; none: no line."""
+    """Return a line for each checked node, by name, with the number of passed checks; empty if there are no nodes."""
     counts: dict[str, dict[str, int]] = {}
     for one in findings:
         if one.node:

@@ -1,4 +1,4 @@
-"""dlapp-gpu: which GPU belongs to whom, and what an operator can do about it."""
+"""dlapp-gpu: the holders of GPUs, and an operator's actions on them."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _list(ledger: GpuLedger, host: str | None, *, forgotten: bool, original: boo
 
 
 def _print_pieces(begin: str, pieces: Iterable[str], end: str) -> None:
-    """One JSON document, piece by piece: of a large cluster it is larger than what a tool should hold at once."""
+    """Print one JSON document piece by piece: that of a large cluster is too large to hold in memory at once."""
     click.echo(begin, nl=False)
     for place, piece in enumerate(pieces):
         click.echo(("\n" if place == 0 else ",\n") + piece, nl=False)

@@ -1,7 +1,7 @@
-"""dlapp-run: what dlapp-shell's own script asks for. Typed anywhere else it says where it belongs.
+"""dlapp-run: requests of dlapp-shell's own script. Outside of a shell it says where it can be used.
 
-Inside a shell the script stands first in PATH. Should this program be found instead, it hands over to the script; and
-the dlapp-shell process starts it, outside, to do the work.
+Inside a shell the script is first in PATH. If this program is found instead, it executes the script; and the
+dlapp-shell process outside starts this program to do the work.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(
         overrides = _overrides(settings, variables, program_args)
         return launch(Client(config), snapshot, overrides, wait=wait, print_spec=print_spec, as_json=as_json)
     if directory := os.environ.get(DIRECTORY_VARIABLE):
-        # As `dlapp run` it has its own word among the arguments.
+        # With `dlapp run` its own name is among the arguments.
         first = 1 if click.get_current_context().parent is None else sys.argv.index("run") + 1
         os.execv(os.path.join(directory, BIN, "dlapp-run"), ["dlapp-run", *sys.argv[first:]])
     raise UsageError("dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)")
@@ -64,7 +64,8 @@ def _is_amount(name: str) -> bool:
 
 
 def _overrides(settings: Sequence[str], variables: Sequence[str], program_args: tuple[str, ...] | None) -> Overrides:
-    """Return what the shell may change: what the program gets, which the shell's workspace decides anyway.
+    """Return the overrides that the shell may set: inputs of the program, which the shell's workspace determines
+    anyway.
 
     A program in the shell's container is not trusted. It must not choose what is read and written as the user: paths,
     or variables of the process outside.

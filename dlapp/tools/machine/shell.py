@@ -44,7 +44,7 @@ def main(file: str, gcores: int | None, no_input: bool, cluster: str | None, as_
     except SessionClosed as closed:
         code = 128 + closed.number
     if as_json:
-        # What was printed inside is before it and may end without a line end: a line of its own can be told from that.
+        # Output from inside precedes it and may lack a final line end: a separate line can be distinguished from that.
         click.echo(f'\n{{"exit_code": {code}}}')
     return code
 
