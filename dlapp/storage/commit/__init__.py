@@ -1,7 +1,7 @@
-"""Commit of an output: it gets its final name all at once, and is never mixed with what was there.
+"""Commit of an output: it gets its final name atomically, and is never mixed with an existing target.
 
-The functions are for any target: `dlapp.storage.commit.local` and `dlapp.storage.commit.hdfs` say how it goes, and what
-lies beside the target meanwhile; `dlapp.storage.commit.marker` has what they share.
+The functions work on any target: `dlapp.storage.commit.local` and `dlapp.storage.commit.hdfs` describe the steps and
+the temporary names beside the target; `dlapp.storage.commit.marker` is common to both.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def part_location(target: str, app_id: ApplicationId, part: ContainerId | str) -
 
 
 def trial_target(target: str, number: int | str) -> str:
-    """Return where the output of a trial belongs that is committed by itself."""
+    """Return the target of a trial whose output is committed separately."""
     return f"{target.rstrip('/')}/{number}"
 
 
 def parts_location(target: str, app_id: ApplicationId) -> str:
-    """The directory of all containers' parts."""
+    """Return the directory of all containers' parts."""
     return f"{target.rstrip('/')}.{app_id}.tmp"
 
 
@@ -50,34 +50,34 @@ def commit(
     files: OutputFileSystem | None = None,
     step: Step | None = None,
 ) -> str | None:
-    """Make the parts the target. A commit that was begun is finished with the parts of its first call.
+    """Make the parts the target. A commit that was started earlier is finished with the parts of its first call.
 
     Args:
-        target: where the output belongs.
+        target: final location of the output.
         app_id: of the application.
-        parts: what its containers stored.
-        overwrite: replace a target that is there. What dlapp did not write itself is kept beside it.
-        keep_previous: so many former outputs that dlapp wrote are kept beside it, too; older ones are removed.
-        commit_times: returns when applications of the user ended that committed to this target [ms since 1970].
-        again: an earlier call may have got through. Then parts that are all gone, with nothing of this application
-            beside a target that is there and is no other application's, are parts that were committed.
-        hdfs: the HDFS that is configured, if one is; so in the functions below.
-        files: the target's file system, if it is open already; so in the functions below.
-        step: told the name of each step before it is taken.
+        parts: stored by its containers.
+        overwrite: replace an existing target. It is kept beside the new one if dlapp did not write it.
+        keep_previous: number of former outputs written by dlapp that are also kept beside it; older ones are removed.
+        commit_times: returns when those applications of the user ended that committed to this target [ms since 1970].
+        again: an earlier call may have succeeded. Then the parts count as committed if all are gone, no file of this
+            application is beside the target, and the target exists and is not another application's.
+        hdfs: the configured HDFS, if any; also in the functions below.
+        files: the target's file system, if it is already open; also in the functions below.
+        step: called with the name of each step before it is executed.
 
     Returns:
-        Where the old target lies if dlapp had not written it, could not remove it, or keeps it (`is_previous`); else
+        Location of the old target if dlapp did not write it, could not remove it, or keeps it (`is_previous`); else
         None. The output is in place then.
 
     Raises:
-        CommitRefused: the target is there and ``overwrite`` is false; the output is kept aside.
-        CommitBusy: another process is at it.
-        NotFound: a part is gone; nothing was changed.
-        DlappError: the file system cannot do it; the parts are still there for `keep_partial`.
+        CommitRefused: the target exists and ``overwrite`` is false; the output is kept aside.
+        CommitBusy: another process is committing it.
+        NotFound: a part is missing; nothing was changed.
+        DlappError: the file system failed; the parts still exist for `keep_partial`.
     """
     files = files or open_output(target, hdfs)
-    # What is left of another application must not be taken for the old target; that it cannot be settled, and why,
-    # is that application's story.
+    # Leftovers of another application must not be mistaken for the old target; an error while settling them is reported
+    # by that application.
     with contextlib.suppress(DlappError):
         finish_interrupted(target, but=app_id, files=files)
     one = output_commit(target, app_id, files=files)
@@ -92,7 +92,7 @@ def commit(
 
 
 def is_previous(location: str, target: str) -> bool:
-    """Return whether an old target that `commit` kept is one that dlapp wrote, by its name."""
+    """Return whether an old target that `commit` kept was written by dlapp, by its name."""
     name = target.rstrip("/").rpartition("/")[2]
     return location.rpartition("/")[2].startswith(previous_name(name, ""))
 
@@ -106,17 +106,18 @@ def finish_interrupted(
 ) -> list[str]:
     """Finish the caller's commits to this target whose processes died. Return the ids of their applications.
 
-    A commit that is still going on is left alone. One that is refused now is settled as well: its output is kept aside.
+    A commit that is still running is left alone. One that is refused now also counts as settled: its output is kept
+    aside.
 
     Args:
-        target: where the outputs belong.
+        target: of the outputs.
         but: leave this application's commit alone.
-        hdfs: the HDFS that is configured, if one is.
-        files: the file system of the target, where it is open already.
+        hdfs: the configured HDFS, if any.
+        files: the file system of the target, if it is already open.
 
     Raises:
-        ForeignMarker: another user's commit was cut off; those of the caller are finished.
-        UntrustedFile: a marker is none that may be obeyed.
+        ForeignMarker: another user's commit was interrupted; those of the caller are finished.
+        UntrustedFile: a marker cannot be trusted.
     """
     finished: list[str] = []
     problem: DlappError | None = None
@@ -138,9 +139,9 @@ def output_commit(
     """Return the commit of an application to a target.
 
     Args:
-        target: where the output belongs.
+        target: of the output.
         app_id: of the application.
-        hdfs: the HDFS that is configured, if one is.
-        files: the file system of the target, where it is open already.
+        hdfs: the configured HDFS, if any.
+        files: the file system of the target, if it is already open.
     """
     return (files or open_output(target, hdfs)).output_commit(target, str(app_id))

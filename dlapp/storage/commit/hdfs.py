@@ -1,32 +1,42 @@
-"""Commit of an output on HDFS, which cannot exchange two directories.
+"""Commit of an output on HDFS, which has no atomic exchange of two directories.
 
 The names beside the target are those of `dlapp.storage.commit`, and one more:
 
     run.APP.tmp/run.APP.old      what the commit replaces, on its way out
 
-A commit goes: the complete new target is put together as ``ready``; the marker is written; the old target is renamed to
-``old``; ``ready`` gets the target's name; what dlapp did not write of ``old`` is kept beside the target
-(`dlapp.storage.commit.written`), and with ``keep_previous`` also what it did; ``tmp``, with the rest and the parts,
-former outputs beyond that number, and the marker are removed. A reader
-finds the old, the new, or between the two renames nothing. Whoever finds the marker finishes: every step looks whether
-it was done.
+The steps of a commit:
 
-There is no lock that ends with its process here, so two may be at it at the same moment: an ApplicationMaster that was
-cut off and the one that followed it, or a user's next command. So no step rests on what was seen before it. The marker
-holds the inode number of the new target; what is renamed is named by its number, so never something that has taken the
-name since; and the NameNode refuses, in the same step, a name that is taken. Whoever comes late does nothing. A number
-is not used twice, and a rename keeps it: where the new target's is shows how far a commit has come. Behind a router or
-a gateway a number is of something else (`WebHdfs.has_numbers`). There names are used, each of which has the id of the
-application but the target's, and the number is compared before and after.
+1. Build the complete new target as ``ready``.
+2. Write the marker.
+3. Rename the old target to ``old``.
+4. Rename ``ready`` to the target's name.
+5. Keep ``old`` beside the target if dlapp did not write it (`dlapp.storage.commit.written`), or if ``keep_previous``
+   says so.
+6. Remove ``tmp`` with the rest and the parts, former outputs beyond ``keep_previous``, and the marker.
 
-Others may be able to write beside the target, so the rules of `dlapp.storage.commit` hold: a marker is obeyed only if
-the user owns it and nobody else may write it, ``tmp`` and ``ready`` are used only if they are directories of the user's
-that nobody else may write, and a part lies in ``tmp`` under the name of its container. HDFS says who the owner is.
-Where the directory beside the target is not sticky, others may rename what is the user's, whole trees, to a name of the
-commit, between any two calls. So what a name was found to be is used by its number from then on: parts are taken out of
-the ``tmp`` that was checked, and put into the ``ready`` that the marker names, which was empty when the commit began.
-And nothing is removed by a name beside the target: the marker goes by its number, ``tmp`` by its number if all in it is
-named as by this commit, and what else is to go is renamed into ``tmp`` first, where nobody else can change a name.
+A reader finds the old target, the new one, or between steps 3 and 4 nothing. A process that finds the marker finishes
+the commit: every step checks whether it was already done.
+
+HDFS has no lock that ends with its process, so two processes may execute a commit at the same time: an
+ApplicationMaster that was cut off and its successor, or a user's next command. So no step relies on an earlier check:
+
+1. The marker holds the inode number of the new target.
+2. Renames address the source by inode number, so never an entry that has taken the name since.
+3. The NameNode refuses, in the same operation, a destination that exists.
+
+The process that is late changes nothing. An inode number is never reused, and a rename keeps it: its current path shows
+how far a commit has come. Behind a router or a gateway, inode numbers cannot be used (`WebHdfs.has_numbers`). There,
+names are used, each of which except the target's contains the application's id, and the number is compared before and
+after.
+
+Others may be able to write beside the target, so the rules of `dlapp.storage.commit` apply: a marker is trusted only if
+the user owns it and nobody else can write it, ``tmp`` and ``ready`` are used only if they are directories of the user
+that nobody else can write to, and a part must be in ``tmp`` under the name of its container. HDFS reports the owner. If
+the directory beside the target is not sticky, others may rename the user's trees to a name of the commit between any
+two calls. So after a name was checked, it is addressed by its inode number: parts are taken from the checked ``tmp``,
+and moved into the ``ready`` that the marker names, which was empty when the commit started. Nothing is removed by a
+name beside the target: the marker is removed by its number, ``tmp`` by its number if all its names are those of this
+commit, and everything else is first renamed into ``tmp``, where nobody else can change a name.
 
 Source: FSDirRenameOp (Options.Rename.NONE), FSDirectory.resolveDotInodesPath; seen on 3.4.2.
 """
@@ -79,7 +89,7 @@ _NEW_MARKER = re.compile(r"commit\.[0-9a-f]{12}")
 
 
 class HdfsCommit:
-    """The commit of one application to one target; see `dlapp.storage.commit` for what each call promises."""
+    """The commit of one application to one target; see `dlapp.storage.commit` for the guarantees of each call."""
 
     def __init__(self, files: HdfsFiles, target: str, app: str) -> None:
         self._files, self._web, self._place = files, files.web, files.place
@@ -110,7 +120,7 @@ class HdfsCommit:
         """Make the parts the target; see `OutputCommit.commit`.
 
         Args:
-            parts, overwrite, keep_previous, again, commit_times, step: as there; the times do not count, see
+            parts, overwrite, keep_previous, again, commit_times, step: see there; the times do not count, see
                 `dlapp.storage.commit.written`.
         """
         keep_previous = keep_previous if overwrite else 0
@@ -119,7 +129,7 @@ class HdfsCommit:
         except NotFound:
             if not again:
                 raise
-            # Another process at the same commit may have ended it under our hands; then a new look shows it.
+            # Another process may have finished the same commit meanwhile; a second check shows that.
             return self._commit(parts, overwrite, keep_previous, again, step)
 
     def _commit(self, parts: Parts, overwrite: bool, keep_previous: int, again: bool, step: Step) -> str | None:
@@ -131,7 +141,8 @@ class HdfsCommit:
             if self._is_own(self.partial):
                 raise CommitRefused(self._location, self._place.location + self.partial)
             if self._is_committed():
-                # Who began beside the one that has ended it may have made this anew; without a marker it is empty.
+                # A process that started beside the one that has finished may have recreated this; without a marker it
+                # is empty.
                 self._remove_empty(self.ready)
                 return self._kept_old()
         if not named:
@@ -143,7 +154,7 @@ class HdfsCommit:
         if not any(self._web.status(self._part(container)) for _, container in named) and self._remove_empty(
             self.ready
         ):
-            # While we began, another process committed them all.
+            # Another process committed them all while we started.
             self._remove_marker()
             self._remove_parts()
             return None
@@ -157,16 +168,16 @@ class HdfsCommit:
             return False
 
     def finish_interrupted(self) -> bool:
-        """Finish a commit that has a marker; whether there was one."""
+        """Finish a commit that has a marker; return whether there was one."""
         plan = self._plan()
         if plan is None:
             return False
-        with contextlib.suppress(CommitRefused):  # That settles it as well.
+        with contextlib.suppress(CommitRefused):  # That also settles it.
             self._finish(plan, ignore_step)
         return True
 
     def keep_partial(self, parts: Parts) -> str | None:
-        """Put the output aside; its location, or None where there is none or it has become the target."""
+        """Move the output aside; return its location, or None if there is none or it has become the target."""
         named = self._named(parts)
         plan = self._plan(obey_only=True)
         stage = None if plan is None else self._stage(plan)
@@ -182,7 +193,7 @@ class HdfsCommit:
                 if not self._move(plan.number, self.ready, self.partial):
                     raise self._taken(self.partial)
         else:
-            self._remove_empty(self.ready)  # Without a marker it has nothing in it.
+            self._remove_empty(self.ready)  # Without a marker it is empty.
             self._put_aside(named if plan is None else plan.parts, self.partial)
         self._remove_parts(but=named if plan is None else plan.parts)
         if plan is not None:
@@ -190,12 +201,12 @@ class HdfsCommit:
         return self._place.location + self.partial if self._is_own(self.partial) else None
 
     def keep_failed(self, parts: Parts) -> str | None:
-        """Put aside what failed containers stored; its location, or None where there is none."""
+        """Move the parts of failed containers aside; return their location, or None if there are none."""
         self._put_aside(self._named(parts), self.failed)
         return self._place.location + self.failed if self._is_own(self.failed) else None
 
     def _put_aside(self, named: Named, into: str) -> None:
-        """Rename those parts that are there into ``into``. Raises UntrustedFile: something else has that name."""
+        """Rename the existing parts into ``into``. Raises UntrustedFile: something else has that name."""
         if not self._is_own(self.parts):
             return
         present = [one for one in named if self._web.status(self._part(one[1])) is not None]
@@ -206,7 +217,7 @@ class HdfsCommit:
             self._assemble(present, into, number, ignore_step, missing_ok=True)
 
     def drop(self) -> None:
-        """Remove all that is beside the target but a partial output."""
+        """Remove everything beside the target except a partial output."""
         plan = self._plan(obey_only=True)
         if plan is not None and self._stage(plan) in (_SWAPPED, _GONE):
             self._clean_up(plan, ignore_step)
@@ -214,7 +225,7 @@ class HdfsCommit:
         if plan is not None:
             self._bring_back()
             self._take_ready(plan)
-            # The marker is removed first: without the parts nobody could finish the commit.
+            # The marker is removed first: without the parts no process could finish the commit.
             self._remove_marker()
         self._remove_parts()
         self._remove_empty(self.ready)
@@ -222,7 +233,7 @@ class HdfsCommit:
     # ---- the plan and its marker ----
 
     def _begin(self, parts: tuple[tuple[str, str], ...], overwrite: bool, keep_previous: int, step: Step) -> Marker:
-        """Fix what the new target will be, and write it down; an earlier plan that appears meanwhile is the one."""
+        """Decide the new target, and write the marker; if another process's plan appears meanwhile, use that."""
         self._make_own(self.parts, 0o700)
         if parts[0][0]:
             new: FileStatus | None = self._make_own(self.ready, self._dir_mode)
@@ -247,11 +258,11 @@ class HdfsCommit:
         return plan
 
     def _begun_by_another(self, ready: FileStatus | None) -> Marker | None:
-        """Return the plan of the process that has filled ``ready`` meanwhile; None: it is empty, as a new one is.
+        """Return the plan of the process that has filled ``ready`` meanwhile; None if it is empty, as a new one is.
 
         Raises:
-            UntrustedFile: a directory of the user's was given that name; it would become the target.
-            NotFound: that process has put it in place.
+            UntrustedFile: another directory of the user was renamed to that name; it would become the target.
+            NotFound: that process has moved it to the target.
         """
         if ready is None or not self._web.children(self._by_number(ready.inode_id, self.ready)):
             return None
@@ -265,11 +276,11 @@ class HdfsCommit:
         """Return the content of the marker; None if there is none.
 
         Args:
-            obey_only: return None for a marker that may not be obeyed.
+            obey_only: return None for a marker that cannot be trusted.
 
         Raises:
             ForeignMarker: it is another user's.
-            UntrustedFile: it is not a file that may be obeyed.
+            UntrustedFile: it is not a file that can be trusted.
         """
         where = self._place.location + self.marker
         try:
@@ -289,7 +300,7 @@ class HdfsCommit:
         self._marker_status = status
         by_number = self._web.has_numbers()
         try:
-            # By the inode that was checked, not by a name that may have changed.
+            # By the checked inode, not by a name that may have changed.
             place = f"{INODES}/{status.inode_id}" if by_number else self.marker
             data = self._web.read_bytes(place, MAX_MARKER_BYTES)
         except NotFound:
@@ -298,7 +309,7 @@ class HdfsCommit:
             return None
         return parse_marker(data, where, self.parts, self._app, "number")
 
-    # ---- the user's own files ----
+    # ---- files that only the user can write ----
 
     @property
     def _user(self) -> str:
@@ -311,15 +322,17 @@ class HdfsCommit:
         return f"{self.parts}/{container}"
 
     def _by_number(self, number: int, path: str) -> str:
-        """Return what names an inode whatever others rename; where there are no numbers, the ``path`` that it had."""
+        """Return a path that addresses an inode even if others rename it; without inode numbers, the ``path`` that it
+        had.
+        """
         return f"{INODES}/{number}" if self._web.has_numbers() else path
 
     def _in_parts(self, path: str) -> str:
-        """Return a path in ``tmp`` by the number of that.
+        """Return a path in ``tmp``, addressed by the inode number of ``tmp``.
 
         Raises:
             NotFound: there is no ``tmp``.
-            UntrustedFile: others own or may write what has its name.
+            UntrustedFile: others own the entry of its name or can write to it.
         """
         found = self._files.check_own_directory(self.parts)
         return self._by_number(found.inode_id, self.parts) + path[len(self.parts) :]
@@ -328,8 +341,8 @@ class HdfsCommit:
         return UntrustedFile(self._place.location + path, "was not created by this commit; move it")
 
     def _is_committed(self) -> bool:
-        """Return whether the target is this application's output, by its attribute; where HDFS has none, if it is
-        there."""
+        """Return whether the target is this application's output, by its attribute; if HDFS has none, whether it
+        exists."""
         try:
             return self._web.attribute(self.target, ATTRIBUTE) == attribute_value(self._app, self.target)
         except (NotFound, Denied):
@@ -338,7 +351,7 @@ class HdfsCommit:
             return self._web.status(self.target) is not None
 
     def _make_own(self, path: str, mode: int) -> FileStatus:
-        """Make a directory that the user alone may write; one that is there must be such a one."""
+        """Create a directory that only the user can write to; an existing one must satisfy that."""
         self._web.make_directory(path, mode)
         return self._files.check_own_directory(path)
 
@@ -347,17 +360,17 @@ class HdfsCommit:
         return status is not None and status.owner == self._user
 
     def _remove_empty(self, path: str) -> bool:
-        """Remove a directory if it is empty; whether nothing of the user's has this name now."""
+        """Remove a directory if it is empty; return whether no entry of the user has this name now."""
         status = self._web.status(path)
         if status is None or status.owner != self._user:
             return True
         return self._web.delete_if_empty(path)
 
     def _remove_parts(self, *, but: Named = ()) -> None:
-        """Remove ``tmp``, if it is the user's alone, and all in it is named as by this commit.
+        """Remove ``tmp`` if it is exclusively the user's, and all its names are those of this commit.
 
         Raises:
-            UntrustedFile: one of the parts ``but`` is still in it, as others took the directory that it was to go to.
+            UntrustedFile: one of the parts ``but`` is still in it, because others took its destination directory.
         """
         try:
             found = self._files.check_own_directory(self.parts)
@@ -370,25 +383,25 @@ class HdfsCommit:
         asides = [path.rpartition("/")[2] for path in (self.old, self.dropped)]
         own = all(one in asides or _NEW_MARKER.fullmatch(one) or is_part(one, self._app) for one in names)
         now = self._web.status(top)
-        # Another process that is at it changes the time.
+        # Another process at the same commit changes the time.
         if own and now is not None and now._replace(mtime_ms=found.mtime_ms) == found:
             self._remove_tree(top)
 
     def _remove_marker(self) -> None:
-        """Remove the marker that was read or written; what else has its name stays."""
+        """Remove the marker that was read or written; another entry of its name stays."""
         if self._marker_status is not None:
             self._web.delete_found(self._marker_status, self.marker)
 
     def _take_ready(self, plan: Marker) -> None:
-        """Bring the new target into ``tmp``, to be removed there.
+        """Rename the new target into ``tmp``, to be removed there.
 
         Raises:
-            UntrustedFile: somebody renamed another thing to its name in this moment; that has it again.
+            UntrustedFile: another user renamed something else to its name at this moment; that was renamed back.
         """
         if self._number(self.ready) != plan.number:
             return
         self._make_own(self.parts, 0o700)
-        # By its name: by its number it would be taken from the target, too, where another process has just put it.
+        # By its name: by its number it would also be taken from the target, if another process has just moved it there.
         dropped = self._in_parts(self.dropped)
         with contextlib.suppress(NotFound):
             self._web.rename(self.ready, dropped)
@@ -420,9 +433,9 @@ class HdfsCommit:
         return self._clean_up(plan, step)
 
     def _stage(self, plan: Marker) -> str:
-        """Return how far a commit has come, by where the new target is.
+        """Return how far a commit has come, by the current path of the new target.
 
-        Gone: somebody took it away after another process ended the commit. Lost: before that, as far as can be told.
+        Gone: it was taken away after another process finished the commit. Lost: before that, as far as can be told.
         """
         for path, stage in ((self.ready, _BEFORE), (self.target, _SWAPPED), (self.partial, _REFUSED)):
             if self._number(path) == plan.number:
@@ -430,7 +443,7 @@ class HdfsCommit:
         name, container = plan.parts[0]
         if not name and self._number(self._part(container)) == plan.number:
             return _BEFORE
-        # It may have been renamed between our looks, from a place not yet seen to one that was.
+        # It may have been renamed between our checks, from a path not yet checked to one already checked.
         if self._number(self.ready) == plan.number:
             return _BEFORE
         if (there := self._number(self.target)) == plan.number:
@@ -445,21 +458,22 @@ class HdfsCommit:
         return any(self._web.status(self._part(container)) for _, container in plan.parts)
 
     def _assemble(self, parts: Named, into: str, number: int, step: Step, *, missing_ok: bool = False) -> bool:
-        """Rename the parts into a directory, or a single one without a name to it; those that are there already stay.
+        """Rename the parts into a directory, or a single unnamed part to that directory's name; those already there
+        stay.
 
         Args:
-            parts: to be renamed.
+            parts: to rename.
             into: the directory.
-            number: its inode; of no meaning for a single part without a name.
-            step: told of each part that was renamed.
-            missing_ok: a part that is nowhere is passed over.
+            number: inode number of the directory; ignored for a single unnamed part.
+            step: called for each renamed part.
+            missing_ok: skip a missing part.
 
         Returns:
-            Whether all are there; if not, the directory has lost its name meanwhile.
+            Whether all are there; if not, the directory has been renamed meanwhile.
 
         Raises:
-            NotFound: a part is nowhere.
-            UntrustedFile: something else has the place of a part, or others may write ``tmp``.
+            NotFound: a part is missing.
+            UntrustedFile: something else is at the place of a part, or others can write to ``tmp``.
         """
         top, source = self._by_number(number, into) if parts[0][0] else into, ""
         with contextlib.suppress(NotFound):
@@ -473,7 +487,7 @@ class HdfsCommit:
                     if not source:
                         raise NotFound(shown(self._part(container)))
                     if not self._web.rename(part, place) and self._web.status(part) is not None:
-                        # The new target goes by its number, where there are.
+                        # The new target is addressed by its inode number, if available.
                         if place != self.ready or not self._web.has_numbers():
                             raise self._taken(place)
                         continue
@@ -487,10 +501,10 @@ class HdfsCommit:
         return True
 
     def _swap(self, plan: Marker, step: Step) -> str:
-        """Give the new target its name: over the old one, or aside where something there may not be replaced."""
+        """Rename the new target to its name, replacing the old one, or aside if an existing one may not be replaced."""
         for pause_s in itertools.islice(backoff_s(*_SWAP_AGAIN_S), _MOST_SWAPS):
-            # In this order: while the new target is not in place, what was seen there before that is not it, nor what
-            # came after it. Looked at the other way round, another process may have swapped in between.
+            # The order matters: if the new target is not in place now, then neither what was seen there before is it,
+            # nor what came after it. In the other order, another process could swap between the two checks.
             there = self._web.status(self.target)
             stage = self._stage(plan)
             if stage != _BEFORE:
@@ -501,8 +515,8 @@ class HdfsCommit:
             elif not plan.overwrite:
                 self._move(plan.number, self.ready, self.partial)
             else:
-                # Usually what the marker calls old. Another that took its place since has to go as well; then the first
-                # one is nobody's any more.
+                # Usually the one that the marker calls old. Another that took its place since must be moved as well;
+                # then the first one is unreferenced.
                 if (old := self._old()) is not None and old.inode_id != there.inode_id:
                     self._dispose_of_old(plan)
                 self._make_own(self.parts, 0o700)  # gone, if another process has just finished
@@ -512,26 +526,31 @@ class HdfsCommit:
         else:
             raise DlappError(f"{shown(self.target)} changed {_MOST_SWAPS} times while it was to be replaced")
         if stage in (_GONE, _LOST):
-            # Another process may have finished, and others have committed since: what we took away is theirs.
+            # Another process may have finished, and others may have committed since: the entry that we moved away is
+            # theirs.
             self._bring_back()
             stage = self._stage(plan)
         return stage
 
     def _bring_back(self) -> None:
-        """Undo the first half of a swap: a target that was put aside; where another took its place, that keeps it."""
+        """Undo the first half of a swap: restore a target that was moved aside; if another one took its place, that
+        stays.
+        """
         if (old := self._old()) is not None and not self._move(old.inode_id, self.old, self.target):
             self._move(old.inode_id, self.old, self.replaced)
 
     def _old(self) -> FileStatus | None:
-        """Return what was put aside; None: nothing was, or it cannot be told, as others may write ``tmp``."""
+        """Return what was moved aside; None if nothing was, or if that is uncertain because others can write to
+        ``tmp``.
+        """
         with contextlib.suppress(NotFound, UntrustedFile):
             return self._web.status(self._in_parts(self.old))
         return None
 
     def _move(self, number: int, old: str, path: str) -> bool:
-        """Give the inode ``number``, which had the name ``old``, the name ``path``; whether it has it now.
+        """Rename the inode ``number`` from ``old`` to ``path``; return whether it has that name now.
 
-        Nobody else's thing is touched, but where there are no numbers, one that took the name in this moment.
+        Entries of others are never touched, except, without inode numbers, one that took the name at this moment.
         """
         try:
             if self._web.has_numbers():
@@ -547,8 +566,8 @@ class HdfsCommit:
         if self._number(self.target) != plan.number:
             left = self._put_old_beside(
                 self.replaced
-            )  # Somebody took the new target away; the old one may be what they want back.
-        elif plan.overwrite:  # else we put nothing there, and what is there only has that name
+            )  # Another user took the new target away; they may want the old one back.
+        elif plan.overwrite:  # else we put nothing there, and the entry only has the same name
             left = self._dispose_of_old(plan)
             if plan.keep_previous:
                 step("old beside")
@@ -561,7 +580,7 @@ class HdfsCommit:
         return left or self._kept_old()
 
     def _kept_old(self) -> str | None:
-        """Return where an earlier process of this commit put what it replaced."""
+        """Return where an earlier process of this commit moved the old target."""
         left = next((path for path in (self.replaced, self.previous) if self._is_own(path)), None)
         return None if left is None else self._place.location + left
 
@@ -570,15 +589,15 @@ class HdfsCommit:
         return 0o755 & ~self._place.umask
 
     def _mask(self, path: str) -> None:
-        """Take permissions off that new files and directories of this cluster do not get; nothing there is no error."""
+        """Remove permissions that new files and directories of this cluster do not get; a missing one is no error."""
         found = self._web.status(path)
         if found is not None and found.mode & self._place.umask:
             self._web.set_mode(path, found.mode & ~self._place.umask)
 
     def _take_over_attributes(self, plan: Marker) -> None:
-        """Give a directory in ``ready`` the policies of the one that it replaces, and if that is the user's own, its
-        permissions, group and access control list; what replaces nothing, or a directory of another user, gets the
-        permissions that the cluster allows. Others may have put theirs in the place of the user's."""
+        """Apply the policies of the replaced directory to one in ``ready``, and if the user owns the replaced one, also
+        its permissions, group and access control list. If nothing is replaced, or another user's directory is, apply
+        the permissions that the cluster allows: others may have put their directory in the place of the user's."""
         old, new = self._web.status(self.target), self._web.status(self.ready)
         if new is None or new.inode_id != plan.number:
             return
@@ -592,29 +611,29 @@ class HdfsCommit:
             self._mask(ready)
         else:
             self._web.set_mode(ready, old.mode & 0o1777)
-            # Of a group that the user is not in, or a list where HDFS has none, nothing can be kept.
+            # A group that the user is not a member of, or an ACL on an HDFS without ACLs, cannot be applied.
             with contextlib.suppress(HdfsRefused, Denied):
                 if old.group != new.group:
                     self._web.set_group(ready, old.group)
             with contextlib.suppress(HdfsRefused, Denied):
                 if old.has_acl:
                     self._web.copy_acl(replaced, ready)
-        # What it cannot get, who submitted was told of.
+        # The submitter was told what it cannot get.
         self._files.pass_on_policies(replaced, ready)
 
     def _mark(self, plan: Marker) -> None:
-        """Set the attribute on ``ready``; without it the next commit keeps what it replaces."""
+        """Set the attribute on ``ready``; without it, the next commit keeps what it replaces."""
         with contextlib.suppress(HdfsRefused, Denied):
             if self._number(self.ready) == plan.number:
                 ready = self._by_number(plan.number, self.ready)
                 self._web.set_attribute(ready, ATTRIBUTE, attribute_value(self._app, self.target))
 
     def _dispose_of_old(self, plan: Marker) -> str | None:
-        """Remove what was replaced, if dlapp wrote it. Else, or if it is kept or cannot be removed, put it beside the
+        """Remove the old target if dlapp wrote it. Else, or if it is kept or cannot be removed, move it beside the
         target.
 
         Returns:
-            Its location then; None: it is gone.
+            Its location then; None if it was removed.
         """
         old = self._old()
         if old is None:
@@ -622,14 +641,14 @@ class HdfsCommit:
         if self._is_written(self.old, old):
             if plan.keep_previous:
                 return self._put_old_beside(self.previous)
-            # That it cannot be removed must not undo the commit: the output is in place.
+            # An error while removing it must not undo the commit: the output is in place.
             with contextlib.suppress(Denied):
                 if self._remove_found(self.old, old):
                     return None
         return self._put_old_beside(self.replaced)
 
     def _is_written(self, path: str, status: FileStatus) -> bool:
-        """Return whether a file or directory is an output of the user's at this target, by its attribute."""
+        """Return whether a file or directory is an output of the user at this target, by its attribute."""
         if status.owner != self._user or status.mode & 0o022 or status.link is not None:
             return False
         with contextlib.suppress(HdfsRefused, Denied, NotFound):
@@ -638,7 +657,7 @@ class HdfsCommit:
         return False
 
     def _remove_older(self, plan: Marker) -> None:
-        """Remove former outputs of dlapp's own beyond those that are kept; nothing where others may rename them."""
+        """Remove dlapp's former outputs beyond those that are kept; do nothing where others may rename them."""
         parent, _, name = self.target.rpartition("/")
         above = self._web.status(parent or "/")
         if above is None or (above.mode & 0o022 and not above.mode & 0o1000):
@@ -650,14 +669,14 @@ class HdfsCommit:
             if found[one].inode_id != plan.number and self._is_written(f"{parent}/{one}", found[one])
         ]
         for one in own[plan.keep_previous :]:
-            # That an old one cannot be removed must not undo the commit: the output is in place.
+            # An error while removing an old one must not undo the commit: the output is in place.
             with contextlib.suppress(Denied):
                 self._make_own(self.parts, 0o700)
                 if self._move(found[one].inode_id, f"{parent}/{one}", self._in_parts(self.dropped)):
                     self._remove_found(self.dropped, found[one])
 
     def _put_old_beside(self, wanted: str) -> str | None:
-        """Put what was replaced beside the target; its location, or None if it is gone."""
+        """Move the old target beside the new one; return its location, or None if it is gone."""
         path = wanted
         while (old := self._old()) is not None:
             if self._move(old.inode_id, self.old, path):
@@ -666,7 +685,7 @@ class HdfsCommit:
         return None
 
     def _remove_found(self, path: str, found: FileStatus) -> bool:
-        """Remove a tree in ``tmp``, if it is still what was found; whether it was."""
+        """Remove a tree in ``tmp`` if it is still the inode that was found; return whether it was."""
         place = self._by_number(found.inode_id, path)
         if self._web.status(place) != found._replace(name=""):
             return False
@@ -682,9 +701,9 @@ class HdfsCommit:
 
 
 def marked_beside(files: HdfsFiles, target: str) -> list[str]:
-    """The applications that have a marker beside this target."""
+    """Return the applications that have a marker beside this target."""
     parent, _, name = files.place.path(target).rpartition("/")
     try:
         return marked_among(files.names(files.place.location + (parent or "/")), name)
     except (NotFound, Denied):
-        return []  # Nobody can have begun there, or it is not ours to look into.
+        return []  # No commit can have started there, or we may not read it.

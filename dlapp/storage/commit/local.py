@@ -1,6 +1,6 @@
-"""Commit of an output on local files, where two names exchange in one call of the kernel.
+"""Commit of an output on local files, where the kernel exchanges two names atomically.
 
-Everything happens beside the target, so on its file system. With ``run`` as target and ``APP`` as application:
+All files are beside the target, so on its file system. With ``run`` as target and ``APP`` as application:
 
     run.APP.tmp/<container id>   one container's part, as its task stored it
     run.APP.tmp/run.APP.replaced the new target just before the exchange; after it what was replaced
@@ -11,24 +11,31 @@ Everything happens beside the target, so on its file system. With ``run`` as tar
     run.replaced.APP             an old target that dlapp did not write, or could not remove
     run.previous.APP             an old target that dlapp wrote, with ``keep_previous``
 
-A commit goes: the parts are made durable; the marker is written; the parts are renamed into ``ready``; ``ready`` gets
-the target's name, where there was none. Else it is renamed into ``tmp``, and from there exchanged with the target in
-one call of the kernel: what was replaced is then in a directory that nobody else can write, so it is that for certain,
-and not what another commit, or another user, put there since. It is removed if dlapp wrote it
-(`dlapp.storage.commit.written`), else, and with ``keep_previous``, kept beside the target; then former outputs beyond
-that number are removed, and the marker at last. A reader finds the old or the new at any moment.
+The steps of a commit:
 
-Each step is a rename, an unlink or nothing if it was done before, so a commit that was cut off anywhere is finished by
-doing it again, from what the marker says: it has the inode number of the new target, and where that is shows how far
-the commit came. The marker is locked as long as a commit works on it (flock, which ends with its process), so nobody
-finishes what is still going on.
+1. Sync the parts to the disk.
+2. Write the marker.
+3. Rename the parts into ``ready``.
+4. If there is no target, rename ``ready`` to its name. Otherwise rename ``ready`` into ``tmp`` and exchange it with the
+   target in one system call. So the old target is now in a directory that nobody else can write to, and is certain to
+   be what was replaced, not an entry that another commit, or another user, put there since.
+5. Remove the old target if dlapp wrote it (`dlapp.storage.commit.written`); else, and with ``keep_previous``, keep it
+   beside the target.
+6. Remove former outputs beyond ``keep_previous``, and then the marker.
 
-Others may be able to write beside the target, as in a directory of mode 1777, so nothing found there is believed by its
-name. All is done relative to the descriptor of that directory. A marker is obeyed only if it is a regular file of one
-name that the caller owns and nobody else may write; ``tmp`` and ``ready`` are made 0700, and used only if they are
-directories that the caller owns and nobody else may write. The marker names containers, never paths: a part lies in
-``tmp`` under the name of its container, and nowhere else. Another user's marker is not obeyed, and a submission to the
-target is refused as long as it is there.
+A reader finds the old or the new target at any moment.
+
+Each step is a rename or an unlink, and does nothing if it was already done. So an interrupted commit is finished by
+repeating it from the marker's content: the inode number of the new target is there, and its current path shows how far
+the commit came. A running commit holds a lock on the marker (flock, which ends with its process), so no other process
+finishes it.
+
+Others may be able to write beside the target, as in a directory of mode 1777, so no entry there is trusted by its name.
+All operations are relative to the descriptor of that directory. A marker is trusted only if it is a regular file with
+one link that the caller owns and nobody else can write; ``tmp`` and ``ready`` are created with mode 0700, and used only
+if they are directories that the caller owns and nobody else can write to. The marker names containers, never paths: a
+part must be in ``tmp`` under the name of its container. Another user's marker is not trusted, and a submission to the
+target is refused while it exists.
 
 Source: rename(2), RENAME_EXCHANGE and RENAME_NOREPLACE, Linux 3.15.
 """
@@ -89,7 +96,7 @@ _BEFORE, _SWAPPED, _REFUSED = "before", "swapped", "refused"
 
 
 class _Beside:
-    """The names of one commit, in the open directory ``fd`` that its target lies in.
+    """The names of one commit, in the open directory ``fd`` of its target.
 
     ``exchanged`` is the name in ``tmp`` of the new target just before the exchange, and of the old one after it.
     """
@@ -102,12 +109,12 @@ class _Beside:
         self.replaced, self.previous = f"{name}.replaced.{app}", previous_name(name, app)
 
     def path(self, name: str) -> str:
-        """Return the whole path of a name."""
+        """Return the absolute path of a name."""
         return f"{self.parent}/{name}" if self.parent != "/" else f"/{name}"
 
 
 class LocalCommit:
-    """The commit of one application to one target; see `dlapp.storage.commit` for what each call promises."""
+    """The commit of one application to one target; see `dlapp.storage.commit` for the guarantees of each call."""
 
     def __init__(self, target: str, app: str) -> None:
         self._path, self._app = local_path(target).rstrip("/"), app
@@ -125,7 +132,7 @@ class LocalCommit:
         """Make the parts the target; see `OutputCommit.commit`.
 
         Args:
-            parts, overwrite, keep_previous, again, commit_times, step: as there.
+            parts, overwrite, keep_previous, again, commit_times, step: see there.
         """
         named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
         with self._beside() as at:
@@ -155,7 +162,7 @@ class LocalCommit:
             return at is not None and _attribute(at) == attribute_value(self._app, self._path)
 
     def finish_interrupted(self) -> bool:
-        """Finish a commit that has a marker, unless another process is at it; whether there was one."""
+        """Finish a commit that has a marker, unless another process is executing it; return whether there was one."""
         found = False
         with self._beside() as at, contextlib.suppress(CommitBusy, CommitRefused):
             if at is not None:
@@ -166,7 +173,7 @@ class LocalCommit:
         return found
 
     def keep_partial(self, parts: Parts) -> str | None:
-        """Put the output aside; its location, or None where there is none or it has become the target."""
+        """Move the output aside; return its location, or None if there is none or it has become the target."""
         named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
         with self._beside() as at:
             if at is None:
@@ -181,7 +188,7 @@ class LocalCommit:
                     _open_up(at, plan)
                     _rename(at, at.ready, at.partial)
                 if plan is None:
-                    _remove_empty(at, at.ready)  # without a marker it has nothing in it yet
+                    _remove_empty(at, at.ready)  # without a marker it is still empty
                     _assemble_partial(at, named, parts_fd)
                 _remove_parts(at)
                 if plan is not None:
@@ -189,7 +196,7 @@ class LocalCommit:
             return file_location(at.path(at.partial)) if _is_own(at, at.partial) else None
 
     def keep_failed(self, parts: Parts) -> str | None:
-        """Put aside what failed containers stored; its location, or None where there is none."""
+        """Move the parts of failed containers aside; return their location, or None if there are none."""
         named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
         with self._beside() as at:
             if at is None:
@@ -204,7 +211,7 @@ class LocalCommit:
             return file_location(at.path(at.failed)) if _is_own(at, at.failed) else None
 
     def drop(self) -> None:
-        """Remove all that is beside the target but a partial output."""
+        """Remove everything beside the target except a partial output."""
         with self._beside() as at:
             if at is None:
                 return
@@ -214,7 +221,7 @@ class LocalCommit:
                         if _stage(at, plan, parts_fd) == _SWAPPED:
                             _clean_up(at, plan, parts_fd, ignore_step)
                             return
-                    # The marker is removed first: without the parts nobody could finish the commit.
+                    # The marker is removed first: without the parts no process could finish the commit.
                     _unlink(at, at.marker)
                 _remove_parts(at)
                 if plan is None or _inode(at.ready, at.fd) != plan.number:
@@ -238,20 +245,20 @@ class LocalCommit:
 
 
 def marked_beside(target: str) -> list[str]:
-    """The applications that have a marker beside this target."""
+    """Return the applications that have a marker beside this target."""
     parent, name = os.path.split(local_path(target).rstrip("/"))
     try:
         return marked_among(os.listdir(parent), name)
     except OSError:
-        return []  # Nobody can have begun there, or it is not ours to look into.
+        return []  # No commit can have started there, or we may not read it.
 
 
 def check_exchange(directory: str) -> None:
-    """Find out, by doing it, whether two names in this directory can be exchanged.
+    """Test whether two names in this directory can be exchanged.
 
     Raises:
         Denied: it may not be written.
-        UsageError: its file system cannot; then no output can be committed there.
+        UsageError: its file system does not support it; then no output can be committed there.
     """
     probe = f"{directory.rstrip('/')}/.dlapp-probe-{os.getpid()}-{os.urandom(4).hex()}"
     with explaining(directory, "written"):
@@ -268,7 +275,7 @@ def check_exchange(directory: str) -> None:
     except DlappError as error:
         raise UsageError(str(error)) from error
     finally:
-        # Empty or not ours: what has that name by now may be something else of this user's.
+        # Empty or not ours: the name may now belong to another entry of this user.
         with contextlib.suppress(OSError):
             os.rmdir(probe)
 
@@ -281,7 +288,7 @@ def _own_parts(at: _Beside, *, refuse: bool = True) -> Iterator[int]:
     """Open the directory of the parts; yield -1 if there is none.
 
     Args:
-        refuse: raise UntrustedFile for one that is not the caller's alone; else it counts as none.
+        refuse: raise UntrustedFile for one that is not exclusively the caller's; else treat it as missing.
     """
     try:
         fd = open_own_directory(at.parts, dir_fd=at.fd, path=at.path(at.parts))
@@ -305,10 +312,10 @@ def _is_own(at: _Beside, name: str) -> bool:
 
 
 def _remove_parts(at: _Beside) -> None:
-    """Remove the directory of the parts, if it is that.
+    """Remove the directory of the parts, after checking that it is that.
 
-    Who may write beside the target, where that is not sticky, may give its name to another directory of the caller's,
-    and cannot write there. So only a directory is removed in which everything is named as by a commit.
+    If the directory beside the target is not sticky, its other writers may rename another directory of the caller to
+    this name, but cannot write in it. So a directory is removed only if all its names are those of a commit.
     """
     with _own_parts(at, refuse=False) as fd:
         if fd < 0:
@@ -323,7 +330,7 @@ def _remove_parts(at: _Beside) -> None:
 
 
 def _remove_empty(at: _Beside, name: str) -> None:
-    """Remove what is the caller's own under a name, but no directory that has something in it."""
+    """Remove the caller's own entry of a name, unless it is a directory that is not empty."""
     if _is_own(at, name):
         is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=at.fd).st_mode)
         with contextlib.suppress(OSError):
@@ -334,7 +341,7 @@ def _remove_empty(at: _Beside, name: str) -> None:
 
 
 def _planned(at: _Beside, parts: tuple[tuple[str, str], ...], overwrite: bool) -> Marker:
-    """Look at the parts and fix what the new target will be. An empty ``ready`` may be made for it."""
+    """Check the parts and decide the new target. May create an empty ``ready`` for it."""
     if not parts:
         raise NotFound(f"{shown(at.path(at.name))}: there are no parts to commit")
     with _own_parts(at) as fd:
@@ -342,14 +349,14 @@ def _planned(at: _Beside, parts: tuple[tuple[str, str], ...], overwrite: bool) -
             if not _exists(container, fd):
                 where = f"{at.path(at.parts)}/{container}"
                 raise NotFound(f"{shown(where)} is gone, so {shown(at.path(at.name))} cannot be committed")
-        # Without a marker it is at most an empty directory of an attempt that ended here.
+        # Without a marker it is at most an empty directory of an earlier attempt.
         _remove_empty(at, at.ready)
         if _exists(at.ready, at.fd):
             raise UntrustedFile(at.path(at.ready), "does not belong to this commit; move it")
         with explaining(at.path(at.ready), "made"):
             if not parts[0][0]:
                 return Marker(os.lstat(parts[0][1], dir_fd=fd).st_ino, overwrite, parts)
-            # Made in a private directory to learn its default permissions, and closed before it becomes visible.
+            # Created in a private directory to learn its default permissions, and closed before it becomes visible.
             new = _NEW_READY
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(new, dir_fd=fd)
@@ -363,7 +370,7 @@ def _planned(at: _Beside, parts: tuple[tuple[str, str], ...], overwrite: bool) -
 
 @contextlib.contextmanager
 def _new_marker(at: _Beside, plan: Marker) -> Iterator[None]:
-    """Write the marker, whole and locked from the moment it can be seen."""
+    """Write the marker, complete and locked from the moment it is visible."""
     new = _NEW_MARKER
     path = f"{at.path(at.parts)}/{new}"
     with _own_parts(at) as fd:
@@ -386,15 +393,15 @@ def _new_marker(at: _Beside, plan: Marker) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked_marker(at: _Beside, *, obey_only: bool = False) -> Iterator[Marker | None]:
-    """The plan of a marker that is there, locked while the block runs; None: there is none.
+    """Yield the plan of an existing marker, locked while the block runs; None if there is none.
 
     Args:
-        obey_only: one that may not be obeyed counts as none.
+        obey_only: treat one that cannot be trusted as missing.
 
     Raises:
-        CommitBusy: the process that wrote it is alive and at work.
+        CommitBusy: the process that wrote it is still working.
         ForeignMarker: it is another user's.
-        UntrustedFile: it is not a file that may be obeyed.
+        UntrustedFile: it is not a file that can be trusted.
     """
     try:
         descriptor = _open_marker(at)
@@ -411,7 +418,7 @@ def _locked_marker(at: _Beside, *, obey_only: bool = False) -> Iterator[Marker |
     with closing_fd(descriptor):
         _lock(descriptor, at)
         if os.fstat(descriptor).st_nlink == 0:
-            yield None  # Its owner finished between our look and our lock.
+            yield None  # Its owner finished between our open and our lock.
             return
         data = os.pread(descriptor, MAX_MARKER_BYTES, 0)
         yield parse_marker(data, at.path(at.marker), at.path(at.parts), at.app, "inode")
@@ -452,7 +459,7 @@ def _busy(at: _Beside) -> CommitBusy:
 
 
 def _finish(at: _Beside, plan: Marker, step: Step) -> str | None:
-    """Bring a marked commit to its end, from wherever it is; where the rest of the old target lies, if anywhere."""
+    """Finish a marked commit, from wherever it is; return where the rest of the old target is, if anywhere."""
     with _own_parts(at) as parts_fd:
         stage, mine, replaced = _stage(at, plan, parts_fd), False, None
         old_is_out = _exists(at.exchanged, parts_fd) or _exists(at.ready, at.fd)
@@ -477,7 +484,7 @@ def _finish(at: _Beside, plan: Marker, step: Step) -> str | None:
 
 
 def _stage(at: _Beside, plan: Marker, parts_fd: int) -> str:
-    """Return the progress of a marked commit, by where the new target's inode is."""
+    """Return the progress of a marked commit, by the current path of the new target's inode."""
     if parts_fd >= 0 and _inode(at.exchanged, parts_fd) == plan.number:
         _show_ready(at, parts_fd)
     ready = _inode(at.ready, at.fd)
@@ -485,7 +492,7 @@ def _stage(at: _Beside, plan: Marker, parts_fd: int) -> str:
         return _BEFORE
     if _inode(at.partial, at.fd) == plan.number:
         return _REFUSED
-    # What is still to be put together has not been exchanged, whatever else has the name ``ready``.
+    # A target that is still being assembled has not been exchanged, whatever else has the name ``ready``.
     if any(_exists(container, parts_fd) for _, container in plan.parts):
         return _BEFORE
     return _SWAPPED
@@ -504,9 +511,9 @@ def _own_by_history(at: _Beside, commit_times: CommitTimes) -> tuple[int, int] |
 
 
 def _is_committed(at: _Beside) -> bool:
-    """Return whether the target is this application's output: it is there, and has not the attribute of another one.
+    """Return whether the target is this application's output: it exists, and has no attribute of another one.
 
-    One without an attribute counts: a file system may have none, or no room for it when the output was committed.
+    A missing attribute counts: a file system may not support it, or had no space for it when the output was committed.
     """
     found = _attribute(at)
     return _exists(at.name, at.fd) if found is None else found == attribute_value(at.app, at.path(at.name))
@@ -528,10 +535,10 @@ def _is_marked(at: _Beside, dir_fd: int, name: str) -> bool:
 
 
 def _mark(at: _Beside, dir_fd: int, name: str, number: int) -> None:
-    """Set the attribute on an output. Without it the next commit goes by the history, or keeps what it replaces.
+    """Set the attribute on an output. Without it, the next commit relies on the history, or keeps what it replaces.
 
     Args:
-        dir_fd, name: where it lies.
+        dir_fd, name: of the output.
         number: its inode number.
     """
     with contextlib.suppress(OSError):
@@ -542,26 +549,25 @@ def _mark(at: _Beside, dir_fd: int, name: str, number: int) -> None:
 
 
 def _dispose(at: _Beside, plan: Marker, dir_fd: int, name: str, number: int | None = None) -> str | None:
-    """Remove what was replaced, if dlapp wrote it. Else, or if it is kept or cannot be removed, put it beside the
-    target.
+    """Remove the old target if dlapp wrote it. Else, or if it is kept or cannot be removed, move it beside the target.
 
     Args:
-        dir_fd, name: where it lies.
-        number: the inode number that it must have to be removed; None: any.
+        dir_fd, name: of the old target.
+        number: the inode number that it must have to be removed; None for any.
 
     Returns:
-        The name that it has now; None: it is removed.
+        Its new name; None if it was removed.
     """
     found = os.lstat(name, dir_fd=dir_fd)
     if plan.own == (found.st_ino, found.st_mtime_ns) or _is_marked(at, dir_fd, name):
         if plan.keep_previous:
-            _mark(at, dir_fd, name, found.st_ino)  # by the history it is not known any more once it is renamed
+            _mark(at, dir_fd, name, found.st_ino)  # the history does not recognize it after a rename
             return _put_beside(at, dir_fd, name, at.previous)
         above = at.path(at.parts) if dir_fd != at.fd else at.parent
         try:
             remove_tree(f"{above}/{name}", dir_fd=dir_fd, name=name, number=number)
         except DlappError:
-            pass  # The output is in place; that the old one cannot go must not undo it. It is not ours to force either.
+            pass  # The output is in place; an error while removing the old one must not undo that. We may not change its permissions either.
         else:
             return None
     return _put_beside(at, dir_fd, name, at.replaced)
@@ -575,14 +581,14 @@ def _put_beside(at: _Beside, dir_fd: int, name: str, wanted: str) -> str:
 
 
 def _remove_older(at: _Beside, plan: Marker) -> None:
-    """Remove former outputs of dlapp's own beyond those that are kept; nothing where others may rename them."""
+    """Remove dlapp's former outputs beyond those that are kept; do nothing where others may rename them."""
     if other_writers(at.parent, os.fstat(at.fd)):
         return
     own = [name for name in previous_names(os.listdir(at.fd), at.name, at.app) if _is_marked(at, at.fd, name)]
     for name in own[plan.keep_previous :]:
         number = _inode(name, at.fd)
         if number not in (None, plan.number):
-            # The output is in place; that an old one cannot go must not undo it.
+            # The output is in place; an error while removing an old one must not undo that.
             with contextlib.suppress(DlappError):
                 remove_tree(at.path(name), dir_fd=at.fd, name=name, number=number)
 
@@ -595,16 +601,16 @@ def _inode(name: str, dir_fd: int) -> int | None:
 
 
 def _exists(name: str, dir_fd: int) -> bool:
-    """Return whether a name is in a directory; no name is in -1."""
+    """Return whether a name is in a directory; False if the descriptor is -1."""
     return dir_fd >= 0 and _inode(name, dir_fd) is not None
 
 
 def _assemble(at: _Beside, plan: Marker, parts_fd: int, step: Step, *, missing_ok: bool = False) -> None:
-    """Rename the parts into ``ready``; those that are there already stay.
+    """Rename the parts into ``ready``; those already there stay.
 
     Args:
-        parts_fd: the directory of the parts; -1: it is gone.
-        missing_ok: pass over a part that is nowhere.
+        parts_fd: the directory of the parts; -1 if it is gone.
+        missing_ok: skip a missing part.
     """
     if not plan.parts[0][0]:
         _move_parts(at, ((at.ready, plan.parts[0][1]),), at.fd, parts_fd, step, missing_ok=missing_ok)
@@ -620,7 +626,7 @@ def _assemble(at: _Beside, plan: Marker, parts_fd: int, step: Step, *, missing_o
 
 
 def _assemble_partial(at: _Beside, parts: Sequence[tuple[str, str]], parts_fd: int) -> None:
-    """Put the parts aside that there are, where nothing was planned: together in ``tmp``, and then by one rename."""
+    """Move the existing parts aside if nothing was planned: together into ``tmp``, and then by one rename."""
     if not any(_exists(container, parts_fd) for _, container in parts) and not _exists(_NEW_PARTIAL, parts_fd):
         return
     new = _NEW_PARTIAL if parts[0][0] else parts[0][1]
@@ -628,13 +634,13 @@ def _assemble_partial(at: _Beside, parts: Sequence[tuple[str, str]], parts_fd: i
         with _made_directory(at, new, parts_fd) as into_fd:
             _move_parts(at, parts, into_fd, parts_fd, ignore_step, missing_ok=True)
     with explaining(f"{at.path(at.parts)}/{new}", f"renamed to {shown(at.path(at.partial))}"):
-        # A directory takes the place of none that has something in it.
+        # A rename cannot replace a directory that is not empty.
         os.rename(new, at.partial, src_dir_fd=parts_fd, dst_dir_fd=at.fd)
 
 
 @contextlib.contextmanager
 def _made_directory(at: _Beside, name: str, dir_fd: int) -> Iterator[int]:
-    """Make a directory of the caller's, if there is none of that name, and open it."""
+    """Create a directory of the caller, if there is none of that name, and open it."""
     where = at.path(name) if dir_fd == at.fd else f"{at.path(at.parts)}/{name}"
     with explaining(where, "made"):
         with contextlib.suppress(FileExistsError):
@@ -653,14 +659,14 @@ def _move_parts(
     *,
     missing_ok: bool,
 ) -> None:
-    """Rename parts from ``tmp`` into another directory; those that are there already stay.
+    """Rename parts from ``tmp`` into another directory; those already there stay.
 
     Args:
-        parts: name that each gets, and its container.
-        into_fd: the directory that they get into.
-        parts_fd: the directory of the parts; -1: it is gone.
-        step: told of each.
-        missing_ok: pass over a part that is nowhere.
+        parts: new name of each, and its container.
+        into_fd: the destination directory.
+        parts_fd: the directory of the parts; -1 if it is gone.
+        step: called for each.
+        missing_ok: skip a missing part.
     """
     for name, container in parts:
         where = f"{at.path(at.parts)}/{container}"
@@ -674,13 +680,14 @@ def _move_parts(
 
 @contextlib.contextmanager
 def _own_ready(at: _Beside, plan: Marker) -> Iterator[int]:
-    """Open ``ready``, if it is the directory that this commit made.
+    """Open ``ready``, if it is the directory that this commit created.
 
-    Who may write beside the target, where that is not sticky, may give its name to another directory of the caller's.
+    If the directory beside the target is not sticky, its other writers may rename another directory of the caller to
+    this name.
 
     Raises:
         FileNotFoundError: it is gone.
-        UntrustedFile: it is another.
+        UntrustedFile: it is another directory.
     """
     with closing_fd(open_directory(at.ready, dir_fd=at.fd, path=at.path(at.ready), owners=(os.geteuid(),))) as fd:
         if os.fstat(fd).st_ino != plan.number:
@@ -689,7 +696,7 @@ def _own_ready(at: _Beside, plan: Marker) -> Iterator[int]:
 
 
 def _open_up(at: _Beside, plan: Marker) -> None:
-    """Give ``ready`` the permissions that the target has; until now nobody else could look into it."""
+    """Apply the target's permissions to ``ready``; until now nobody else could read it."""
     if plan.mode is None:
         return
     with contextlib.suppress(FileNotFoundError), _own_ready(at, plan) as fd:
@@ -697,10 +704,10 @@ def _open_up(at: _Beside, plan: Marker) -> None:
 
 
 def _swap(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> tuple[str, int | None]:
-    """Give ``ready`` the target's name, or put it aside where there is a target that may not be replaced.
+    """Rename ``ready`` to the target's name, or move it aside if an existing target may not be replaced.
 
     Returns:
-        How far it got, and the inode number of what was replaced, if that has the name ``ready`` now.
+        The progress, and the inode number of the old target, if that has the name ``ready`` now.
     """
     while True:
         if _renameat2(at.fd, at.ready, at.fd, at.name, _NOREPLACE, at.path(at.name)):
@@ -721,7 +728,8 @@ def _swap_from_tmp(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> bool
     """Exchange ``ready`` with the target, which is in ``tmp`` afterwards.
 
     Returns:
-        False: the target is gone; None: it cannot be renamed into ``tmp``, as a directory that only others may write.
+        False if the target is gone; None if it cannot be renamed into ``tmp``, like a directory that only others may
+        write to.
     """
     try:
         if not _renameat2(at.fd, at.ready, parts_fd, at.exchanged, _NOREPLACE, at.path(at.parts)):
@@ -743,13 +751,14 @@ def _swap_from_tmp(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> bool
 
 
 def _show_ready(at: _Beside, parts_fd: int) -> None:
-    """Bring the new target back from ``tmp``."""
+    """Move the new target back from ``tmp``."""
     if not _renameat2(parts_fd, at.exchanged, at.fd, at.ready, _NOREPLACE, at.path(at.ready)):
         raise UntrustedFile(at.path(at.ready), "does not belong to this commit; move it")
 
 
 def _make_writable(at: _Beside) -> None:
-    """Let the caller write the old target, if it is a directory of theirs: else it cannot be renamed into another one.
+    """Make the old target writable for the caller, if it is a directory of theirs: else it cannot be renamed into
+    another one.
 
     It is about to be removed.
     """
@@ -764,16 +773,16 @@ def _make_writable(at: _Beside) -> None:
 def _clean_up(
     at: _Beside, plan: Marker, parts_fd: int, step: Step, *, sure: bool = False, replaced: int | None = None
 ) -> str | None:
-    """After the exchange: remove what was replaced, what is left of the parts, and the marker.
+    """After the exchange: remove the old target, the remaining parts, and the marker.
 
     Args:
-        parts_fd: the directory of the parts; -1: it is gone.
-        sure: it was this process that exchanged.
-        replaced: the inode number of an old target that has the name ``ready``. Another thing of this user's that got
+        parts_fd: the directory of the parts; -1 if it is gone.
+        sure: whether this process did the exchange.
+        replaced: the inode number of an old target that has the name ``ready``. Another entry of this user that got
             that name meanwhile is not removed.
 
     Returns:
-        Where the old target lies if it was not removed.
+        Where the old target is if it was not removed.
     """
     left = None
     in_tmp = _exists(at.exchanged, parts_fd)
@@ -783,14 +792,14 @@ def _clean_up(
         elif replaced is not None and _exists(at.ready, at.fd):
             left = _dispose(at, plan, at.fd, at.ready, replaced)
         elif plan.overwrite and not sure and _exists(at.ready, at.fd):
-            # Exchanged by a process that died: whether this is the old target, nobody knows any more.
+            # Exchanged by a process that died: it is unknown whether this is the old target.
             left = _put_beside(at, at.fd, at.ready, at.replaced)
         if plan.keep_previous:
             step("old beside")
             _remove_older(at, plan)
     elif in_tmp or _exists(at.ready, at.fd):
-        # Somebody has put yet another thing in the target's place since, or inode numbers do not last here (some FUSE
-        # file systems). Then what was replaced may be anything, so it is kept.
+        # Another process has replaced the target since, or inode numbers are not stable here (some FUSE file systems).
+        # Then the replaced entry may be anything, so it is kept.
         old, old_fd = (at.exchanged, parts_fd) if in_tmp else (at.ready, at.fd)
         _rename(at, old, at.partial, old_fd=old_fd)
     step("old removed")
@@ -803,25 +812,25 @@ def _clean_up(
 
 
 def _kept_old(at: _Beside) -> str | None:
-    """Return where an earlier process of this commit put what it replaced."""
+    """Return where an earlier process of this commit moved the old target."""
     left = next((name for name in (at.replaced, at.previous) if _is_own(at, name)), None)
     return None if left is None else file_location(at.path(left))
 
 
-# ---- calls of the kernel ----
+# ---- system calls ----
 
 
 def _renameat2(old_fd: int, old: str, new_fd: int, new: str, flag: int, path: str) -> bool:
-    """Rename in one step; False: ``new`` is there (`_NOREPLACE`), or is not (`_EXCHANGE`).
+    """Rename atomically; return False if ``new`` exists (`_NOREPLACE`), or does not (`_EXCHANGE`).
 
     Args:
-        old_fd, old: directory and name of what is renamed.
-        new_fd, new: directory and name that it gets.
+        old_fd, old: directory and name of the source.
+        new_fd, new: directory and name of the destination.
         flag: `_NOREPLACE` or `_EXCHANGE`.
-        path: the whole path of ``new``, for messages.
+        path: absolute path of ``new``, for messages.
 
     Raises:
-        DlappError: it failed, or the file system has no such rename.
+        DlappError: it failed, or the file system does not support it.
     """
     import ctypes
 
@@ -853,6 +862,6 @@ def _unlink(at: _Beside, name: str) -> None:
 
 
 def _make_durable(at: _Beside) -> None:
-    """Bring all that the parts hold to the disk."""
+    """Sync all content of the parts to the disk."""
     with explaining(at.parent, "made durable"):
         sync_file_system(at.fd)

@@ -1,4 +1,4 @@
-"""Marker of a commit: its content, and how the parts of an output are named; the same on every file system."""
+"""Marker of a commit: its content, and the names of an output's parts; common to all file systems."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class CommitRefused(DlappError):
 
 
 class CommitBusy(DlappError):
-    """Another process is committing this output at this moment."""
+    """Another process is committing this output now."""
 
 
 class ForeignMarker(Denied):
-    """Another user's commit to this target was cut off; only they can finish it.
+    """Another user's commit to this target was interrupted; only they can finish it.
 
     Attributes:
-        owner: their name.
-        app: the application whose commit it was.
+        owner: their user name.
+        app: the application of the commit.
     """
 
     def __init__(self, target: str, app: str, owner: str) -> None:
@@ -59,7 +59,9 @@ class ForeignMarker(Denied):
 
 
 class OutputCommit(Protocol):
-    """The commit of one application's output to one target; see `dlapp.storage.commit` for what each call promises."""
+    """The commit of one application's output to one target; see `dlapp.storage.commit` for the guarantees of each
+    call.
+    """
 
     def commit(
         self,
@@ -71,40 +73,40 @@ class OutputCommit(Protocol):
         commit_times: CommitTimes,
         step: Step,
     ) -> str | None:
-        """Make the parts the target. Return where the old one lies if it was not removed.
+        """Make the parts the target. Return the location of the old one if it was not removed.
 
         Args:
             parts: those of all containers.
-            overwrite: replace a target that is there.
-            keep_previous: how many former outputs of dlapp's own are kept.
-            again: an earlier call may have got through.
+            overwrite: replace an existing target.
+            keep_previous: number of dlapp's former outputs to keep.
+            again: an earlier call may have succeeded.
             commit_times: of the target.
-            step: told the name of each step before it is taken.
+            step: called with the name of each step before it is executed.
         """
 
     def is_surely_committed(self) -> bool:
         """Return whether the target is this application's output, by its attribute."""
 
     def finish_interrupted(self) -> bool:
-        """Finish a commit that has a marker, unless another process is at it; whether there was one."""
+        """Finish a commit that has a marker, unless another process is executing it; return whether there was one."""
 
     def keep_partial(self, parts: Parts) -> str | None:
-        """Put the output of a failed application aside. Return its location, or None if there is none.
+        """Move the output of a failed application aside. Return its location, or None if there is none.
 
-        Parts that are not there are passed over. A commit that was begun and has not reached the target is undone; one
-        that has reached it is finished, and the answer is None. May be repeated. Raises CommitBusy.
+        Missing parts are skipped. A started commit that has not reached the target is undone; one that has reached it
+        is finished, and the result is None. Idempotent. Raises CommitBusy.
         """
 
     def keep_failed(self, parts: Parts) -> str | None:
-        """Put the output of failed containers aside, of an application whose other output is committed next.
+        """Move the output of failed containers aside, of an application whose other output is committed next.
 
-        Parts that are not there are passed over. May be repeated. Return a directory with all; None: there is nothing.
+        Missing parts are skipped. Idempotent. Return a directory with all of them; None if there are none.
         """
 
     def drop(self) -> None:
-        """Remove all that an application left beside the target but its partial output. May be repeated.
+        """Remove everything that an application left beside the target except its partial output. Idempotent.
 
-        A commit that was begun and has not reached the target is given up; one that has reached it is finished. Raises
+        A started commit that has not reached the target is abandoned; one that has reached it is finished. Raises
         CommitBusy.
         """
 
@@ -113,13 +115,13 @@ class Marker(Value):
     """Content of a marker.
 
     Args:
-        number: the inode number that the new target has.
-        mode: the permissions that ``ready`` gets before it becomes the target; None: it stays as it is.
-        own: inode number and modification time [ns] of an old target that dlapp wrote by the user's history.
-        before: the inode number that stood at the target when the commit began, 0 for nothing; None: an older dlapp
-            wrote the marker.
+        number: inode number of the new target.
+        mode: the permissions that ``ready`` gets before it becomes the target; None to leave them.
+        own: inode number and modification time [ns] of an old target that dlapp wrote, according to the user's history.
+        before: inode number of the target when the commit started, 0 if there was none; None in markers of an older
+            dlapp.
         parts: for each part its name in the target and the container that stored it.
-        keep_previous: how many former outputs of dlapp's own stay beside the target.
+        keep_previous: number of dlapp's former outputs to keep beside the target.
     """
 
     number: int
@@ -131,9 +133,10 @@ class Marker(Value):
     before: int | None = None
 
     def is_lost(self, there: int | None) -> bool:
-        """Return whether a new target that is nowhere was never put in place, by the number ``there`` at the target.
+        """Return whether a new target that is missing was never put in place, by the number ``there`` of the current
+        target.
 
-        Nothing there is no proof, but then there is no output either.
+        A missing target is no proof, but then there is no output either.
         """
         return self.before is not None and (there or 0) in (0, self.before)
 
@@ -141,16 +144,16 @@ class Marker(Value):
 def named_containers(
     parts: Parts, directory: str, app: str, path_of: Callable[[str], str]
 ) -> tuple[tuple[str, str], ...]:
-    """Return for each part its name and its container, once each is known to lie where that container's part must.
+    """Return name and container of each part, after checking that each part is where its container must have stored it.
 
     Args:
         parts: name in the target, and location.
         directory: path of the directory of all parts.
         app: the application that they belong to.
-        path_of: the path that a location names.
+        path_of: returns the path of a location.
 
     Raises:
-        UsageError: a part is named, or lies, in another way.
+        UsageError: a part has another name or place.
     """
     named = []
     for name, location in parts:
@@ -166,20 +169,21 @@ def named_containers(
 
 
 def marked_among(names: Collection[str], target: str) -> list[str]:
-    """Return the applications that have a marker for the target of this name among the names beside it."""
+    """Return the applications that have a marker for the target of this name, from the names beside it."""
     middles = (name.removeprefix(f"{target}.").removesuffix(".commit") for name in names)
     return sorted(one for one in middles if is_application_id(one) and f"{target}.{one}.commit" in names)
 
 
 def previous_name(name: str, app: str) -> str:
-    """Return the name beside a target under which an application keeps the former output that it replaced."""
+    """Return the name under which an application keeps the former output that it replaced, beside the target."""
     return f"{name}.previous.{app}"
 
 
 def previous_names(names: Iterable[str], name: str, app: str) -> list[str]:
-    """Return those names in a directory that former outputs of a target may have, the latest first.
+    """Return the names in a directory that are former outputs of a target, the latest first.
 
-    That is the one that ``app`` has just replaced; the others are in the order of the applications that did.
+    The latest is the one that ``app`` has just replaced; the others are in the order of the applications that replaced
+    them.
 
     Args:
         names: all in the directory.
@@ -212,7 +216,7 @@ def _check_part_name(name: str, count: int) -> None:
 
 
 def marker_bytes(plan: Marker, key: str) -> bytes:
-    """Return a marker's content, for `parse_marker`."""
+    """Return the serialized content of a marker, for `parse_marker`."""
     said = {"version": 2, key: plan.number, "overwrite": plan.overwrite, "parts": plan.parts, "mode": plan.mode}
     if plan.keep_previous:
         said |= {"version": VERSION, "keep_previous": plan.keep_previous}
@@ -221,17 +225,17 @@ def marker_bytes(plan: Marker, key: str) -> bytes:
 
 
 def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> Marker:
-    """Return what a marker says.
+    """Return the content of a marker.
 
     Args:
         data: the content of its file.
-        path: where it lies, for messages.
-        directory: path of the directory that the parts lie in.
+        path: of the file, for messages.
+        directory: path of the directory of the parts.
         app: the application whose commit it is.
-        key: what it calls the number of the new target's inode.
+        key: JSON key of the inode number of the new target.
 
     Raises:
-        DlappError: it is damaged, of a newer version, or of an older one and names parts that lie elsewhere.
+        DlappError: it is damaged, of a newer version, or of an older one and names parts that are elsewhere.
     """
     try:
         said: dict[str, Any] = json_object(data, path=path)
@@ -247,7 +251,7 @@ def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> 
         if not parts or not all(isinstance(one, str) for pair in parts for one in pair):
             raise TypeError("parts")
         if version < 2:
-            # Version 1 had whole paths. One that is not where the part must lie is never used.
+            # Version 1 had absolute paths. One outside the required place is never used.
             elsewhere = [part for _, part in parts if not part.startswith(f"{directory}/")]
             if elsewhere:
                 raise DlappError(
@@ -280,13 +284,13 @@ def taken_away(ready: str, target: str, parts: str = "") -> NotFound:
     """Return the error for a new target that was taken away before it was put in place.
 
     Args:
-        ready: where it was.
-        target: where it was to go.
-        parts: where parts of it still are; empty: nowhere.
+        ready: its last path.
+        target: its destination.
+        parts: where parts of it still are; empty if nowhere.
     """
     left = f"the output is kept in {shown(parts)}" if parts else "nothing of the output is left"
     return NotFound(f"{shown(ready)} was taken away, so {shown(target)} cannot be committed; {left}")
 
 
 def ignore_step(_step: str) -> None:
-    """Ignore a step: the default for callers that do not count them."""
+    """Ignore a step: the default for callers that do not observe them."""

@@ -1,14 +1,13 @@
-"""Targets that dlapp wrote itself: with ``overwrite`` only these are removed; anything else is kept beside the new one.
+"""Targets that dlapp wrote itself: with ``overwrite`` only these are removed; others are kept beside the new one.
 
-A commit sets the attribute ``user.dlapp`` on the new target: its application and its path. When a later commit has
-exchanged that target, it reads the attribute of what it replaced. The attribute is data of whoever may write the
-target, so it counts only if that is the user alone. It names the path: a directory that somebody renamed, or copied
-with its attributes, is not taken for the output of another path.
+A commit sets the attribute ``user.dlapp`` on the new target: its application and its path. After a later commit has
+exchanged that target, it reads the attribute of the old one. Everyone who can write the target can set the attribute,
+so it is trusted only if that is the user alone. It contains the path: a directory that was renamed, or copied with its
+attributes, is not mistaken for the output of another path.
 
-Where a local file system has no attributes, and for outputs of versions that set none, the user's history counts: an
+If a local file system has no attributes, and for outputs of versions that set none, the user's history is used: an
 application committed to this path, and the inode has not changed since that application ended. The kernel sets the time
-of that change (ctime), also when something is renamed to the path. HDFS keeps no such time, so only the attribute
-counts there.
+of that change (ctime), also on a rename to the path. HDFS keeps no such time, so only the attribute is used there.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ def mark_written(fd: int, app: str, path: str) -> None:
 
 
 def is_marked(fd: int, path: str) -> bool:
-    """Return whether an open local file or directory has the attribute of an output at ``path``, and nobody but the
-    caller could have set it."""
+    """Return whether an open local file or directory has the attribute of an output at ``path``, and only the caller
+    could have set it."""
     found = os.fstat(fd)
     if found.st_uid != os.geteuid() or found.st_mode & 0o002 or other_writers(path, found):
         return False
@@ -55,11 +54,11 @@ def is_marked(fd: int, path: str) -> bool:
 
 
 def is_unchanged_since_commit(found: os.stat_result, commit_times: CommitTimes) -> bool:
-    """Return whether what is at a target is what an application committed there, by the user's history.
+    """Return whether the entry at a target is what an application committed there, according to the user's history.
 
     Args:
-        found: what is there now (lstat).
-        commit_times: when applications ended that committed there.
+        found: status of the current entry (lstat).
+        commit_times: when those applications ended that committed there.
     """
     if found.st_uid != os.geteuid():
         return False
