@@ -1,13 +1,14 @@
-"""Event files of applications: they are copied to this machine, and grow there as they grow.
+"""Event files of applications: copied to this machine, and updated as they grow.
 
-Only files are copied that TensorBoard reads, those with ``tfevents`` in their names. They come from
+Only TensorBoard's event files are copied, those with ``tfevents`` in their names. They come from
 
     the target of each output that is committed, or where that of a failed application is kept
     the workspaces of containers that run: on this machine by their path, elsewhere by a stream of their task
     the newest whole checkpoint, where there is no such stream, as from another machine than that of the submission
 
-Each application has a directory below `RUNS`. A copy only ever grows: TensorBoard keeps a file open and reads on. A
-file that became shorter, or has another beginning by its size alone, is another one and takes the place of the first.
+Each application has a directory below `RUNS`. A copy is only appended to: TensorBoard keeps a file open and continues
+reading. A file that became shorter, or has another beginning by its size alone, counts as a new file and replaces the
+copy.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ _STREAM_S = 60.0
 
 
 class _Source(NamedTuple):
-    """Place of event files of an application: a directory, or the checkpoints at a place.
+    """Source of an application's event files: a directory, or a place of checkpoints.
 
     Args:
-        name: of the directory for them in that of the application; empty: that itself.
+        name: of their directory in that of the application; empty for the latter itself.
         location: of the directory, or the place of the checkpoints; with ``container`` a path in the workspace.
-        is_checkpoint: it is that.
-        container: CONTAINER_INDEX of the container that runs elsewhere; None: there is none.
-        is_growing: what is in the directory changes; what cannot be read now can be later.
+        is_checkpoint: whether it is a place of checkpoints.
+        container: CONTAINER_INDEX of a container that runs on another host; None if there is none.
+        is_growing: whether the directory may change, so that an unreadable file may become readable.
     """
 
     name: str
@@ -69,8 +70,8 @@ class BoardFiles:
     Args:
         client: finds the applications.
         applications: their ids.
-        directory: for the files; it is the caller's alone.
-        note: told, once each, what cannot be read.
+        directory: for the files; exclusive to the caller.
+        note: called once for each file that cannot be read.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class BoardFiles:
         self._left = list(applications)
         self._submissions: dict[ApplicationId, Submission | None] = {}
         self._places: dict[ApplicationId, HdfsPlace | None] = {}
-        self._sizes: dict[tuple[str, str], tuple[int, int]] = {}  # of what is here
-        self._wanted: dict[tuple[str, str], tuple[int, int]] = {}  # of what is being copied
+        self._sizes: dict[tuple[str, str], tuple[int, int]] = {}  # of the local files
+        self._wanted: dict[tuple[str, str], tuple[int, int]] = {}  # of the files being copied
         self._files = self._bytes = 0
         self._checkpoints: dict[str, int] = {}
         self._without_streams: set[ApplicationId] = set()
@@ -95,7 +96,7 @@ class BoardFiles:
         return self._runs
 
     def refresh(self) -> bool:
-        """Copy what is new. Return whether there is an application that may write more."""
+        """Copy new content. Return whether an application may write more."""
         for one in list(self._left):
             try:
                 view = self._client.status(one)
@@ -110,8 +111,8 @@ class BoardFiles:
         return bool(self._left)
 
     def _refresh_one(self, one: ApplicationId, view: ApplicationView) -> bool:
-        """Copy what is new of an application. Return whether all could be read."""
-        if one not in self._places:  # on YARN the answer is asked of the ResourceManager
+        """Copy new content of an application. Return whether everything could be read."""
+        if one not in self._places:  # on YARN this asks the ResourceManager
             spec = self._spec_of(one)
             self._places[one] = self._client.hdfs_of(one, None if spec is None else spec.username)
         hdfs = self._places[one]
@@ -129,7 +130,7 @@ class BoardFiles:
                 else:
                     self._copy_directory(source.location, into, hdfs)
             except NotFound:
-                continue  # there is nothing yet
+                continue  # nothing exists yet
             except (DlappError, OSError) as error:
                 if source.is_growing and source.container is None:
                     continue
@@ -188,7 +189,7 @@ class BoardFiles:
         return None if submission is None else submission.spec
 
     def _submission_of(self, one: ApplicationId) -> Submission | None:
-        """Return what was submitted; None: the caller may not read it, or it is gone."""
+        """Return what was submitted; None if the caller may not read it, or it was removed."""
         if one not in self._submissions:
             try:
                 self._submissions[one] = self._client.submission(one)
@@ -221,11 +222,13 @@ class BoardFiles:
         if not node.is_file or EVENTS not in os.path.basename(node.name or node.source):
             return False
         if location.startswith(FILE) and os.path.islink(node.source):
-            return False  # input follows links; here one may lead to what is not the program's
+            return False  # input follows links; here a link may point to files that are not the program's
         return self._may_take(location, node.name, (node.size_bytes, node.mtime_ns))
 
     def _may_take(self, location: str, name: str, size: tuple[int, int]) -> bool:
-        """Return whether a file is copied: it is new or has changed, and there is room. ``size`` has its time, too."""
+        """Return whether to copy a file: it is new or changed, and there is space. ``size`` also has its modification
+        time.
+        """
         if (known := self._sizes.get((location, name))) == size:
             return False
         more_bytes = size[0] - (known[0] if known is not None else 0)
@@ -237,11 +240,11 @@ class BoardFiles:
         return True
 
     def _copy_stream(self, one: ApplicationId, index: int, path: str, into: str) -> None:
-        """Copy what event files of a container that runs elsewhere have more (`dlapp.task.streams.event_files`)."""
+        """Copy new content of event files of a container on another host (`dlapp.task.streams.event_files`)."""
         try:
             connection = self._client.stream_opener(one)(index, STREAM_EVENT_FILES, {"path": path})
         except StreamRefused:
-            return  # the directory is not there yet, or the program has ended
+            return  # the directory does not exist yet, or the program has ended
         except (Denied, Unreachable) as error:
             self._without_streams.add(one)
             self._note_once(f"{one}: only its checkpoints are shown while it runs: {error}")
@@ -259,7 +262,7 @@ class BoardFiles:
                 self._receive(stream, os.path.join(into, name), offset, size)
 
     def _receive(self, stream: BinaryIO, path: str, offset: int, size: int) -> None:
-        """Add the next bytes of a stream to a copy; with an offset of 0 they take its place."""
+        """Append the next bytes of a stream to a copy; an offset of 0 replaces the copy."""
         self._check_place(path)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         os.makedirs(self._incoming, 0o700, exist_ok=True)
@@ -291,7 +294,7 @@ class BoardFiles:
             self._checkpoints[place] = number
 
     def _take(self, new: str, path: str) -> None:
-        """Add to a copy what a file has more, or put the file in its place."""
+        """Append the new content of a file to its copy, or replace the copy."""
         self._check_place(path)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         size = os.path.getsize(path) if os.path.exists(path) else 0
@@ -303,7 +306,7 @@ class BoardFiles:
             shutil.copyfileobj(source, target, _COPY)
 
     def _check_place(self, path: str) -> None:
-        """Refuse a path outside of the directory of runs: names in it are of other users. Raises DlappError."""
+        """Refuse a path outside of the directory of runs: its names come from other users. Raises DlappError."""
         if not is_inside(os.path.normpath(path), self._runs):
             raise DlappError(f"{path!r} is not in the directory of event files")
 
@@ -318,7 +321,7 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def _checked_sizes(line: bytes) -> Iterator[tuple[str, int]]:
-    """Return names and sizes of event files, as a task says them; what can be none is passed over.
+    """Return names and sizes of event files, as a task reports them; skip invalid entries.
 
     Raises:
         DlappError: it is not a list.
@@ -334,6 +337,6 @@ def _checked_sizes(line: bytes) -> Iterator[tuple[str, int]]:
 
 
 def _run_name(one: ApplicationId, view: ApplicationView) -> str:
-    """Return the name of a run: that of the application, as far as a file can have it, and its number."""
+    """Return the name of a run: the application's name, with invalid characters replaced, and its number."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", view.appname).strip(".-")[:60]
     return f"{name or 'application'}-{str(one).removeprefix('application_')}"

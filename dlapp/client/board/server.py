@@ -1,4 +1,4 @@
-"""TensorBoard as a process of this machine, for as long as a command runs."""
+"""TensorBoard as a process of this machine, while a command runs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LOG = "tensorboard.log"
 
 
 class TensorBoardProcess:
-    """TensorBoard over a directory, in a ``with`` block. It ends with this process, however that ends.
+    """TensorBoard over a directory, in a ``with`` block. It ends with this process, even if that is killed.
 
     Args:
-        directory: what it reads.
-        home: directory for what it writes; the caller's alone.
-        port: on which it listens, at an address that only this machine reaches; None: any that is free.
+        directory: that it reads.
+        home: directory for its own files; exclusive to the caller.
+        port: to listen on, at an address that only this machine can reach; None for any free port.
 
     Raises:
         NotFound: it is not installed.
@@ -52,7 +52,7 @@ class TensorBoardProcess:
 
     @property
     def url(self) -> str:
-        """URL of its pages; who does not know it cannot guess it."""
+        """URL of its pages, with a secret path."""
         return f"http://{self._place[0]}:{self._place[1]}{self._prefix}"
 
     def __enter__(self) -> TensorBoardProcess:

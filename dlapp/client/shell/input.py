@@ -1,10 +1,10 @@
-"""Input that dlapp-shell brings into the user's own workspace, and what it remembers of it.
+"""Input that dlapp-shell fetches into the user's own workspace, and the record of it.
 
-A program in the container of another shell may write to the workspace meanwhile. So input is fetched into a directory
-that no container has, and gets into the workspace by descriptor, through no link: it is renamed, or copied beside its
-place and then renamed where the workspace is on another file system. What stands under a name is whole; what is there
-already is kept as it is: an earlier session brought it, or the user changed it. What was brought is written down,
-because a run of the same workspace gets its own: packed as well, the two would clash.
+A program in another shell's container may write to the workspace at the same time. So input is fetched into a directory
+outside of all containers, and placed in the workspace by descriptor, never through a link: it is renamed, or, if the
+workspace is on another file system, copied beside its place and then renamed. So a named file is complete. An existing
+file is kept: an earlier session fetched it, or the user changed it. Fetched paths are recorded, because a run of the
+same workspace fetches its own input: if they were also packed, the two would conflict.
 """
 
 from __future__ import annotations
@@ -42,24 +42,23 @@ def fetch_into_workspace(
     hdfs: HdfsPlace | None = None,
     fetch: Callable[..., Moved] = FetchPlan.fetch,
 ) -> list[str]:
-    """Bring all input into the workspace, as its only container has it. Return the relative paths of what was brought
-    now.
+    """Fetch all input into the workspace, like a single container. Return the relative paths that were fetched now.
 
     Args:
         inputs: the sections.
         workspace: its absolute path.
-        private: the absolute path of a directory that only the caller can write and no container has.
-        note: told, in a line each, what the user should know.
-        progress: told the bytes that are done and those in all.
-        hdfs: the HDFS that is configured, if one is.
-        fetch: takes a `FetchPlan` and ``progress``; one that goes by way of a cache, for instance.
+        private: the absolute path of a directory that only the caller can write to and no container mounts.
+        note: called with one line for each notice for the user.
+        progress: called with the bytes done and the total.
+        hdfs: the configured HDFS, if any.
+        fetch: takes a `FetchPlan` and ``progress``; for example through a cache.
 
     Raises:
-        NotFound: a source matches nothing.
-        UntrustedFile: a directory of the workspace became a link meanwhile.
-        DlappError: two sources would land under one name, or there is no room.
+        NotFound: a source has no matches.
+        UntrustedFile: a directory of the workspace was replaced by a link.
+        DlappError: two sources have the same destination, or there is no space.
     """
-    # First a look at all of it: what cannot be had is said before anything is brought.
+    # All input is checked first: missing input is reported before anything is fetched.
     planned = [
         plan_input(one, _into(one, workspace), 0, 1, hdfs=hdfs, may_be_there=True)
         for one in inputs
@@ -69,22 +68,22 @@ def fetch_into_workspace(
 
 
 def _into(one: InputSpec, workspace: str) -> str:
-    """Return the path that input is written to. Raises UsageError: a link of it leads out of the workspace."""
+    """Return the path that input is written to. Raises UsageError: a link in it points out of the workspace."""
     into = os.path.normpath(os.path.join(workspace, one.input_path))
     _inside(into, workspace)
     return into
 
 
 def _inside(path: str, workspace: str) -> str:
-    """Return the relative path without links of what the workspace has. A program in an earlier shell may have put a
-    link into it.
+    """Return the relative path in the workspace with links resolved. A program in an earlier shell may have created a
+    link.
 
     Raises:
-        UsageError: the link leads out of the workspace, or it was exchanged just now.
+        UsageError: the link points out of the workspace, or it was replaced just now.
     """
     try:
         root, real = os.path.realpath(workspace), os.path.realpath(path)
-    except OSError as error:  # it was a link, and is none any more
+    except OSError as error:  # it was a link, and is not one any more
         relative = shown(os.path.relpath(path, workspace))
         raise UsageError(f"{relative} was changed meanwhile: {error.strerror}") from error
     if real != root and not real.startswith(root.rstrip("/") + "/"):
@@ -94,7 +93,7 @@ def _inside(path: str, workspace: str) -> str:
 
 
 def _is_there(one: InputSpec, workspace: str, note: Callable[[str], None]) -> bool:
-    """Return True if a list, or the content of archives, was brought before, or nothing is to be brought."""
+    """Return True if a list, or the content of archives, was fetched before, or there is nothing to fetch."""
     into = _into(one, workspace)
     if one.mode in ("feed", "mount"):
         note(f"{one.input_path} is not there: a shell has no input with mode={one.mode}")
@@ -144,16 +143,16 @@ def _bring(
 
 
 def open_below(fd: int, path: str, top: str) -> int:
-    """Open a directory, made with those above it, through no link.
+    """Open a directory, created with its parents if missing, never through a link.
 
     Args:
-        fd: of the directory that it lies below.
-        path: below that, normalized; empty or ``.``: itself.
-        top: the path of that, for messages.
+        fd: of the base directory.
+        path: below the base, normalized; empty or ``.`` for the base itself.
+        top: the path of the base, for messages.
 
     Raises:
-        UntrustedFile: something on the way is not a directory.
-        DlappError: it cannot be made.
+        UntrustedFile: a component is not a directory.
+        DlappError: it cannot be created.
     """
     at = os.dup(fd)
     try:
@@ -172,13 +171,13 @@ def open_below(fd: int, path: str, top: str) -> int:
 
 
 def _place(found: str, names: Sequence[str], fd: int, directory: str) -> None:
-    """Move what was fetched to its place.
+    """Move fetched files to their place.
 
     Args:
-        found: the path of the private directory that it is in.
-        names: of all in that.
-        fd: the directory that it gets into.
-        directory: the path of that, for messages.
+        found: the path of the private directory that contains them.
+        names: all names in it.
+        fd: the destination directory.
+        directory: its path, for messages.
     """
     try:
         with files.closing_fd(files.open_directory(found)) as found_fd:
@@ -203,17 +202,17 @@ def _place(found: str, names: Sequence[str], fd: int, directory: str) -> None:
 
 
 def _rename(names: Sequence[str], source_fd: int, fd: int, directory: str) -> None:
-    """Rename all from one directory into another.
+    """Rename all entries from one directory to another.
 
     Args:
-        names: of what is renamed.
-        source_fd: the directory that it is in.
-        fd: the directory that it gets into.
-        directory: the path of that, for messages.
+        names: of the entries.
+        source_fd: the source directory.
+        fd: the destination directory.
+        directory: its path, for messages.
 
     Raises:
         OSError: EXDEV; it is on another file system.
-        DlappError: something has a name already, or cannot be renamed.
+        DlappError: a name exists already, or cannot be renamed.
     """
     for name in names:
         path = os.path.join(directory, name)
@@ -229,19 +228,19 @@ def _rename(names: Sequence[str], source_fd: int, fd: int, directory: str) -> No
 
 
 def _copy(found: str, fd: int, directory: str) -> None:
-    """Make all that is in ``found`` anew in another directory, whatever becomes of the names in that meanwhile.
+    """Copy everything in ``found`` to another directory, even if the names there change meanwhile.
 
     Args:
         found: the path of a private directory.
-        fd: the directory that it gets into.
-        directory: the path of that, for messages.
+        fd: the destination directory.
+        directory: its path, for messages.
     """
     nodes = nodes_to_fetch(found)[1:]
     for node in nodes:
         above, name = os.path.split(node.name)
         with files.closing_fd(open_below(fd, node.name if node.is_dir else above, directory)) as at:
             if not node.is_dir:
-                # By a descriptor and one name, which both kinds are made anew under: no link is followed.
+                # By a descriptor and one name, under which both kinds are created: no link is followed.
                 copy_nodes([node._replace(name=name)], f"/proc/self/fd/{at}", done=lambda count: None)
     for node in reversed(nodes):
         if node.is_dir:
@@ -251,7 +250,7 @@ def _copy(found: str, fd: int, directory: str) -> None:
 
 
 def _remove_stale(fd: int, directory: str) -> None:
-    """Remove what a session left in a directory that was killed while it copied."""
+    """Remove leftovers in a directory of a session that was killed while copying."""
     for name in os.listdir(fd):
         if name.startswith(STAGING):
             path = os.path.join(directory, name)
@@ -264,7 +263,7 @@ def _remove_stale(fd: int, directory: str) -> None:
 
 
 def _lock(fd: int) -> bool:
-    """Lock a directory for as long as it is open; return False if another session has, or it cannot be locked."""
+    """Lock a directory while it is open; return False if another session has, or it cannot be locked."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -272,7 +271,7 @@ def _lock(fd: int) -> bool:
     return True
 
 
-# ---- what is remembered ----
+# ---- record ----
 
 
 def remember(records: str, workspace: str, paths: Sequence[str]) -> None:
@@ -288,7 +287,7 @@ def remember(records: str, workspace: str, paths: Sequence[str]) -> None:
 
 
 def remembered(records: str, spec: AppSpec) -> list[str]:
-    """Return what was brought into the workspace, still stands there, and is where the spec's input goes."""
+    """Return the recorded paths that still exist in the workspace and belong to the spec's input."""
     places = [posixpath.normpath(one.input_path) for one in spec.inputs]
     return [
         path
@@ -305,18 +304,18 @@ def _read(records: str, workspace: str) -> list[str]:
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError, RecursionError, files.UntrustedFile):
-        # A record that cannot be read says nothing; a clash, should there be one, names the file.
+        # An unreadable record is empty; if there is a conflict then, its message names the file.
         return []
 
 
 def as_pattern(path: str) -> str:
-    """The gitignore pattern of one path, relative to the workspace, and nothing else."""
+    """Return the gitignore pattern that matches exactly one path, relative to the workspace."""
     return "/" + "".join(map(_escaped, path))
 
 
 def _escaped(character: str) -> str:
     if character.isspace() and character != " ":
-        return f"[{character}]"  # at the end of a pattern blanks are dropped, and a backslash saves a space only
+        return f"[{character}]"  # at the end of a pattern blanks are dropped, and a backslash preserves only a space
     return f"\\{character}" if character in "\\*?[] !#" else character
 
 

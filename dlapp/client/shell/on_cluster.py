@@ -1,9 +1,9 @@
 """dlapp-shell on a cluster: an application whose container waits for a shell, and the shell in it.
 
 The application is that of the properties file without its program: one container of the first role, with its image,
-workspace, input, variables, limits and GPUs. Its program waits for the shell's process, and ends with it. So when the
-shell exits, or the terminal, this process or the connection is gone, the application ends by itself; one to which
-nobody comes ends after ten minutes.
+workspace, input, variables, limits and GPUs. Its program waits for the shell process, and ends with it. So when the
+shell, the terminal, this process or the connection ends, the application ends by itself; without a shell it ends after
+ten minutes.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ def open_shell_on_cluster(
     fetch_input: bool = True,
     note: Note = lambda _: None,
 ) -> int:
-    """Submit the application, wait for its container, and be the terminal of a shell in it. Return its exit code.
+    """Submit the application, wait for its container, and connect the terminal to a shell in it. Return its exit code.
 
     Args:
         client: of the cluster.
         path: of the properties file.
-        gcores: GPUs; None: as many as a container of the first role has.
-        fetch_input: bring the input into the workspace.
-        note: told, in a line each, what the user should know.
+        gcores: GPUs; None for those of a container of the first role.
+        fetch_input: whether to fetch the input into the workspace.
+        note: called with one line for each notice for the user.
 
     Raises:
-        FileRefused: the file has faults; all are named.
+        FileRefused: the file has errors; the message lists all of them.
         UsageError: there is no terminal here.
         DlappError: the application ended before there was a shell.
         SessionClosed: a signal ended this before.
@@ -100,12 +100,12 @@ def open_shell_on_cluster(
 
 
 def shell_spec(spec: AppSpec, *, gcores: int | None, fetch_input: bool) -> AppSpec:
-    """Return the application that is waiting for a shell, as a container of the first role would run.
+    """Return the spec of an application that waits for a shell, like a container of the first role.
 
     Args:
         spec: of the properties file.
-        gcores: GPUs; None: as the role has.
-        fetch_input: it has the input.
+        gcores: GPUs; None for those of the role.
+        fetch_input: whether it has the input.
 
     Raises:
         UsageError: it has no workspace.
@@ -144,7 +144,7 @@ def shell_spec(spec: AppSpec, *, gcores: int | None, fetch_input: bool) -> AppSp
 
 
 def _wait_for_container(client: Client, application: Application, note: Note) -> None:
-    """Wait until the program runs, and say what it waits for. Raises DlappError: it has ended."""
+    """Wait until the program runs, and report what it waits for. Raises DlappError: it has ended."""
     said = ""
     for view in client.views(application):
         if view.state.ended:
@@ -167,7 +167,7 @@ def _shell(client: Client, application: Application, request: ExecRequest) -> Ex
         try:
             return exec_command(client, application, "0", request)
         except StreamRefused as error:
-            # The view is a moment ahead of the task that it speaks of.
+            # The view may be slightly ahead of its task.
             if error.reason != NOT_RUNNING or time.monotonic() > deadline:
                 raise
             time.sleep(_POLL_EVERY_S)

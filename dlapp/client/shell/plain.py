@@ -1,12 +1,16 @@
-"""An interactive shell as a plain process, of which nothing stays when it closes, however that comes about.
+"""An interactive shell as a plain process; all of its processes end when it closes, however that happens.
 
     dlapp-shell ── keeper ── bash ── what the user starts ...
 
-bash must stay in the terminal's session to have job control, so no pid namespace and no session of its own holds its
-processes together. The keeper does: it is forked before there is any thread, adopts what its descendants leave behind
-(child subreaper), and ends all of it once bash has ended or dlapp-shell is gone. dlapp-shell adopts in its place
-should the keeper be killed, and bash dies with the keeper. One thing is spared: an application that was submitted
-from inside is not part of the shell and goes on.
+bash must stay in the terminal's session to have job control, so its processes cannot be contained by a pid namespace or
+a session of their own. The keeper contains them instead:
+
+1. It is forked before any thread is started.
+2. It adopts orphaned descendants (child subreaper).
+3. It ends them all when bash has ended or dlapp-shell is gone.
+4. If the keeper is killed, bash dies with it and dlapp-shell adopts the descendants.
+
+An application that was submitted from inside is not part of the shell and continues to run.
 """
 
 from __future__ import annotations
@@ -33,11 +37,11 @@ _ENGINES = (b"am", b"task", b"runner")
 
 
 class PlainShell:
-    """bash as a plain process: fork the keeper with `start`, then `wait`; `close` in the end, whatever happens.
+    """bash as a plain process: fork the keeper with `start`, then `wait`; always `close` at the end.
 
     Args:
-        argv: the shell.
-        kept_fds: descriptors that everything in the shell inherits: locks that are held by living.
+        argv: command of the shell.
+        kept_fds: descriptors that all processes in the shell inherit: they hold locks.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, kept_fds: Sequence[int] = ()) -> None:
@@ -47,7 +51,9 @@ class PlainShell:
         self._opened.callback(_Terminal().restore)
 
     def start(self) -> None:
-        """Fork the keeper, and it the shell; to be called while the process has one thread, or that of `waits.told`."""
+        """Fork the keeper, which forks the shell; call it while the process has one thread, or additionally that of
+        `waits.told`.
+        """
         kernel.become_subreaper()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -56,7 +62,7 @@ class PlainShell:
         with waits.paused():
             keeper = os.fork()
             if keeper == 0:
-                # Whatever goes wrong in here, the code above must never go on in this copy of it.
+                # Whatever fails here, the calling code must never continue in this forked copy.
                 try:
                     os.close(life)
                     os.close(self._status)
@@ -65,14 +71,14 @@ class PlainShell:
                     os._exit(70)
         os.close(theirs)
         os.close(tell)
-        # The last of these is done first when it closes: the keeper ends because its lifeline does.
+        # The last of these is executed first on close: the keeper ends because its lifeline does.
         self._opened.callback(os.close, self._status)
         self._opened.callback(end_descendants, patience_s=0)
         self._opened.callback(os.waitpid, keeper, 0)
         self._opened.callback(os.close, life)
 
     def wait(self) -> int:
-        """Wait until the shell ends: its exit code, 128 and more for a signal, as a shell counts."""
+        """Wait until the shell ends; return its exit code, 128 plus the number for a signal, like a shell."""
         assert self._status is not None
         text = os.read(self._status, 20)
         if not text:
@@ -81,14 +87,14 @@ class PlainShell:
         return code if code >= 0 else 128 - code
 
     def close(self) -> None:
-        """Leave nothing of it, and the terminal as it was. May be repeated."""
+        """End all processes, and restore the terminal. Idempotent."""
         self._opened.close()
 
     def _be_keeper(self, life: int, tell: int) -> NoReturn:
         kernel.become_subreaper()
         kernel.set_name("dlapp-keeper")
         keeper = os.getpid()
-        # Handlers, unlike SIG_IGN, are not inherited by bash. The terminal's signals are for what runs in it.
+        # Handlers, unlike SIG_IGN, are not inherited by bash. The terminal's signals are for the programs in it.
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, _nothing)
         child_ended, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -128,7 +134,7 @@ class PlainShell:
 
 
 def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.monotonic) -> None:
-    """End every descendant but the engine's own processes: SIGTERM and SIGHUP, then after ``patience_s`` SIGKILL."""
+    """End every descendant except the engine's own processes: SIGTERM and SIGHUP, then after ``patience_s`` SIGKILL."""
     deadline = watch() + patience_s
     hard = patience_s <= 0
     told: set[int] = set()
@@ -144,7 +150,7 @@ def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.mono
             if hard or pid not in told:
                 numbers = (signal.SIGKILL,) if hard else (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT)
                 for number in numbers:
-                    # Gone already; or not ours to kill (a setuid program).
+                    # Already gone; or we may not kill it (a setuid program).
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, number)
         if hard and not any(_may_kill(pid) for pid in left):
@@ -154,7 +160,7 @@ def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.mono
 
 
 def descendants_to_end(of: int) -> list[int]:
-    """The descendants of a process without the engine's own processes, and without what lives below those."""
+    """Return the descendants of a process without the engine's own processes and their descendants."""
     found = descendants(of)
     spared: set[int] = set()
     for pid in found:
@@ -177,7 +183,7 @@ def _may_kill(pid: int) -> bool:
 
 
 def _reaped(shell: int) -> int | None:
-    """Take the status of every child that has ended; the shell's, if it was among them."""
+    """Reap every ended child; return the shell's status, if it was among them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -185,7 +191,7 @@ def _reaped(shell: int) -> int | None:
             if pid == 0:
                 break
             if pid == shell and os.WIFSTOPPED(status):
-                # "suspend" would leave a terminal in which nobody reads.
+                # "suspend" would leave a terminal without a reader.
                 os.kill(pid, signal.SIGCONT)
             elif pid == shell:
                 found = status
@@ -197,7 +203,7 @@ def _nothing(_number: int, _frame: object) -> None:
 
 
 class _Terminal:
-    """Standard input's terminal, if it is one: whose it is and how it is set, to be put back."""
+    """Terminal of standard input, if it is one: its foreground process group and settings, to be restored."""
 
     def __init__(self) -> None:
         self._settings = termios.tcgetattr(0) if os.isatty(0) else None
@@ -205,7 +211,8 @@ class _Terminal:
     def restore(self) -> None:
         if self._settings is None:
             return
-        # A shell that was killed leaves the terminal to a group that is gone; taking it back stops who is not ready.
+        # A killed shell leaves the terminal to a process group that is gone; taking it back stops a process that is not
+        # prepared.
         before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         try:
             with contextlib.suppress(OSError, termios.error):  # the terminal itself may be gone

@@ -4,9 +4,9 @@ Both use a directory that they share (in Docker it is mounted read-only): ``dlap
 FIFO needs nothing but a shell to be used, so dlapp-run works in images without Python, and it can be written where
 nothing else can. Whoever can write into the request FIFO may submit the shell's application as the caller.
 
-What is inside is not trusted. A reply's FIFO is made and opened in the session's directory, which is not mounted, and
-only then moved to where it is seen; from then on its descriptor is used and never its name. So a link, or another FIFO
-under that name, leads nowhere.
+The programs inside are not trusted. A reply's FIFO is created and opened in the session's directory, which is not
+mounted, and only then moved to the shared one; from then on its descriptor is used and never its name. So a link, or
+another FIFO under that name, has no effect.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def install(session: str) -> None:
 
 
 class ShellRequestServer(Closeable):
-    """Answers the requests of one session, from a thread that the ``with`` block ends.
+    """Server of the requests of one session, in a thread that the ``with`` block ends.
 
     Args:
         session: its directory, after `install`; nobody but this user can write it.
-        command: what does the work; the request's options are put behind it.
-        environment: what it runs in.
+        command: executes a request; the request's options are appended.
+        environment: of the command.
     """
 
     def __init__(self, session: str, command: Sequence[str], environment: Mapping[str, str], cwd: str) -> None:
@@ -79,7 +79,7 @@ class ShellRequestServer(Closeable):
         self._shared = files.open_directory(
             SHARED, dir_fd=self._private, path=os.path.join(session, SHARED), owners=mine
         )
-        # Opened for writing as well: so reads never find an end while nobody asks.
+        # Also opened for writing: so reads never return end of file while there is no request.
         self._requests = files.open_file(REQUESTS, dir_fd=self._shared, owners=mine, write=True, kind=stat.S_IFIFO)
         self._closing, self._close = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._serve, name="shell-requests")
@@ -90,7 +90,7 @@ class ShellRequestServer(Closeable):
         return self
 
     def close(self) -> None:
-        """End: what is being submitted is interrupted, as by Ctrl-C."""
+        """End: interrupt a running submission, as by Ctrl-C."""
         os.close(self._close)
         self._thread.join()
         for thread in self._replies:
@@ -119,14 +119,14 @@ class ShellRequestServer(Closeable):
                     self._replies.append(thread)
 
     def _reply(self, number: str, words: Sequence[str]) -> None:
-        # There is no caller to report to in this thread; dlapp-run reports that it got no answer.
+        # This thread has no caller to report to; dlapp-run reports that it got no answer.
         with contextlib.suppress(OSError), self._reply_fifo(f"reply.{number}") as reply:
             if self._has_reader(reply):
                 self._relay(reply, words)
 
     @contextlib.contextmanager
     def _reply_fifo(self, name: str) -> Iterator[int]:
-        """Make a FIFO that the shell sees under ``name`` while the block runs; yield its writing end."""
+        """Create a FIFO that the shell sees under ``name`` while the block runs; yield its writing end."""
         os.mkfifo(name, 0o600, dir_fd=self._private)
         try:
             # Opening a FIFO for writing needs a reader, so keep one open for this moment.
@@ -147,7 +147,7 @@ class ShellRequestServer(Closeable):
                 os.unlink(name, dir_fd=self._private)
 
     def _has_reader(self, reply: int) -> bool:
-        """Wait until somebody reads; False: nobody came, or the shell closes."""
+        """Wait until there is a reader; return False if there is none, or the shell closes."""
         poll = select.poll()
         poll.register(reply, 0)
         deadline = time.monotonic() + READER_TIMEOUT_S
@@ -178,7 +178,7 @@ class ShellRequestServer(Closeable):
                 for fd in marks:
                     poll.register(fd, select.POLLIN)
                 if is_read:
-                    poll.register(reply, 0)  # POLLERR comes unasked once the reader goes away
+                    poll.register(reply, 0)  # POLLERR is always reported once the reader is gone
                     poll.register(self._closing, select.POLLIN)
                 left_s = killed_at - time.monotonic()
                 events = poll.poll(None if left_s == float("inf") else max(0, left_s) * 1000)
@@ -204,7 +204,7 @@ class ShellRequestServer(Closeable):
             self._send(reply, b"x %d\n" % (code if code >= 0 else 128 - code))
 
     def _send(self, reply: int, data: bytes) -> bool:
-        """Write all of it, as fast as it is read; False: the reader went away, or the shell closes."""
+        """Write all data, as fast as it is read; return False if the reader is gone, or the shell closes."""
         while data:
             try:
                 data = data[os.write(reply, data) :]
@@ -218,12 +218,14 @@ class ShellRequestServer(Closeable):
 
 
 def _word(text: bytes) -> str:
-    """Return what a word of a request stands for."""
+    """Return the value of an encoded word of a request."""
     return "" if text == b"%" else unquote_to_bytes(text).decode("latin-1")
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    """Send a signal as the terminal does: to the command and what it waits for, not to a runner that it started."""
+    """Send a signal as the terminal does: to the command and the children that it waits for, not to a runner that it
+    started.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)
 

@@ -59,17 +59,17 @@ def open_shell(
     Args:
         client: has the configuration, and the engine whose devices are leased.
         path: of the properties file.
-        gcores: GPUs; None: as many as a container of the application has.
-        fetch_input: bring the input into the workspace, as far as it is not there.
-        note: told, in a line each, what the user should know.
-        copying: around fetching the input and pulling the image, with that word; what it gives is told how many bytes
-            are there, of how many.
+        gcores: GPUs; None for those of a container of the application.
+        fetch_input: whether to fetch missing input into the workspace.
+        note: called with one line for each notice for the user.
+        copying: context manager around fetching the input and pulling the image, called with that word; its value is
+            called with the bytes done and the total.
 
     Raises:
-        FileRefused: the file has faults; all are named.
-        NotEnough: more gcores than are free; it says who has them.
+        FileRefused: the file has errors; the message lists all of them.
+        NotEnough: more gcores than are free; the message names the holders.
         NotFound: the workspace or input is missing, or there is no shell.
-        UsageError: a container would see, in the workspace, what dlapp trusts on this machine.
+        UsageError: the workspace contains files that dlapp trusts on this machine, and a container would mount it.
     """
     application = read_application(path, client.config, client.engine.info(), script_may_be_missing=True)
     spec, role = application.spec, application.spec.roles[0]
@@ -157,10 +157,10 @@ def open_shell(
 
 
 def refuse_what_is_trusted(workspace: str, client: Client) -> None:
-    """Refuse a workspace that a container could use to change what dlapp obeys or runs on this machine.
+    """Refuse a workspace through which a container could change files that dlapp trusts or runs on this machine.
 
     Raises:
-        UsageError: it holds dlapp's state, its configuration, Hadoop's, or the programs that dlapp consists of.
+        UsageError: it contains dlapp's state, its configuration, Hadoop's, or dlapp's own programs.
     """
     for what, paths in trusted_paths(client).items():
         for path in paths:
@@ -172,7 +172,7 @@ def refuse_what_is_trusted(workspace: str, client: Client) -> None:
 
 
 def trusted_paths(client: Client) -> dict[str, list[str]]:
-    """Return paths of what dlapp obeys or runs on this machine, by what it is."""
+    """Return paths that dlapp trusts or runs on this machine, by description."""
     import dlapp
     from dlapp.config import config_files
 
@@ -187,7 +187,7 @@ def trusted_paths(client: Client) -> dict[str, list[str]]:
 
 def _is_inside(path: str, directory: str) -> bool:
     real = os.path.realpath(directory)
-    # Both the given and the resolved path: either may be replaced by a user who can write its directory.
+    # Both the given and the resolved path: a user who can write to the directory of either may replace it.
     return any(os.path.commonpath([real, one]) == real for one in (os.path.abspath(path), os.path.realpath(path)))
 
 
@@ -197,7 +197,7 @@ def _hdfs_of(client: Client, spec: AppSpec) -> HdfsPlace | None:
 
 
 def _open_input_cache(client: Client, note: Note) -> Inputs:
-    """The cache that the caller's runs on this machine have, too."""
+    """Return the cache that the caller's runs on this machine also use."""
     from dlapp.client.machine.input_cache import cache_directory
     from dlapp.task.data.inputs import Inputs
     from dlapp.values.launch_spec import CacheSettings
@@ -211,8 +211,7 @@ def _open_input_cache(client: Client, note: Note) -> Inputs:
 def _held_caches(
     client: Client, spec: AppSpec, note: Note, *, in_docker: bool
 ) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
-    """Hold the caches of programs for as long as the block runs; yield their paths by name, and descriptors that hold
-    them.
+    """Hold the payload caches during the block; yield their paths by name, and descriptors that hold them.
 
     Raises:
         Denied: this machine allows none.
@@ -238,18 +237,17 @@ def environment(
     *,
     in_docker: bool,
 ) -> dict[str, str]:
-    """Return what a payload finds in its environment, as the only container of the application.
+    """Return the environment of a payload, as the only container of the application.
 
-    A plain shell keeps all of the caller's environment besides: it is interactive, and has a terminal, keys and the
-    like.
+    A plain shell also keeps the caller's environment: it is interactive, and uses a terminal, keys and the like.
 
     Args:
         spec: of the application.
         session_dir: the shell's directory.
-        devices: those that are leased to it.
+        devices: leased to it.
         user_env: the variables that the properties file sets.
         cache_paths: of this machine, by the names of the application's caches.
-        in_docker: it runs in a container, which gets no variable of the caller's environment.
+        in_docker: whether it runs in a container, which gets no variables of the caller's environment.
     """
     from dlapp.task.environment import payload_environment
     from dlapp.values.messages import Assignment
@@ -291,7 +289,7 @@ def environment(
 
 
 def find_shell(path: str) -> str:
-    """The absolute path of bash, or of sh. Raises NotFound."""
+    """Return the absolute path of bash, or of sh. Raises NotFound."""
     for name in SHELLS:
         if found := shutil.which(name, path=path):
             return found
@@ -302,18 +300,18 @@ def find_shell(path: str) -> str:
 def leased(
     config: Config, gcores: int, name: str, evidence: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[tuple[Device, ...], tuple[int, ...]]]:
-    """Lease devices of this host from the configured ledger for as long as the block runs; yield them, and the
-    descriptors that hold them.
+    """Lease devices of this host from the configured ledger during the block; yield them, and the descriptors that hold
+    them.
 
     Args:
-        config: says which ledger, and where.
-        gcores: how many devices.
+        config: names the ledger.
+        gcores: number of devices.
         name: of the lease, as application and as container.
-        evidence: of a shell that does not inherit the descriptors, see `dlapp.gpuid.liveness.probes`.
+        evidence: for a shell that does not inherit the descriptors, see `dlapp.gpuid.liveness.probes`.
 
     Raises:
-        NotEnough: not so many are free; it says who has them.
-        AskTooLarge: this host has not so many.
+        NotEnough: fewer are free; the message names the holders.
+        AskTooLarge: this host has fewer.
         Unreachable: the ledger is in ZooKeeper, which does not answer.
     """
     if not gcores:
@@ -327,12 +325,12 @@ def leased(
 
     with contextlib.closing(open_ledger(configured(config), inspect=Inspector())) as ledger:
         lease = ledger.acquire(LeaseRequest(name, name, caller(), gcores, evidence=evidence or {}))
-        # Its threads, if it has any, must not be there when the shell is forked; a release connects anew.
+        # Its threads, if any, must not exist when the shell is forked; a release reconnects.
         ledger.close()
         try:
             yield lease.devices, lease.fds
         finally:
-            # Its terminal may be gone: what is found stands in the ledger.
+            # The terminal may be gone: findings are in the ledger.
             LeasedDevices(ledger, lease.devices, lambda line: None, lambda line: None).look_after()
             lease.release()
 
@@ -351,8 +349,8 @@ def _evidence_of_docker(config: Config, directory: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C on a terminal, where it is for what runs in the shell; without one it ends the shell as it ends any
-    command."""
+    """Ignore Ctrl-C on a terminal, where it is for the programs in the shell; without a terminal it ends the shell like
+    any command."""
     numbers = (signal.SIGINT, signal.SIGQUIT) if os.isatty(0) else ()
     before = {number: signal.signal(number, lambda _number, _frame: None) for number in numbers}
     try:

@@ -1,7 +1,7 @@
-"""Start of a dlapp-shell, kept for dlapp-run: the properties file, its env_file and the configuration.
+"""Saved start of a dlapp-shell, for dlapp-run: the properties file, its env_file and the configuration.
 
-What runs in the shell may be able to change the files themselves. What it submits is what the user had looked at when
-the shell was opened, with the workspace as it is by then.
+Programs in the shell may be able to change the files themselves. Submissions from the shell use the files as they were
+when the user opened the shell, with the current workspace.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_BYTES = 16 * MOST_BYTES
 
 
 def write_start(session: str, snapshot: Snapshot, config: Config) -> str:
-    """Write it into a session's directory, readable by its owner only; its path."""
+    """Write it to a session's directory, readable by its owner only; return its path."""
     path = os.path.join(session, NAME)
     value = {
         "path": snapshot.path,
@@ -43,10 +43,10 @@ def read_start(path: str, *, cluster: str | None = None) -> tuple[Snapshot, Conf
     """Read it again.
 
     Args:
-        cluster: the engine to submit to, in place of the one that was configured.
+        cluster: the engine to submit to, instead of the configured one.
 
     Raises:
-        UntrustedFile: it is not a file of the caller's.
+        UntrustedFile: it is not a file of the caller.
         ConfigError: there is no such engine.
     """
     value = files.read_json_object(path, owners=(os.geteuid(),), max_bytes=_MOST_BYTES)

@@ -567,7 +567,7 @@ def _dispose(at: _Beside, plan: Marker, dir_fd: int, name: str, number: int | No
         try:
             remove_tree(f"{above}/{name}", dir_fd=dir_fd, name=name, number=number)
         except DlappError:
-            pass  # The output is in place; an error while removing the old one must not undo that. We may not change its permissions either.
+            pass  # An error here must not undo the commit, nor be forced.
         else:
             return None
     return _put_beside(at, dir_fd, name, at.replaced)
