@@ -1,8 +1,8 @@
-"""Identity with which dlapp uses a cluster's services, and its proof: one value, which is passed to all that need it.
+"""Identity with which dlapp uses a cluster's services, and its credentials: one value, passed to all users of it.
 
-It is made once, where a process begins (`own_login`, or what a container was told); nothing below looks into the
-environment for it, and nothing keeps one for others. The proofs of single services that YARN itself hands out, of an
-ApplicationMaster and of nodes, are `dlapp.hadoop.tokens.Token`s and go the same way.
+It is created once, at the start of a process (`own_login`, or from a container's launch specification); no other code
+reads the environment for it, and none stores one globally. The tokens that YARN itself issues for single services, the
+ApplicationMaster's and the nodes', are `dlapp.hadoop.tokens.Token`s and are passed in the same way.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ USER_VARIABLE = "HADOOP_USER_NAME"
 
 
 class Login(Value):
-    """Identity for a server of Hadoop.
+    """Identity for a Hadoop server.
 
     Args:
-        user: the Hadoop user; with simple authentication the servers take our word for it.
-        hdfs_token: a delegation token as WebHDFS takes it; None: simple authentication.
+        user: the Hadoop user; with simple authentication the servers trust this name.
+        hdfs_token: a delegation token in WebHDFS's form; None: simple authentication.
     """
 
     user: str
@@ -29,16 +29,16 @@ class Login(Value):
 
     @property
     def query(self) -> dict[str, str]:
-        """Parameters that a web server of Hadoop requires in a request's query."""
+        """Return the query parameters that a Hadoop web server requires."""
         return {"user.name": self.user}
 
     @property
     def webhdfs_query(self) -> dict[str, str]:
-        """Parameters that a NameNode's web server requires."""
+        """Return the query parameters that a NameNode's web server requires."""
         return self.query if self.hdfs_token is None else {"delegation": self.hdfs_token}
 
     def as_user(self, user: str) -> Login:
-        """The login by which something of ``user``'s is reached; with simple authentication, that one's own."""
+        """Return the login for access to data of ``user``; with simple authentication, that user's own."""
         return self if user == self.user else Login(user)
 
 

@@ -1,8 +1,8 @@
-"""Base classes: named fields, for processes that start in milliseconds, and closing at the end of a ``with``.
+"""Base classes with named fields that import fast, and a base class for ``with`` blocks.
 
-`Value` is what a frozen dataclass is, `Record` what a mutable one is. A dataclass is expensive to import: the module
+`Value` corresponds to a frozen dataclass, `Record` to a mutable one. Dataclasses are expensive to import: the module
 loads `inspect` with parts of Python's compiler, and each class compiles six functions. In a task, an ApplicationMaster
-and dlapp-launcher that was 30 to 50 % of the processor time of all imports. The classes here share their methods:
+and dlapp-launcher that was 30 to 50 % of the CPU time of all imports. The classes here share their methods:
 
     class Output(Value, kw_only=True):
         path: str
@@ -10,8 +10,8 @@ and dlapp-launcher that was 30 to 50 % of the processor time of all imports. The
 
     output = replace(Output(path="a"), size_bytes=5)
 
-Type checkers know the fields as they know a dataclass's (PEP 681). Each field is a slot. ``__post_init__`` is called
-when all fields are set.
+Type checkers treat the fields like a dataclass's (PEP 681). Each field is a slot. ``__post_init__`` is called when all
+fields are set.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Field:
 
     @property
     def required(self) -> bool:
-        """True if a value must be given."""
+        """Return True if the field has no default."""
         return self.default is MISSING and self.default_factory is None
 
 
@@ -60,7 +60,7 @@ def field(
 
 
 class _RecordType(type):
-    """The type of all classes with fields: makes the annotations of a class its fields."""
+    """Metaclass that makes the annotations of a class its fields."""
 
     record_fields: dict[str, Field]
     record_setters: dict[str, Callable[[Any, Any], None]]
@@ -78,7 +78,7 @@ class _RecordType(type):
         namespace["__match_args__"] = () if kw_only else tuple(fields)
         cls = super().__new__(mcls, name, bases, namespace)
         cls.record_fields = fields
-        # A slot's own setter also works where assignment is refused.
+        # A slot's own setter also works if assignment is forbidden.
         cls.record_setters = {one: getattr(cls, one).__set__ for one in fields}
         compared = [one for one in fields if fields[one].compare]
         cls.record_key = staticmethod(attrgetter(*compared) if compared else type)
@@ -119,12 +119,12 @@ class _Fields(metaclass=_RecordType):
 
 @dataclass_transform(field_specifiers=(field,))
 class Record(_Fields):
-    """A class of named fields that can be assigned. Instances are equal only to themselves."""
+    """Class of named fields that can be assigned. Instances are equal only to themselves."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Value(_Fields):
-    """A class of named fields that never change. Instances with equal fields are equal."""
+    """Class of immutable named fields. Instances with equal fields are equal."""
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} cannot be changed: {name}")
@@ -146,7 +146,7 @@ class Value(_Fields):
 
 
 def _make(cls: type[V], values: Mapping[str, Any]) -> V:
-    """Return a value of its class and fields; the module `pickle` calls this."""
+    """Return a value from its class and fields; called by the module `pickle`."""
     return cls(**values)
 
 
@@ -162,12 +162,12 @@ def fields(cls: type[_Fields]) -> Mapping[str, Field]:
 
 
 class Closeable:
-    """A context manager whose end is `close`."""
+    """Context manager that calls `close` at its end."""
 
     __slots__ = ()
 
     def close(self) -> None:
-        """Let go of what the object holds."""
+        """Release the object's resources."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
 """Cause of an application's failure, from those of its containers.
 
-The failure that was first in time is the cause. Those that followed from another one, such as a closed connection,
-count only where there is no other. Where ranks waited for one that did not take part, that one is named.
+The first failure in time is the cause. Consequences of other failures, such as a closed connection, count only if there
+is no other failure. If ranks waited for one that did not take part, that one is named.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dlapp.values.messages import Diagnosis, Fault
 from dlapp.values.report import Cause, ContainerDiagnosis
 
 _OF_NODES = {StopReason.SILENT: "task_silent", StopReason.LATE: "task_late"}
-"""Why a container was stopped that did not do as its node should -> name of the rule."""
+"""Reason for stopping a container, if its node may be responsible -> name of the rule."""
 _WAITED = "collective_timeout"
-"""Rule of a rank that waited for another one."""
+"""Rule for a rank that waited for another one."""
 
 
 def of_application(state: ApplicationState) -> ContainerDiagnosis | None:
-    """Return why an application failed or reached its time limit; None: it did not, or no rule names the cause."""
+    """Return why an application failed or reached its time limit; None: it did not, or no rule found the cause."""
     if state.ending is None:
         return None
     if state.ending.cause is Cause.TIMED_OUT:
@@ -52,7 +52,7 @@ def of_application(state: ApplicationState) -> ContainerDiagnosis | None:
 
 
 def of_container(container: Container) -> Diagnosis | None:
-    """Return why a container failed; None: it did not, or no rule names the cause."""
+    """Return why a container failed; None: it did not, or no rule found the cause."""
     if container.preempted and container.result is not None and container.result.fault is not Fault.NONE:
         return diagnosis_of_status(PREEMPTED)
     result, end, why = container.result, container.end, container.stop_reason
@@ -68,10 +68,10 @@ def of_container(container: Container) -> Diagnosis | None:
 
 
 def _missing(state: ApplicationState, waited: Instance) -> Sequence[Instance]:
-    """Return the ranks for which a rank of a gang waited in vain; none: it is not known which these are.
+    """Return the ranks for which a rank of a gang waited in vain; empty: not known.
 
-    They have no failure of their own: they were ended with the gang. So were those that waited and whose time was not
-    over yet. These two are told apart by the steps that they reported.
+    They have no failure of their own: they were ended with the gang. So were ranks that waited and whose time was not
+    up yet. The two are distinguished by the steps that they reported.
     """
     gate = state.role_of_index(waited.index).gate
     if not gate.gang:

@@ -1,8 +1,9 @@
-"""Hosts that are short of healthy GPUs, according to the ledger.
+"""Hosts with too few healthy GPUs, according to the ledger.
 
-YARN counts GPUs and does not know that a GPU is in quarantine: it would send a container to a host that cannot give
-it its GPUs, and the container would have to go to another one. The ledger is read once before the first ask for GPUs,
-and again, seldom, while one waits. Nothing depends on it: an ensemble that is away costs a line in the log, for what
+YARN counts GPUs and does not know that a GPU is in quarantine: it would grant a container on a host that lacks the
+GPUs, and the container would have to move to another host. The ledger is read once before the first request for GPUs,
+and again at intervals while one waits. It is only a hint: an unavailable ensemble is just logged, as the GPUs are
+leased by the task on its host.
 leases the GPUs is the task on its host.
 """
 
@@ -21,10 +22,10 @@ from dlapp.system.logs import log
 from dlapp.values.launch_spec import ZOOKEEPER, LedgerSettings
 
 READ_EVERY_S, MOST_OF_THE_TIME = 60.0, 0.01
-"""A reading follows the last one after so long, or so that no more than this share of the time is spent on them."""
+"""Minimum interval between readings, and maximum share of the time spent on them."""
 ANSWER_S = 10.0
 WAIT_MS = 2_000
-"""How long an ask for GPUs waits for the first reading, which takes 0.1 s where the ensemble answers."""
+"""How long a request for GPUs waits for the first reading, which takes 0.1 s if the ensemble answers."""
 _NAMED = 5
 
 
@@ -32,8 +33,8 @@ class DeviceCountReader:
     """Reads the ledger beside the loop, each time in a thread that ends with the reading.
 
     Args:
-        settings: a ledger of many hosts.
-        tell: takes what was read, from that thread.
+        settings: location of a ledger of many hosts.
+        tell: receives the result, from that thread.
     """
 
     def __init__(
@@ -50,20 +51,20 @@ class DeviceCountReader:
 
     @classmethod
     def of(cls, settings: LedgerSettings, tell: Callable[[DeviceCountsRead], None]) -> DeviceCountReader | None:
-        """Make one; None: this ledger knows nothing of other hosts than its own."""
+        """Return a reader; None: the ledger covers only its own host."""
         return cls(settings, tell) if settings.kind == ZOOKEEPER else None
 
     def look_for(self, asks: Sequence[ContainerRequest]) -> None:
-        """Read again where an ask waits for GPUs and the last reading is old. Returns at once."""
+        """Read again if a request waits for GPUs and the last reading is old. Does not block."""
         if any(ask.count and ask.resources.gcores for ask in asks):
             self.look()
 
     def look(self) -> None:
-        """Read, unless that was done a moment ago or is being done. Returns at once."""
+        """Read, unless a reading is recent or in progress. Does not block."""
         now = self._clock()
         if now < self._again_at or (self._thread is not None and self._thread.is_alive()):
             return
-        # The process may end meanwhile: nothing is written, and the ensemble forgets an idle session by itself.
+        # The process may end meanwhile: nothing is written, and the ensemble expires an idle session by itself.
         self._thread = threading.Thread(target=self._read, name="am-devices", daemon=True)
         self._thread.start()
 
@@ -88,7 +89,7 @@ class DeviceCountReader:
         try:
             for host, record in ledger.short_hosts(timeout_s=ANSWER_S):
                 if isinstance(record, DlappError):
-                    continue  # one that cannot be read says nothing against its host
+                    continue  # an unreadable record proves nothing about its host
                 if (count := usable(record, clock.now_ms())) is not None:
                     found[host] = count
         finally:

@@ -1,7 +1,7 @@
-"""The trials of a sweep that another one goes on from: what they came to, and where their output is.
+"""Trials of a sweep that this one continues: their results, and the locations of their output.
 
-That sweep may itself have gone on from another one, and have ended before it could copy what that one stored. So a
-trial is looked for in all of them, the last one first.
+That sweep may itself have continued another one, and have ended before it could copy that one's output. So a trial is
+searched in all of them, the last one first.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from dlapp.values.messages import StoredOutput
 from dlapp.values.spec import OutputSpec
 
 MOST_SWEEPS = 100
-"""So many are looked at, one after the other."""
+"""Maximum number of sweeps searched."""
 _TAKEN = (TrialState.DONE, TrialState.STOPPED)
-"""A trial that failed runs again: its user may have mended what was wrong."""
+"""A failed trial runs again: its user may have fixed the problem."""
 
 
 def trials_to_take(
     before: str, app_dir: ApplicationDir, outputs: tuple[OutputSpec, ...], application_id: ApplicationId
 ) -> TrialsTakenOver:
-    """Return the trials that have ended and whose output is there.
+    """Return the ended trials whose output exists.
 
     Args:
-        before: id of the application that is gone on from.
-        app_dir: of the new application.
-        outputs: those of the new application.
-        application_id: of the new application.
+        before: id of the continued application.
+        app_dir: directory of the new application.
+        outputs: outputs of the new application.
+        application_id: id of the new application.
 
     Raises:
-        NotFound: there is no such application any more.
-        ValueError: results cannot be read.
-        DlappError: a sweep cannot be read, or it cannot be found out whether an output is there.
+        NotFound: the application no longer exists.
+        ValueError: the results are invalid.
+        DlappError: a sweep cannot be read, or the existence of an output cannot be determined.
     """
     found: dict[int, FormerTrial] = {}
     for place in range(MOST_SWEEPS):
@@ -47,7 +47,7 @@ def trials_to_take(
             former = app_dir.former_sweep(ApplicationId.from_text(before))
         except NotFound:
             if place:
-                break  # what an old one knew, the later ones know
+                break  # the later ones know what an old one knew
             raise
         for view in read_results(former.results).trials if former.results else ():
             if view.state in _TAKEN and view.number not in found:
@@ -69,14 +69,14 @@ def _sources(
     before: ApplicationId,
     hdfs: HdfsPlace | None,
 ) -> tuple[str, ...] | None:
-    """Return where the outputs of a trial are; None: one is not there.
+    """Return the locations of a trial's outputs; None: one does not exist.
 
     Args:
-        view: of the trial.
-        former: the sweep that stored them.
-        outputs: of the new application.
+        view: view of the trial.
+        former: sweep that stored them.
+        outputs: outputs of the new application.
         before: that sweep's application.
-        hdfs: the HDFS that is configured, if one is.
+        hdfs: the configured HDFS, if any.
     """
     targets = {one.name: one for one in former.outputs}
     found = []
@@ -85,7 +85,7 @@ def _sources(
             return None
         source = trial_target(one.target, view.number)
         if not (one.committed or view.is_committed):
-            # Its ApplicationMaster may have died after it committed the trial, and before that was on record.
+            # Its ApplicationMaster may have died after it committed the trial, and before it recorded that.
             files = open_output(source, hdfs)
             if output.by_trial and files.output_commit(source, str(before)).is_surely_committed():
                 found.append(source)
@@ -100,7 +100,7 @@ def _sources(
 
 
 def _own_place(output: OutputSpec, number: int) -> str:
-    """Return where a sweep commits a trial by itself; empty: it commits all together."""
+    """Return where a sweep commits a trial separately; empty: it commits all together."""
     return trial_target(output.target, number) if output.by_trial else ""
 
 

@@ -1,7 +1,7 @@
-"""The GPU Device ID Manager: which GPU belongs to whom.
+"""The GPU Device ID Manager: assignment of GPUs to containers.
 
-The engine counts GPUs, the ledger names them. One set of rules, two stores: on one machine a directory of files, one
-for each GPU, held by kernel locks; in a cluster a znode for each host.
+The engine counts GPUs, the ledger names them. One set of rules, two stores: on one machine a directory with a locked
+file per GPU; in a cluster a znode per host.
 
     devices.py      a device, how close two are, who holds one      selection.py    which ones to take; pure
     rules.py        a host's record and all changes to it; pure     record_json.py  a host's record as JSON

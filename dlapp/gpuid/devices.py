@@ -1,4 +1,4 @@
-"""A device, how close two of them are, and who holds one. Values."""
+"""Values: a device, the closeness of two devices, and the holder of a device."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _WORTH_OF_AN_NVLINK = 10
 
 
 class Device(Value):
-    """One GPU of this machine, or one MIG device: a GPU that is in MIG mode is not listed itself, its parts are.
+    """One GPU of this machine, or one MIG device: of a GPU in MIG mode only the MIG devices are listed.
 
     Args:
-        uuid: its identity, ``GPU-…`` or ``MIG-…``; the same after a restart, in another slot, and in every container.
-        index: its GPU's place in PCI bus order, from 0: what NV_GPU and gpuN mean. -1: it is away, and that was not
-            written down.
+        uuid: its identity, ``GPU-…`` or ``MIG-…``; stable across reboots, slots, and containers.
+        index: its GPU's position in PCI bus order, from 0, as in NV_GPU and gpuN. -1: it is absent, and the index was
+            not recorded.
         minor: the GPU's device node, /dev/nvidia<minor>; it may differ from ``index``. -1: not known.
         memory_mib: memory of the device [MiB].
         pci_bus_id: ``00000000:3B:00.0``.
         compute_mode: ``default``, ``exclusive`` or ``prohibited``; empty: not known.
-        numa: the NUMA node that the GPU hangs on; -1: not known, or the machine has none.
-        links: how each GPU of the machine is reached, by index, in the words of ``nvidia-smi topo -m``: ``X`` itself,
-            ``NV4`` by four NVLinks, ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS`` farther and farther away by PCIe;
-            ``-`` not known. Empty: nothing is known.
+        numa: NUMA node of the GPU; -1: not known, or the machine has none.
+        links: connection to each GPU of the machine, by index, in the terms of ``nvidia-smi topo -m``: ``X`` itself,
+            ``NV4`` four NVLinks, ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS`` increasing distance by PCIe; ``-`` not
+            known. Empty: not known at all.
         mig: the number of a MIG device on its GPU; -1: a whole GPU.
     """
 
@@ -40,18 +40,18 @@ class Device(Value):
 
     @property
     def label(self) -> str:
-        """Name for people: ``gpu3``, a MIG device ``gpu3:1``; the uuid if its place is not known any more."""
+        """Return its display name: ``gpu3``, for a MIG device ``gpu3:1``; the uuid if its index is no longer known."""
         if self.index < 0:
             return self.uuid
         return f"gpu{self.index}" if self.mig < 0 else f"gpu{self.index}:{self.mig}"
 
 
 def closeness(one: Device, other: Device) -> int:
-    """Return how fast two devices reach each other; only the order of such numbers and sums of them mean something.
+    """Return how fast the connection of two devices is; only the order and sums of these numbers are meaningful.
 
-    In hundreds: 10 for each NVLink between them, 6 on one GPU, 5 to 1 by PCIe from ``PIX`` to ``SYS``, 0 where it is
-    not known: an NVLink of the first generation has about twice what PCIe has behind one switch. One more where both
-    hang on one NUMA node, which decides among equals.
+    In hundreds: 10 for each NVLink between them, 6 on one GPU, 5 to 1 by PCIe from ``PIX`` to ``SYS``, 0 if not known:
+    an NVLink of the first generation has about twice the bandwidth of PCIe behind one switch. One more if both are on
+    one NUMA node, which decides among equals.
     """
     if one.index == other.index:
         worth = _WORTH_OF_ONE_CARD
@@ -65,9 +65,10 @@ class Holder(Value):
     """Holder of a device.
 
     Args:
-        index: of the device; None: the holder's record does not say.
-        container: the container that uses it; empty: it is reserved for the application, no container has it yet.
-        doubt: empty, or why the device is not free although its holder's processes on this machine seem to be gone.
+        index: index of the device; None: not in the holder's record.
+        container: container that uses it; empty: it is reserved for the application, without a container.
+        doubt: why the device is not free although its holder's processes on this machine seem to be gone; empty: no
+            doubt.
         role, container_index: of the container in its application, as text; empty: not known.
     """
 

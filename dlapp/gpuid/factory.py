@@ -1,4 +1,4 @@
-"""Factory of ledgers: the store that the configuration names, and opening it."""
+"""Factory of ledgers: opens the configured store."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from dlapp.hadoop.configuration import HadoopConfiguration
 
 FORMER_ROOT = "/dlapp"
-"""Where the ledgers of all clusters were together; the default root of each is below it now."""
+"""Former root of the ledgers of all clusters; the default root of each cluster is below it now."""
 MOST_CERTIFICATES = 64 << 10
 SYSTEM = "system"
-"""What the operator writes in the place of a file of CAs for those of the system."""
+"""Value that selects the system's CAs instead of a CA file."""
 OPEN = "none"
-"""What the operator writes in the place of the credentials' file for a ledger that everybody may write."""
+"""Value that selects a ledger writable by everyone instead of a credentials file."""
 
 
 def configured(config: Config) -> LedgerSettings:
-    """Return where the configuration says that the ledger is. It holds the credentials: keep it secret.
+    """Return the configured location of the ledger. It contains the credentials: keep it secret.
 
     Raises:
-        ConfigError: there are no credentials, or their file is not what it must be.
+        ConfigError: there are no credentials, or their file is invalid.
     """
     gpuid, docker_host = config.gpuid, config.runtime.docker.host
     zookeeper = gpuid.zookeeper
@@ -60,7 +60,7 @@ def configured(config: Config) -> LedgerSettings:
 
 
 def _site(config: Config) -> HadoopConfiguration | None:
-    """Return the configuration of the cluster; None: there is none here, or none that is needed and can be read."""
+    """Return the configuration of the cluster; None: there is none here, or it is not needed or not readable."""
     from dlapp.hadoop.configuration import VARIABLE, read_configuration
 
     if config.yarn.conf_dir is None and not os.environ.get(VARIABLE):
@@ -92,11 +92,11 @@ def _resource_managers(site: HadoopConfiguration | None) -> tuple[str, ...]:
     try:
         return () if site is None else tuple(site.web_urls())
     except ConfigError:
-        return ()  # it is one of HDFS alone
+        return ()  # it is for HDFS only
 
 
 def _certificates(ca: str | None) -> str:
-    """Return the CAs in the operator's file, which goes with each container; empty: those of the system."""
+    """Return the CAs in the operator's file, which is passed to each container; empty: the system's."""
     from dlapp.hadoop.truststore import read_certificates
 
     key = "gpuid.zookeeper.ca"
@@ -119,7 +119,7 @@ def _client_certificate(path: str | None, ca: str | None) -> str:
 
 
 def read_credentials(path: str) -> str:
-    """``user:password`` from a file that nobody else may read. Raises ConfigError."""
+    """Return ``user:password`` from a file that no other user may read. Raises ConfigError."""
     key = "gpuid.zookeeper.credentials"
     text = read_secret(path, key, 4096)
     user, _, password = text.partition(":")
@@ -132,7 +132,7 @@ def open_ledger(settings: LedgerSettings, *, inspect: Inspect = uninspected) -> 
     """Open a ledger.
 
     Raises:
-        LedgerError: it is of a kind that this dlapp does not know, or `host_of_task` refuses this container.
+        LedgerError: its kind is unknown to this version, or `host_of_task` refuses this container.
     """
     if settings.kind == MACHINE:
         from dlapp.gpuid.stores.machine import MachineLedger
@@ -150,14 +150,14 @@ def open_ledger(settings: LedgerSettings, *, inspect: Inspect = uninspected) -> 
 
 
 def host_of_task(lock_dir: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the name of a task's host in the ledger of a cluster; empty: the kernel's name of this machine.
+    """Return the name of a task's host in a cluster's ledger; empty: this machine's kernel host name.
 
-    A container of YARN can have namespaces of its own. Then the kernel's name is the container's, and a GPU of the host
+    A YARN container can have its own namespaces. Then the kernel's host name is the container's, and a GPU of the host
     is locked in the host's directory only if that is mounted.
 
     Args:
         lock_dir: the directory of the machine's ledger.
-        environ: what the NodeManager has set.
+        environ: environment set by the NodeManager.
 
     Raises:
         LedgerError: other containers of this host could not see which GPUs this one holds.
@@ -176,11 +176,11 @@ def host_of_task(lock_dir: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def full_name_of(host: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a host's name with its domain, as its NodeManager has it; empty: there is none.
+    """Return a host's fully qualified name, as its NodeManager has it; empty: not known.
 
     Args:
         host: its name in the ledger.
-        environ: what the NodeManager has set.
+        environ: environment set by the NodeManager.
     """
     node = environ.get("NM_HOST", "")
     return node if "." in node and node.partition(".")[0] == host.partition(".")[0] else ""

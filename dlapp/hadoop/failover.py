@@ -1,4 +1,4 @@
-"""Calls to one of several servers that stand for each other, with what may be tried again tried again."""
+"""Calls to one of several redundant servers, with retries."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 
 
 class RpcClient(Closeable):
-    """Calls the methods of one protocol; keeps the connection that worked last.
+    """Client of one protocol on redundant servers; keeps the connection that worked last.
 
-    A call that got no answer, or was told to come back (`TryAgain`), is made again until its deadline, on the next
-    address each time: only calls that may be repeated go through here, which is every call that we know. Of one thread.
+    A call without an answer, or with `TryAgain`, is repeated until its deadline, each time on the next address: only
+    repeatable calls use this class, as all supported calls are. For one thread.
 
     Args:
-        what: the servers' name in messages, ``ResourceManager``.
-        addresses: of servers of which one serves at a time.
-        proof: of who we are: a token, or the login by whose name alone SIMPLE goes.
-        try_s: the longest that one server is waited for in one try.
-        connect_s: the longest for a connection and its handshake alone; None: ``try_s``.
+        what: display name of the servers, ``ResourceManager``.
+        addresses: addresses of servers of which one is active at a time.
+        proof: authentication: a token, or the login for SIMPLE authentication.
+        try_s: time limit of one try on one server.
+        connect_s: time limit of a connection and its handshake; None: ``try_s``.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class RpcClient(Closeable):
         self._turn = 0
 
     def use_token(self, token: Token) -> None:
-        """Use a token from the next connection on; the one in use stays what it is.
+        """Use a token from the next connection on; the open connection is unchanged.
 
-        A server that takes over may know only the token before this one, so that one is tried, too.
+        A server that becomes active may know only the previous token, so that one is tried, too.
         """
         if token not in self._proofs:
             self._proofs = [token, self._proofs[0]]
@@ -73,16 +73,16 @@ class RpcClient(Closeable):
         """Call a method.
 
         Args:
-            method: its name in the protocol.
-            request: its message.
-            answer: the type of the answer.
-            timeout_s: how long to try, all servers together [s].
-            answer_s: the longest that an answer is waited for in one try, where that is not `try_s`.
+            method: name of the method in the protocol.
+            request: request message.
+            answer: type of the answer.
+            timeout_s: total time limit of all tries [s].
+            answer_s: time limit of an answer in one try, if not `try_s`.
 
         Raises:
-            ConnectionLost: nobody answered in ``timeout_s``; the message says how often which server was tried.
+            ConnectionLost: no server answered within ``timeout_s``; the message counts the tries by server.
             RemoteError: the method threw.
-            NotHadoop: the last answer could not be read.
+            NotHadoop: the last answer is invalid.
         """
         with Wait(f"the {self._what}", timeout_s) as wait:
             return self._call(method, request.SerializeToString(), answer, timeout_s, answer_s, wait)
@@ -91,7 +91,7 @@ class RpcClient(Closeable):
         self, method: str, data: bytes, answer: type[_M], timeout_s: float, answer_s: float | None, wait: Wait
     ) -> _M:
         deadline = self._clock() + timeout_s
-        # Jitter: the ApplicationMasters of a cluster all lose the same ResourceManager at the same moment.
+        # Jitter: all ApplicationMasters of a cluster lose the same ResourceManager at the same moment.
         pauses_s = backoff_s(_FIRST_WAIT_S, _LONGEST_WAIT_S)
         failed: dict[str, int] = {}
         sent = False
@@ -114,16 +114,16 @@ class RpcClient(Closeable):
                 self._sleep(pause_s)
 
     def call_once(self, method: str, request: Message, answer: type[_M], *, answer_s: float) -> _M:
-        """Call a method in one try.
+        """Call a method once, without retries.
 
         Args:
-            method: its name in the protocol.
-            request: its message.
-            answer: the type of the answer.
-            answer_s: the longest that the answer is waited for, once there is a connection [s].
+            method: name of the method in the protocol.
+            request: request message.
+            answer: type of the answer.
+            answer_s: time limit of the answer, once connected [s].
 
         Raises:
-            ConnectionLost, TryAgain, NotHadoop: as it came; the call may be made again.
+            ConnectionLost, TryAgain, NotHadoop: the error of this try; the call may be repeated.
             RemoteError: the method threw.
         """
         deadline = self._clock() + self._connect_s + answer_s
@@ -165,7 +165,7 @@ class RpcClient(Closeable):
 
 
 def _has_only_text(message: Message) -> bool:
-    """Return whether all texts in a message are texts: protobuf's C form gives one that is not UTF-8 as bytes."""
+    """Return whether all strings in a message are valid: protobuf's C form returns invalid UTF-8 as bytes."""
     for field, value in message.ListFields():
         parts = [value] if isinstance(value, (Message, str, bytes, int, float)) else value
         for one in parts:

@@ -1,11 +1,11 @@
-"""Hadoop RPC version 9: bytes to frames to messages and back, without a socket.
+"""Framing of Hadoop RPC version 9: bytes to frames to messages and back, without I/O.
 
     client                                         server
     preamble  "hrpc" 09 00 auth     ------------>            once; auth is 00 (none follows) or DF (SASL follows)
     frame     length | message ...  ------------>
                                     <------------  frame     length | message ...
 
-Everything after the preamble is frames, in both directions, each with a header message and at most two more.
+After the preamble both directions consist of frames, each with a header message and at most two more.
 
 Source: org.apache.hadoop.ipc.Client, Server and RpcConstants; the same from Hadoop 2.7 to 3.5.
 """
@@ -19,29 +19,30 @@ from dlapp.hadoop.errors import NotHadoop
 AUTH_NONE = 0x00
 AUTH_SASL = 0xDF
 MAX_FRAME = 128 << 20
-"""Bytes; what servers take and Java clients take by default. Source: ipc.maximum.data.length, -.response.length."""
+"""Frame size limit [bytes]: the default of servers and Java clients. Source: ipc.maximum.data.length,
+-.response.length."""
 
 MAX_HANDSHAKE_FRAME = 64 << 10
-"""Bytes of a frame of a server that has not proved yet who it is."""
+"""Frame size limit for a server that is not authenticated yet [bytes]."""
 _MOST_MESSAGES = 8
-"""A frame has three at most."""
+"""Maximum number of messages in a frame."""
 
 CALL_CONTEXT = -3
 CALL_SASL = -33
 CALL_NONE = -1
-"""Call ids below 0 are not calls: the connection's context, SASL, and an error before a call could be told."""
+"""Call ids below 0 are not calls: the connection context, SASL, and an error before a call was identified."""
 
 _LENGTH = struct.Struct("!I")
 _BYTES = [bytes([value]) for value in range(0x80)]
 
 
 def preamble(auth: int) -> bytes:
-    """The first seven bytes of a connection."""
+    """Return the first seven bytes of a connection."""
     return b"hrpc\x09\x00" + bytes([auth])
 
 
 def encode_varint(value: int) -> bytes:
-    """A protobuf varint: seven bits a byte, the least significant first."""
+    """Encode a protobuf varint: seven bits per byte, the least significant first."""
     if value < 0x80:
         return _BYTES[value]
     out = bytearray()
@@ -68,10 +69,10 @@ def encode_frame(*messages: bytes) -> bytes:
 
 
 def split_frame(body: bytes) -> list[bytes]:
-    """The messages of a frame's body.
+    """Return the messages of a frame's body.
 
     Raises:
-        NotHadoop: the lengths in it do not fit.
+        NotHadoop: the lengths in it are inconsistent.
     """
     messages, at = list[bytes](), 0
     while at < len(body):
@@ -95,15 +96,15 @@ def split_frame(body: bytes) -> list[bytes]:
 
 
 def signed_call_id(call_id: int) -> int:
-    """The call id of an answer: there it is a plain uint32, in a request a zig-zag number."""
+    """Return the call id of an answer: a plain uint32, while a request has a zig-zag number."""
     return call_id - (1 << 32) if call_id >= 1 << 31 else call_id
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames, however it arrives.
+    """Splits a byte stream into frames.
 
     Args:
-        limit: the most bytes that a frame may have.
+        limit: maximum size of a frame [bytes].
     """
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
@@ -111,18 +112,18 @@ class FrameReader:
         self._buffer = bytearray()
 
     def allow(self, limit: int) -> None:
-        """Take frames of another size from now on."""
+        """Set another maximum frame size."""
         self._limit = limit
 
     def feed(self, data: bytes) -> None:
-        """Take in what arrived."""
+        """Add received bytes."""
         self._buffer += data
 
     def next(self) -> bytes | None:
-        """The body of the next whole frame, or None while there is none.
+        """Return the body of the next complete frame, or None.
 
         Raises:
-            NotHadoop: its length is above the limit; what begins like that is most often another protocol.
+            NotHadoop: its length exceeds the limit; usually the server speaks another protocol.
         """
         if len(self._buffer) < _LENGTH.size:
             return None
@@ -137,7 +138,7 @@ class FrameReader:
 
     @property
     def in_frame(self) -> bool:
-        """True if a frame has begun and is not complete."""
+        """Return True if a frame is incomplete."""
         return bool(self._buffer)
 
 

@@ -1,10 +1,10 @@
-"""Messages of Hadoop RPC itself: headers of calls and answers, the context of a connection, the SASL exchange.
+"""Messages of the Hadoop RPC protocol: headers of calls and answers, the connection context, the SASL exchange.
 
-They are made and read by hand: loading protobuf, and its pure Python form on a node, takes more memory and time than
-the rest of a client of HDFS. The tests compare them with protobuf's, of ``proto/rpc.proto``.
+They are encoded and decoded by hand: loading protobuf, in its pure Python form on a node, takes more memory and time
+than the rest of an HDFS client. The tests compare them with protobuf's, from ``proto/rpc.proto``.
 
-Source: RpcHeader.proto, IpcConnectionContext.proto and ProtobufRpcEngine.proto of Hadoop 2.7 to 3.5. State ids are
-there since 3.1.
+Source: RpcHeader.proto, IpcConnectionContext.proto and ProtobufRpcEngine.proto of Hadoop 2.7 to 3.5. State ids exist
+    since 3.1.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ NEGOTIATED, NEGOTIATE, INITIATE, WRAP = 0, 1, 2, 5
 _PROTOBUF, _FINAL_PACKET = 2, 0
 _MOST_AUTHS = 64
 _NO_STATE = 1 << 63
-"""From here on it is a negative number, which stands for none."""
+"""From here on an id is a negative number, which means none."""
 
 
 class AnswerHeader(NamedTuple):
     """Header of an answer.
 
     Args:
-        call_id: of the call.
+        call_id: id of the call.
         status: `SUCCESS`, `ERROR` or `FATAL`.
-        java_class, message: of an exception.
-        state_id: number of the last transaction of the NameNode; None: the server does not say.
+        java_class, message: class and message of an exception.
+        state_id: id of the NameNode's last transaction; None: not sent.
     """
 
     call_id: int
@@ -42,7 +42,7 @@ class AnswerHeader(NamedTuple):
 
 
 class SaslAuth(NamedTuple):
-    """A way to prove who the caller is, as the server offers it; ``encoded`` is all of it but the challenge."""
+    """Authentication method offered by the server; ``encoded`` is all of it except the challenge."""
 
     method: str
     mechanism: str
@@ -51,7 +51,7 @@ class SaslAuth(NamedTuple):
 
 
 class SaslMessage(NamedTuple):
-    """A message of the SASL exchange."""
+    """Message of the SASL exchange."""
 
     state: int
     token: bytes
@@ -59,12 +59,12 @@ class SaslMessage(NamedTuple):
 
 
 def request_header(call_id: int, client_id: bytes, *, retries: int, state_id: int | None = None) -> bytes:
-    """Return the header of a call.
+    """Encode the header of a call.
 
     Args:
-        call_id, client_id: by both the server knows a call again.
-        retries: how often the same call was made before; -1: it is none.
-        state_id: the transaction that an observer must have before it answers; None: observers refuse the call.
+        call_id, client_id: together they identify a call to the server.
+        retries: number of earlier tries of the same call; -1: not a call.
+        state_id: transaction that an observer must have before it answers; None: observers refuse the call.
     """
     return encode(
         (1, _PROTOBUF),
@@ -77,17 +77,17 @@ def request_header(call_id: int, client_id: bytes, *, retries: int, state_id: in
 
 
 def method_header(protocol: str, method: str) -> bytes:
-    """Return what stands before the message of a call."""
+    """Return the prefix of a call's message."""
     return encode((1, method), (2, protocol), (3, 1))
 
 
 def connection_context(protocol: str, user: str | None) -> bytes:
-    """Return the context of a connection. Without a user the server takes that of the token."""
+    """Encode the connection context. Without a user the server uses the token's."""
     return encode((2, None if user is None else encode((1, user))), (3, protocol))
 
 
 def parse_answer_header(data: bytes) -> AnswerHeader:
-    """Return the header of an answer. Raises NotHadoop: it is none."""
+    """Return the header of an answer. Raises NotHadoop: it is invalid."""
     said = Fields(data)
     call_id = signed_call_id(said.number(1) & 0xFFFFFFFF)
     state_id = said.number(9, below=1 << 64) if said.has(9) else _NO_STATE
@@ -101,12 +101,12 @@ def parse_answer_header(data: bytes) -> AnswerHeader:
 
 
 def sasl_message(state: int, token: bytes | None = None, auth: SaslAuth | None = None) -> bytes:
-    """Return a message of the SASL exchange; ``auth``: the way that is chosen."""
+    """Encode a message of the SASL exchange; ``auth``: the chosen method."""
     return encode((2, state), (3, token), (4, auth and auth.encoded))
 
 
 def parse_sasl_message(data: bytes) -> SaslMessage:
-    """Return a message of the SASL exchange. Raises NotHadoop: it is none."""
+    """Return a message of the SASL exchange. Raises NotHadoop: it is invalid."""
     said = Fields(data)
     offered = said.all_data(4)
     if len(offered) > _MOST_AUTHS:
@@ -117,7 +117,7 @@ def parse_sasl_message(data: bytes) -> SaslMessage:
 def _parse_auth(data: bytes) -> SaslAuth:
     said = Fields(data)
     method, mechanism = said.text(1), said.text(2)
-    # The server compares the choice with its offer field by field, one that is there and empty included.
+    # The server compares the chosen method with its offer field by field, including present but empty ones.
     others = [(field, said.text(field)) for field in (3, 4) if said.has(field)]
     return SaslAuth(method, mechanism, said.data(5, b""), encode((1, method), (2, mechanism), *others))
 

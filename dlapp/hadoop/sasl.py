@@ -1,4 +1,4 @@
-"""SASL with Hadoop's servers: DIGEST-MD5 with a token. No socket in here.
+"""SASL with Hadoop's servers: DIGEST-MD5 with a token. No I/O.
 
     client                                  server
     NEGOTIATE            ---------------->
@@ -6,8 +6,8 @@
     INITIATE, response   ---------------->
                          <----------------  SUCCESS, rspauth: it knows the password too
 
-With qop ``auth`` nothing more happens; with ``auth-int`` and ``auth-conf`` every later frame travels inside a WRAP
-message, signed and, with auth-conf, enciphered.
+With qop ``auth`` the exchange ends here; with ``auth-int`` and ``auth-conf`` every later frame is inside a WRAP
+message, signed and, with auth-conf, encrypted.
 
 Source: org.apache.hadoop.security.SaslRpcClient; RFC 2831.
 """
@@ -44,10 +44,10 @@ _MAGIC = {
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """The attributes of a challenge or an answer: ``realm="default",nonce="...",qop="auth"``.
+    """Parse the attributes of a challenge or an answer: ``realm="default",nonce="...",qop="auth"``.
 
     Raises:
-        NotHadoop: it is not of that form.
+        NotHadoop: it is malformed.
     """
     found, at = {}, 0
     while at < len(text):
@@ -59,11 +59,11 @@ def parse_attributes(text: str) -> dict[str, str]:
 
 
 class DigestMd5:
-    """The client's side of one exchange with one token; afterwards it wraps and unwraps.
+    """Client side of one exchange with one token; afterwards it wraps and unwraps.
 
     Args:
-        token: its identifier is the user's name and its password the password, both as base64 text.
-        cnonce: given by tests alone.
+        token: its identifier is the user name and its password the password, both as base64 text.
+        cnonce: set only in tests.
     """
 
     def __init__(self, token: Token, cnonce: str | None = None) -> None:
@@ -75,11 +75,11 @@ class DigestMd5:
         self.security: Security | None = None
 
     def respond(self, challenge: bytes) -> bytes:
-        """The answer to the server's challenge.
+        """Return the answer to the server's challenge.
 
         Raises:
-            NotHadoop: the challenge cannot be read.
-            HadoopError: the server asks for a protection that we do not have.
+            NotHadoop: the challenge is malformed.
+            HadoopError: the server requires an unsupported protection.
         """
         if len(challenge) > _MOST_CHALLENGE:
             raise NotHadoop(f"a DIGEST-MD5 challenge of {len(challenge)} bytes")
@@ -100,10 +100,10 @@ class DigestMd5:
         return (answer + (',cipher="rc4"' if self.qop == "auth-conf" else "")).encode()
 
     def finish(self, answer: bytes) -> None:
-        """Check the server's last word: it must know the password too.
+        """Check the server's final message: it must know the password, too.
 
         Raises:
-            HadoopError: it does not; somebody else answers in its place.
+            HadoopError: it does not; it is not the expected server.
         """
         if len(answer) > _MOST_CHALLENGE:
             raise NotHadoop(f"a DIGEST-MD5 answer of {len(answer)} bytes")
@@ -120,14 +120,14 @@ class DigestMd5:
 
 
 class Security:
-    """Signs, and with ``seal`` enciphers by RC4, what goes out, and checks what comes in.
+    """Signs outgoing messages, with ``seal`` also encrypts them by RC4, and verifies incoming ones.
 
-    A wrapped message is the data, 10 bytes of HMAC-MD5, 00 01 and a number that counts up in each direction; sealed,
-    data and signature are enciphered together by a stream that goes on from message to message.
+    A wrapped message is the data, 10 bytes of HMAC-MD5, 00 01 and a sequence number per direction; if sealed, data and
+    signature are encrypted together by a stream cipher that continues from message to message.
 
     Args:
         key: H(A1), 16 bytes.
-        server: the other side's point of view, for tests.
+        server: act as the server, for tests.
     """
 
     def __init__(self, key: bytes, *, seal: bool, server: bool = False) -> None:
@@ -141,16 +141,16 @@ class Security:
         self._numbers = {"out": 0, "in": 0}
 
     def wrap(self, data: bytes) -> bytes:
-        """Return what is sent in place of ``data``."""
+        """Return the wrapped form of ``data``."""
         mac, number = self._mac("out", data)
         body = data + mac
         return (self._ciphers["out"].apply(body) if self._ciphers else body) + b"\0\1" + number
 
     def unwrap(self, data: bytes) -> bytes:
-        """Return what was sent.
+        """Return the unwrapped message.
 
         Raises:
-            NotHadoop: it is not what the other side signed, or not the next in turn.
+            NotHadoop: the signature or the sequence number is wrong.
         """
         if len(data) < 16:
             raise NotHadoop(f"a wrapped message of {len(data)} bytes, the minimum is 16")
@@ -165,12 +165,12 @@ class Security:
     def _mac(self, direction: str, data: bytes) -> tuple[bytes, bytes]:
         number = struct.pack("!I", self._numbers[direction])
         self._numbers[direction] += 1
-        # MD5 is what the protocol names; where a FIPS build refuses it, there is no other way in.
+        # The protocol requires MD5; a FIPS build that refuses it cannot connect.
         return hmac.digest(self._sign[direction], number + data, "md5")[:10], number
 
 
 class _Rc4:
-    """RC4, which neither Python nor a library of ours has; some microseconds a byte, for small messages."""
+    """RC4, which neither Python nor our libraries have; some microseconds per byte, for small messages."""
 
     def __init__(self, key: bytes) -> None:
         state = list(range(256))
@@ -195,7 +195,7 @@ class _Rc4:
 
 
 def _choose_qop(offered: Iterable[str], ciphers: Iterable[str]) -> str:
-    """The first that the server names and we have: its order is its preference."""
+    """Return the first of the server's protections that is supported: its order is its preference."""
     names = [name.strip() for name in offered]
     for name in names:
         if name in ("auth", "auth-int") or (name == "auth-conf" and "rc4" in [one.strip() for one in ciphers]):

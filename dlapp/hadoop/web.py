@@ -1,6 +1,6 @@
-"""HTTP to the web addresses of a cluster: REST and the pages of logs, with Hadoop's settings in what went wrong.
+"""HTTP to the web addresses of a cluster: REST and log pages; errors name Hadoop's settings.
 
-Every call of ours may be repeated, so one that met a connection which the server had closed meanwhile is.
+Every call here may be repeated, so a call on a connection that the server has meanwhile closed is repeated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dlapp.net.http import PLAIN, TLS, HttpClient, HttpResponse, IncompleteRespo
 from dlapp.value import Closeable
 
 MOST_BYTES = 64 << 20
-"""20,000 applications, or 50,000 nodes, as the ResourceManager lists them, have some 30 MiB."""
+"""Size limit of an answer: the ResourceManager's list of 20,000 applications, or 50,000 nodes, has about 30 MiB."""
 _CLOSED = "it closed the connection without an answer"
 
 
@@ -24,18 +24,18 @@ class NoAddress(DlappError):
 
 
 class WrongScheme(Unreachable):
-    """One side speaks TLS and the other does not, or does not trust; the words name the setting."""
+    """One side uses TLS and the other does not, or does not trust the certificate; the message names the setting."""
 
 
 class AnswerTooLarge(Unreachable):
-    """An answer beyond `MOST_BYTES`; it is as large when it is asked for again."""
+    """An answer exceeds `MOST_BYTES`; a repeated request would, too."""
 
 
 class WebStream:
-    """An answer that is read in pieces, once.
+    """Answer that is read in chunks, once.
 
     Args:
-        explained: raises Unreachable in the place of IncompleteResponse.
+        explained: raises Unreachable instead of IncompleteResponse.
     """
 
     def __init__(self, stream: ResponseStream, explained: Callable[[], AbstractContextManager[None]]) -> None:
@@ -43,18 +43,18 @@ class WebStream:
         self._stream, self._explained = stream, explained
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the pieces. Raises Unreachable: it broke off."""
+        """Yield the chunks. Raises Unreachable: the connection broke."""
         with self._explained():
             yield from self._stream
 
 
 class Web(Closeable):
-    """Connections to servers by HTTP.
+    """HTTP connections to servers.
 
     Args:
-        timeout_s: for a connection to come to be, for an answer's head, for each piece of its body, and for the body
-            as a whole where it is not streamed.
-        accept: the kind of answer; a log's page is text, and who wants JSON of it gets status 503.
+        timeout_s: time limit of connecting, of an answer's headers, of each chunk of its body, and of the whole body if
+            it is not streamed.
+        accept: content type; log pages are text, and a request for JSON of one gets status 503.
     """
 
     def __init__(self, timeout_s: float, *, accept: str = "application/json") -> None:
@@ -68,16 +68,16 @@ class Web(Closeable):
     def call(
         self, method: str, url: str, query: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> HttpResponse:
-        """Send one request and return its answer. A redirection is the caller's affair.
+        """Send one request and return its answer. The caller handles redirections.
 
         Args:
-            method: of the request.
-            url: where to.
-            query: is added to that of the URL.
-            body: JSON.
+            method: HTTP method.
+            url: URL of the request.
+            query: added to the URL's query.
+            body: JSON body.
 
         Raises:
-            Unreachable: no answer, or not one of a web server; without the URL, which the caller knows.
+            Unreachable: no valid HTTP answer; the message does not contain the URL, which the caller knows.
             AnswerTooLarge: more than `MOST_BYTES`.
             NoAddress: the URL is none.
         """
@@ -89,11 +89,12 @@ class Web(Closeable):
             )
         found = answer.headers
         if not (found.get("content-length") or found.get("transfer-encoding") or answer.status == 204):
-            raise Unreachable(_CLOSED)  # Hadoop's servers always say where the end is
+            raise Unreachable(_CLOSED)  # Hadoop's servers always send the length
         return answer
 
     def stream(self, url: str, query: Mapping[str, str] | None = None) -> WebStream:
-        """Return the answer to a GET, of any length; it is to be read to its end or closed. Raises as `call` does."""
+        """Return the answer to a GET, of any length; the caller reads it to its end or closes it. Raises as `call`
+        does."""
         server, target = _parts(url, query)
         with self._explained():
             stream = self._client.stream("GET", server, target, headers={"Accept": self._accept}, repeatable=True)
@@ -119,7 +120,7 @@ class Web(Closeable):
 
 
 def tls_setting(error: IncompleteResponse, policy: str) -> str:
-    """Return what to set where a server cannot be asked in TLS, or only so; ``policy`` names its property."""
+    """Return the setting to change if a server does not accept TLS, or requires it; ``policy`` names the property."""
     value = {PLAIN: "HTTP_ONLY", TLS: "HTTPS_ONLY"}.get(str(error))
     return f"set {policy} to {value}" if value else "SSL_CERT_FILE names the file of your cluster's CA"
 

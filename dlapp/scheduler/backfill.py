@@ -1,15 +1,15 @@
-"""EASY backfill: one reservation, for the first job that does not fit, and what may start without delaying it.
+"""EASY backfill: one reservation, for the first job that does not fit, and starts that do not delay it.
 
 Source: Lifka, "The ANL/IBM SP scheduling system", 1995; Mu'alem and Feitelson, 2001.
 
-The reservation is the earliest time at which the job fits if all that runs ends as late as it may. A job without
-max_runtime has no known end, so it counts as running for ever. If too much of the machine is held by such jobs, the
-reservation has no time: nobody knows which of them ends first, and the job is to start in that moment. Then only what
-it does not need may be filled: of a resource of which too little is free for it, nothing.
+The reservation is the earliest time at which the job fits if all running jobs use their whole time limit. A job without
+max_runtime has no known end, so it counts as running forever. If such jobs hold too much of the machine, the
+reservation has no time: it is unknown which of them ends first, and the job is to start at that moment. Then only
+resources that it does not need may be used for backfill: of a resource of which too little is free for it, none.
 
 Of several jobs that may start beside the reservation the largest and longest comes first, since small and short ones
-find a place later, too; a higher priority comes before that. Over traces of a busy machine this makes up for what the
-change of heads by fair shares costs (``make bench NAME=queue``, utilisation).
+also fit later; a higher priority takes precedence. On traces of a busy machine this compensates the cost of changing
+heads by fair shares (``make bench NAME=queue``, utilisation).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dlapp.scheduler.values import Policy, RunningJob, WaitingJob
 
 
 class StartReservation(NamedTuple):
-    """Place in time of one job.
+    """Reservation of one job.
 
     Args:
-        at_s: when it can start at the latest [s since 1970]; None: not known.
-        spare: what is then left for others, or, if the time is not known, what they may have from now on.
+        at_s: latest start [s since 1970]; None: not known.
+        spare: amounts left for others at that time or, if the time is not known, from now on.
     """
 
     at_s: float | None
@@ -38,9 +38,9 @@ def reserve(job: WaitingJob, free: Amounts, running: Iterable[RunningJob], now_s
     """Return the reservation of a job that does not fit now.
 
     Args:
-        job: which asks for no more than the machine has.
-        free: now.
-        running: all that has a part of the machine.
+        job: requests no more than the machine has.
+        free: free amounts now.
+        running: all holders of a part of the machine.
         now_s: the time [s since 1970].
     """
     known = sorted((max(one.ends_s, now_s), one.amounts) for one in running if one.ends_s is not None)
@@ -54,12 +54,12 @@ def reserve(job: WaitingJob, free: Amounts, running: Iterable[RunningJob], now_s
 
 
 def fits_beside(job: WaitingJob, free: Amounts, reservation: StartReservation, now_s: float) -> StartReservation | None:
-    """Return the reservation as it is after another job was started beside it; None: that one may not start now.
+    """Return the reservation after another job was started beside it; None: that job must not start now.
 
     Args:
-        job: the other one.
-        free: now.
-        reservation: of the first that does not fit.
+        job: the other job.
+        free: free amounts now.
+        reservation: reservation of the first job that does not fit.
         now_s: the time [s since 1970].
     """
     if not job.amounts.fits(free):
@@ -75,7 +75,7 @@ def fits_beside(job: WaitingJob, free: Amounts, reservation: StartReservation, n
 
 
 def by_area(job: WaitingJob, policy: Policy) -> tuple[int, int, float]:
-    """Return the key by which jobs are tried beside a reservation, the smallest first."""
+    """Return the key by which jobs are tried beside a reservation, lowest first."""
     limit_s = math.inf if job.max_runtime_s is None else job.max_runtime_s
     return -min(job.priority, policy.cap_of(job.user)), -job.amounts.gcores, -limit_s
 

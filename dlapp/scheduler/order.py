@@ -1,15 +1,15 @@
 """Order of the queue: class, then decayed usage, then arrival.
 
-Two orders are merged, so that priority cannot be used against others, and waiting raises what waits for its turn:
+Two orders are merged, so that priority cannot be used against other users, and waiting raises the priority:
 
-- Within one user's jobs the priority counts as asked for, raised by the time since a job arrived. So no job of a user
-  is kept waiting for ever by that user's later ones.
+- Within one user's jobs the requested priority counts, raised by the time since a job's arrival. So no job of a user
+  waits indefinitely because of that user's later ones.
 - Between users the priority is capped, and only the first job of each user is raised: by the time in which no earlier
-  job of that user started. So who has queued many jobs comes before nobody by that; and no job is kept waiting for ever
-  by others with a higher priority or less usage, nor by later ones of its own user that are backfilled.
+  job of that user started. So a user gains nothing by queueing many jobs; and no job waits indefinitely because of
+  other users with a higher priority or less usage, or because of its own user's later, backfilled ones.
 
-A job that runs, or is taken into the order, counts at least as if it ran for an hour, or for its max_runtime if that is
-less. So users with like usage take turns, whether room for their jobs comes at once or bit by bit.
+A job that runs, or is placed in the order, counts at least as if it ran for an hour, or for its max_runtime if that is
+less. So users with similar usage take turns, whether resources become free at once or gradually.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dlapp.scheduler.usage import HOUR_S
 from dlapp.scheduler.values import Policy, QueueState, WaitingJob
 
 ASSUMED_S = HOUR_S
-"""How long a job counts as running, at least, if its max_runtime is not less [s]."""
+"""Minimum run time with which a job counts, if its max_runtime is not less [s]."""
 
 _Front = tuple[int, float, tuple[int, int, str], int]
-"""Minus the class, hours, place, user: the smallest is the next."""
+"""Negated class, hours, place, user: the lowest is the next."""
 
 
 def own_order(jobs: list[WaitingJob], policy: Policy, now_s: float) -> list[WaitingJob]:
-    """Return one user's jobs in the order in which that user's are started."""
+    """Return one user's jobs in that user's own order."""
     raise_after_s = policy.raise_after_s
     return sorted(jobs, key=lambda job: (-job.priority - int((now_s - job.arrived_s) / raise_after_s), job.place))
 
@@ -44,11 +44,11 @@ def in_order(
     """Yield jobs in the order of the queue.
 
     Args:
-        jobs_by_user: those that are in it, of each user in that user's order; none is empty.
-        state: with the usage of the users.
-        policy: with the caps of the classes.
+        jobs_by_user: the jobs in the order, of each user in that user's order; none is empty.
+        state: queue with the usage of the users.
+        policy: policy with the caps of the classes.
         now_s: the time [s since 1970].
-        may_start: asked when it would be a job's turn; False: it is left out, and its user's next one follows.
+        may_start: called when it is a job's turn; False: the job is left out, and its user's next one follows.
     """
     queues = {user: list(reversed(jobs)) for user, jobs in jobs_by_user.items()}
     hours = {user: state.hours.get(user, 0.0) for user in queues}

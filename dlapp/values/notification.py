@@ -1,4 +1,4 @@
-"""Notifications about an application, and the settings of where they go; `dlapp.notifications` sends them."""
+"""Notifications about an application, and their settings; `dlapp.notifications` sends them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dlapp.values.ids import ApplicationId
 RUNNING, RESTARTED, WAITING, HANG, IDLE = "running", "restarted", "waiting", "hang", "idle"
 FAILED, KILLED, DONE = "failed", "killed", "done"
 EVENTS = (RUNNING, RESTARTED, WAITING, HANG, IDLE, FAILED, KILLED, DONE)
-"""All that a notification can be about, as the key ``notify`` and the JSON form name it."""
+"""All events, by their names in the key ``notify`` and in the JSON form."""
 QUEUE = "queue"
-"""The key of the event that an application has waited too long since its submission."""
+"""Name of the event that an application has waited too long since its submission."""
 WEBHOOK, MAIL, COMMAND = "webhook", "mail", "command"
 JSON, SLACK = "json", "slack"
-"""The forms of a webhook's message."""
+"""Formats of a webhook's message."""
 NO_TLS, START_TLS, TLS = "none", "starttls", "tls"
-"""How the mail server is connected to."""
+"""Connection security of the mail server."""
 
 
 class Webhook(Value):
-    """Address to which messages are posted.
+    """Webhook to which messages are posted.
 
     Args:
-        url: it often is the secret itself.
+        url: often a secret itself.
         form: `JSON` or `SLACK`.
         headers: further headers of the request, such as ``Authorization``.
-        proxy: URL of a proxy; empty: there is none.
+        proxy: URL of a proxy; empty: none.
     """
 
     url: str = field(repr=False)
@@ -35,13 +35,13 @@ class Webhook(Value):
 
 
 class Mail(Value, kw_only=True):
-    """Addresses of mails, and the server that takes them.
+    """Mail addresses, and the mail server.
 
     Args:
-        to: addresses.
-        sender: address.
+        to: recipient addresses.
+        sender: sender address.
         security: `NO_TLS`, `START_TLS` or `TLS`.
-        user, password: for the server; empty: it asks for none.
+        user, password: login of the server; empty: none.
     """
 
     to: tuple[str, ...]
@@ -54,13 +54,13 @@ class Mail(Value, kw_only=True):
 
 
 class NotificationSettings(Value, kw_only=True):
-    """Settings of an application's notifications; they hold secrets.
+    """Settings of an application's notifications; they contain secrets.
 
     Args:
-        events: those of `EVENTS` that are sent.
+        events: the sent ones of `EVENTS`.
         waiting_after_s: how long it waits for containers before that is an event.
-        webhook, mail: None: there is none.
-        command: the words of a program that gets the JSON form on its standard input; empty: there is none.
+        webhook, mail: None: not configured.
+        command: argument list of a program that gets the JSON form on its standard input; empty: none.
     """
 
     events: tuple[str, ...]
@@ -71,7 +71,7 @@ class NotificationSettings(Value, kw_only=True):
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """The names of those that there are."""
+        """Return the names of the configured channels."""
         found = {WEBHOOK: self.webhook, MAIL: self.mail, COMMAND: self.command}
         return tuple(name for name, one in found.items() if one)
 
@@ -80,7 +80,7 @@ class Notification(Value, kw_only=True):
     """One event of an application. Its JSON form is documented (docs/notifications.md) and grows only by adding.
 
     Args:
-        id: the same each time that this event is sent, and of no other event.
+        id: unique to this event, and the same each time that it is sent.
         event: one of `EVENTS`.
         at_ms: when it happened [ms since 1970].
         text: for people, in a few lines.
@@ -102,10 +102,10 @@ class Notification(Value, kw_only=True):
 
 
 def id_of(application_id: ApplicationId | str, event: str, key: str = "") -> str:
-    """Return the id of an event; ``key`` tells those of the same kind apart."""
+    """Return the id of an event; ``key`` distinguishes events of the same kind."""
     return f"{application_id}/{event}" + (f"/{key}" if key else "")
 
 
 def event_of_end(final_status: str) -> str:
-    """Return what the end of an application is, by its final status."""
+    """Return the event of an application's end, by its final status."""
     return {"SUCCEEDED": DONE, "KILLED": KILLED}.get(final_status, FAILED)

@@ -1,4 +1,4 @@
-"""Conditions for the start of an application: ends of other applications that it waits for (``after``)."""
+"""Conditions for the start of an application: the ends of other applications (``after``)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dlapp.system.text import shown
 from dlapp.value import Value
 
 MAX_AFTER = 100
-"""So many applications one can wait for."""
+"""Maximum number of applications that one can wait for."""
 _NAMED = 3
 SUCCEEDED, FAILED, KILLED, UNKNOWN = "SUCCEEDED", "FAILED", "KILLED", "UNKNOWN"
-"""How an application ended: a final status of `dlapp.values.report`, or that it ended and nobody knows how any more."""
+"""How an application ended: a final status of `dlapp.values.report`, or ended with an unknown status."""
 _HOW = {SUCCEEDED: "succeeded", FAILED: "failed", KILLED: "was killed", UNKNOWN: "ended, and how is not known any more"}
 
 
@@ -24,18 +24,18 @@ class RequiredEnd(Enum):
     """End of an application that another one waits for."""
 
     OK = "ok"
-    """End with success."""
+    """Successful end."""
     ANY = "any"
-    """End of any kind."""
+    """Any end."""
     FAILED = "failed"
-    """End without success: a failure, a time-out or a kill."""
+    """Unsuccessful end: a failure, a time-out or a kill."""
 
 
 class After(Value):
-    """An application that another one waits for.
+    """Application that another one waits for.
 
     Args:
-        application_id: its whole id once it is submitted; before, another name that commands take, too.
+        application_id: full id once submitted; before that any name that commands accept.
     """
 
     application_id: str
@@ -46,16 +46,16 @@ class After(Value):
             raise SpecError("application.after", f"{shown(self.application_id)} is not an application's id")
 
     def __str__(self) -> str:
-        """Return it as a properties file has it."""
+        """Return it in the form of a properties file."""
         return f"{self.application_id}:{self.end.value}"
 
 
 class Conditions(NamedTuple):
-    """Rest of the conditions of an application.
+    """Remaining conditions of an application.
 
     Args:
-        pending: those of which it is not known yet whether they hold.
-        failure: why one can never hold, for users; empty: none is known to be so.
+        pending: conditions that are not decided yet.
+        failure: why one can never be met, for users; empty: none is known to be impossible.
     """
 
     pending: tuple[After, ...]
@@ -63,7 +63,7 @@ class Conditions(NamedTuple):
 
 
 def read_after(text: str) -> tuple[After, ...]:
-    """Return the applications that a text names: ``ID[:ok|any|failed], ...``; an id may be what commands take for one.
+    """Parse the applications in a text: ``ID[:ok|any|failed], ...``; an id may be any name that commands accept.
 
     Raises:
         ValueError: it names none, or one twice.
@@ -83,7 +83,7 @@ def read_after(text: str) -> tuple[After, ...]:
 
 
 def check_after(conditions: Iterable[After]) -> None:
-    """Refuse conditions that cannot stand together. Raises ValueError."""
+    """Reject conditions that exclude each other. Raises ValueError."""
     ids = [one.application_id for one in conditions]
     if len(ids) > MAX_AFTER:
         raise ValueError(f"has {len(ids)} applications, the maximum is {MAX_AFTER}")
@@ -92,11 +92,11 @@ def check_after(conditions: Iterable[After]) -> None:
 
 
 def judge(conditions: Iterable[After], ends: Mapping[str, str]) -> Conditions:
-    """Return what is left of conditions.
+    """Return the remaining conditions.
 
     Args:
-        conditions: those that are not met as far as is known.
-        ends: application -> how it ended, for those that have.
+        conditions: conditions not met so far.
+        ends: ended application -> how it ended.
     """
     pending = []
     for one in conditions:
@@ -118,19 +118,19 @@ def _is_met(end: RequiredEnd, how: str) -> bool:
 
 
 def waiting_text(pending: Iterable[After]) -> str:
-    """Return what is waited for, for users: ``waits for the end of application_1_0001 (ok)``."""
+    """Return the awaited ends as text: ``waits for the end of application_1_0001 (ok)``."""
     names = [f"{one.application_id} ({one.end.value})" for one in pending]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"waits for the end of {', '.join(names[:_NAMED])}{more}"
 
 
 def plan_texts(after: Iterable[After], ends: Mapping[str, str], *, is_held: bool) -> tuple[str, str]:
-    """Return what an application that is not submitted yet would wait for, besides room: others, and a release; empty:
+    """Return what an unsubmitted application would wait for besides resources (other applications, a release); empty:
     nothing.
 
     Args:
-        after, ends: as of `judge`.
-        is_held: it asks to be held.
+        after, ends: as in `judge`.
+        is_held: it is to be held.
     """
     pending = judge(after, ends).pending
     held = "it is held until it is released (dlapp-release)" if is_held else ""
@@ -138,7 +138,7 @@ def plan_texts(after: Iterable[After], ends: Mapping[str, str], *, is_held: bool
 
 
 def held_text(application_id: str) -> str:
-    """Return that an application is held, for users."""
+    """Return the text for a held application."""
     return f"it is held until it is released ({release_text(application_id)})"
 
 
@@ -148,5 +148,5 @@ def release_text(application_id: str) -> str:
 
 
 def how_ended(final_status: str) -> str:
-    """Return how an application ended, by the final status that an engine has; anything odd counts as a failure."""
+    """Return how an application ended, from an engine's final status; an unknown one counts as a failure."""
     return final_status if final_status in (SUCCEEDED, KILLED) else FAILED

@@ -1,11 +1,11 @@
-"""Streams of an ApplicationMaster: those that wait for their task, and the process that copies the others.
+"""Streams of an ApplicationMaster: pending ones, and the process that relays the open ones.
 
-A tool asks for a stream to a container. The task learns of it by its orders, and brings the other end, or says why
-there is none. Then the two connections become one stream, which a process of its own copies (`dlapp.net.relay`). It is
-started by the first stream, and ends with this process. Nothing of this is on record: the streams of an attempt end
-with it.
+A tool requests a stream to a container. The task receives that in its orders, and connects the other end, or reports
+why it cannot. Then the two connections become one stream, relayed by a separate process (`dlapp.net.relay`). That
+process is started by the first stream, and ends with this process. Nothing of this is recorded: the streams of an
+attempt end with it.
 
-The loop's thread calls everything here but `_copy`, which the control server's thread calls.
+The loop's thread calls everything here except `_copy`, which the control server's thread calls.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dlapp.values.ids import ContainerId
 from dlapp.values.messages import StreamAnswer, StreamOrder
 
 MAX_PENDING, MAX_OPEN = 32, 128
-"""Streams that wait for their task, and that are open. An open one takes up to 0.5 MiB of the relay's memory."""
+"""Limits of pending and of open streams. An open one takes up to 0.5 MiB of the relay's memory."""
 OPEN_S = 20.0
-"""How long a task may take to bring the other end."""
+"""Time limit for a task to connect the other end."""
 
 
 class _Pending(NamedTuple):
@@ -37,10 +37,10 @@ class _Pending(NamedTuple):
 
 
 class StreamBroker:
-    """The streams of one attempt.
+    """Streams of one attempt.
 
     Args:
-        relay: the process that copies.
+        relay: the relaying process.
     """
 
     def __init__(self, relay: HelperProcess | None = None) -> None:
@@ -51,16 +51,16 @@ class StreamBroker:
         self._open = 0
 
     def open(self, call: ControlRequest, request: StreamRequest, now: float) -> OpenStream | None:
-        """Keep a tool's request for a stream, and return the event that it is; None: it is refused.
+        """Keep a tool's request for a stream, and return its event; None: it was refused.
 
         Args:
-            call: of the tool.
-            request: what it says.
+            call: call of the tool.
+            request: its content.
             now: the time [s, monotonic].
         """
         with self._counting:
             self._open -= len(self._relay.received())
-        # Whom it names leaves its owner a part of them.
+        # Viewers leave a part of the limit to the owner.
         most_open, most_pending = (most * 3 // 4 if call.by_viewer else most for most in (MAX_OPEN, MAX_PENDING))
         if len(self._pending) >= most_pending or self._open >= most_open:
             most = f"{most_open} may be open and {most_pending} wait to be opened"
@@ -73,17 +73,17 @@ class StreamBroker:
         return OpenStream(index=request.index, order=order, pending=pending)
 
     def send_order(self, number: int, container_id: ContainerId) -> None:
-        """Take note of the container whose task is to bring the other end."""
+        """Record the container whose task is to connect the other end."""
         if (pending := self._pending.get(number)) is not None:
             self._pending[number] = pending._replace(container_id=container_id)
 
     def refuse(self, action: RefuseStream) -> None:
-        """Tell the tool that there is none."""
+        """Refuse a tool's request."""
         if (pending := self._pending.pop(action.number, None)) is not None:
             pending.call.refuse(404 if action.is_unknown else 409, action.why, NOT_RUNNING)
 
     def take_answer(self, call: ControlRequest, answer: StreamAnswer) -> None:
-        """Take what a task says to its order: its connection is the other end, or there is none."""
+        """Handle a task's answer to its order: its connection is the other end, or an error."""
         pending = self._pending.get(answer.number)
         if pending is None or pending.container_id != answer.container_id:
             call.refuse(410, f"nobody waits for stream {answer.number}")
@@ -96,7 +96,7 @@ class StreamBroker:
             call.server.join(pending.call.request, call.request, self._copy)
 
     def check(self, now: float) -> None:
-        """Give up those whose task is late.
+        """Give up streams whose task is late.
 
         Args:
             now: the time [s, monotonic].

@@ -1,4 +1,4 @@
-"""The engine speaks: it took us, it grants containers, takes them away, says their ends, refuses requests."""
+"""Messages of the engine: registration, granted containers, preempted ones, their ends, refused requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dlapp.values.spec import Resources, RoleSpec
 
 
 def take_registered(state: ApplicationState, registered: Registered) -> None:
-    """The engine took us."""
+    """Handle the registration's answer."""
     state.stage = Stage.ACTIVE
     state.single_node, state.engine_lists_all = registered.single_node, registered.is_complete
     former = state.former
@@ -35,7 +35,7 @@ def take_registered(state: ApplicationState, registered: Registered) -> None:
 
 
 def take_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
-    """The engine answers a heartbeat."""
+    """Handle a heartbeat's answer."""
     if heartbeat.shut_down is not None:
         state.stage = Stage.ENDED
         state.do(Abandon(heartbeat.shut_down))
@@ -53,7 +53,7 @@ def take_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
     for end in heartbeat.ended:
         failures.take_end(state, end)
     for end in heartbeat.start_failed:
-        # The engine could not even start a task there: the node's fault, whatever the code.
+        # The engine could not even start a task there: the node is responsible, whatever the code.
         failures.take_end(state, end if end.node_fault else replace(end, node_fault=True))
     for grant in heartbeat.granted:
         take_grant(state, grant)
@@ -69,11 +69,11 @@ def take_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
 
 
 def take_grant(state: ApplicationState, grant: Grant) -> None:
-    """A container is ours: start a task in it, or give it back where it is not needed."""
+    """Start a task in a granted container, or release it if it is not needed."""
     if not state.is_new(grant.container_id):
         return
     if grant.container_id.attempt < state.attempt:
-        recovery.adopt(state, grant)  # one that the engine forgot to name at registration
+        recovery.adopt(state, grant)  # the engine did not list it at registration
         return
     role = state.role_of_request(grant.request_id)
     if state.stage is not Stage.ACTIVE or role is None or role.missing <= 0:
@@ -86,7 +86,7 @@ def take_grant(state: ApplicationState, grant: Grant) -> None:
 
 
 def _take_started(state: ApplicationState, container_id: ContainerId) -> None:
-    """Give the task of a container its time to come up: its node has it now."""
+    """Set the deadline of a container's task: its node has accepted it."""
     container = state.open.get(container_id)
     if container is not None and container.node_has_it_ms is None:
         container.node_has_it_ms = state.awake_ms
@@ -94,14 +94,14 @@ def _take_started(state: ApplicationState, container_id: ContainerId) -> None:
 
 
 def _take_preparing(state: ApplicationState, container_id: ContainerId) -> None:
-    """Note that the files of a container are still on their way to its node."""
+    """Record that a container's files are still being fetched to its node."""
     container = state.open.get(container_id)
     if container is not None and not container.hello:
         container.is_preparing = True
 
 
 def _note_change(state: ApplicationState, role: RoleSpec, given: Resources) -> None:
-    """Keep for the view that the engine gives a role's containers other amounts than it was asked for."""
+    """Record for the view that the engine gives a role's containers other amounts than requested."""
     asked = role.resources
     if given == asked:
         return
@@ -122,12 +122,13 @@ def _note_change(state: ApplicationState, role: RoleSpec, given: Resources) -> N
 
 
 def _take_ending(state: ApplicationState, container_id: ContainerId) -> None:
-    """The engine takes a container away. One of an earlier attempt that no journal has may run any index until its
-    end is known: YARN takes those that were started in the last second before their ApplicationMaster died.
+    """Handle the engine's notice that it takes a container away. One of an earlier attempt without a journal entry may
+    run any index until its end is known: YARN takes those started in the last second before their ApplicationMaster
+    died.
     """
     container = state.containers.get(container_id)
     if container is not None and container_id in state.open and container.orders is not None:
-        # A node that YARN has lost may still reach us: then its task hears from us that it is to end.
+        # A node that YARN has lost may still reach us: then we tell its task to end.
         if container.orders.stop is not Stop.NOW:
             state.order(container, stop=Stop.NOW, why="its node is lost, or it was preempted", go=False)
     elif state.is_new(container_id) and container_id.attempt < state.attempt:

@@ -1,17 +1,17 @@
-"""The ApplicationMaster's decisions on each event. No I/O, no clock, no chance but that of `ApplicationState.chance`.
+"""The ApplicationMaster's decisions on each event. No I/O, no clock, no randomness except `ApplicationState.chance`.
 
-How an application goes:
+Stages of an application:
 
-    STARTING   the engine has not taken us yet
-    ACTIVE     containers are asked for, tasks bound to indexes, faults tried again
-    CLOSING    how it ends is decided; every container is stopped, or is ending softly with its output stored
-    SETTLING   each one's result or end is known (or its time is up): the outputs are put where they belong
-    LEAVING    the outputs are settled; the last ends are waited for, with a deadline
-    ENDED      the engine was told (or wants no more of us)
+    STARTING   not registered with the engine yet
+    ACTIVE     containers are requested, tasks bound to indexes, failures retried
+    CLOSING    the end is decided; containers are being stopped, or end softly and store their output
+    SETTLING   each container's result or end is known (or its time is up): the outputs are being settled
+    LEAVING    the outputs are settled; the last ends are awaited, with a deadline
+    ENDED      the engine was told (or has abandoned this attempt)
 
-Two clocks: ``now_ms`` comes with each event and is shown to people; deadlines run on the time that the
-ApplicationMaster was awake, which a suspended laptop, a stopped process or a clock step does not move by more than
-`dlapp.am.model.state.MAX_GAP_MS`. Otherwise all tasks would seem silent after a lid was opened.
+Two clocks: ``now_ms`` comes with each event and is shown to people; deadlines use the time that the ApplicationMaster
+was awake, which a suspended laptop, a stopped process or a clock step changes by at most
+`dlapp.am.model.state.MAX_GAP_MS`. Otherwise all tasks would seem silent after a suspend.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from dlapp.values.messages import Hello, Orders, Phase, Report
 
 
 class Master:
-    """One attempt of one application: ``state`` is what it knows, `handle` what it does about an event."""
+    """One attempt of one application: ``state`` is its state, `handle` processes an event."""
 
     def __init__(self, state: ApplicationState) -> None:
         self.state = state
 
     def handle(self, event: Event, now_ms: int) -> list[Action]:
-        """Take in what happened; the answer is what to do now, in this order.
+        """Process an event; return the actions, in order.
 
         Args:
-            now_ms: the time [ms since 1970]; it may step.
+            now_ms: the time [ms since 1970]; it may jump.
         """
         state = self.state
         state.pass_time(now_ms)
@@ -107,7 +107,7 @@ class Master:
                 streams.take_open(state, event)
             case Tick():
                 pass
-        # What follows without an event of its own.
+        # Consequences without an event of their own.
         for role in state.roles:
             role.resume(state.awake_ms)
         failures.check_deadlines(state)
@@ -141,7 +141,7 @@ class Master:
                 self.state.do(RefuseStream(order.number, StopReason.ENDING.value))
 
     def asks(self) -> tuple[ContainerRequest, ...]:
-        """Return the container requests to the engine now, one for each role; every heartbeat carries them."""
+        """Return the current container requests to the engine, one per role; every heartbeat carries them."""
         state = self.state
         return demand.asks(
             state.roles,
@@ -153,16 +153,16 @@ class Master:
         )
 
     def releases(self) -> tuple[ContainerId, ...]:
-        """Containers that are given back and whose end the engine has not said; said with every heartbeat."""
+        """Return the released containers whose end the engine has not reported; every heartbeat carries them."""
         return tuple(self.state.released)
 
     def orders_of(self, container_id: ContainerId) -> Orders | None:
-        """The orders a task has now; None: it has none, its report is answered by `SendOrders`."""
+        """Return the current orders of a task; None: it has none, its report is answered by `SendOrders`."""
         container = self.state.containers.get(container_id)
         return container.orders if container else None
 
     def are_payloads_over(self) -> bool:
-        """Return whether no container has a GPU, or is to get one unless a task is lost that stores its output."""
+        """Return whether no container has a GPU, or will get one unless a task is lost that stores its output."""
         is_ending = self.state.stage not in (Stage.STARTING, Stage.ACTIVE)
         for instance in self.state.instances:
             container = instance.container
@@ -178,9 +178,9 @@ class Master:
         return True
 
     def progress(self) -> float:
-        """Share of the deciding indexes that are done, or of the trials, 0 to 1."""
+        """Return the share of the deciding indexes that are done, or of the trials, 0 to 1."""
         if self.state.sweep is not None:
             return 1.0 - self.state.sweep.left / len(self.state.sweep.trials)
         if not self.state.deciding:
-            return 0.0  # it has no end of its own
+            return 0.0  # it does not end by itself
         return 1.0 - len(self.state.undecided) / len(self.state.deciding)

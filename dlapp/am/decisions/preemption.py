@@ -1,11 +1,11 @@
 """Preemption with notice: the engine says which containers it is going to take for others, and how long it waits.
 
-The payload of such a container gets SIGTERM at once, and its task stores what it leaves: first the checkpoint, then the
-output. When that is done the container ends, and its index waits for another one; nothing of that is counted. Of what
-is not stored when the engine's time is up, the former state stays. A gang whose payloads run is restarted at the
-notice, as for a member that is lost: its other members get SIGTERM at the same moment, and keep their containers.
+The payload of such a container gets SIGTERM at once, and its task stores its checkpoint, then its output. Then the
+container ends, and its index waits for another one; nothing of that is counted. What is not stored when the engine's
+time is up keeps its previous state. A gang with running payloads is restarted at the notice, as for a lost member: its
+other members get SIGTERM at the same moment, and keep their containers.
 
-A container whose payload has ended is left alone. It stores its output, for as long as the engine lets it.
+A container whose payload has ended is left alone. It stores its output, as long as the engine lets it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from dlapp.values.messages import PREEMPTED, Fault, Stop
 from dlapp.values.spec import RoleFailure
 
 VERDICT = Verdict(Fault.NODE, StopReason.PREEMPTED.value, free=True)
-"""On the end of a payload after the notice, unless it ended well."""
+"""Reason for the end of a payload after the notice, unless it succeeded."""
 _PAYLOADS_SHARE = 2 / 3
-"""Of the engine's time; the rest is for storing what the payload leaves."""
+"""Share of the engine's time for the payload; the rest is for storing."""
 
 
 def take_notice(state: ApplicationState, container_id: ContainerId, wait_s: float) -> None:
-    """The engine is going to take a container away.
+    """Handle the engine's notice that it will take a container away.
 
     Args:
-        state: of the application; it is changed.
-        container_id: of the container; it may be none of ours, such as that of the ApplicationMaster.
-        wait_s: from now until the engine does so.
+        state: state of the application; it is changed.
+        container_id: id of the container; it may not be ours, such as the ApplicationMaster's.
+        wait_s: time until the engine does so [s].
     """
     container = state.open.get(container_id)
     if container is None or container.preempted or container.stop_reason is not None or state.stage is not Stage.ACTIVE:

@@ -1,12 +1,13 @@
-"""Recovery from an earlier attempt: a journal, live containers, tasks that say what they run.
+"""Recovery from an earlier attempt: a journal, live containers, tasks that report what they run.
 
-The engine's list says which containers live, the tasks say which index they run; the journal fills in. A container of
-which the journal knows the index keeps it from being given out, one of which nobody knows it keeps all indexes of its
-role, until its task is heard or its end is known. Whose task is not heard by the recovery's deadline is stopped. What
-only a journal or a late message tells of, and neither the engine nor a task confirms, is presumed gone.
+The engine lists the live containers, the tasks report their index; the journal supplements both. An index that the
+journal binds to a container is not assigned, and a container with an unknown index blocks all indexes of its role,
+until its task reports or its end is known. A container whose task is silent until the recovery's deadline is stopped.
+Containers known only from a journal or a late message, confirmed neither by the engine nor by a task, are presumed
+gone.
 
-No task can be heard before it can find us. Where that takes a file on HDFS, and HDFS takes no changes for an hour, the
-tasks of the earlier attempt compute on meanwhile, so the deadline begins when the file is there.
+A task can report only after it has found us. If that takes a file on HDFS, and HDFS is not writable for an hour, the
+tasks of the earlier attempt keep computing, so the deadline starts when the file exists.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
     """Take over from the earlier attempts.
 
     Args:
-        live: the containers that the engine says live on.
+        live: containers that the engine reports as live.
     """
     start_gate.recover(state, former)
     state.gone |= former.gone
@@ -71,7 +72,7 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
 
 
 def _end_as_decided(state: ApplicationState, former: RecoveredState) -> None:
-    """Go on with the end that an earlier attempt had decided."""
+    """Continue the end that an earlier attempt had decided."""
     assert former.ending is not None
     for instance in state.instances:
         if (container := instance.container) is not None and (result := container.result) is not None:
@@ -90,7 +91,7 @@ def _end_as_decided(state: ApplicationState, former: RecoveredState) -> None:
 
 
 def _keep_earlier(instance: Instance, known: RecoveredContainer) -> None:
-    """Keep a container that an index had before its last one, for those who look."""
+    """Keep an earlier container of an index, for display."""
     container = Container(known.grant, 0, known.started_ms)
     container.host, container.ran, container.try_number = known.host, known.ran, known.try_number
     container.result, container.end, container.finished_ms = known.result, known.end, known.finished_ms
@@ -124,8 +125,8 @@ def _recover_container(
     state.containers[container_id] = container
     alive = container.end is None and (container.listed or container.result is None)
     if container.end is None:
-        # What only a journal knows may be alive all the same, until the recovery's deadline; a result of its task
-        # says that it is as good as gone.
+        # A container known only from the journal may nevertheless be alive until the recovery's deadline; after a
+        # result of its task it counts as gone.
         if alive:
             state.live[container_id] = container
         if container.result is None:
@@ -153,9 +154,9 @@ def _recover_container(
 
 
 def _judge_what_is_over(state: ApplicationState) -> None:
-    """Decide on the results and ends of which the earlier attempt wrote no decision."""
-    # Successes first: where they decide, the others were stopped for them, and some of those exit with an error. Then
-    # failures: others ended because of them.
+    """Decide on the results and ends for which the earlier attempt recorded no decision."""
+    # Successes first: if they decide, the others were stopped because of them, and some of those exit with an error.
+    # Then failures: others ended because of them.
     for instance in sorted(state.instances, key=_order_of_judgement):
         if state.stage is Stage.ACTIVE and not state.undecided:
             shutdown.advance(state)
@@ -181,10 +182,10 @@ def _order_of_judgement(instance: Instance) -> int:
 
 
 def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Container | None:
-    """Take over a container that an earlier attempt left; what it runs is not known.
+    """Take over an earlier attempt's container; its index is not known.
 
     Args:
-        listed: the engine says that it lives; False: only its task does.
+        listed: the engine reports it as live; False: only its task does.
     """
     role = state.role_of_request(grant.request_id)
     if role is None:
@@ -203,23 +204,23 @@ def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Cont
 
 
 def take_unlisted_ends(state: ApplicationState) -> None:
-    """Containers that the engine does not list are gone, where it knows them all."""
+    """Treat containers that the engine does not list as gone, if its list is complete."""
     for container in [one for one in state.live.values() if not one.listed]:
-        # An index whose payload never ran is tried again in any case.
+        # An index whose payload never ran is retried in any case.
         status, is_fresh = (STATUS_UNKNOWN, False) if container.ran else (-100, True)
         end = ContainerEnd(container_id=container.container_id, exit_status=status, node_fault=is_fresh)
         failures.take_end(state, end)
 
 
 def take_published(state: ApplicationState) -> None:
-    """Tasks of an earlier attempt can find this one from now on."""
+    """Record that tasks of an earlier attempt can find this one from now on."""
     if state.recovery_until_ms is not None and state.unpublished_until_ms > state.awake_ms:
         state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
     state.unpublished_until_ms = 0
 
 
 def check_deadline(state: ApplicationState) -> None:
-    """Stop the containers whose tasks did not speak in time."""
+    """Stop the containers whose tasks have not reported in time."""
     if state.recovery_until_ms is None:
         return
     if state.awake_ms < max(state.recovery_until_ms, state.unpublished_until_ms):

@@ -1,9 +1,10 @@
-"""Waits for services that all nodes use: ZooKeeper, HDFS, a registry; for a NodeManager; on a single node for Docker.
+"""Waits for services that all nodes use (ZooKeeper, HDFS, a registry), for a NodeManager, and on a single node for
+Docker.
 
-A task that cannot go on without a service keeps trying, and says for which one it waits. On a cluster it is told to end
-after `HELD_MS`, so that others can use its resources. A task may also end because a service was away in the middle of a
-step. None of this is counted, and no node is avoided for it, unless the node itself is silent: the index waits, with a
-container or without one, until `service_patience` has passed since it first waited for this service.
+A task that cannot continue without a service keeps trying, and reports the service. On a cluster it is told to end
+after `HELD_MS`, so that others can use its resources. A task may also end because a service became unavailable during a
+step. None of this is counted, and no node is avoided for it, unless the node itself is silent: the index waits, with or
+without a container, until `service_patience` has passed since it first waited for this service.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from dlapp.value import replace
 from dlapp.values.messages import Fault
 
 HELD_MS = 600_000
-"""How long a container on a cluster waits for a service before it is given back."""
+"""How long a container on a cluster waits for a service before it is released."""
 
 
 def take_wait(state: ApplicationState, container: Container, instance: Instance, service: str) -> None:
-    """A task reports for which service it waits, or that it goes on.
+    """Record the service that a task reports to wait for, or that it no longer waits.
 
     Args:
-        state: of the application; it is changed.
-        container: the task's.
-        instance: the index that runs in it.
-        service: for users; empty: it waits for none.
+        state: state of the application; it is changed.
+        container: container of the task.
+        instance: index that runs in it.
+        service: name for users; empty: it waits for none.
     """
     if service:
         is_new = container.waits_since_ms is None or state.service_waits.get(instance.index) != service
@@ -38,7 +39,7 @@ def take_wait(state: ApplicationState, container: Container, instance: Instance,
         if is_new:
             check_wait(state, container)
     elif container.stop_reason is StopReason.SERVICE:
-        return  # it says goodbye, and is judged by what it waited for
+        return  # it is ending, and is judged by the service it waited for
     elif container.waits_since_ms is not None or instance.index in state.service_waits:
         container.waits_since_ms = None
         instance.good_since_ms = state.awake_ms
@@ -47,7 +48,7 @@ def take_wait(state: ApplicationState, container: Container, instance: Instance,
 
 
 def begin(state: ApplicationState, instance: Instance, service: str) -> None:
-    """Let an index wait for a service; since when is remembered until it has gone well for `GOOD_MS`."""
+    """Make an index wait for a service; the start time is kept until it has run well for `GOOD_MS`."""
     forget_if_well(state, instance)
     instance.waits_since_ms.setdefault(service, state.awake_ms)
     if state.service_waits.get(instance.index) != service:
@@ -56,19 +57,19 @@ def begin(state: ApplicationState, instance: Instance, service: str) -> None:
 
 
 def _note(state: ApplicationState, instance: Instance) -> None:
-    """Write for which service an index waits, and since when it has waited for which: a next attempt goes on so."""
+    """Record for which service an index waits, and its start times by service, for a next attempt."""
     since_ms = {service: state.now_ms - state.awake_ms + ms for service, ms in instance.waits_since_ms.items()}
     service = state.service_waits.get(instance.index, "")
     state.note("wait", index=instance.index, service=service, since_ms=since_ms)
 
 
 def recover(state: ApplicationState, instance: Instance, wait: RecoveredWait) -> None:
-    """Go on with the waits of an index under an earlier attempt.
+    """Continue the waits of an index from an earlier attempt.
 
     Args:
-        state: of the application; it is changed.
+        state: state of the application; it is changed.
         instance: the index.
-        wait: what the journal says of it.
+        wait: its waits in the journal.
     """
 
     def awake_ms(ms: int) -> int:
@@ -81,7 +82,7 @@ def recover(state: ApplicationState, instance: Instance, wait: RecoveredWait) ->
 
 
 def forget_if_well(state: ApplicationState, instance: Instance) -> None:
-    """Forget the earlier waits and pauses of an index whose container has run for `GOOD_MS` without a wait."""
+    """Forget the earlier waits and pauses of an index whose container has run for `GOOD_MS` without waiting."""
     if instance.container is None or instance.index in state.service_waits:
         return
     if state.awake_ms - instance.good_since_ms >= GOOD_MS:
@@ -92,15 +93,13 @@ def forget_if_well(state: ApplicationState, instance: Instance) -> None:
 
 
 def left_ms(state: ApplicationState, instance: Instance, service: str) -> int:
-    """Return for how long an index may still wait for a service [ms]; 0 or less: no longer."""
+    """Return the remaining time that an index may wait for a service [ms]; 0 or less: none."""
     since_ms = instance.waits_since_ms.get(service, state.awake_ms)
     return since_ms + int(state.spec.service_patience_s * 1000) - state.awake_ms
 
 
 def check_wait(state: ApplicationState, container: Container) -> None:
-    """End a container that has waited for as long as it may, or set the time at which it has; its index is judged by
-    `judged_wait`.
-    """
+    """End a container whose time to wait is up, or set the deadline; `judged_wait` judges its index."""
     instance = container.instance
     if instance is None or container.waits_since_ms is None:
         return
@@ -114,8 +113,8 @@ def check_wait(state: ApplicationState, container: Container) -> None:
 
 
 def may_delay_hello(state: ApplicationState, container: Container) -> bool:
-    """Return whether a container's task may be late because what its node fetches for it is on a service that others
-    wait for; no longer than that service is waited for.
+    """Return whether a container's task may be late because its node fetches files from a service that others wait for;
+    no longer than that service is waited for.
     """
     is_away = any(not service.startswith(NODE_MANAGER) for service in state.service_waits.values())
     longest_ms = state.timing.hello_ms + int(state.spec.service_patience_s * 1000)
@@ -129,7 +128,7 @@ def judged_wait(state: ApplicationState, instance: Instance | None) -> Verdict:
 
 
 def as_service(state: ApplicationState, judged: Verdict) -> Verdict:
-    """Return a verdict of SERVICE also where a single node lacks a service of its own, such as Docker."""
+    """Return a verdict of SERVICE also if a single node lacks a service of its own, such as Docker."""
     is_service = judged.fault is Fault.SERVICE or (judged.fault is Fault.NODE and state.single_node)
     if not judged.service or not is_service:
         return judged

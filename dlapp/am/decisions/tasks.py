@@ -1,6 +1,7 @@
-"""Tasks speak: a hello, which asks for work or says what runs already, and reports.
+"""Messages of tasks: a hello, which asks for work or names the running index, and reports.
 
-`dlapp.values.messages` has the words. A task is answered with orders; one that runs what it should not is told to end.
+The messages are in `dlapp.values.messages`. A task is answered with orders; one that runs the wrong index is told to
+end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ RAN = (Phase.RUNNING, Phase.STORING)
 
 
 def take_hello(state: ApplicationState, hello: Hello) -> None:
-    """A task's first word to this attempt."""
+    """Handle a task's first message to this attempt."""
     if state.stage is Stage.STARTING:
         return  # The task says it again; a container of ours may only be known with the registration.
     container = _container_of(state, hello.container_id, hello.index, hello.host)
@@ -48,7 +49,7 @@ def take_hello(state: ApplicationState, hello: Hello) -> None:
 
 
 def take_report(state: ApplicationState, report: Report) -> None:
-    """A task's news."""
+    """Handle a task's report."""
     if state.stage is Stage.STARTING:
         return  # It is held back, and the task says it again.
     container = _container_of(state, report.container_id, report.index, "")
@@ -66,7 +67,7 @@ def take_report(state: ApplicationState, report: Report) -> None:
             return
     instance = container.instance
     if report.number >= container.report_number:
-        # First: with the last one that is heard the roster is whole, and so are the checkpoints of a gang.
+        # First: with the last one the roster is complete, and so are the checkpoints of a gang.
         take_place(state, container, instance, report)
         container.restored = report.restored
     _vouch(state, container)
@@ -116,7 +117,8 @@ def _take_news(state: ApplicationState, container: Container, instance: Instance
 
 
 def end_stranger(state: ApplicationState, report: Report) -> None:
-    """Answer a task that runs what it should not: an end known, another's index, a container that is not ours."""
+    """Answer a task that runs something it should not: a known end, another's index, or a container that is not
+    ours."""
     orders = Orders(attempt=state.attempt, number=report.seen + 1, stop=Stop.NOW)
     state.do(SendOrders(report.container_id, orders))
     if state.stage is not Stage.ENDED:
@@ -124,7 +126,7 @@ def end_stranger(state: ApplicationState, report: Report) -> None:
 
 
 def _container_of(state: ApplicationState, container_id: ContainerId, index: int | None, host: str) -> Container | None:
-    """The container, adopted where an earlier attempt left it and only its task tells of it."""
+    """Return the container, adopted if an earlier attempt left it and only its task reports it."""
     container = state.containers.get(container_id)
     if container is not None or index is None or not 0 <= index < len(state.instances):
         return container
@@ -136,7 +138,7 @@ def _container_of(state: ApplicationState, container_id: ContainerId, index: int
 
 
 def _take_index(state: ApplicationState, container: Container, index: int, phase: Phase, generation: int) -> None:
-    """A task says which index it runs: bind it, unless that index runs elsewhere."""
+    """Bind the index that a task reports to run, unless that index runs elsewhere."""
     role = state.role_of(container)
     if container.instance is not None:
         if container.instance.index != index:
@@ -160,7 +162,7 @@ def _take_index(state: ApplicationState, container: Container, index: int, phase
 
 
 def _vouch(state: ApplicationState, container: Container) -> None:
-    """A task was heard, and what it runs is known."""
+    """Record that a task has reported and its index is known."""
     container.hello = True
     if container.unvouched and container.stop_reason is not StopReason.UNVOUCHED:
         blockers.remove(state, container)

@@ -1,13 +1,13 @@
-"""Checkpoints of one gang: with which one the payloads of a generation begin.
+"""Checkpoints of one gang: choice of the checkpoint from which a generation starts.
 
-Each task says which whole checkpoints it finds. When all members of a generation have said so, one number is chosen for
-all: the greatest that all of them have where each index has a directory of its own, else the greatest that the one has
-that stores. For a member that goes on may look while the container that stored is still being preempted, and stores;
-who stores next looks when that one is gone. If a member cannot restore the one that was chosen, it says so, and another
-one is chosen for all.
+Each task reports which complete checkpoints it finds. When all members of a generation have reported, one number is
+chosen for all: if each index has its own directory, the greatest that all of them have; otherwise the greatest that the
+storing member has. Only the storing member counts, because another member may list while the preempted container is
+still storing; the next storing member lists when that one is gone. If a member cannot restore the chosen checkpoint, it
+reports that, and another one is chosen for all.
 
-While payloads run, the tasks that store add to their lists. Where each index has a directory of its own, a number is
-complete when all of them have it.
+While payloads run, the storing tasks add to their lists. If each index has its own directory, a number is complete when
+all of them have it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from dlapp.values.messages import checkpoints_after
 
 
 class GangCheckpoints:
-    """Checkpoints of a gang in one generation, as far as its tasks have said.
+    """Checkpoints of a gang in one generation, as reported by its tasks.
 
     Args:
-        size: how many members it has.
+        size: number of members.
         writers: the indexes that store.
-        of_every_index: each index has a directory of its own.
+        of_every_index: each index has its own directory.
 
     Attributes:
-        found: index -> the numbers that it has said.
-        refused: numbers that were chosen and that a member could not restore.
-        number: the one that was chosen; 0: there is none; None: not chosen yet.
-        after: the numbers of those that are stored in this generation are greater.
-        complete: the last one that all have stored in this generation; 0: none.
+        found: index -> the numbers that it reported.
+        refused: chosen numbers that a member could not restore.
+        number: the chosen number; 0: no checkpoint; None: not chosen yet.
+        after: the numbers stored in this generation are greater.
+        complete: the last number that all have stored in this generation; 0: none.
     """
 
     def __init__(self, size: int, writers: Iterable[int], *, of_every_index: bool) -> None:
@@ -40,16 +40,16 @@ class GangCheckpoints:
         self.begin()
 
     def begin(self, number: int | None = None, after: int = 0) -> None:
-        """Begin a generation, or go on with one of an earlier attempt, which has chosen a number."""
+        """Begin a generation, or continue one of an earlier attempt, which has chosen a number."""
         self.found.clear()
         self.refused.clear()
         self.number, self.after, self.complete = number, after, 0
 
     def choose(self, starts: int) -> bool:
-        """Choose the number if all members have said what they found. Return whether it is another one than before.
+        """Choose the number if all members have reported. Return whether it has changed.
 
         Args:
-            starts: how often payloads of the gang were started, this time included.
+            starts: number of starts of the gang's payloads, including this one.
         """
         if len(self.found) < self._size:
             return False
@@ -60,19 +60,20 @@ class GangCheckpoints:
         return True
 
     def choose_alone(self, index: int, starts: int) -> tuple[int, int]:
-        """Return with which checkpoint a member begins that is started again alone, and after which it stores: its
-        newest one that those who store have, too."""
+        """Return the checkpoint from which a member restarted alone starts, and the offset of its own: its newest one
+        that
+        the storing members also have."""
         return self.common({index, *(self.writers & self.found.keys())}), self._after(starts)
 
     def complete_now(self) -> bool:
-        """Return whether a number is complete now that was not before."""
+        """Return whether a number has become complete."""
         if not self.writers <= self.found.keys() or (number := self.common(self.writers)) <= self.complete:
             return False
         self.complete = number
         return True
 
     def common(self, indexes: Iterable[int]) -> int:
-        """Return the greatest number that all of these have found and nobody has refused; 0: there is none."""
+        """Return the greatest number that all of these have found and none has refused; 0: there is none."""
         return max(frozenset.intersection(*(self.found[index] for index in indexes)) - self.refused, default=0)
 
     def _after(self, starts: int) -> int:

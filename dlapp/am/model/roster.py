@@ -1,7 +1,7 @@
-"""Roster of an application: where its containers are (`dlapp.values.roster`), and which one their tasks have to know.
+"""Roster of an application: the addresses of its containers (`dlapp.values.roster`), and the version their tasks need.
 
-Its members come from what tasks report, so a next attempt learns it like the phases: when it has heard all of them.
-A member that is lost keeps its place until another container has taken it.
+Its members come from reports of tasks, so a next attempt recovers it like the phases: when all have reported. A lost
+member keeps its entry until another container has replaced it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _PORTS = range(1, 65_536)
 
 
 class RosterState:
-    """Places of an application's containers, as far as they are known.
+    """Known addresses of an application's containers.
 
     Attributes:
-        exists: the containers are told of each other.
-        is_known: all members of which an earlier attempt knew are known.
-        number: of the roster that tasks have to know (`Orders.roster`); 0: there is none yet.
-        told: the number that all tasks whose payloads run were told.
+        exists: the containers get a roster.
+        is_known: all members known to an earlier attempt are known.
+        number: number of the roster that tasks must have (`Orders.roster`); 0: none yet.
+        told: the number that was sent to all tasks with running payloads.
         members: by index.
-        places: index -> the container whose place that is.
-        is_changed: the members are others than those of roster ``number``.
-        quiet_until_ms: when tasks whose payloads run are told of the next change [ms of time awake].
+        places: index -> the container whose address it is.
+        is_changed: the members differ from roster ``number``.
+        quiet_until_ms: when tasks with running payloads are told of the next change [ms of time awake].
     """
 
     def __init__(self, *, exists: bool, is_known: bool) -> None:
@@ -43,13 +43,13 @@ class RosterState:
 
 
 def take_place(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
-    """Take in where a container is.
+    """Record the address of a container.
 
     Args:
-        state: of the application; it is changed.
-        container: it is bound to ``instance``.
+        state: state of the application; it is changed.
+        container: container bound to ``instance``.
         instance: the index.
-        report: of its task.
+        report: report of its task.
     """
     if not state.roster.exists:
         return
@@ -77,7 +77,7 @@ def take_place(state: ApplicationState, container: Container, instance: Instance
 
 
 def has_place(state: ApplicationState, container: Container) -> bool:
-    """Return whether the task of a container that is bound has said where it is, if its peers are to know."""
+    """Return whether a bound container's task has reported its address, if its peers need it."""
     if not state.roster.exists:
         return True
     assert container.instance is not None
@@ -85,7 +85,7 @@ def has_place(state: ApplicationState, container: Container) -> bool:
 
 
 def publish(state: ApplicationState) -> int:
-    """Make the members that are known now the roster that counts, and return its number."""
+    """Make the members known now the current roster, and return its number."""
     roster = state.roster
     if roster.is_changed:
         roster.is_changed = False
@@ -96,7 +96,7 @@ def publish(state: ApplicationState) -> int:
 
 
 def roster_for(state: ApplicationState, container: Container) -> int:
-    """Return the number of the roster with which the payload of a container may start; 0: there is none yet."""
+    """Return the number of the roster with which a container's payload may start; 0: none yet."""
     return publish(state) if state.roster.is_known and has_place(state, container) else 0
 
 

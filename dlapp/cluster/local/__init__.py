@@ -1,19 +1,19 @@
-"""The embedded engine: applications on this machine, with files, locks and SQLite in place of a server.
+"""The embedded engine: applications on this machine, with files, locks and SQLite instead of a server.
 
-    state.py        where everything lies; locks; who is alive
-    queue.py        the rows: what waits, what runs, what has ended
+    state.py        the directories; the locks that show live processes
+    queue.py        the rows: waiting, running and ended applications
     spool.py        the order and the amounts that users of a shared queue publish to each other
-    capacity.py     how much of the machine there is to give
+    capacity.py     usable amounts of the machine
     schedule.py     which waiting row may start, and what the others wait for; pure
-    outcome.py      how an application ended, written once; what a death means
-    settings.py     what a runner and an ApplicationMaster get to know of the configuration
-    views.py        rows and files -> what tools show
+    outcome.py      how an application ended, written once; the outcome of a death
+    settings.py     the configuration for a runner and an ApplicationMaster
+    views.py        converts rows and files to views
     am_engine.py    LocalAmEngine, for the ApplicationMaster
-    runner/         the process that works off the queue: its election, a preloaded ApplicationMaster, cleanup
+    runner/         the process that starts and settles applications: election, a preloaded ApplicationMaster, cleanup
     client/         LocalEngine, for commands; applications of other users
 
-A row says what was decided, the application's lock says who is alive, ``outcome.json`` says how it ended; from these
-three, whoever looks comes to the same answer, whatever died in between:
+A row records decisions, the application's lock shows whether it is alive, ``outcome.json`` records how it ended. From
+these three every reader derives the same state, whichever process died in between:
 
     row       lock   am.json  outcome.json
     waiting   -      -        -             not begun
@@ -23,5 +23,5 @@ three, whoever looks comes to the same answer, whatever died in between:
     running   any    any      yes           ended so
     done      -      -        -             ended as the row says
 
-Nothing here is imported that the runner does not need: it stands between a submission and its start.
+Nothing here is imported that the runner does not need: its start delays each application's start.
 """

@@ -1,4 +1,4 @@
-"""Amounts that a machine lacks, starts in a shared queue, and the queue as users see it. Pure functions.
+"""Missing amounts of a machine, starts in a shared queue, and the queue as shown to users. Pure functions.
 
 Which application may start is decided by `dlapp.scheduler`.
 """
@@ -15,11 +15,11 @@ from dlapp.system.text import counted
 
 
 class TooLarge(NamedTuple):
-    """The amount of an ask that a machine can never give.
+    """Requested amount that a machine can never provide.
 
     Args:
         name: ``memory``, ``vcores`` or ``gcores``.
-        problem: how much was asked for, and how much there is.
+        problem: the requested and the existing amount.
         hint: what the user can do.
     """
 
@@ -32,9 +32,9 @@ class Obstacle(NamedTuple):
     """Obstacle to the start of an application that waits.
 
     Args:
-        text: for users.
-        code: of `dlapp.values.waiting`, if the facts about the machine show none.
-        is_known: the facts need not be looked at.
+        text: text for users.
+        code: code of `dlapp.values.waiting`, if the facts about the machine give none.
+        is_known: the facts need not be checked.
     """
 
     text: str
@@ -50,7 +50,7 @@ _HINTS = {
 
 
 def too_large(asked: Amounts, capacity: Amounts) -> TooLarge | None:
-    """Return the first amount of an ask that ``capacity`` can never meet; None if it can meet all."""
+    """Return the first requested amount that ``capacity`` can never provide; None if it can provide all."""
     for name, wanted, there in _amounts(asked, capacity):
         if wanted > there:
             problem = f"asked for {_shown(name, wanted, there)}, this machine has {_shown(name, there, wanted)}"
@@ -60,13 +60,13 @@ def too_large(asked: Amounts, capacity: Amounts) -> TooLarge | None:
 
 
 def lack(asked: Amounts, free: Amounts, running: Iterable[ApplicationRow] = ()) -> str | None:
-    """Return what is missing for a request, and who has it; None: it fits.
+    """Return what is missing for a request, and who holds it; None: it fits.
 
     >>> lack(Amounts(8192, 1, 0), Amounts(4096, 2, 0))
     'needs 8 GiB of memory, 4 GiB free'
     """
     for name, wanted, there in _amounts(asked, free):
-        if wanted > max(there, 0):  # who asks for none of it is not held up where more is used than there is
+        if wanted > max(there, 0):  # a request for none of it is not blocked, even if more is used than exists
             there = max(there, 0)
             text = f"needs {_shown(name, wanted, there)}, {_shown(name, there, wanted, unit=False)} free"
             field = {"memory": "memory_mib"}.get(name, name)
@@ -76,24 +76,24 @@ def lack(asked: Amounts, free: Amounts, running: Iterable[ApplicationRow] = ()) 
 
 
 class StartDecision(Enum):
-    """Decision of a runner that has published that it starts, and has read the other users' spools after that."""
+    """Decision of a runner that has published its start, and has then read the other users' spools."""
 
     START = "start"
     WITHDRAW = "withdraw"
     WAIT = "wait"
-    """Read them again: one that is later in the order is to withdraw."""
+    """Read the spools again: an application later in the order is to withdraw."""
 
 
 def decide_start(
     asked: Amounts, order: tuple[int, int, str], free: Amounts, rivals: Sequence[ApplicationRow]
 ) -> StartDecision:
-    """Decide on a start in a shared queue; `dlapp.cluster.local.spool` has the steps.
+    """Decide on a start in a shared queue; see the steps in `dlapp.cluster.local.spool`.
 
     Args:
-        asked: what the application asks for.
-        order: its place in the order.
-        free: what this user's running applications leave of the machine.
-        rivals: applications of other users that start or run, and whose lock is held.
+        asked: requested amounts of the application.
+        order: its queue position.
+        free: amounts not used by this user's running applications.
+        rivals: starting or running applications of other users whose lock is held.
     """
     if lack(asked, free.without(rivals)) is None:
         return StartDecision.START
@@ -102,12 +102,12 @@ def decide_start(
 
 
 def amounts_of(row: ApplicationRow) -> Amounts:
-    """Return what all containers of an application request together."""
+    """Return the total request of all containers of an application."""
     return Amounts(row.memory_mib, row.vcores, row.gcores)
 
 
 class QueuedApplication(NamedTuple):
-    """One that waits: its id, its user and what it asks for."""
+    """Waiting application: its id, its user and its requested amounts."""
 
     id: str
     user: str
@@ -115,12 +115,12 @@ class QueuedApplication(NamedTuple):
 
 
 class QueueOrder:
-    """All applications that wait, in their order.
+    """All waiting applications, in order.
 
     Args:
-        entries: of all users, the first first.
-        obstacles: why some of them are not in the order, by id; then nobody comes before them.
-        hours: usage of each user that counts now, by uid; of a shared queue only.
+        entries: applications of all users, in queue order.
+        obstacles: why some of them are not in the order, by id; then none counts as ahead of them.
+        hours: current usage of each user, by uid; in a shared queue only.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class QueueOrder:
         self._places = {one.id: place for place, one in enumerate(entries)}
 
     def all(self) -> Sequence[QueuedApplication]:
-        """Return all, the first first."""
+        """Return all entries, in queue order."""
         return self._entries
 
     def before(self, application_id: str) -> Sequence[QueuedApplication]:
-        """Return those that come before an application; none for the first."""
+        """Return the applications ahead of one; none for the first."""
         return self._entries[: self._places.get(application_id, 0)]
 
     def obstacle(self, application_id: str) -> Obstacle | None:
@@ -159,5 +159,5 @@ def _shown(name: str, amount: int, beside: int, *, unit: bool = True) -> str:
 
 
 def shown_memory(memory_mib: int) -> str:
-    """Memory as one would say it: ``512 MiB``, ``24.1 GiB``."""
+    """Return a rounded amount of memory: ``512 MiB``, ``24.1 GiB``."""
     return f"{memory_mib} MiB" if memory_mib < 1024 else f"{round(memory_mib / 1024, 1):g} GiB"

@@ -1,8 +1,8 @@
 """Choice of the reason for a wait.
 
-Each tier is a function that looks at the facts for one code, and returns the reason if it holds. `choose` returns the
-first in the order of `dlapp.values.waiting.CODES`. So an application that waits for two things is shown with the same
-one at each look, and what an operator's limit forbids is never shown as a lack of room.
+Each tier is a function that checks the facts for one code, and returns the reason if it applies. `choose` returns the
+first in the order of `dlapp.values.waiting.CODES`. So an application with two reasons always shows the same one, and an
+operator's limit is never shown as a lack of room.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _NAMED = 3
 
 
 def choose(facts: WaitFacts) -> Waiting:
-    """Return the reason why an application waits; ``starting`` if nothing is in its way."""
+    """Return the reason why an application waits; ``starting`` if nothing blocks it."""
     found = first_of([*(tier(facts) for tier in _TIERS), facts.own]) or _starting(facts)
     since_ms = facts.since_ms if found.since_ms is None else found.since_ms
     return found if found.since_ms == since_ms else replace(found, since_ms=since_ms)
 
 
 def can_start(facts: WaitFacts) -> bool:
-    """Return whether nothing is in the way of at least one container, or of all that are needed together."""
+    """Return whether nothing blocks at least one container, or all containers that are needed together."""
     return all(tier(facts) is None for tier in _TIERS) and _all_together_fit(facts)
 
 
@@ -63,7 +63,7 @@ def can_start(facts: WaitFacts) -> bool:
 
 
 def never_fits(facts: WaitFacts) -> Waiting | None:
-    """Return the limit that an ask is above however much is free."""
+    """Return the limit that a request exceeds, however much is free."""
     for ask in facts.asks:
         for name, amount in each(ask).items():
             if amount > facts.largest.get(name, amount):
@@ -112,7 +112,7 @@ def _limit(code: str) -> Callable[[WaitFacts], Waiting | None]:
 
 
 def _plain(facts: WaitFacts) -> list[ContainerAsk]:
-    """Return the asks that the limits are about: nodes with a label have limits of their own, which are not known."""
+    """Return the requests to which the limits apply: nodes with a label have their own limits, which are not known."""
     return [one for one in facts.asks if not one.node_label]
 
 
@@ -192,7 +192,7 @@ def _nodes_full(facts: WaitFacts) -> Waiting | None:
             continue
         if not nodes:
             return _reason(NODES_FULL, "no node of those that it may use runs now", "", 1, 0)
-        # Of the node that lacks least: the user sees what is missing there.
+        # Of the node that lacks least: that is the amount to show.
         node = min(nodes, key=lambda one: (len(_lacks(each(ask), one.free)), -one.free.get(GCORES, 0)))
         name = next(iter(_lacks(each(ask), node.free)))
         most = max(max(0, one.free.get(name, 0)) for one in nodes)
@@ -230,7 +230,7 @@ _TIERS: tuple[Callable[[WaitFacts], Waiting | None], ...] = (
 
 
 def fitting_nodes(facts: WaitFacts, ask: ContainerAsk) -> list[NodeFacts]:
-    """Return the nodes that could take one container of an ask now."""
+    """Return the nodes that could take one of the requested containers now."""
     return _fitting(facts, ask)
 
 
@@ -239,10 +239,10 @@ def _fitting(facts: WaitFacts, ask: ContainerAsk, *, healthy: bool = True) -> li
 
 
 def _allowed(facts: WaitFacts, ask: ContainerAsk, *, healthy: bool = True) -> list[NodeFacts]:
-    """Return the nodes that an ask may be placed on, as they are without their GPUs in quarantine."""
+    """Return the allowed nodes of a request, without their GPUs in quarantine."""
     found = []
     for node in facts.nodes or ():
-        # Without a label a container goes to nodes without one. Source: YARN, NodeLabel.md, "exclusive".
+        # A request without a label uses nodes without one. Source: YARN, NodeLabel.md, "exclusive".
         of_label = ask.node_label in node.labels if ask.node_label else not node.labels
         if of_label and (not ask.nodes or node.host in ask.nodes) and node.host not in ask.exclude_nodes:
             found.append(node.healthy() if healthy else node)
@@ -250,25 +250,25 @@ def _allowed(facts: WaitFacts, ask: ContainerAsk, *, healthy: bool = True) -> li
 
 
 def _largest_node(facts: WaitFacts, ask: ContainerAsk) -> Iterator[NodeFacts]:
-    """Yield a node, if there are any and an ask is above each of them."""
+    """Yield a node, if there are any and the request is too large for each of them."""
     nodes = facts.nodes or ()
     if nodes and all(_lacks(each(ask), node.total) for node in nodes):
         yield max(nodes, key=lambda node: node.total.get(GCORES, 0))
 
 
 def _lacks(asked: Amounts, there: Amounts) -> dict[str, int]:
-    """Return how much of what is asked is missing, the GPUs first, as they are what is scarce."""
+    """Return the missing amounts of a request, GPUs first, as they are scarce."""
     order = sorted(NAMES, reverse=True, key=lambda name: name == GCORES)
     return {
         name: asked[name] - there[name]
         for name in order
-        # Who asks for none of it is not held up where more is used than there is.
+        # A request for none of it is not blocked, even if more is used than exists.
         if name in there and asked.get(name, 0) > max(there[name], 0)
     }
 
 
 def _all_together_fit(facts: WaitFacts) -> bool:
-    """Return whether all containers that are needed together have room now, placed one after the other."""
+    """Return whether all containers that are needed together fit now, placed one after the other."""
     asks = [one for one in facts.asks if one.together and one.count]
     if not asks or facts.nodes is None or sum(one.count for one in asks) == 1:
         return True
@@ -290,10 +290,10 @@ def _all_together_fit(facts: WaitFacts) -> bool:
 
 
 def _needed_at_once(asks: Sequence[ContainerAsk], limit: LimitFacts) -> tuple[dict[str, int], dict[str, int]]:
-    """Return what must fit below a limit for any container to work, and what is used of that before its last container.
+    """Return what must fit below a limit for any container to work, and what is used before its last container.
 
-    That is what all need that are needed together, or else the largest container. Only a limit that the last container
-    may exceed looks at what is used before that one.
+    That is the total if all are needed together, else the largest container. Only a limit that the last container may
+    exceed uses the usage before that one.
     """
     together = [one for one in asks if one.together]
     all_, largest = total(together), {name: max((each(one)[name] for one in asks), default=0) for name in NAMES}
@@ -341,7 +341,7 @@ def _others(ask: ContainerAsk, name: str) -> str:
 
 
 def _named(facts: WaitFacts, name: str) -> str:
-    """Return who has what is lacking: ``: application_1_0001 (tony)``."""
+    """Return the holders of what is lacking: ``: application_1_0001 (tony)``."""
     have = [one for one in facts.holders if one.amounts.get(name)]
     if not facts.one_machine or not have:
         return ""

@@ -1,8 +1,8 @@
-"""Plan of an application: what a client tells an ApplicationMaster on YARN, and that one its tasks; both travel in
-credentials alone.
+"""Plan of an application: the client's input for an ApplicationMaster on YARN, and the latter's for its tasks; both are
+passed only in credentials.
 
-A container's environment and command can be read by anyone on its node's web pages, its credentials by its user.
-A local file for them would cost a write to the file system, 25 to 425 ms, at every submission.
+A container's environment and command are visible to anyone on its node's web pages, its credentials only to its user. A
+localized file would cost a write to the file system, 25 to 425 ms, at every submission.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dlapp.cluster.engine import Grant, TaskLaunch
 
 ALIAS = "dlapp.application"
-"""Of the secret in an ApplicationMaster's credentials that holds its plan."""
+"""Alias of the secret with the plan in an ApplicationMaster's credentials."""
 WORKSPACE = "dl_app.tar.gz"
 """Name of the packed workspace in a task's working directory."""
 
@@ -39,16 +39,16 @@ _BEGIN = (
 
 
 class AmPlan(Value, kw_only=True):
-    """All that an ApplicationMaster needs to know besides its own container.
+    """All that an ApplicationMaster needs besides its own container.
 
     Args:
         home: location of the user's home; its staging directory is under it
             (`dlapp.cluster.yarn.staging.StagingPaths`).
         hdfs: the cluster's default file system.
-        docker: how payloads in Docker run.
+        docker: settings of payloads in Docker.
         resources: name in a task's working directory -> file.
-        ledger: where the ledger of GPUs is; None: there is none.
-        cache: the cache of input on a node; None: there is none.
+        ledger: location of the GPU ledger; None: no ledger.
+        cache: input cache of a node; None: no cache.
     """
 
     submission: Submission
@@ -63,7 +63,7 @@ class AmPlan(Value, kw_only=True):
     cache: CacheSettings | None = None
 
     def to_credentials(self) -> Credentials:
-        """The credentials that carry it."""
+        """Return the credentials that carry the plan."""
         return Credentials({}, {ALIAS: json.dumps(to_json(self), separators=(",", ":")).encode()})
 
     @classmethod
@@ -71,7 +71,7 @@ class AmPlan(Value, kw_only=True):
         """Read the plan in a container's credentials.
 
         Raises:
-            HadoopError: they carry none.
+            HadoopError: they contain none.
         """
         if ALIAS not in credentials.secrets:
             raise HadoopError("the container's credentials have no plan: this was not submitted by dlapp-launcher")
@@ -81,7 +81,7 @@ class AmPlan(Value, kw_only=True):
             raise HadoopError(f"the plan in the container's credentials cannot be read: {error}") from error
 
     def program(self) -> Program:
-        """Return what runs in each task's container."""
+        """Return the program of each task's container."""
 
         def launch(grant: Grant, launch: TaskLaunch) -> tuple[tuple[str, ...], bytes]:
             spec = LaunchSpec(
@@ -105,25 +105,26 @@ class AmPlan(Value, kw_only=True):
 
 
 def acls_of(spec: AppSpec) -> dict[str, str]:
-    """Return whom others than its owner YARN is to let see and end an application, by its names of these rights.
+    """Return who besides the owner may see and end an application in YARN, by YARN's names of these rights.
 
-    Who may end it may see it: YARN says only to these where its ApplicationMaster is, which is asked for a soft-kill.
+    Users who may end it may also see it: YARN reports only to these where its ApplicationMaster is, which a soft-kill
+    needs.
 
-    Source: ApplicationAccessType. A NodeManager takes those of the application's first container that it starts.
+    Source: ApplicationAccessType. A NodeManager uses those of the application's first container on it.
     """
     see = spec.view_acl.with_all_of(spec.modify_acl)
     return {name: str(one) for name, one in ((VIEW_APP, see), (MODIFY_APP, spec.modify_acl)) if one}
 
 
 def python_command(python: str, *words: str) -> tuple[str, ...]:
-    """The command that runs dlapp on a node; without a Python there it says so in one line.
+    """Return the command that runs dlapp on a node; without Python there, it prints that in one line.
 
-    The bundle has all that dlapp needs, so the node's site-packages are added late, for what it does not have, the
-    libraries of `storage.node_schemes`: `dlapp.system.processes.late_site`.
+    The archive has all that dlapp needs, so the node's site-packages are added late, only for the libraries of
+    `storage.node_schemes` that are not in it: `dlapp.system.processes.late_site`.
     """
     return ("/bin/sh", "-c", _BEGIN, "dlapp", python, "-I", "-S", PROGRAM, *words)
 
 
 def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the submitter that mean something on another machine: language and time zone."""
+    """Return the submitter's variables that are valid on another machine: language and time zone."""
     return {name: text for name, text in environment.items() if name in ("LANG", "TZ") or name.startswith("LC_")}

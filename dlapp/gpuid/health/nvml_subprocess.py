@@ -1,10 +1,10 @@
-"""NVML, asked in a process of its own, with a deadline: for those who must not hang with a driver that hangs.
+"""NVML in a subprocess with a deadline, for callers that must not hang with a hanging driver.
 
-A call into a driver that hangs does not come back, and a process that is in one may not even die by SIGKILL. So the
-runner of the embedded engine, on which a machine's whole queue depends, has a small process ask. Where that one gives
-no answer it is killed and left behind, and as long as it is not gone nobody asks again.
+A call into a hanging driver does not return, and the process may not even be killable by SIGKILL. So the runner of the
+embedded engine, on which a machine's whole queue depends, uses a small subprocess. If it does not answer it is killed
+and abandoned, and no other one is started until it is gone.
 
-It ends with its asker, and by itself when nothing was asked for a while; the next question starts another.
+It ends with its parent, and by itself when idle for a while; the next query starts another.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from dlapp.gpuid.health.readings import Reading
 from dlapp.system.waits import Wait
 
 ANSWER_S = 30.0
-"""How long NVML may take: to initialize eight GPUs without nvidia-persistenced takes ten seconds and more."""
+"""Time limit of NVML: initializing eight GPUs without nvidia-persistenced takes ten seconds and more."""
 IDLE_S = 5.0
 _SIZE = struct.Struct("!I")
 _PROGRAM = (
-    # Nothing that its asker holds open is its to hold: kernel locks among them.
+    # Close everything inherited from the parent, in particular kernel locks.
     "import os, sys; os.closerange(3, 1 << 16); sys.path[:0] = sys.argv[1:]; "
     "from dlapp.gpuid.health.nvml_subprocess import serve; serve()"
 )
@@ -53,11 +53,11 @@ def read(devices: Sequence[Device]) -> dict[str, Reading]:
 
 
 class _Gone(Exception):
-    """The process that was asked has ended."""
+    """The subprocess has ended."""
 
 
 class _NvmlProcess:
-    """The process that is asked, as long as there is one."""
+    """The current subprocess, if any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class _NvmlProcess:
         return answer
 
     def forget(self) -> None:
-        """After a fork: it is the parent's."""
+        """Forget the subprocess after a fork: it is the parent's."""
         self._lock = threading.Lock()
         for fd in (self._to, self._from):
             if fd >= 0:
@@ -159,7 +159,7 @@ def _read(fd: int, deadline: float | None) -> bytes:
 
 
 def serve() -> None:
-    """Answer on standard output what is asked on standard input."""
+    """Answer the queries from standard input on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(_Gone, BrokenPipeError):
         while select.select([0], [], [], IDLE_S)[0]:

@@ -1,8 +1,8 @@
-"""A watch over the GPUs of a payload while it runs, for their health and for their use.
+"""Watch of the GPUs of a running payload, for their health and their usage.
 
-NVML is asked on a thread of its own, for a GPU that is failing can hold up whoever asks about it; a task must go on
-hearing its orders. Only what is certain counts here: a GPU that is lost, one that must be reset, an Xid error that is
-the GPU's. A driver that as a whole does not answer says nothing about a GPU, and ends the watch.
+NVML is called on its own thread, as a failing GPU can block a caller, and a task must keep receiving its orders. Only
+definite failures count here: a lost GPU, one that must be reset, an Xid error of the GPU. A driver that does not answer
+at all proves nothing about a GPU, and ends the watch.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 2.0
 _LOOKS_A_SAMPLE = 2
-"""A sample is several questions, each of which a driver may take a millisecond for."""
+"""Sampling interval; a sample is several queries, each of which may take the driver a millisecond."""
 _USED = 0.01
-"""The share of its time for which a device that counts as used was busy."""
+"""Minimum share of busy time for a device to count as used."""
 _JOIN_S = 2.0
 
 
@@ -33,13 +33,13 @@ def _watched(devices: Sequence[Device]) -> Any:
 
 
 class DeviceUse(NamedTuple):
-    """Use of a device during a watch.
+    """Usage of a device during a watch.
 
     Args:
-        busy_s, idle_s: by its utilisation, of the time in which that was known [s].
+        busy_s, idle_s: weighted by its utilisation, of the time in which that was known [s].
         unknown_s: the rest of the time [s].
         energy_j: None: not known [J].
-        last: the last sample; None: there is none.
+        last: the last sample; None: none.
     """
 
     busy_s: float = 0.0
@@ -50,20 +50,20 @@ class DeviceUse(NamedTuple):
 
     @property
     def is_used(self) -> bool | None:
-        """True if the device was busy for more than a moment; None: not known."""
+        """Return True if the device was busy for more than a moment; None: not known."""
         known_s = self.busy_s + self.idle_s
         if self.busy_s > _USED * known_s:
             return True
         return False if known_s > self.unknown_s else None
 
     def after(self, sample: DeviceSample | None, passed_s: float) -> DeviceUse:
-        """Return the use after so many seconds, of which a sample was taken at their end; None: there is none."""
+        """Return the usage after this many seconds, with a sample at their end; None: no sample."""
         if sample is None:
             return self._replace(unknown_s=self.unknown_s + passed_s, last=None)
         energy_j = self.energy_j
         if sample.energy_j is not None:
             before = self.last.energy_j if self.last is not None else None
-            # A counter that is smaller than before is one of a driver that was loaded anew.
+            # A counter that has decreased belongs to a reloaded driver.
             energy_j = (energy_j or 0.0) + max(0.0, sample.energy_j - (sample.energy_j if before is None else before))
         if sample.utilisation is None:
             return self._replace(unknown_s=self.unknown_s + passed_s, energy_j=energy_j, last=sample)
@@ -74,16 +74,16 @@ class DeviceUse(NamedTuple):
 
 
 class DeviceWatch:
-    """Watches ``devices`` in a with block.
+    """Watches ``devices`` during a with block.
 
     Args:
         on_fault: called once, on the watch's thread, after ``failed`` was set.
-        note: told, on the watch's thread, that the watch begins, or why there is none (any more).
-        use: of the devices during watches before this one, by uuid.
+        note: receives, on the watch's thread, a message when the watch begins, or why there is none (any more).
+        use: usage of the devices in earlier watches, by uuid.
         open: opens NVML; ``look() -> {uuid: Fault}``, ``sample() -> {uuid: DeviceSample}`` and ``close()``.
 
     Attributes:
-        use: by uuid; all of it is of the time up to the last sample.
+        use: by uuid, up to the last sample.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class DeviceWatch:
         self._over = False
         self.use = {one.uuid: use.get(one.uuid, DeviceUse())._replace(last=None) for one in self._devices}
         self._sampled_s = 0.0
-        # A daemon: a thread that hangs in the driver must not keep the process; the kernel does that if it must.
+        # A daemon thread: one that hangs in the driver must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="gpu-watch", daemon=True)
 
     def __enter__(self) -> DeviceWatch:
@@ -123,7 +123,7 @@ class DeviceWatch:
             self._add({uuid: one.last for uuid, one in self.use.items() if one.last is not None and not hangs})
 
     def look_now(self, timeout_s: float) -> str:
-        """Look once more, for at most ``timeout_s``; what `message` says then."""
+        """Take one more reading, for at most ``timeout_s``; return `message` after it."""
         with self._changed:
             self._asked += 1
             asked = self._asked
@@ -132,7 +132,7 @@ class DeviceWatch:
         return self.message()
 
     def message(self) -> str:
-        """One line on the GPUs that have failed; empty: none has."""
+        """Return one line on the GPUs that have failed; empty: none has."""
         label = {one.uuid: one.label for one in self._devices}
         return ", ".join(f"{label[uuid]} failed: {fault.detail}" for uuid, fault in self.failed.items())
 

@@ -1,13 +1,13 @@
-"""The ResourceManager as a witness on leases: whether the application of a lease ended long ago.
+"""Evidence from the ResourceManager: whether the application of a lease ended long ago.
 
-It is heard only where the host itself cannot tell: the directory of locks was removed, Docker was uninstalled, the task
-was in another pid namespace. YARN ends all containers of an application that has ended. So one that ended `ENDED_S` ago
-has no payload, as far as nothing on the host says otherwise.
+It is used only if the host itself cannot tell: the lock directory was removed, Docker was uninstalled, the task was in
+another pid namespace. YARN ends all containers of an ended application. So an application that ended `ENDED_S` ago has
+no payload, unless the host has contrary evidence.
 
-This proves nothing: an application that the ResourceManager does not know, one of which it does not say when it ended
-(while its ApplicationMaster still runs; with ``yarn.acl.enable`` to users who may not see it), a ResourceManager that
-does not answer. That a NodeManager does not know a container proves nothing either: one that was restarted without
-recovery has forgotten containers whose processes may still run.
+These prove nothing: an application unknown to the ResourceManager, one whose end time it does not report (while its
+ApplicationMaster still runs; with ``yarn.acl.enable`` to users who may not see it), or a ResourceManager that does not
+answer. A NodeManager that does not know a container also proves nothing: one that was restarted without recovery has
+forgotten containers whose processes may still run.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from dlapp.login import Login
 
 ENDED_S = 600.0
-"""How long ago an application must have ended; YARN ends containers within seconds, and a node that it lost in ten
+"""Minimum time since the end of an application; YARN ends containers within seconds, and on a lost node within ten
 minutes."""
 INSTALLED_ANEW_S = 3600.0
-"""The same where another machine of the host's name has the lease: nothing on this one speaks for or against it."""
+"""The same if another machine of the host's name has the lease: this machine has no evidence about it."""
 _ANSWER_S = 5.0
 _KEPT_S = 60.0
-"""How long an answer is used again: who waits for GPUs looks at each lease once a second."""
+"""How long an answer is cached: a request that waits for GPUs checks each lease once a second."""
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 _RUNS = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINAL_SAVING", "FINISHING", "KILLING")
 
 
 class ApplicationWitness:
-    """Asks the ResourceManagers of a cluster.
+    """Client of a cluster's ResourceManagers for the ends of applications.
 
     Args:
-        urls: their web addresses; none: nothing is known of any application.
-        login: for their web servers; None: they let everybody read.
+        urls: their web addresses; empty: no application is known.
+        login: identity for their web servers; None: anonymous.
     """
 
     def __init__(self, urls: Sequence[str], login: Login | None) -> None:
@@ -53,9 +53,9 @@ class ApplicationWitness:
         """Return whether an application ended at least ``ended_s`` ago.
 
         Args:
-            application: its id; one that is not YARN's is not asked for.
-            ended_s: how long ago [s].
-            until: when to stop asking [s, monotonic].
+            application: id of the application; other than YARN's ids are not queried.
+            ended_s: minimum time since the end [s].
+            until: time limit [s, monotonic].
         """
         from dlapp.values.ids import ApplicationId
 
@@ -81,7 +81,7 @@ class ApplicationWitness:
                 with Web(left_s) as web:
                     query = {"deSelects": "resourceRequests", **self._query}
                     answer = web.call("GET", f"{url}/ws/v1/cluster/apps/{application}", query)
-                # One on standby redirects to the active one, which is asked itself.
+                # A standby one redirects to the active one, which is queried itself.
                 if answer.status == 200:
                     return judge(json.loads(answer.body), application, answer.headers.get("date") or "", ended_s)
                 why = f"{url} does not know its application (status {answer.status})"
@@ -91,13 +91,13 @@ class ApplicationWitness:
 
 
 def judge(answer: Any, application: str, date: str, ended_s: float) -> Liveness:
-    """Return what an answer of a ResourceManager says.
+    """Return the result of a ResourceManager's answer.
 
     Args:
-        answer: to ``GET /ws/v1/cluster/apps/ID``.
-        application: the id that was asked for.
-        date: when it was made, by the ResourceManager's clock, as HTTP writes it.
-        ended_s: how long ago the application must have ended [s].
+        answer: answer to ``GET /ws/v1/cluster/apps/ID``.
+        application: the requested id.
+        date: time of the answer by the ResourceManager's clock, in HTTP's form.
+        ended_s: minimum time since the application's end [s].
 
     Source: RMWebServices.getApp, AppInfo (``id``, ``state``, ``finishedTime`` [ms since 1970], 0: not yet).
     """

@@ -308,7 +308,7 @@ class Ensemble:
     def _start(self) -> Any:
         from kazoo.client import KazooClient
 
-        # Use the server that answers, even a read-only one.
+        # A logger of this connection only: it writes nothing.
         logger = logging.Logger("kazoo", logging.WARNING)
         logger.addHandler(self._warnings)
         try:

@@ -1,12 +1,12 @@
-"""Processes of one machine take turns at its record in the ledger of a cluster.
+"""Serialization of one machine's writers of its record in a cluster's ledger.
 
-A record is changed by compare-and-set, and of several who try at once one wins; the write of each other costs the
-ensemble as much and does nothing. Most of them are tasks of one host. So there whoever changes the record has a file
-locked meanwhile, in which the version stands that was written last: who has an older one need not try it.
+A record is changed by compare-and-set, and of several simultaneous writers only one succeeds; each failed write costs
+the ensemble as much. Most writers are tasks of one host. So a writer of the host locks a file meanwhile, which contains
+the last written version: a writer with an older one need not try.
 
-That makes it quicker and nothing else: that no write is lost and no GPU given twice the compare-and-set sees to. Who
-waits and sees nobody write for `STILL_S` goes without a turn, for its holder may be stopped, or wait for the ensemble;
-and so does who cannot have the file (another user's, a directory that may not be written).
+This is only an optimization: compare-and-set guarantees that no write is lost and no GPU is given twice. A writer that
+sees no progress for `STILL_S` goes on without the lock, as its holder may be stopped, or wait for the ensemble; so does
+one that cannot use the file (another user's, or in a directory that is not writable).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from dlapp.system.shared_directory import open_shared_directory
 
 NAME = "turn"
 STILL_S, MOST_WAIT_S = 0.1, 1.0
-"""How long who waits for a turn sees nobody write, and how long it waits at all, before it goes without."""
+"""How long a writer waits without progress of the others, and its total wait, before it goes on without the lock."""
 _LOOK_S = (0.005, 0.03)
-"""Between two looks, first and later. Not less: those who wait would take the processor from who has the turn."""
+"""Poll intervals, first and later. Not shorter: the waiting processes would slow down the holder."""
 _MOST_DIGITS = 32
 
 
 class HostWriteLock:
-    """The turns of one machine, as one process takes them.
+    """Lock of one machine, as used by one process.
 
     Args:
         directory: of the machine's ledger.
-        clock, sleep: of the waits for a turn.
+        clock, sleep: for the waits.
     """
 
     def __init__(self, directory: str, *, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
@@ -42,7 +42,7 @@ class HostWriteLock:
 
     @contextlib.contextmanager
     def take(self) -> Iterator[HostWriteLockHold]:
-        """Have a turn for a block, or have none of it."""
+        """Hold the lock during a block, or run it without the lock."""
         if self._fd is None:
             self._fd = self._open()
         if (fd := self._fd) is None or not self._wait(fd):
@@ -51,12 +51,12 @@ class HostWriteLock:
         try:
             yield HostWriteLockHold(fd)
         finally:
-            # Not by closing: what was forked meanwhile has it open, too.
+            # Unlock instead of closing: a process forked meanwhile has it open, too.
             with contextlib.suppress(OSError):
                 locks.unlock(fd)
 
     def close(self) -> None:
-        """Take no more turns."""
+        """Use the lock no more."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -91,20 +91,20 @@ class HostWriteLock:
 
 
 class HostWriteLockHold:
-    """One turn, or none."""
+    """One hold of the lock, or none."""
 
     def __init__(self, fd: int | None = None) -> None:
         self._fd = fd
 
     def is_stale(self, version: int) -> bool:
-        """Return True if a process of this machine has written a later version; False also if that is not known."""
+        """Return True if a process of this machine has written a later version; False also if not known."""
         if self._fd is None:
             return False
         said = _said(self._fd)
         return said.isdigit() and int(said) > version
 
     def wrote(self, version: int) -> None:
-        """Say which version is the newest."""
+        """Record the newest version."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._fd, str(version).encode().ljust(_MOST_DIGITS), 0)

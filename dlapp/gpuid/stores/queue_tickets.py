@@ -1,4 +1,4 @@
-"""The queue for the machine's GPUs: a locked file for each application that waits, and their order."""
+"""Queue for the machine's GPUs: one locked file per waiting application, and their order."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from dlapp.value import Closeable
 
 TICKET = "ticket-"
 PASSED_OVER_S = 15.0
-"""Who waits and has not looked for so long (it is stopped, or hangs) keeps its place and holds up nobody meanwhile."""
+"""A ticket whose holder has not polled for this long (it is stopped, or hangs) keeps its position and blocks nobody
+meanwhile."""
 _LOOKED_EVERY_S = 1.0
 _LOOKED_AT = 1 << 40
-"""Where in a ticket's file the lock lies that says when its holder last looked: so many bytes and tenths of seconds."""
+"""Offset in a ticket's file of the lock that encodes its holder's last poll: this many bytes plus tenths of seconds."""
 _FUTURE_S = 1.0
 
 
 class QueueTicket(Closeable):
-    """A place in the machine's queue for GPUs, held until it is closed or the process ends.
+    """Position in the machine's queue for GPUs, held until it is closed or the process ends.
 
-    Its file is never written again once it has its name, so the kernel's time of its last change is when it came. That
-    its holder still looks is said by where a lock of that file lies, which nobody but its owner can place.
+    Its file is never written again once it has its name, so the kernel's change time is its arrival time. The holder's
+    last poll is encoded in the offset of a lock on that file, which only its owner can place.
     """
 
     def __init__(self, directory: Directory, name: str, record: Record, clock: Callable[[], float]) -> None:
@@ -43,7 +44,7 @@ class QueueTicket(Closeable):
         self.looks()
 
     def looks(self) -> None:
-        """Say that whoever waits here is at it."""
+        """Record that this holder is still polling."""
         if (now_s := self._clock()) - self._looked_s >= _LOOKED_EVERY_S:
             before, self._looked_s = self._looked_s, now_s
             locks.try_lock(self._fd, _LOOKED_AT + int(now_s * 10), 1)
@@ -60,13 +61,13 @@ class QueueTicket(Closeable):
 
 
 class WaitingTicket(NamedTuple):
-    """A ticket whose holder lives.
+    """Ticket whose holder is alive.
 
     Args:
         uid: of its owner.
-        came_ns: when it came, as the kernel has it [ns since 1970].
-        since_ms: what its holder says about that.
-        looked_s: when its holder last looked [s, monotonic]; None: it does not say, or says what cannot be.
+        came_ns: its arrival time by the kernel [ns since 1970].
+        since_ms: its arrival time as claimed by its holder [ms since 1970].
+        looked_s: its holder's last poll [s, monotonic]; None: not recorded, or invalid.
     """
 
     name: str
@@ -89,12 +90,12 @@ def ticket_name(application: str, since_ms: int) -> str:
 
 
 def first_before(directory: Directory, name: str | None, names: list[str], now_s: float) -> WaitingTicket | None:
-    """Return the first live entry of the queue before ``name`` (None: of all); None if there is none.
+    """Return the first live ticket of the queue before ``name`` (None: of all); None if there is none.
 
     Args:
-        directory: the ledger's.
-        name: of the asker's own ticket.
-        names: what is in the directory, listed since ``name`` came: whoever came before is in it.
+        directory: directory of the ledger.
+        name: name of the caller's own ticket.
+        names: listing of the directory, made after ``name`` arrived: it contains all earlier tickets.
         now_s: the time [s, monotonic].
     """
     for one in waiting(directory, now_s, names):
@@ -106,7 +107,7 @@ def first_before(directory: Directory, name: str | None, names: list[str], now_s
 
 
 def waiting(directory: Directory, now_s: float, names: list[str]) -> list[WaitingTicket]:
-    """Return the tickets of the living, the first one first; those of this user's dead are removed."""
+    """Return the live tickets in order; remove those of this user's dead processes."""
     found = []
     for name in names:
         if name.startswith(TICKET) and (one := _ticket(directory, name, now_s)) is not None:
@@ -115,10 +116,10 @@ def waiting(directory: Directory, now_s: float, names: list[str]) -> list[Waitin
 
 
 def in_order(tickets: Sequence[WaitingTicket]) -> list[WaitingTicket]:
-    """Return tickets in the order of the queue.
+    """Return tickets in queue order.
 
-    Among users the kernel's time counts, for anybody may claim to have come long ago. Among the tickets of one user
-    what the user says counts: they are ordered by it, on the places that they have together.
+    Between users the kernel's time counts, as anyone may claim an early arrival. Among the tickets of one user the
+    user's claim counts: they are ordered by it, on the positions that they have together.
     """
     places = sorted((one.came_ns, one.uid, one.name) for one in tickets)
     by_user: dict[int, list[WaitingTicket]] = {}

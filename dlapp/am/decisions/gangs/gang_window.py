@@ -1,14 +1,14 @@
-"""Window of a gang: it holds what it has been given for so long, and then gives all of it back.
+"""Window of a gang: a gang holds an incomplete set of containers for a limited time, and then releases all of them.
 
-A gang that has some of its containers keeps them from others while it waits for the rest. Two gangs that each hold half
-of a cluster would wait for each other for ever. So a gang that is not complete within `AppSpec.gang_window_s` gives all
-containers back and withdraws its requests. It asks again after a random pause, whose limit doubles with each release:
-sooner or later one of the two asks while the other pauses.
+A gang that has some of its containers withholds them from others while it waits for the rest. Two gangs that each hold
+half of a cluster would wait for each other indefinitely. So a gang that is not complete within `AppSpec.gang_window_s`
+releases all containers and withdraws its requests. It requests again after a random pause, whose limit doubles with
+each release: eventually one of the two requests while the other pauses.
 
 The window counts the time in which the gang has a container and lacks another one, or GPUs that a container waits for.
-The time in which all have containers and GPUs, or are still on their way to them (the image is pulled, the workspace
-unpacked, the input fetched), is no wait for what another gang may hold, and does not count. A member that runs out of
-its container during the window is replaced as ever. A new attempt begins the window anew.
+If all have containers and GPUs, or are preparing (pulling the image, unpacking the workspace, fetching input), they do
+not wait for resources of another gang, and the time does not count. A member that loses its container during the window
+is replaced as usual. A new attempt restarts the window.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dlapp.am.model.state import ApplicationState
 from dlapp.values.messages import Fault, Phase
 
 RELEASED = Verdict(Fault.STOPPED, StopReason.WINDOW.value, free=True)
-"""On the end of a container that its gang gave back."""
+"""Reason for the end of a container that its gang released."""
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 10_000, 600_000
-"""The longest pause after the first release; doubled with each further one, up to the second. Two gangs need some
-seconds from their requests to their leases: with shorter pauses they would meet again."""
+"""Maximum pause after the first release; doubled with each further one, up to the second value. Two gangs need some
+seconds from their requests to their leases: with shorter pauses they would collide again."""
 PAUSE_OF_WINDOW = 0.1
 """The longest pause after the first release as a share of the window, if that is longer than `FIRST_PAUSE_MS`: of many
 gangs that began together the windows end together. Measured with 100 gangs on 1,000 nodes, a window of 600 s and a
@@ -32,11 +32,11 @@ scheduler that gives all of them a part (tests/am/decisions/gangs/test_gang_clus
 with 10 s 0.81.
 """
 CHECK_MS = 1_000
-"""How often the window is looked at: that costs time in proportion to the containers."""
+"""Check interval of the window: a check takes time in proportion to the containers."""
 
 
 def check(state: ApplicationState) -> None:
-    """Count the windows of the gangs that are not complete, and release those that hold too long."""
+    """Update the windows of incomplete gangs, and release those that hold too long."""
     if state.stage is not Stage.ACTIVE:
         return
     for gate in state.gates:
@@ -49,7 +49,7 @@ def check(state: ApplicationState) -> None:
 
 
 def _count(state: ApplicationState, gate: Gate) -> None:
-    """Add the time since the last look if the gang was waiting then, for it has hardly changed since."""
+    """Add the time since the last check if the gang was waiting then, as the state has hardly changed since."""
     since_ms, gate.checked_ms = gate.checked_ms, state.awake_ms
     if since_ms is not None and gate.waits:
         gate.held_ms += state.awake_ms - since_ms
@@ -62,7 +62,7 @@ def _count(state: ApplicationState, gate: Gate) -> None:
 
 
 def held_by(state: ApplicationState, gate: Gate) -> list[Container]:
-    """Return the containers that a gang has and is not giving back."""
+    """Return a gang's containers that are not being released."""
     found = []
     for role in state.roles_of(gate):
         bound = [state.instances[index].container for index in role.indexes]
@@ -75,7 +75,7 @@ def _is_held(state: ApplicationState, container: Container) -> bool:
 
 
 def lacks(state: ApplicationState, gate: Gate) -> tuple[int, int]:
-    """Return how many members of a gang have no container or no GPUs yet, and how many GPUs that makes."""
+    """Return how many members of a gang lack a container or GPUs, and the number of these GPUs."""
     members = gpus = 0
     for role in state.roles_of(gate):
         gcores = role.spec.resources.gcores
@@ -88,7 +88,7 @@ def lacks(state: ApplicationState, gate: Gate) -> tuple[int, int]:
 
 
 def _release(state: ApplicationState, gate: Gate, held: list[Container]) -> None:
-    """Give back all that a gang holds, and ask for nothing for some time."""
+    """Release all that a gang holds, and pause its requests."""
     first_ms = max(FIRST_PAUSE_MS, int(state.spec.gang_window_s * 1000 * PAUSE_OF_WINDOW))
     limit_ms = min(first_ms << min(gate.releases, 10), max(first_ms, LAST_PAUSE_MS))
     gate.releases += 1

@@ -1,10 +1,10 @@
-"""Payloads that hang: they reported something once, and then nothing for ``hang_timeout``.
+"""Detection of hanging payloads: they have reported before, and then nothing for ``hang_timeout``.
 
-One that reports is alive for all of its gang, because a rank that waits for another one cannot report either. A device
-that is busy proves nothing: a collective call of NCCL that waits for ever keeps it at 100 %.
+One reporting member proves that its whole gang is alive, because a rank that waits for another one cannot report
+either. A busy device proves nothing: a hanging collective call of NCCL keeps it at 100 %.
 
-Payloads that never reported are judged with ``hang_idle`` alone, by what their tasks measure: all of a gang have used
-neither CPU nor GPU for so long. What is not known is not idle.
+Payloads that never reported are judged only with ``hang_idle``, by their tasks' measurements: all of a gang have used
+neither CPU nor GPU for that time. Unknown usage does not count as idle.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dlapp.values.usage import Usage
 
 _EVERY_MS = 1000
 _MOST_CORES, _MOST_UTILISATION = 0.05, 0.01
-"""Of a payload that is idle: threads that look for work a few times a second use less than 0.01 cores."""
+"""CPU usage of an idle payload: threads that poll a few times a second use less than 0.01 cores."""
 
 
 def take_status(state: ApplicationState, container: Container, status: PayloadStatus | None) -> None:
-    """Note when a payload said something new; its container still has what it had said before."""
+    """Record when a payload reported something new; its container still has the previous report."""
     before = container.payload.lines if container.payload is not None else 0
     if status is None or not status.lines:
         container.reported_ms = None
@@ -33,7 +33,7 @@ def take_status(state: ApplicationState, container: Container, status: PayloadSt
 
 
 def take_usage(state: ApplicationState, container: Container, usage: Usage | None) -> None:
-    """Note since when a payload is idle; None: nothing new was measured."""
+    """Record since when a payload is idle; None: no new measurement."""
     if usage is None:
         return
     is_idle = usage.cpu_cores is not None and usage.cpu_cores <= _MOST_CORES
@@ -46,7 +46,7 @@ def take_usage(state: ApplicationState, container: Container, usage: Usage | Non
 
 
 def check(state: ApplicationState) -> None:
-    """Have payloads dump their stacks and fail which reported nothing for too long, or were idle."""
+    """Order payloads to dump their stacks and fail if they reported nothing for too long, or were idle."""
     limit_s = state.spec.hang_timeout_s
     if limit_s is None or state.stage is not Stage.ACTIVE or state.awake_ms - state.hangs_checked_ms < _EVERY_MS:
         return
@@ -67,11 +67,11 @@ def check(state: ApplicationState) -> None:
 
 
 def _groups(state: ApplicationState) -> Iterator[tuple[list[Container], bool]]:
-    """Yield the containers whose payloads are judged together, as far as these run, and whether all do that may."""
+    """Yield the containers whose payloads are judged together, as far as they run, and whether all of them do."""
     seen = set()
     for role in state.roles:
         if role.spec.keep_running:
-            continue  # it may have nothing to report for as long as nobody asks it
+            continue  # it may have nothing to report while it gets no requests
         if not role.gate.gang:
             for index in role.indexes:
                 yield _running(state, [index])

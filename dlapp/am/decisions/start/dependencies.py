@@ -1,8 +1,8 @@
-"""Roles that depend on others: when their containers are asked for, and when their payloads may start.
+"""Dependencies between roles: when their containers are requested, and when their payloads may start.
 
-In a gang, whose members must all be ready before one of them starts, a role that depends on another member only starts
-its payloads later. What depends on a role of another gang, or of none, asks for its containers when that role is there:
-until then they would hold what that role may need.
+All members of a gang must be ready before one of them starts; a role that depends on another member of its gang only
+starts its payloads later. A role that depends on another gang's role, or one in no gang, requests its containers when
+that role has reached its state: until then they would hold resources that the other role may need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dlapp.values.spec import ContainerFailure, Until
 
 
 def check(state: ApplicationState) -> None:
-    """Let roles ask for containers and start payloads as soon as what they depend on is there."""
+    """Let roles request containers and start payloads as soon as their dependencies are met."""
     if state.stage is not Stage.ACTIVE:
         return
     for role, conditions in state.conditions.items():
@@ -25,7 +25,7 @@ def check(state: ApplicationState) -> None:
             is_met_outside = all(
                 met or other.gate is role.gate for met, (other, _) in zip(holds, conditions, strict=True)
             )
-            # Those that an earlier attempt had asked for are there.
+            # Those that an earlier attempt had requested exist.
             role.is_wanted = is_met_outside or role.waiting < role.spec.instances
         began, role.may_begin = role.may_begin, all(holds)
         if role.may_begin and not began:
@@ -35,27 +35,27 @@ def check(state: ApplicationState) -> None:
 
 
 def is_met(other: Role, until: Until) -> bool:
-    """Return whether a role has come so far as one that depends on it waits for."""
+    """Return whether a role has reached the state that a dependent role waits for."""
     return len(_so_far(other, until)) == other.spec.instances
 
 
 def _lost(other: Role, until: Until) -> set[int]:
-    """Return the indexes for which a role will never come so far: they were given up."""
+    """Return the given-up indexes because of which a role will never reach a state."""
     return other.lost - _so_far(other, until) if until is not Until.DONE else other.lost
 
 
 def _so_far(other: Role, until: Until) -> set[int]:
-    """Return the indexes of a role that have come so far."""
+    """Return the indexes of a role that have reached a state."""
     return {Until.STARTED: other.begun, Until.READY: other.ready, Until.DONE: other.done}[until]
 
 
 def _give_up_if_in_vain(state: ApplicationState, role: Role, lost: list[set[int]]) -> None:
-    """End or go on without the indexes of a role that can never start, because it depends on these, which were lost.
+    """End, or continue without, the indexes of a role that can never start because these, its dependencies, were lost.
 
-    Those that an earlier attempt had bound are stopped first; they are given up when their containers are over.
+    Those that an earlier attempt had bound are stopped first; they are given up when their containers have ended.
     """
     if not lost:
-        return  # as after almost every event
+        return  # the usual case
     unstarted = set(role.indexes) - role.begun - role.lost
     if not unstarted:
         return

@@ -1,6 +1,6 @@
-"""Trials are given to containers that have room, and containers end when none is left for them.
+"""Dispatch of trials to containers with free slots, and the end of containers when no trial is left.
 
-While a container of an earlier attempt is open and not heard, no trial is given out: it may run any of them.
+While an earlier attempt's container is open and has not reported, no trial is dispatched: it may run any of them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dlapp.value import replace
 from dlapp.values.messages import Fault, Phase, Stop
 
 LOSSES = 8
-"""How often a trial is tried again because its container was lost while it ran; it may be the reason."""
+"""Number of retries of a trial whose container was lost while it ran; the trial may be the cause."""
 
 
 def check(state: ApplicationState) -> None:
-    """Give out trials, and end containers that have none."""
+    """Dispatch trials, and end containers that have none."""
     sweep = state.sweep
     if sweep is None or state.stage is not Stage.ACTIVE:
         return
@@ -45,7 +45,7 @@ def check(state: ApplicationState) -> None:
 
 
 def note_room(state: ApplicationState, container: Container) -> None:
-    """Take note whether a container has room for a trial; called when that may have changed."""
+    """Update whether a container has a free slot; call this when that may have changed."""
     sweep, orders = state.sweep, container.orders
     assert sweep is not None
     may_run = (
@@ -85,13 +85,13 @@ def _give_out(state: ApplicationState, sweep: SweepState) -> None:
         if is_new:
             send_orders(state, container)
         elif sweep.next_waiting() is None and not sweep.held.get(container_id):
-            # A trial that runs elsewhere and fails is tried again there, and the index of a container that is lost
-            # gets another one.
+            # A trial that runs elsewhere and fails is retried there, and the index of a lost container gets another
+            # container.
             _let_end(state, sweep, container)
 
 
 def send_orders(state: ApplicationState, container: Container) -> None:
-    """Tell a container which trials it is to run."""
+    """Order a container to run its trials."""
     sweep = state.sweep
     assert sweep is not None
     assert container.orders is not None
@@ -125,7 +125,7 @@ def _end_all(state: ApplicationState, sweep: SweepState) -> None:
 
 
 def release(state: ApplicationState, container: Container) -> None:
-    """Let trials wait again whose container is over. Their ends that it had reported count."""
+    """Make the trials of an ended container wait again. Their reported ends count."""
     sweep = state.sweep
     if sweep is None:
         return
@@ -143,14 +143,14 @@ def release(state: ApplicationState, container: Container) -> None:
 
 
 def run_again(state: ApplicationState, trial: TrialRecord) -> None:
-    """Let a trial wait again, and record what counts against it."""
+    """Make a trial wait again, and record the counted failure."""
     assert state.sweep is not None
     state.sweep.take_back(trial)
     state.note("trial_back", number=trial.number, user_faults=trial.user_faults, node_faults=trial.node_faults)
 
 
 def end(state: ApplicationState, trial: TrialRecord, how: TrialState) -> None:
-    """Record the end of a trial; its container may forget it when that is written."""
+    """Record the end of a trial; its container may forget it when that is durable."""
     sweep = state.sweep
     assert sweep is not None
     trial.finished_ms, trial.points = state.now_ms, thinned(trial.points)
@@ -159,11 +159,11 @@ def end(state: ApplicationState, trial: TrialRecord, how: TrialState) -> None:
 
 
 def take_written(state: ApplicationState, lines: int) -> None:
-    """Let containers forget ends of trials that are on record now.
+    """Let containers forget ends of trials that are durable now.
 
     Args:
-        state: of the application; it is changed.
-        lines: how many lines of the journal are written.
+        state: state of the application; it is changed.
+        lines: number of durable lines of the journal.
     """
     sweep = state.sweep
     if sweep is None:
@@ -174,27 +174,27 @@ def take_written(state: ApplicationState, lines: int) -> None:
         commit(state, trial, again=False)
         container = state.open.get(holder)
         if container is not None and container.instance is not None:
-            # It is of use, however often those before it were lost.
+            # The container works, however often the earlier ones were lost.
             container.instance.node_faults = container.instance.pauses = 0
             note_room(state, container)
 
 
 def commit(state: ApplicationState, trial: TrialRecord, *, again: bool) -> None:
-    """Have the output of a trial committed, if each is by itself.
+    """Commit the output of a trial, if trials are committed separately.
 
     Args:
-        state: of the application; it is changed.
-        trial: whose end is on record.
-        again: an earlier attempt may have done it.
+        state: state of the application; it is changed.
+        trial: trial whose end is recorded.
+        again: an earlier attempt may have committed it.
     """
     sweep = state.sweep
     assert sweep is not None
     if sweep.spec.commit is not SweepCommit.TRIAL or trial.state not in (TrialState.DONE, TrialState.STOPPED):
         return
     if state.stage in (Stage.SETTLING, Stage.LEAVING, Stage.ENDED):
-        return  # its part is among those of the end
+        return  # its part is committed at the end
     is_dropped = state.stage is not Stage.ACTIVE and state.settlement is Settlement.DROP
-    # What is to be copied from another sweep's output, or kept aside, waits for the end.
+    # Output to be copied from another sweep, or kept apart, waits for the end.
     waits = bool(trial.sources) or any(one.stray for one in trial.outputs)
     if trial.outputs and not trial.is_committed and not waits and not is_dropped:
         sweep.committing.add(trial.number)
@@ -213,7 +213,7 @@ def take_committed(state: ApplicationState, event: TrialCommitted) -> None:
 
 
 def worker_verdict(judged: verdict.Verdict) -> verdict.Verdict:
-    """Return the verdict on the end of a container that runs trials: their programs are judged apart from it."""
+    """Return the verdict on the end of a container that runs trials: their programs are judged separately."""
     if judged.fault is not Fault.USER:
         return judged
     return replace(judged, fault=Fault.NODE, is_final=False)

@@ -1,13 +1,13 @@
-"""One runner for each user: who may be it, and how it is woken.
+"""Election of one runner per user, and how it is woken.
 
-Whoever finds work and no runner takes the runner's lock itself and hands it to the process that it starts. So of many
-who come at once one starts one, and a runner that is only starting already counts.
+A process that finds work and no runner takes the runner's lock itself and passes it to the process that it starts. So
+of many simultaneous ones only one starts a runner, and a runner that is still starting already counts.
 
-No wake-up is lost. Work is a row, written before anybody calls here. A runner gives up its lock inside a write
+No wake-up is lost. Work is a row, written before this module is called. A runner releases its lock inside a write
 transaction in which it saw no row of its user, so a row is either seen by it, or written after the lock was free.
 
-In a shared state directory the runner holds a second lock, on a file that the group can read: who can read a file can
-keep a write lock away from it, so that one elects nobody.
+In a shared state directory the runner also holds a second lock, on a file that the group can read. Any reader of a file
+can block a write lock on it, so that lock is not used for the election.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def ensure_runner(state: StateDir, settings: RunnerSettings, *, wake: bool = Tru
 
     Args:
         state: the state directory.
-        settings: what a runner that is started works with.
-        wake: there is news; False: a runner that is there need not look.
-        stay: there will be a row in a moment; a runner that is started now waits for it a little.
+        settings: settings of a started runner.
+        wake: there is news; False: an existing runner need not check.
+        stay: a row follows soon; a runner that is started now waits for it briefly.
 
     Raises:
-        Unreachable, OSError: its lock or its process could not be made.
+        Unreachable, OSError: its lock or its process could not be created.
     """
     import json
 
@@ -64,13 +64,13 @@ def runner_lives(state: StateDir, uid: int) -> bool:
 
 
 def wake_runner(state: StateDir, uid: int) -> None:
-    """Make a runner look at its rows. One that is not there, or not yet, will look at its start."""
+    """Wake a runner. One that does not exist, or is starting, checks its rows at its start."""
     try:
         fd = _open_fifo(state.runner_fifo(uid), uid)
     except FileNotFoundError:
         return
     try:
-        # A full FIFO wakes as well as a byte more would.
+        # A full FIFO wakes the runner as well as another byte.
         with contextlib.suppress(BlockingIOError):
             os.write(fd, b"\0")
     finally:
@@ -78,7 +78,7 @@ def wake_runner(state: StateDir, uid: int) -> None:
 
 
 def open_fifo(state: StateDir, uid: int) -> int:
-    """The FIFO of a runner, for itself: open for reading as long as it can be woken."""
+    """Return the runner's own end of its FIFO: open for reading while it can be woken."""
     path = state.runner_fifo(uid)
     with contextlib.suppress(FileExistsError):
         os.mkfifo(path, 0o600)
@@ -86,5 +86,5 @@ def open_fifo(state: StateDir, uid: int) -> int:
 
 
 def _open_fifo(path: str, uid: int) -> int:
-    # Also open for writing, else it would report an end each time that a waker closes it.
+    # Also open for writing; otherwise it would report an end whenever a waker closes it.
     return files.open_file(path, owners={uid}, write=True, kind=stat.S_IFIFO)

@@ -1,13 +1,13 @@
-"""An ApplicationMaster that is started before there is an application for it.
+"""Prestarted ApplicationMaster, not yet assigned to an application.
 
     runner                                   the spare
       starts it, on a pair of sockets  ───>  loads what an ApplicationMaster needs, waits
       command line and descriptors     ───>  is that ApplicationMaster, as if it had been started so
       its socket closed                ───>  ends
 
-Python and our modules take longer to load than all else that an application's start needs; a runner that waits for a
-submission to come has that done meanwhile. A command line that nobody read any more takes its descriptors, and with
-them the application's lock, away with it: that is a start that did not begin.
+Loading Python and our modules takes longer than the rest of an application's start; a runner that waits for a
+submission does it meanwhile. If the spare dies before it reads a command line, the descriptors sent with it are closed,
+and the application's lock is released: that counts as a failed start.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from collections.abc import Sequence
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
 
 MOST_KEPT = 253
-"""Descriptors in one message. Source: unix(7), SCM_RIGHTS."""
+"""Maximum number of descriptors in one message. Source: unix(7), SCM_RIGHTS."""
 _MOST_BYTES = 1 << 16
 
 
 class PreforkedMaster:
-    """A spare ApplicationMaster, as the runner has it. It is a child: ``pid`` is its own until it is collected.
+    """Runner's handle of a spare ApplicationMaster. It is a child: ``pid`` is not reused until it is reaped.
 
     Args:
-        program: how our processes are started.
-        state: the state directory, for who looks at the processes of a machine.
-        log: where it writes until it is somebody's.
+        program: how dlapp's own processes are started.
+        state: the state directory, shown in the process list.
+        log: log file until it is assigned.
 
     Raises:
         OSError: it could not be started.
@@ -48,21 +48,21 @@ class PreforkedMaster:
             its_end.close()
 
     def become(self, argv: Sequence[str], *, keep: Sequence[int], log: str) -> None:
-        """Make it what `spawn` would have started with the words after the program's.
+        """Make it the process that `spawn` would have started with the words after the program's.
 
         Raises:
-            OSError: it did not take that; it ends.
+            OSError: it did not accept the command line; it ends.
         """
         with self._channel:
             socket.send_fds(self._channel, [json.dumps([list(argv), log]).encode()], keep)
 
     def close(self) -> None:
-        """Let it end."""
+        """End it."""
         self._channel.close()
 
 
 def wait_for_assignment(fd: int) -> list[str] | None:
-    """Wait, as the spare, for a command line, and be as if started with it. Return None if none will come.
+    """Wait, as the spare, for a command line, and continue as if started with it. Return None if none will come.
 
     Args:
         fd: the socket; closed by this.
@@ -81,7 +81,7 @@ def wait_for_assignment(fd: int) -> list[str] | None:
     for one in (1, 2):
         os.dup2(out, one)
     os.close(out)
-    # The kernel gave them the lowest numbers above the socket's: each is moved down, over none that is still to move.
+    # The kernel assigned the lowest free numbers above the socket's: move each down, without overwriting another.
     for number, one in enumerate(fds, FIRST_KEPT):
         if one != number:
             os.dup2(one, number)

@@ -1,8 +1,9 @@
-"""Turns of the users of a machine's queue: each runner makes the same pass, and starts what is its own user's.
+"""Scheduling passes over a machine's queue: each user's runner makes the same pass, and starts its own user's
+applications.
 
-A runner counts what is another user's turn as started. So it waits for a runner that hangs, or that decides otherwise
-(an earlier version of dlapp); after `PASSED_OVER_S` that user is passed over, until one of that user's applications has
-started. What a user submits anew in place of an application does not begin the time again.
+A runner counts another user's turn as started. So it waits for a runner that hangs, or that decides otherwise (an
+earlier version of dlapp); after `PASSED_OVER_S` that user is skipped, until one of that user's applications has
+started. A new submission of the user does not restart this time.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     from dlapp.scheduler.values import Policy, Schedule
 
 PASSED_OVER_S = 30.0
-"""How long a runner may take to start what is its user's turn, in all since the user's last start."""
+"""How long a runner may take to start its user's application, in total since the user's last start."""
 FORGIVEN_S = 3600.0
-"""After this time a user who was passed over has a turn again."""
+"""After this time a skipped user has a turn again."""
 USAGE_HALF_LIVES = 10
-"""After so many half-lives usage is forgotten: a thousandth of it counts."""
+"""Number of half-lives after which usage is dropped: a thousandth of it counts."""
 
 
 class QueuePasses:
-    """Passes over the queue, for one runner.
+    """Scheduling passes of one runner.
 
     Args:
         state: the state directory of the runner's user.
@@ -44,24 +45,24 @@ class QueuePasses:
         self._policy_file: tuple[int, ...] | None = None  # identity and times of the file that it was read from
         self._turns: set[int] = set()  # uids of other users whose turn it was in the last pass
         self._decided_at = 0.0  # the last pass [s, monotonic]
-        self._idle_s: dict[int, float] = {}  # by uid, how long it was a user's turn since the last start
+        self._idle_s: dict[int, float] = {}  # by uid, how long it was the user's turn since the last start
         self._passed_over: dict[int, float] = {}  # uids of users who did not take their turn -> since when
-        self._started_ns: dict[int, int] = {}  # by uid, the last start that is known [ns since 1970]
+        self._started_ns: dict[int, int] = {}  # by uid, the last known start [ns since 1970]
 
     def read(self, rows: Iterable[ApplicationRow]) -> QueueContents:
         """Read the queue; see `QueueReader.read`."""
         return self._reader.read(rows)
 
     def decide(self, contents: QueueContents, capacity: Amounts, others_gcores: int) -> Schedule:
-        """Decide on all that waits.
+        """Decide on all waiting applications.
 
         Args:
-            contents: of the queue.
-            capacity: of the machine.
-            others_gcores: how many GPUs are held outside of this queue, or cannot be leased.
+            contents: contents of the queue.
+            capacity: amounts of the machine.
+            others_gcores: number of GPUs that are held outside of this queue, or cannot be leased.
 
         Raises:
-            ConfigError: the operator's file is not to be trusted, or something in it cannot be meant.
+            ConfigError: the operator's file is not trusted, or is invalid.
         """
         own, now = self._state.uid, time.monotonic()
         self._count_turns(contents, now)
@@ -74,7 +75,7 @@ class QueuePasses:
         return found
 
     def _count_turns(self, contents: QueueContents, now: float) -> None:
-        """Count for how long users have not taken their turn, and begin again with each start of theirs."""
+        """Count how long users have not taken their turn; each start of theirs resets it."""
         passed_s = now - self._decided_at
         for uid in self._turns if passed_s <= PASSED_OVER_S else ():  # after a longer pause nothing is known
             self._idle_s[uid] = self._idle_s.get(uid, 0.0) + passed_s
@@ -89,12 +90,12 @@ class QueuePasses:
                 del self._idle_s[uid], self._passed_over[uid]
 
     def forget_usage(self, now_s: float) -> None:
-        """Forget usage of this user that counts no more."""
+        """Drop usage of this user that no longer counts."""
         if self._state.shared and self._policy is not None:
             spool.forget_past(self._state, int((now_s - USAGE_HALF_LIVES * self._policy.half_life_s) * 1e9))
 
     def _read_policy(self) -> Policy:
-        """Return the operator's policy; it is read again when its file has changed."""
+        """Return the operator's policy; it is read again if its file has changed."""
         found = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             about = os.stat(queue_state.POLICY_FILE)

@@ -1,7 +1,7 @@
-"""The nodes of the cluster, read in a thread of their own: of 10,000 nodes they are 2.8 MB, and take seconds to parse.
+"""List of the cluster's nodes, read in its own thread: 10,000 nodes take 2.8 MB, and seconds to parse.
 
-What changes comes with the heartbeats. The whole list is read at the start, after a restart of the ResourceManager, and
-now and then for what was missed.
+Changes come with the heartbeats. The whole list is read at the start, after a restart of the ResourceManager, and at
+intervals for missed changes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dlapp.errors import DlappError
 from dlapp.hadoop.errors import ConnectionLost
 
 EVERY_S, EVERY_S_EACH = 600.0, 0.2
-"""Between two lists, and for each node in it where that is more: its 280 bytes are 0.09 MB a minute, however many nodes
-there are. A list of 10,000 nodes comes every 33 to 50 minutes."""
+"""Minimum interval between two lists, and the interval per node, if that is longer: 280 bytes per node are 0.09 MB a
+minute, however many nodes there are. A list of 10,000 nodes comes every 33 to 50 minutes."""
 LEAST_S = 30.0
-"""Between two lists, whatever happens."""
+"""Minimum interval between two lists in any case."""
 FIRST_TIMEOUT_S = 5.0
 
 
 class NodeList:
-    """Reads the nodes of the cluster again and again.
+    """Reads the nodes of the cluster repeatedly.
 
     Args:
-        read: returns them.
-        take: called with them, from a thread of ours.
+        read: returns the nodes.
+        take: receives them, from another thread.
     """
 
     def __init__(self, read: Callable[[], Sequence[NodeReport]], take: Callable[[Sequence[NodeReport]], None]) -> None:
@@ -39,18 +39,18 @@ class NodeList:
         self._thread = threading.Thread(target=self._run, name="am-node-list", daemon=True)
 
     def start(self) -> None:
-        """Begin, and wait a moment for the first list: asks that name hosts are met sooner."""
+        """Start, and wait briefly for the first list: requests that name hosts are met sooner."""
         self._thread.start()
         self._has_first.wait(FIRST_TIMEOUT_S)
 
     def read_soon(self) -> None:
-        """Let the list be read before its time. Returns at once."""
+        """Have the list read ahead of schedule. Does not block."""
         with self._changed:
             self._is_wanted = True
             self._changed.notify()
 
     def close(self) -> None:
-        """End. A call under way is left alone."""
+        """Stop. A call in progress is left alone."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -58,7 +58,7 @@ class NodeList:
     def _run(self) -> None:
         while not self._closed:
             began, count = time.monotonic(), 0
-            # Without the nodes' names everything works, only slower: a cluster that wants proof for them is no fault.
+            # Without the nodes' names everything works, only slower: an authentication error here is not a failure.
             try:
                 count = self._read_once()
             except ConnectionLost:
@@ -75,7 +75,7 @@ class NodeList:
         return len(nodes)
 
     def _wait(self, began: float, count: int) -> None:
-        """Wait until the next list is due; the ApplicationMasters of a cluster do not all come at the same moment."""
+        """Wait until the next list is due, with jitter between the ApplicationMasters of a cluster."""
         spread = 1.0 + random.random() / 2
         with self._changed:
             while not self._closed:

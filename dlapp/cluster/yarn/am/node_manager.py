@@ -1,7 +1,7 @@
-"""The calls of an ApplicationMaster to the node of a container: start, stop, ask.
+"""Calls of an ApplicationMaster to a container's node: start, stop, status.
 
-Each call opens a connection of its own, some milliseconds, and closes it: an ApplicationMaster of a thousand containers
-has no thousand sockets, and a node that was restarted is found again.
+Each call opens and closes its own connection, which takes some milliseconds: an ApplicationMaster of a thousand
+containers does not keep a thousand sockets, and a restarted node is found again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from dlapp.values.ids import ContainerId
 PROTOCOL = "org.apache.hadoop.yarn.api.ContainerManagementProtocolPB"
 _M = TypeVar("_M", bound=Message)
 STARTED_BEFORE = "Attempt to relaunch the same container"
-"""In the answer to a start that got through before, without its answer. Source: ContainerManagerImpl, 3.4.2."""
+"""Part of the error of a start that was already executed, but whose answer was lost. Source: ContainerManagerImpl,
+3.4.2."""
 STOPPED_BEFORE = "was recently stopped on node manager"
-"""In the answer on a container whose end the node has told already and which it has cleared away: for ten minutes, or
-until it is restarted. Of others that it does not have it says that they are "not handled", which proves nothing: a node
-that was killed and came back without recovery says so of what still runs. Source: ContainerManagerImpl, 3.4.2."""
+"""Part of the error about a container whose end the node has already reported and cleared: for ten minutes, or until it
+is restarted. For other unknown containers it says "not handled", which proves nothing: a node that was killed and came
+back without recovery says so of containers that still run. Source: ContainerManagerImpl, 3.4.2."""
 
 
 class NodeManager:
-    """The NodeManager of one node. May be used by several threads. Each call is one try.
+    """Client of one node's NodeManager. Thread-safe. Each call is one try.
 
     Args:
         token: of kind NMToken, for this node (`ResourceManager.node_tokens`).
-        connect_s: the longest for a connection with its handshake, beside the time for the answer.
+        connect_s: time limit of a connection with its handshake, in addition to that of the answer.
     """
 
     def __init__(self, node: NodeId, token: Token, *, connect_s: float = 10.0) -> None:
@@ -50,7 +51,7 @@ class NodeManager:
     def start(
         self, launches: Sequence[tuple[Granted, Launch]], *, timeout_s: float
     ) -> dict[ContainerId, HadoopError | None]:
-        """Start containers. None: the node took it, and what comes of it is told by the ResourceManager.
+        """Start containers. None: the node accepted it, and the ResourceManager reports its result.
 
         Raises:
             ConnectionLost, TryAgain, NotHadoop: no answer; the containers may have been started.
@@ -64,14 +65,14 @@ class NodeManager:
             )
         answer = self._call("startContainers", request, pb.StartContainersResponseProto, timeout_s)
         outcome = self._outcome("start", [one.container_id for one, _ in launches], answer)
-        # A repeated call meets what the first one started.
+        # A repeated call finds what the first one started.
         return {
             one: None if isinstance(error, RemoteError) and STARTED_BEFORE in error.message else error
             for one, error in outcome.items()
         }
 
     def stop(self, containers: Sequence[ContainerId], *, timeout_s: float) -> dict[ContainerId, HadoopError | None]:
-        """End containers: SIGTERM now, SIGKILL 250 ms later. None: it ends, or had ended; may be repeated.
+        """End containers: SIGTERM now, SIGKILL 250 ms later. None: it is ending, or has ended; may be repeated.
 
         Raises:
             ConnectionLost, TryAgain, NotHadoop: no answer.
@@ -83,7 +84,7 @@ class NodeManager:
     def statuses(
         self, containers: Sequence[ContainerId], *, timeout_s: float
     ) -> dict[ContainerId, ContainerStatus | HadoopError]:
-        """Return what the node knows of containers; an error stands for one that it does not know, or no longer.
+        """Return the statuses of containers; an error for one that the node does not know, or has forgotten.
 
         Raises:
             ConnectionLost, TryAgain, NotHadoop: no answer.
@@ -97,7 +98,7 @@ class NodeManager:
     def stages(
         self, containers: Sequence[ContainerId], *, timeout_s: float
     ) -> dict[ContainerId, ContainerStage | None]:
-        """Return how far containers are; None: unknown to the node. Raises as `statuses`."""
+        """Return the stages of containers; None: unknown to the node. Raises as `statuses`."""
         return {
             one: status.stage
             if isinstance(status, ContainerStatus)

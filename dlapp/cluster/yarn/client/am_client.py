@@ -1,7 +1,7 @@
-"""Asking an ApplicationMaster, at its control address, with the token that its submitter keeps on this machine.
+"""Requests to an ApplicationMaster's control address, with the token that its submitter keeps on this machine.
 
-Without a token it shows its view, as YARN shows its page, and does nothing. What it says is its owner's word: of other
-people's applications that is foreign, and nothing follows from it but what is shown.
+Without a token it only shows its view, as YARN shows its page. Its answer is controlled by its owner: the answer of
+another user's application is untrusted, and is only displayed.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ if TYPE_CHECKING:
 
 ASK_S = 5.0
 MAX_FOREIGN_VIEW_BYTES = 8 << 20
-"""Of an application that was not submitted from here; one of 10,000 containers has 3 MiB."""
+"""Size limit of the view of an application not submitted from here; one of 10,000 containers has 3 MiB."""
 
 
 class AmClients:
-    """The ApplicationMasters of a cluster; the last one asked keeps its connection."""
+    """Client of a cluster's ApplicationMasters; keeps the last connection."""
 
     def __init__(self) -> None:
         self._asked: tuple[tuple[ApplicationId, str, str | None], ControlConnection, bool] | None = None
 
     def view(self, report: AppReport, *, timeout_s: float = ASK_S, token: str | None = None) -> Any:
-        """Return what an ApplicationMaster shows of its application, in JSON form.
+        """Return an ApplicationMaster's view of its application, in JSON form.
 
         Args:
-            report: the application, as the ResourceManager reports it.
-            timeout_s: of the whole request [s].
+            report: the ResourceManager's report.
+            timeout_s: time limit of the whole request [s].
             token: see `ask`; without one it shows less to others than the submitter.
 
         Raises:
-            Unreachable: it does not answer, or is not up yet.
+            Unreachable: it does not answer, or has not started yet.
             DlappError: it refuses.
         """
         return self._call(report, "GET", "view", None, timeout_s=timeout_s, token_needed=False, token=token)
 
     def ask(self, report: AppReport, what: str, body: Any, *, timeout_s: float, token: str | None = None) -> Any:
-        """Ask an ApplicationMaster to do something.
+        """Send a request to an ApplicationMaster.
 
         Args:
-            report: the application, as the ResourceManager reports it.
-            what: the request's name in the path.
+            report: the ResourceManager's report.
+            what: name of the request in the path.
             body: a JSON value.
-            timeout_s: of the whole request [s].
-            token: of those whom its owner lets in; None: the submitter's, which is kept on this machine.
+            timeout_s: time limit of the whole request [s].
+            token: token for users to whom its owner grants access; None: the submitter's, kept on this machine.
 
         Raises:
-            Unreachable: it does not answer, is not up yet, or its token is not on this machine.
+            Unreachable: it does not answer, has not started yet, or its token is not on this machine.
             DlappError: it refuses.
         """
         return self._call(report, "POST", what, body, timeout_s=timeout_s, token_needed=True, token=token)
@@ -62,11 +62,11 @@ class AmClients:
         """Return the control address of an ApplicationMaster, and the token for tools.
 
         Args:
-            report: the application, as the ResourceManager reports it.
-            token: of those whom its owner lets in; None: the submitter's, which is kept on this machine.
+            report: the ResourceManager's report.
+            token: token for users to whom its owner grants access; None: the submitter's, kept on this machine.
 
         Raises:
-            StreamRefused: it is not up yet.
+            StreamRefused: it has not started yet.
             Denied: its token is not on this machine.
         """
         from dlapp.net.streams import NOT_RUNNING, StreamRefused
@@ -103,7 +103,7 @@ class AmClients:
             raise
 
     def _connection(self, report: AppReport, address: str, given: str | None) -> tuple[ControlConnection, bool]:
-        """The connection to an ApplicationMaster, kept while it is asked again: who waits for an end asks often."""
+        """Return the connection to an ApplicationMaster, kept for repeated requests: a waiting command polls often."""
         from dlapp.net.control_client import MAX_VIEW_BYTES, ControlConnection
 
         if self._asked is None or self._asked[0] != (report.application_id, address, given):
@@ -125,5 +125,5 @@ class AmClients:
 def _own_token(report: AppReport) -> str | None:
     """Return the token for an ApplicationMaster that this user submitted from here; None: there is none."""
     kept = tools_tokens.find(report.application_id)
-    # An ApplicationMaster tells YARN its address itself, so only one of our own user gets the token.
+    # An ApplicationMaster reports its address to YARN itself, so only one of our own user gets the token.
     return kept.token if kept is not None and kept.user == report.user and kept.token else None

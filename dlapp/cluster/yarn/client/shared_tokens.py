@@ -1,8 +1,9 @@
-"""Tokens of applications on YARN for others than their owner, whom `view_acl` and `modify_acl` name.
+"""Tokens of YARN applications for users other than the owner, named by `view_acl` and `modify_acl`.
 
-They are in the staging directory on HDFS, each in a file that the owner and those named may read, by its access control
-list; the directory lets the same people pass. So who has one is whom HDFS knows: it checks its user and the groups that
-it finds for it. A token opens its own application alone, and goes with the directory at the end.
+They are in the staging directory on HDFS, each in a file that its access control list opens to the owner and the named
+users; the directory may be traversed by the same users. So HDFS authenticates the readers: by its user names and the
+groups it resolves for them. A token is valid only for its own application, and is removed with the directory at the
+end.
 
     staging/                0711
         <application id>/   0700, and --x for all that are named
@@ -30,14 +31,14 @@ _PASSABLE = ("user::rwx", "group::--x", "other::--x")
 
 
 def check_sharing(files: StagingFiles, spec: AppSpec) -> list[str]:
-    """Prepare the directory of all staging directories for tokens that others read, if an application has such.
+    """Prepare the parent of all staging directories for tokens that others read, if an application has such tokens.
 
     Returns:
-        A line for a directory above it that others may not pass.
+        A line if a parent directory cannot be traversed by others.
 
     Raises:
-        SpecError: HDFS keeps no access control lists.
-        Denied, Unreachable: it takes no changes.
+        SpecError: HDFS does not support access control lists.
+        Denied, Unreachable: it is not writable.
     """
     if not spec.view_acl and not spec.modify_acl:
         return []
@@ -63,20 +64,20 @@ def check_sharing(files: StagingFiles, spec: AppSpec) -> list[str]:
 def sharing_tokens(
     files: StagingFiles, application_id: ApplicationId, spec: AppSpec, control_secret: str
 ) -> Iterator[None]:
-    """Write the tokens of an application for others than its owner, if it has any, while it is handed in.
+    """Write the tokens of an application for other users, if it has any, for the duration of the submission.
 
-    They are removed again where the block ends with an error, but not with `Unreachable`: then YARN may have it. It may
-    with another error, too, if the answer of one ResourceManager was lost and the next one failed. So nothing else in
-    the directory is removed: it may be the ApplicationMaster's.
+    If the block ends with an error they are removed, except with `Unreachable`: then YARN may have the application.
+    YARN may have it with another error, too, if the answer of one ResourceManager was lost and the next one failed. So
+    nothing else in the directory is removed: it may be the ApplicationMaster's.
 
     Args:
         files: the default file system, as the owner.
-        application_id: of the application.
-        spec: whom it names.
-        control_secret: of the application.
+        application_id: id of the application.
+        spec: its specification, with the access lists.
+        control_secret: secret of the application.
 
     Raises:
-        DlappError: they cannot be written, or as the block.
+        DlappError: they cannot be written, or an error of the block.
     """
     tokens = shared_tokens(spec.view_acl, spec.modify_acl, control_secret)
     staging = StagingPaths(files.home).staging(application_id)
@@ -100,12 +101,12 @@ def sharing_tokens(
 
 
 def acl_entries(owner: str, named: str, access: AccessList) -> list[str]:
-    """Return the access control list, in HDFS's form, of what its owner and those named may use.
+    """Return the access control list, in HDFS's form, for the owner and the named users.
 
     Args:
         owner: the owner's rights.
         named: the rights of those named.
-        access: who they are.
+        access: named users and groups.
     """
     return [
         f"user::{owner}",
@@ -118,12 +119,12 @@ def acl_entries(owner: str, named: str, access: AccessList) -> list[str]:
 
 
 def find_token(session: ClusterSession, report: AppReport, purpose: str) -> str | None:
-    """Return the caller's token for an application of another user; None: the caller may read none.
+    """Return the caller's token for another user's application; None: the caller may not read one.
 
     Args:
-        session: of the caller, as whom the file is read.
+        session: session of the caller, who reads the file.
         report: on the application.
-        purpose: of the token, `VIEWERS` or `MODIFIERS`.
+        purpose: purpose of the token, `VIEWERS` or `MODIFIERS`.
 
     Raises:
         Unreachable: HDFS does not answer.
@@ -135,6 +136,6 @@ def find_token(session: ClusterSession, report: AppReport, purpose: str) -> str 
         text = session.files(session.user).read(place, max_bytes=MAX_TOKEN_BYTES).decode("ascii", "replace")
     except Unreachable:
         raise
-    except DlappError:  # not there, not for the caller, or too large
+    except DlappError:  # missing, not readable for the caller, or too large
         return None
     return text if is_token(text) else None
