@@ -66,7 +66,7 @@ class ImageStore:
         lock_dir: a directory of the machine that all users may write to.
         note: called with one line for each action and wait.
         policy: of this node's operator.
-        credentials: returns the submitter's for a registry; None if there are none.
+        credentials: the submitter's, for one registry; None if there are none.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class DockerRun:
     Args:
         note: takes lines for dlapp's own log.
         progress: called with the pulled bytes of the image and the total.
-        credentials: returns the submitter's for the image's registry; None if there are none.
+        credentials: the submitter's, for the image's registry; None if there are none.
         shared_paths: of the node's policy.
     """
 

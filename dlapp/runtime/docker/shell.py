@@ -75,7 +75,7 @@ class DockerShell:
         caches: paths of the host, and their paths in the container.
         note: called with lines for the user.
         progress: called with the pulled bytes of the image and the total.
-        credentials: returns the submitter's for the image's registry; None if there are none.
+        credentials: the submitter's, for the image's registry; None if there are none.
     """
 
     def __init__(

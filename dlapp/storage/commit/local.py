@@ -567,7 +567,7 @@ def _dispose(at: _Beside, plan: Marker, dir_fd: int, name: str, number: int | No
         try:
             remove_tree(f"{above}/{name}", dir_fd=dir_fd, name=name, number=number)
         except DlappError:
-            pass  # An error here must not undo the commit, nor be forced.
+            pass  # The output is in place: an error here must not undo that. Permissions are not overridden.
         else:
             return None
     return _put_beside(at, dir_fd, name, at.replaced)

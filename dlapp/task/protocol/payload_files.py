@@ -33,7 +33,7 @@ class PayloadFiles:
         note: takes lines for dlapp's own log.
         probe: detects when the payload is ready; None if it reports that itself.
         use: detects whether it is in use; None if not needed.
-        watch: called with each report of a metric; None if not needed.
+        watch: receives each report of a metric; None if not needed.
 
     Raises:
         OSError: the directory is not ours, or is not empty.

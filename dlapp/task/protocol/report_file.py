@@ -145,7 +145,7 @@ class ReportFile:
     Args:
         directory: descriptor of DLAPP_DIR, which the payload can write to; not kept open.
         note: takes lines for dlapp's own log.
-        watch: called with each report of a metric; None if not needed.
+        watch: receives each report of a metric; None if not needed.
 
     Attributes:
         status: what the payload has reported so far.

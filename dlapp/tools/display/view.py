@@ -57,7 +57,7 @@ def ended(view: View) -> bool:
 
 
 def labels(view: View) -> list[tuple[str, str]]:
-    """Return the sort key of an application with the name of each part."""
+    """Return queue, priority, project and tags of an application, each with its name."""
     priority = view.get("priority")
     return [
         ("queue", str(view.get("queue", ""))),
