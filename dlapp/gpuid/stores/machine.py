@@ -382,7 +382,7 @@ class MachineLedger:
             token: token of the lease; written to the GPUs' files, to verify that lease by their locks.
 
         Returns:
-            The descriptors that hold them; or, if one is not available, the holders of all GPUs by uuid.
+            The held GPUs; or, if one is not available, the holders of all GPUs by uuid.
 
         Raises:
             LedgerError: the ledger is invalid.
