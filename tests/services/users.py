@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib.util
 import os
@@ -16,10 +17,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.polling import wait_until
+
 ONLY_ROOT = pytest.mark.root
 """For tests that run as two users."""
 
 _MADE = ExitStack()
+
+
+def _is_removed(top: Path) -> bool:
+    try:
+        shutil.rmtree(top)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
+    return not top.exists()
 
 
 @contextmanager
@@ -30,7 +42,8 @@ def place_for_everybody(what: str, mode: int = 0o755) -> Iterator[Path]:
     try:
         yield top
     finally:
-        shutil.rmtree(top)
+        # A runner that ends may still write what it ends with.
+        wait_until(lambda: _is_removed(top), what=f"nobody writes in {top}")
 
 
 def seeing_users(place: Path, *uids: int, gid: int) -> list[str]:

@@ -163,7 +163,7 @@ def test_those_whom_its_owner_names_reach_its_ports_or_end_it_and_nobody_else_do
     assert f"viewAcl : u{TONY}\nmodifyAcl :  {group.gr_name}\n" in status
     denied = run_as(TONY, "dlapp-exec", application, "--", "id", names=True)
     assert (denied.code, denied.out) == (4, "")
-    assert "and nothing else of a container" in denied.err
+    assert "view_acl permits dlapp-port only" in denied.err
     only = f"Error: {application} belongs to u{ANN}; only they or root may end it\n"
     assert run_as(TONY, "dlapp-softkill", application, names=True).err == only
 

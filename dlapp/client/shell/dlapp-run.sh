@@ -54,10 +54,10 @@ interrupted() {
 trap interrupted INT
 
 printf '%s\n' "$request" >"$directory/requests" || exit 5
-tries=0
+tries=0  # for a minute: the request was taken, and a machine that is busy answers late
 until [ -p "$reply" ]; do
     tries=$((tries + 1))
-    if [ "$tries" -gt 200 ]; then
+    if [ "$tries" -gt 1200 ]; then
         echo "Error: dlapp-shell does not answer" >&2
         exit 5
     fi

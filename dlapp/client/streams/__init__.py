@@ -1,3 +1,3 @@
-"""Streams to running containers: the client side of dlapp-exec and dlapp-port. They reach a container only through its
-ApplicationMaster.
+"""Streams to running containers: the client side of dlapp-exec, dlapp-port and dlapp-board. They go through the
+ApplicationMaster; dlapp-port connects directly where it can reach the container's host.
 """

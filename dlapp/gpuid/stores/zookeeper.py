@@ -80,7 +80,7 @@ class ZooKeeperLease(Closeable):
     def release(self) -> bool:
         """See `dlapp.gpuid.ledger.Lease`."""
         if self.is_open:
-            # Release the machine's lock last: a process that finds the GPU free there also gets it here.
+            # Release the machine's lock first: a process that finds the GPU free there also gets it here.
             self._held.release()
             self._is_released = self._ledger._release(self.record)
         return self._is_released

@@ -1,1 +1,1 @@
-"""Addresses of this machine, and TCP ports that its users share."""
+"""Addresses of this machine, TCP ports that its users share, and whether a server on one is ready."""

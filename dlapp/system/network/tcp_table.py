@@ -38,6 +38,8 @@ _ANSWER = struct.Struct("=2B2x48s3I2I")
 """struct inet_diag_msg: family, state, the socket's id, expiry, queues; user and inode."""
 _ANSWER_BYTES = 1 << 16
 _PATIENCE_S = 5.0
+_OVERFLOW_UID = 65534
+"""What the kernel shows for root in a user namespace that has no root of the host. Source: user_namespaces(7)."""
 
 
 class TcpSocket(NamedTuple):
@@ -85,7 +87,7 @@ def peer_of(connection: socket.socket) -> TcpSocket | None:
     found = _peer_of(connection)
     # For a socket that is not accepted the kernel reports root, and it reads the user before the inode: if it is
     # accepted in between, the result has root's uid and an inode. A second query is consistent.
-    return _peer_of(connection) if found is not None and found.uid == 0 else found
+    return _peer_of(connection) if found is not None and found.uid in (0, _OVERFLOW_UID) else found
 
 
 def _peer_of(connection: socket.socket) -> TcpSocket | None:

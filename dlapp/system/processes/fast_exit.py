@@ -20,7 +20,7 @@ def run_and_exit(run: Callable[[], int]) -> NoReturn:
 
 def _end_process(codes: Sequence[int]) -> None:
     if codes:
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: its descriptor was closed
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(codes[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -68,11 +69,12 @@ def test_both_streams_and_the_exit_code_arrive(ask: Ask) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_many_lines_arrive_whole_and_in_order_for_each_of_several_at_once(ask: Ask, room: Path) -> None:
-    asked = [ask("--json") for _ in range(3)]
-    for one in asked:
-        out, err = one.communicate()
-        assert (err, one.returncode) == ("", 0)
-        assert out.splitlines() == [f"line {number} {'x' * 100}" for number in range(5000)]
+    with contextlib.ExitStack() as ended:
+        asked = [ended.enter_context(ask("--json")) for _ in range(3)]
+        for one in asked:
+            out, err = one.communicate()
+            assert (err, one.returncode) == ("", 0)
+            assert out.splitlines() == [f"line {number} {'x' * 100}" for number in range(5000)]
     wait_for("the replies are cleared", lambda: sorted(os.listdir(room / "shared")) == ["bashrc", "bin", "requests"])
 
 

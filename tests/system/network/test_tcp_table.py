@@ -97,7 +97,7 @@ def test_a_user_whom_the_kernel_read_before_the_socket_was_accepted_is_asked_for
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         ours, theirs = client.getsockname(), client.getpeername()
-        answers = [TcpSocket(theirs[0], theirs[1], ours[0], ours[1], False, uid, 8) for uid in (0, 1001, 1002)]
+        answers = [TcpSocket(theirs[0], theirs[1], ours[0], ours[1], False, uid, 8) for uid in (0, 1001, 65534, 1002)]
         monkeypatch.setattr(tcp_table, "_ask_netlink", lambda *_: [answers.pop(0)])
         assert uid_of_peer(client) == 1001
         assert uid_of_peer(client) == 1002

@@ -1,7 +1,7 @@
 """Tasks on a cluster whose ApplicationMaster is dead: each ends when its application is over, whatever it is at.
 
 The NameNode and the ResourceManager are one server of a few lines, the pauses between questions are a tenth of a
-second, and the task is a real process. `tests.cluster.yarn.test_orphans` has it on a real cluster.
+second, and the task is a real process.
 """
 
 from __future__ import annotations
