@@ -110,7 +110,7 @@ def _hdfs_of(config: Config) -> HdfsPlace | None:
     from dlapp.login import own_login
 
     try:
-        return read_configuration(config.yarn.conf_dir).hdfs(own_login())._replace(protocol=config.storage.hdfs)
+        return read_configuration(config.yarn.conf_dir).hdfs(own_login(), config.storage.hdfs)
     except DlappError:
         return None  # the engine's own checks report it
 

@@ -183,8 +183,11 @@ class HadoopConfiguration(NamedTuple):
         what = "webapp.https.address" if self.web_scheme == "https" else "webapp.address"
         return [f"{self.web_scheme}://{one}" for one in self.resource_managers(what)]
 
-    def hdfs(self, login: Login) -> HdfsPlace:
-        """Return the address of the default file system for ``login``, using WebHDFS.
+    def hdfs(self, login: Login, protocol: str | None = None) -> HdfsPlace:
+        """Return the address of the default file system for ``login``.
+
+        Args:
+            protocol: as of `HdfsPlace`; None: its default.
 
         Raises:
             ConfigError: it is not HDFS, or not configured.
@@ -217,6 +220,8 @@ class HadoopConfiguration(NamedTuple):
             others=services,
             mounts=mounts,
         )
+        if protocol is not None:
+            place = place._replace(protocol=protocol)
         if scheme == "viewfs":
             # The user's files are in the user's home directory.
             homes = next((one.homes for one in mounts if one.name == name), "/user")

@@ -198,7 +198,7 @@ class LocalEngine(Closeable):
 
         try:
             site = read_configuration(self._config.yarn.conf_dir)
-            return site.hdfs(own_login())._replace(protocol=self._config.storage.hdfs), ""
+            return site.hdfs(own_login(), self._config.storage.hdfs), ""
         except ConfigError as error:
             return None, str(error)  # an error only for paths on HDFS
 

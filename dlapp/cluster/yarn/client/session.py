@@ -90,7 +90,7 @@ class ClusterSession:
 
     def hdfs(self, user: str) -> HdfsPlace:
         """Return where the default file system is, used as ``user``."""
-        return self.site.hdfs(self.login.as_user(user))._replace(protocol=self.config.storage.hdfs)
+        return self.site.hdfs(self.login.as_user(user), self.config.storage.hdfs)
 
     def nodes(self, *, afresh: bool = False) -> list[NodeInfo]:
         """Return the nodes that run.
