@@ -33,7 +33,7 @@ from dlapp.values.notification import EVENTS, JSON, NO_TLS, SLACK, START_TLS, TL
 
 SYSTEM_FILE = "/etc/dlapp/config.yaml"
 USER_FILE = "~/.config/dlapp/config.yaml"
-MOST_FILE_BYTES = 32 << 10
+MAX_FILE_BYTES = 32 << 10
 _MEANT = 0.75
 """How near an unknown variable is to one of ours (the ratio of difflib) for it to be refused as a slip. Others belong
 to the user or to another version, and are ignored with a line."""
@@ -865,9 +865,9 @@ def _content(path: str) -> tuple[bytes, str]:
         if found.st_mode & stat.S_IWOTH:
             return b"", "may be written by everybody, so it is not read"
         data = b""
-        while len(data) <= MOST_FILE_BYTES and (piece := os.read(fd, MOST_FILE_BYTES + 1 - len(data))):
+        while len(data) <= MAX_FILE_BYTES and (piece := os.read(fd, MAX_FILE_BYTES + 1 - len(data))):
             data += piece
-        return data, f"is larger than {MOST_FILE_BYTES >> 10} KiB" if len(data) > MOST_FILE_BYTES else ""
+        return data, f"is larger than {MAX_FILE_BYTES >> 10} KiB" if len(data) > MAX_FILE_BYTES else ""
     finally:
         os.close(fd)
 

@@ -25,14 +25,14 @@ __all__ = ["Feed", "FeedError"]
 
 POSITIONS = "dlapp_feed.json"
 """File in a checkpoint's directory with the feed positions of the process that reported the checkpoint."""
-MOST_FDS = 64
+MAX_FDS = 64
 """Maximum number of files per message."""
 MESSAGE_BYTES = 256 << 10
 _TRIES = 60
 """Number of connection attempts without any data; they take a minute."""
 _BLOCK_RECORDS, _BLOCK_BYTES = 1000, 64 << 20
 """Shuffle window: this many records of one file, or this many bytes."""
-_MOST_POSITIONS_BYTES = 16 << 20
+_MAX_POSITIONS_BYTES = 16 << 20
 
 
 class FeedError(RuntimeError):
@@ -191,7 +191,7 @@ def _resumed(name: str, key: str) -> Optional[Dict[str, Any]]:
     path = os.path.join(directory, POSITIONS)
     try:
         with open(path) as file:
-            positions = json.loads(file.read(_MOST_POSITIONS_BYTES)).get(name, {})
+            positions = json.loads(file.read(_MAX_POSITIONS_BYTES)).get(name, {})
     except FileNotFoundError:
         warnings.warn("{} is not there, so the feed begins anew".format(path), RuntimeWarning, stacklevel=4)
         return None
@@ -251,7 +251,7 @@ class _Connection:
                 return None
             self._acknowledge()
             self._receive()
-        if self._read >= MOST_FDS // 4:
+        if self._read >= MAX_FDS // 4:
             self._acknowledge()
         item = self._ready.pop(0)
         self._read += 1
@@ -330,7 +330,7 @@ class _Connection:
 def _receive(connection: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
     """Return the next message with its descriptors. Raises EOFError."""
     fds = array.array("i")
-    space = socket.CMSG_SPACE(MOST_FDS * fds.itemsize)
+    space = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)
     data, ancillary, flags, _ = connection.recvmsg(MESSAGE_BYTES, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -539,7 +539,7 @@ class _TarFile:
                 kind, size, name = _tar_header(block)
                 if kind in _TAR_EXTENSIONS:
                     self._left, self._padding = size, -size % _TAR_BLOCK
-                    if size > _MOST_EXTENSION_BYTES:
+                    if size > _MAX_EXTENSION_BYTES:
                         raise ValueError("a name of {} bytes".format(size))
                     own.update(self._extension(kind))
                     continue
@@ -564,7 +564,7 @@ class _TarFile:
     def content(self) -> bytes:
         """Return the content of the member."""
         count, self._left = self._left, 0
-        if self._stream is not self._file and count > _MOST_UNPACKED_BYTES:
+        if self._stream is not self._file and count > _MAX_UNPACKED_BYTES:
             raise self._error(self._at, "a compressed member of {} bytes".format(count))
         content = self._read(count)
         if len(content) < count:
@@ -619,8 +619,8 @@ class _TarFile:
         return FeedError(text.format(self._file.name, at, why))
 
 
-_TAR_BLOCK, _TAR_PIECE_BYTES, _MOST_EXTENSION_BYTES = 512, 1 << 20, 1 << 20
-_MOST_UNPACKED_BYTES = 4 << 30
+_TAR_BLOCK, _TAR_PIECE_BYTES, _MAX_EXTENSION_BYTES = 512, 1 << 20, 1 << 20
+_MAX_UNPACKED_BYTES = 4 << 30
 """Size limit of a member: a small compressed archive can contain one of any size, and a record is held in memory."""
 _NO_HEADER = bytes(_TAR_BLOCK)
 _TAR_REGULAR, _TAR_EXTENSIONS = (b"0", b"\0", b"7"), (b"x", b"g", b"L", b"K")

@@ -33,14 +33,14 @@ FILE = "/etc/dlapp/node.yaml"
 MOUNTS, COMMANDS, SHARED = "docker.mounts", "notify_commands", "shared_paths"
 REGISTRY_ALLOW = "docker.registry.allow"
 _LISTS = (MOUNTS, COMMANDS, SHARED)
-MOST_FILE_BYTES = 32 << 10
+MAX_FILE_BYTES = 32 << 10
 
 GPU_MODES = ("cdi", "gpus", "runtime", "nvidia-docker", "devices")
 """Ways to pass GPUs to a container, in the order in which ``auto`` tries them."""
 
 CHARGES = ("gcores", "vcores")
 """Units of a user's usage."""
-_LEAST_TIME_S = 60.0
+_MIN_TIME_S = 60.0
 _CLOSED = (
     *("/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/run"),
     *("/var/lib/containerd", "/var/lib/containers", "/var/lib/docker"),
@@ -52,7 +52,7 @@ _HOMES = ("/home",)
 """A writable mount must not be one of these: it would be shared by all users."""
 _REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?", re.ASCII)
 _REPOSITORY = re.compile(r"[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*", re.ASCII)
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 _OPEN = ("/run/media", "/run/mount")
 _OURS = ("/dlapp", "/workspace")
 
@@ -269,7 +269,7 @@ def _loose_directory(path: str, trusted: tuple[int, ...]) -> str:
             at = os.path.join(at, name)
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         target = os.readlink(os.path.join(at, name))
         at = "/" if target.startswith("/") else at
@@ -326,8 +326,8 @@ def _read_amounts_by_user(texts: list[str]) -> tuple[tuple[str, int], ...]:
 
 
 def _read_time_s(text: str) -> float:
-    if (seconds := read_duration_s(text)) < _LEAST_TIME_S:
-        raise ValueError(f"is {seconds:g} s, the minimum is {_LEAST_TIME_S:g} s")
+    if (seconds := read_duration_s(text)) < _MIN_TIME_S:
+        raise ValueError(f"is {seconds:g} s, the minimum is {_MIN_TIME_S:g} s")
     return seconds
 
 
@@ -548,7 +548,7 @@ def read_operators_file(path: str, *, owner: int = 0) -> bytes | None:
         owner: uid to which it must belong.
 
     Raises:
-        ConfigError: others may write it, it cannot be read, or it is larger than `MOST_FILE_BYTES`.
+        ConfigError: others may write it, it cannot be read, or it is larger than `MAX_FILE_BYTES`.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -561,9 +561,9 @@ def read_operators_file(path: str, *, owner: int = 0) -> bytes | None:
         if not stat.S_ISREG(info.st_mode) or info.st_uid != owner or info.st_mode & 0o022:
             who = "root" if owner == 0 else f"uid {owner}"
             raise ConfigError(f"{path}: must be a file of {who} that nobody else may write: chown {who}, chmod 644")
-        data = file.read(MOST_FILE_BYTES + 1)
-    if len(data) > MOST_FILE_BYTES:
-        raise ConfigError(f"{path}: is larger than {MOST_FILE_BYTES >> 10} KiB")
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: is larger than {MAX_FILE_BYTES >> 10} KiB")
     return data
 
 

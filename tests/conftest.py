@@ -44,7 +44,7 @@ KEPT = ("DLAPP_REQUIRE",)
 NEVER_REQUIRED = ("gpu",)
 """Marks of tests that may be skipped even where the run must be complete: no machine of ours always has a GPU."""
 
-MOST_OF_A_NAME = 200
+MAX_NAME = 200
 """Characters of a parameter's value that name a test."""
 
 INTERNAL_ERRORS: list[str] = []
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Name a long value by its argument: a name of 700,000 characters goes to each worker and into the environment."""
-    return f"long {argname}" if isinstance(val, (str, bytes)) and len(val) > MOST_OF_A_NAME else None
+    return f"long {argname}" if isinstance(val, (str, bytes)) and len(val) > MAX_NAME else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -21,7 +21,7 @@ from dlapp.system import clock
 from dlapp.system.logs import log
 from dlapp.values.launch_spec import ZOOKEEPER, LedgerSettings
 
-READ_EVERY_S, MOST_OF_THE_TIME = 60.0, 0.01
+READ_EVERY_S, MAX_TIME_SHARE = 60.0, 0.01
 """Minimum interval between readings, and maximum share of the time spent on them."""
 ANSWER_S = 10.0
 WAIT_MS = 2_000
@@ -78,7 +78,7 @@ class DeviceCountReader:
         else:
             self._say(found)
         ended = self._clock()
-        self._again_at = ended + max(READ_EVERY_S, (ended - began) / MOST_OF_THE_TIME)
+        self._again_at = ended + max(READ_EVERY_S, (ended - began) / MAX_TIME_SHARE)
         self._tell(DeviceCountsRead(found))
 
     def _found(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ from dlapp.system.processes.proc import start_time
 from dlapp.values.ids import ApplicationId
 
 _MODE = 0o640
-_MOST_NAMES = 10_000
+_MAX_NAMES = 10_000
 _MAX_BYTES = 16 << 10
 
 
@@ -70,7 +70,7 @@ class MetricsTarget:
             os.unlink(os.path.join(self._directory, self._name))
 
     def _remove_left(self, fd: int) -> None:
-        for name in files.list_names(fd, limit=_MOST_NAMES):
+        for name in files.list_names(fd, limit=_MAX_NAMES):
             if not is_application_id(name.removesuffix(".json")):
                 continue
             with contextlib.suppress(OSError, ValueError, LookupError, TypeError):

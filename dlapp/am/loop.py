@@ -76,13 +76,13 @@ RECORD_END_S, TELL_END_S = 10.0, 20.0
 notification is recorded, and until it is delivered."""
 TRIALS_EVERY_S = 1.0
 """Minimum interval of writing the results of a sweep."""
-MOST_WITH_CURVES = 100
+MAX_CONTAINERS_WITH_CURVES = 100
 """Above this number of containers the page has no curves: they take a millisecond per container."""
 OPEN_ANSWER_EVERY_S = 1.0
 """Minimum interval between two pages, or two views, generated for clients without a token; limited by `VIEW_SHARE`."""
 USAGE_EVERY_S = 300.0
 """Interval of writing the usage history."""
-MOST_WRITTEN = 1000
+MAX_CONTAINERS_WITH_USAGE = 1000
 """Above this number of containers the usage history is written at the end only: it takes a second."""
 WAKE = None
 T = TypeVar("T")
@@ -699,7 +699,7 @@ class Loop:
         # The owner alone knows the secret path.
         view = for_strangers(self._view()) if self._open_page else self._view()
         now_ms, extras = clock.now_ms(), Extras()
-        if len(self._state.instances) <= MOST_WITH_CURVES:
+        if len(self._state.instances) <= MAX_CONTAINERS_WITH_CURVES:
             begin_ms, end_ms = time_axis(view, now_ms)
             curves = usage_curves(usage_history.of(self._state).containers, begin_ms, end_ms)
             extras = Extras(curves=curves, length_s=(end_ms - begin_ms) / 1000)
@@ -746,7 +746,7 @@ class Loop:
 
     def _write_usage(self, *, final: bool) -> None:
         """Write the usage history at intervals, so that a next attempt has most of it, and at the end."""
-        is_due = time.monotonic() >= self._usage_due and len(self._state.instances) <= MOST_WRITTEN
+        is_due = time.monotonic() >= self._usage_due and len(self._state.instances) <= MAX_CONTAINERS_WITH_USAGE
         if not (final or is_due) or not any(one.series is not None for one in self._state.containers.values()):
             return
         self._usage_due = time.monotonic() + USAGE_EVERY_S

@@ -17,7 +17,7 @@ from dlapp.values.ids import ApplicationId, trial_part
 from dlapp.values.messages import StoredOutput
 from dlapp.values.spec import OutputSpec
 
-MOST_SWEEPS = 100
+MAX_SWEEPS = 100
 """Maximum number of sweeps searched."""
 _TAKEN = (TrialState.DONE, TrialState.STOPPED)
 """A failed trial runs again: its user may have fixed the problem."""
@@ -40,7 +40,7 @@ def trials_to_take(
         DlappError: a sweep cannot be read, or the existence of an output cannot be determined.
     """
     found: dict[int, FormerTrial] = {}
-    for place in range(MOST_SWEEPS):
+    for place in range(MAX_SWEEPS):
         if not before:
             break
         try:

@@ -41,7 +41,7 @@ from dlapp.values.start_conditions import release_text
 from dlapp.values.waiting import DEPENDENCY, GANG_PARTIAL, HELD, SERVICE_AWAY, STARTING, ContainerAsk, Waiting, first_of
 
 _UNTIL = {Until.STARTED: "", Until.READY: " (ready)", Until.DONE: " (done)"}
-MOST_LINKS = 50
+MAX_LINKS = 50
 """Maximum number of shown links to services and other pages."""
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,255}", re.ASCII)
 SHOWN_MS = int(SHOWN_AFTER_S * 1000)
@@ -142,7 +142,7 @@ def links_of(state: ApplicationState) -> tuple[LinkView, ...]:
                 host = "localhost" if state.single_node else bracketed(container.host)
                 name = link.name if role.spec.instances == 1 else f"{link.name} {one.role_index}"
                 found.append(_link(one, name, f"http://{host}:{port}{link.path}"))
-    return (*_board(state), *found[:MOST_LINKS])
+    return (*_board(state), *found[:MAX_LINKS])
 
 
 def _board(state: ApplicationState) -> Iterator[LinkView]:
@@ -160,7 +160,7 @@ def _serving(state: ApplicationState, role: Role) -> Iterator[tuple[Instance, Me
     count = 0
     for index in role.indexes:
         one = state.instances[index]
-        if one.container is not None and one.container.phase is Phase.RUNNING and count < MOST_LINKS:
+        if one.container is not None and one.container.phase is Phase.RUNNING and count < MAX_LINKS:
             count += 1
             place = state.roster.members.get(index)
             yield one, place if state.roster.places.get(index) is one.container else None, one.container

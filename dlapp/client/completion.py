@@ -18,7 +18,7 @@ from dlapp.system.files import check_own_directory
 if TYPE_CHECKING:
     from dlapp.config import LocalConfig
 
-MOST = 50
+MAX_MATCHES = 50
 BUSY_S = 0.2
 
 
@@ -53,7 +53,7 @@ def matching(incomplete: str, *, unfinished: bool) -> list[KnownApplication]:
         if one.application_id.startswith(incomplete)
         or (number and one.application_id.rpartition("_")[2].lstrip("0").startswith(number))
     ]
-    return [*([KnownApplication(LAST)] if LAST.startswith(incomplete) else []), *matches[:MOST]]
+    return [*([KnownApplication(LAST)] if LAST.startswith(incomplete) else []), *matches[:MAX_MATCHES]]
 
 
 def on_this_machine(local: LocalConfig, *, unfinished: bool) -> list[KnownApplication]:

@@ -16,7 +16,7 @@ OPERATORS_FILE = "/etc/dlapp/diagnosis.yaml"
 """Rules of the operator of a node, which come before those of dlapp. It belongs to root, like ``node.yaml``."""
 _OURS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rules.yaml")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
-_MOST_TEXT = 500
+_MAX_TEXT = 500
 
 
 class Where(Enum):
@@ -166,8 +166,8 @@ def _read_rule(found: Any) -> Rule:
 
 def _text(found: dict[str, Any], key: str) -> str:
     text = found.get(key)
-    if not isinstance(text, str) or not 0 < len(text) <= _MOST_TEXT:
-        raise ValueError(f"{key}: must be a text of 1 to {_MOST_TEXT} characters")
+    if not isinstance(text, str) or not 0 < len(text) <= _MAX_TEXT:
+        raise ValueError(f"{key}: must be a text of 1 to {_MAX_TEXT} characters")
     return text
 
 

@@ -27,17 +27,17 @@ from dlapp.values.messages import Diagnosis, Evidence
 
 TAIL_BYTES = 256 << 10
 """Of each log that are looked at."""
-MOST_LINE = 300
+MAX_LINE = 300
 """Characters of a line that is kept as evidence."""
-_MOST_MATCHED = 4096
+_MAX_MATCHED = 4096
 """Characters of a line that are compared with a regular expression."""
-_MOST_HITS = 50
+_MAX_HITS = 50
 _TRACEBACK = b"Traceback (most recent call last)"
 _LINKS = (b"The above exception was the direct cause of", b"During handling of the above exception")
 _AFTER_EXCEPTION = 2048
 """Bytes after the line of an exception that belong to its message."""
 _EXCEPTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.]*(:|$)")
-_MOST_LEVEL = 512
+_MAX_LEVEL = 512
 """Bytes of a line in which its level is looked for."""
 _LEVEL = re.compile(
     # A progress bar may precede it, without a space.
@@ -224,7 +224,7 @@ def _is_handled(data: bytes, begin: int, at: int) -> bool:
         begin, at: positions of the traceback's line, and of its words.
     """
     before = _line_at(data, begin - 1)[0] if begin else 0
-    start = max(before, begin - _MOST_MATCHED)
+    start = max(before, begin - _MAX_MATCHED)
     words = data[start:at]
     is_failure = _FAILURE.search(words) is not None and _PYTHON_WARNING.search(words) is not None
     return is_failure or _GOES_ON.search(words) is not None
@@ -236,10 +236,10 @@ def _is_harmless(data: bytes, start: int, found: int, end: int) -> bool:
     Args:
         start, found, end: positions of the line, of what was found in it, and of the line's end.
     """
-    before = data[start : min(found, start + _MOST_LEVEL)]
+    before = data[start : min(found, start + _MAX_LEVEL)]
     if _LEVEL.search(before) is not None and _NCCL not in before:
         return True
-    return _GOES_ON.search(data[start : min(end, start + _MOST_MATCHED)]) is not None
+    return _GOES_ON.search(data[start : min(end, start + _MAX_MATCHED)]) is not None
 
 
 def _is_frame(position: int, tracebacks: Sequence[_Traceback]) -> bool:
@@ -250,7 +250,7 @@ def _is_frame(position: int, tracebacks: Sequence[_Traceback]) -> bool:
 def _positions(data: bytes, text: bytes) -> Iterator[int]:
     """Yield the positions of a text, starting with the last one, up to a limit."""
     end = len(data)
-    for _ in range(_MOST_HITS):
+    for _ in range(_MAX_HITS):
         if (at := data.rfind(text, 0, end)) < 0:
             return
         yield at
@@ -272,7 +272,7 @@ def _named(rule: Rule, line: bytes) -> Diagnosis | None:
         return None
     if rule.line is None:
         return _diagnosis(rule, {})
-    match = rule.line.search(_text(line)[:_MOST_MATCHED])
+    match = rule.line.search(_text(line)[:_MAX_MATCHED])
     return None if match is None else _diagnosis(rule, match.groupdict())
 
 
@@ -296,11 +296,11 @@ def _text(line: bytes) -> str:
 
 def _shown(line: bytes, found: int) -> str:
     """Return the text of a line; of a long one the part around a position in it."""
-    if len(line) > MOST_LINE and found > MOST_LINE // 2:
-        line = line[found - MOST_LINE // 4 :]
+    if len(line) > MAX_LINE and found > MAX_LINE // 2:
+        line = line[found - MAX_LINE // 4 :]
         return _cut(f"…{_text(line).strip()}")
-    return _cut(_text(line[: 4 * MOST_LINE]).strip())
+    return _cut(_text(line[: 4 * MAX_LINE]).strip())
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST_LINE else text[: MOST_LINE - 1] + "…"
+    return text if len(text) <= MAX_LINE else text[: MAX_LINE - 1] + "…"

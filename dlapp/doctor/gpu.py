@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dlapp.config import NO_CREDENTIALS, Config
 from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, warned
 
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 """How many bad entries of the ledger's directory are named."""
 
 
@@ -74,7 +74,7 @@ def _files(config: Config) -> Iterator[Finding]:
     except LedgerError as error:
         yield failed("gpu.ledger", str(error), remedy(directory))
         return
-    for path, problem in sorted(ledger.problems.items())[:MOST_PROBLEMS]:
+    for path, problem in sorted(ledger.problems.items())[:MAX_PROBLEMS]:
         yield warned("gpu.ledger.entry", f"{path}: {problem}", "its owner or root removes it")
     yield passed("gpu.ledger", f"{directory}: {held} GPUs leased or reserved")
 

@@ -18,8 +18,8 @@ from dlapp.system.text import counted, human_size, short_duration
 if TYPE_CHECKING:
     from dlapp.cluster.local.state import StateDir
 
-LEAST_FREE_BYTES, ENOUGH_FREE_BYTES = 64 << 20, 1 << 30
-LEAST_FREE_FILES = 1000
+MIN_FREE_BYTES, ENOUGH_FREE_BYTES = 64 << 20, 1 << 30
+MIN_FREE_FILES = 1000
 
 
 def checks(ground: CheckContext) -> list[Check]:
@@ -105,10 +105,10 @@ def _disk(path: str) -> Finding:
     free, files = there.f_bavail * there.f_frsize, there.f_favail
     words = f"{human_size(free)} free on the disk of {path}"
     # Some file systems (btrfs) allocate inodes on demand and report none.
-    few_files = there.f_files > 0 and files < LEAST_FREE_FILES
+    few_files = there.f_files > 0 and files < MIN_FREE_FILES
     if few_files:
         words = f"{files} files may still be made on the disk of {path}"
-    if few_files or free < LEAST_FREE_BYTES:
+    if few_files or free < MIN_FREE_BYTES:
         return failed("local.disk", words, "make room, or set local.state_dir to another disk; the queue waits for it")
     if free < ENOUGH_FREE_BYTES:
         return warned("local.disk", words, "make room, or lower history.limit and storage.cache_limit")

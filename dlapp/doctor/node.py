@@ -30,11 +30,11 @@ SECRET = "dlapp.doctor"
 TIMEOUT_S = 120.0
 """From the submission to the last word: a container is granted in a second where there is room."""
 REGISTER_S = 20.0
-LEAST_FREE_BYTES = 1 << 30
-MOST_CONTAINERS = 10_000
+MIN_FREE_BYTES = 1 << 30
+MAX_CONTAINERS = 10_000
 """Of an application that a node's limit of open files is to suffice for."""
 _RECOVERY = "yarn.nodemanager.recovery.enabled"
-_MOST_SAID = 60_000
+_MAX_JSON_LENGTH = 60_000
 """The ResourceManager keeps 64 KiB. Source: yarn-default.xml, yarn.app.attempt.diagnostics.limit.kc."""
 
 
@@ -168,7 +168,7 @@ def _disk() -> Iterator[Finding]:
     there = os.statvfs(".")
     free = there.f_bavail * there.f_frsize
     words = f"{human_size(free)} free for containers at {os.getcwd()}"
-    if free < LEAST_FREE_BYTES:
+    if free < MIN_FREE_BYTES:
         yield warned("node.disk", words, "make room under yarn.nodemanager.local-dirs")
     else:
         yield passed("node.disk", words)
@@ -178,7 +178,7 @@ def _files() -> Iterator[Finding]:
     from dlapp.net.control import OWN_DESCRIPTORS
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard != resource.RLIM_INFINITY and hard < MOST_CONTAINERS + OWN_DESCRIPTORS:
+    if hard != resource.RLIM_INFINITY and hard < MAX_CONTAINERS + OWN_DESCRIPTORS:
         yield warned(
             "node.files",
             f"a process may open {hard} files: an ApplicationMaster here serves {max(0, hard - OWN_DESCRIPTORS)} tasks",
@@ -207,7 +207,7 @@ def _recovery() -> Iterator[Finding]:
 
 def _in_json(found: Sequence[Finding]) -> str:
     rows = [one._asdict() for one in found]
-    while len(text := json.dumps(rows)) > _MOST_SAID:
+    while len(text := json.dumps(rows)) > _MAX_JSON_LENGTH:
         # Failures are more important than passes.
         rows.remove(next((row for row in rows if row["verdict"] == "pass"), rows[-1]))
     return text

@@ -17,7 +17,7 @@ from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.hadoop.web import NoAddress, Web
 from dlapp.login import USER_VARIABLE, own_login
 
-LEAST_VERSION = (2, 7)
+MIN_VERSION = (2, 7)
 _CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
 _DOMINANT = "DominantResourceCalculator"
 
@@ -47,7 +47,7 @@ def _resource_manager(config: Config, rest: YarnRest) -> Iterator[Finding]:
         return
     ended = time.time()
     version = str(info.get("resourceManagerVersion") or "")
-    if version_of(version) < LEAST_VERSION:
+    if version_of(version) < MIN_VERSION:
         yield failed("yarn", f"Hadoop {version or 'of no version'} at {rest.active_url()}", "2.7 is the least")
         return
     yield passed("yarn", f"Hadoop {version} at {rest.active_url()}, {str(info.get('haState') or 'active').lower()}")

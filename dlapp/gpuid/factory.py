@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FORMER_ROOT = "/dlapp"
 """Former root of the ledgers of all clusters; the default root of each cluster is below it now."""
-MOST_CERTIFICATES = 64 << 10
+MAX_CERTIFICATES = 64 << 10
 SYSTEM = "system"
 """Value that selects the system's CAs instead of a CA file."""
 OPEN = "none"
@@ -101,8 +101,8 @@ def _certificates(ca: str | None) -> str:
 
     key = "gpuid.zookeeper.ca"
     text = "" if ca in (None, SYSTEM) else read_certificates(ca, key)
-    if len(text) > MOST_CERTIFICATES:
-        raise ConfigError(f"{key}: {ca} has {len(text) >> 10} KiB, {MOST_CERTIFICATES >> 10} KiB are the maximum")
+    if len(text) > MAX_CERTIFICATES:
+        raise ConfigError(f"{key}: {ca} has {len(text) >> 10} KiB, {MAX_CERTIFICATES >> 10} KiB are the maximum")
     return text
 
 
@@ -112,7 +112,7 @@ def _client_certificate(path: str | None, ca: str | None) -> str:
         return ""
     if ca is None:
         raise ConfigError(f"{key} is set, and gpuid.zookeeper.ca is not: without it there is no TLS")
-    text = read_secret(path, key, MOST_CERTIFICATES)
+    text = read_secret(path, key, MAX_CERTIFICATES)
     if "-----BEGIN CERTIFICATE-----" not in text or "PRIVATE KEY-----" not in text:
         raise ConfigError(f"{key}: {path} is not a certificate with its key, both as PEM")
     return text

@@ -12,7 +12,7 @@ from dlapp.value import Value, fields
 from dlapp.values.serialization import to_json
 
 V = TypeVar("V", bound=Value)
-MOST_BYTES = 512 << 10
+MAX_BYTES = 512 << 10
 """The longest record: a ZooKeeper server takes 1 MiB for a whole request (jute.maxbuffer)."""
 
 
@@ -20,7 +20,7 @@ def to_bytes(record: HostRecord) -> bytes:
     """The record as it is stored.
 
     Raises:
-        LedgerError: this version may not write it, or it is longer than `MOST_BYTES`.
+        LedgerError: this version may not write it, or it is longer than `MAX_BYTES`.
     """
     if record.least_writer > FORMAT:
         raise LedgerError(
@@ -44,8 +44,8 @@ def to_bytes(record: HostRecord) -> bytes:
         whole["releases"] = [_plain(one) for one in record.releases]
     leases = ",".join(map(_lease_text, record.leases))
     data = f'{_compact(whole)[:-1]},"leases":[{leases}]'.encode() + _end_of(record.devices)
-    if len(data) > MOST_BYTES:
-        raise LedgerError(f"{record.host}: its record in the GPU ledger has {len(data)} bytes, {MOST_BYTES} are most")
+    if len(data) > MAX_BYTES:
+        raise LedgerError(f"{record.host}: its record in the GPU ledger has {len(data)} bytes, {MAX_BYTES} are most")
     return data
 
 
@@ -93,14 +93,14 @@ _lease_texts: dict[int, tuple[LeaseRecord, str]] = {}
 def _lease_text(one: LeaseRecord) -> str:
     if (known := _lease_texts.get(id(one))) is not None:
         return known[1]
-    if len(_lease_texts) >= _MOST_TEXTS:
+    if len(_lease_texts) >= _MAX_TEXTS:
         _lease_texts.clear()
     text = _compact(_plain(one))
     _lease_texts[id(one)] = one, text
     return text
 
 
-_MOST_TEXTS = 256
+_MAX_TEXTS = 256
 
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "bool": bool, "tuple[str, ...]": list, "Mapping[str, Any]": dict}

@@ -25,7 +25,7 @@ from dlapp.value import Value, field, replace
 
 FORMAT = 1
 """The format that this version writes."""
-MOST_RELEASES = 16
+MAX_RELEASES = 16
 PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
 """Minimum and maximum probe interval for a GPU in quarantine."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
@@ -155,7 +155,7 @@ class HostRecord(Value):
         boot_id: boot id of the host at its last inspection, ``seen_ms`` [ms since 1970].
         forgotten_ms: when an operator marked the host as removed, 0: never. Its leases stay recorded: if the host comes
             back, evidence decides on them.
-        releases: leases ended by operators, the last `MOST_RELEASES` of them.
+        releases: leases ended by operators, the last `MAX_RELEASES` of them.
         full_name: fully qualified name, as in YARN; empty: not known.
         least_writer: lowest format version that may write this record.
     """
@@ -433,7 +433,7 @@ def force_release(record: HostRecord, name: str, *, by: str, now_ms: int) -> Hos
     return replace(
         record,
         leases=tuple(other for other in record.leases if other is not one),
-        releases=(*record.releases, noted)[-MOST_RELEASES:],
+        releases=(*record.releases, noted)[-MAX_RELEASES:],
     )
 
 

@@ -16,7 +16,7 @@ bus order: GPUs behind one switch are neighbours there.
 
 Performance: devices with equal links to all others (the four behind one switch, the parts of one GPU) are
     interchangeable, so only the number taken from each such class varies. On all machines with 8 or 16 GPUs this tries
-    every distinct set. `MOST_SETS` limits unusual topologies.
+    every distinct set. `MAX_SETS` limits unusual topologies.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
 
-MOST_SETS = 200_000
+MAX_SETS = 200_000
 """With more sets than this (more than 20 GPUs with irregular links), the search is greedy: each device is tried as the
 first of a set that grows by the best next device."""
 _ORDER_RANGE = 1 << 10
-_MOST_KEPT = 64
+_MAX_KEPT = 64
 
 Choice = tuple["Device", ...] | None
 Matrix = list[list[int]]
@@ -81,7 +81,7 @@ class ChoiceCache:
             self._devices, self._kept = tuple(devices), {}
         key = frozenset(free), count, spread
         if key not in self._kept:
-            if len(self._kept) >= _MOST_KEPT:
+            if len(self._kept) >= _MAX_KEPT:
                 self._kept.clear()
             self._kept[key] = self._choose(devices, free, count, spread)
         return self._kept[key]
@@ -125,7 +125,7 @@ def _best(devices: Sequence[Device], places: Sequence[int], count: int, spread: 
     links = matrix(devices)
     classes = _classes(links, places, set(range(len(devices))) if spread else set(places))
     sizes = [len(one) for one in classes]
-    if _number_of_splits(sizes, count) <= MOST_SETS:
+    if _number_of_splits(sizes, count) <= MAX_SETS:
         return _best_split(links, classes, _outside(links, places, spread), count, spread)
     return _grown(places, count, lambda taken: measure(links, places, taken, spread=spread))
 

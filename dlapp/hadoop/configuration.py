@@ -32,16 +32,16 @@ VARIABLE = "HADOOP_CONF_DIR"
 _CLUSTER_ID = "yarn.resourcemanager.cluster-id"
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _CA, _TRUSTSTORE = "SSL_CERT_FILE", "ssl.client.truststore.location"
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 _REFERENCE = re.compile(r"\$\{([^$} ]+)\}")
 _VARIABLE = re.compile(r"env\.(.+?)(?:(:?-)(.*))?", re.DOTALL)
-_MOST_REFERENCES = 20
+_MAX_REFERENCES = 20
 """Source: Configuration.MAX_SUBST."""
-_MOST_INCLUDES = 10
+_MAX_INCLUDES = 10
 """Maximum depth of included files."""
-_MOST_INCLUDED = 100
+_MAX_INCLUDED = 100
 """Maximum number of included files of a configuration."""
-_MOST_TEXT = 1 << 16
+_MAX_TEXT = 1 << 16
 """Maximum length of a value after resolving its references [characters]."""
 _RENAMED = {
     "fs.default.name": "fs.defaultFS",
@@ -90,7 +90,7 @@ class HadoopConfiguration(NamedTuple):
         Source: Configuration.substituteVars.
         """
         text = whole = self._raw(name) or ""
-        for _ in range(_MOST_REFERENCES):
+        for _ in range(_MAX_REFERENCES):
             reference = _REFERENCE.search(text)
             value = self._referred(reference[1]) if reference else None
             if reference is None or value is None:
@@ -98,10 +98,10 @@ class HadoopConfiguration(NamedTuple):
             if reference[0] in value:
                 return whole.strip()
             text = text[: reference.start()] + value + text[reference.end() :]
-            if len(text) > _MOST_TEXT:
-                raise ConfigError(f"{self.origin}: {text[:40]!r}… grows beyond {_MOST_TEXT} characters")
+            if len(text) > _MAX_TEXT:
+                raise ConfigError(f"{self.origin}: {text[:40]!r}… grows beyond {_MAX_TEXT} characters")
         raise ConfigError(
-            f"{self.origin}: {name} ({whole[:100]!r}) refers to itself, or {_MOST_REFERENCES} times to others"
+            f"{self.origin}: {name} ({whole[:100]!r}) refers to itself, or {_MAX_REFERENCES} times to others"
         )
 
     def _raw(self, name: str) -> str | None:
@@ -453,15 +453,15 @@ class _Reading:
             where: file and line of the include, for messages.
             depth: nesting depth of the including file.
         """
-        if depth >= _MOST_INCLUDES:
+        if depth >= _MAX_INCLUDES:
             raise ConfigError(f"{where}: includes {href}, the {depth + 1}th file that includes another one")
         name = href.removeprefix("file://") if href.startswith("file:///") else href.removeprefix("file:")
         if "://" in name:
             raise ConfigError(f"{where}: includes {href}; dlapp reads files only, so copy it beside this one")
         path = os.path.join(self._directory, name)
         self._included += 1
-        if self._included > _MOST_INCLUDED:
-            raise ConfigError(f"{where}: includes {path}; more than {_MOST_INCLUDED} files are included")
+        if self._included > _MAX_INCLUDED:
+            raise ConfigError(f"{where}: includes {path}; more than {_MAX_INCLUDED} files are included")
         try:
             data = _content(path)
         except FileNotFoundError:
@@ -478,7 +478,7 @@ def _content(path: str) -> bytes:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", path)
         with open(fd, "rb", closefd=False) as file:
-            return file.read(_MOST_BYTES)
+            return file.read(_MAX_BYTES)
 
 
 def _of_java(name: str) -> str | None:

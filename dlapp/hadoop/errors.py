@@ -109,9 +109,9 @@ _BY_JAVA_CLASS: dict[str, type[RemoteError]] = {
 }
 
 
-_MOST_TEXT = 1 << 16
+_MAX_TEXT = 1 << 16
 
 
 def remote_error(method: str, java_class: str, message: str) -> RemoteError:
     """The error of ours that stands for a Java exception."""
-    return _BY_JAVA_CLASS.get(java_class, RemoteError)(method, java_class[:_MOST_TEXT], message[:_MOST_TEXT])
+    return _BY_JAVA_CLASS.get(java_class, RemoteError)(method, java_class[:_MAX_TEXT], message[:_MAX_TEXT])

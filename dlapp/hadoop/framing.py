@@ -24,7 +24,7 @@ MAX_FRAME = 128 << 20
 
 MAX_HANDSHAKE_FRAME = 64 << 10
 """Frame size limit for a server that is not authenticated yet [bytes]."""
-_MOST_MESSAGES = 8
+_MAX_MESSAGES = 8
 """Maximum number of messages in a frame."""
 
 CALL_CONTEXT = -3
@@ -76,8 +76,8 @@ def split_frame(body: bytes) -> list[bytes]:
     """
     messages, at = list[bytes](), 0
     while at < len(body):
-        if len(messages) == _MOST_MESSAGES:
-            raise NotHadoop(f"a frame of {len(body)} bytes has more than {_MOST_MESSAGES} messages")
+        if len(messages) == _MAX_MESSAGES:
+            raise NotHadoop(f"a frame of {len(body)} bytes has more than {_MAX_MESSAGES} messages")
         length, shift = 0, 0
         while True:
             if at == len(body) or shift > 28:

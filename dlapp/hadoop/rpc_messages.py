@@ -19,7 +19,7 @@ SUCCESS, ERROR, FATAL = 0, 1, 2
 NEGOTIATED, NEGOTIATE, INITIATE, WRAP = 0, 1, 2, 5
 """States of the SASL exchange; `NEGOTIATED` is Hadoop's SUCCESS."""
 _PROTOBUF, _FINAL_PACKET = 2, 0
-_MOST_AUTHS = 64
+_MAX_AUTHS = 64
 _NO_STATE = 1 << 63
 """From here on an id is a negative number, which means none."""
 
@@ -109,7 +109,7 @@ def parse_sasl_message(data: bytes) -> SaslMessage:
     """Return a message of the SASL exchange. Raises NotHadoop: it is invalid."""
     said = Fields(data)
     offered = said.all_data(4)
-    if len(offered) > _MOST_AUTHS:
+    if len(offered) > _MAX_AUTHS:
         raise NotHadoop(f"a server that offers {len(offered)} ways to authenticate")
     return SaslMessage(said.number(2, below=WRAP + 1), said.data(3, b""), tuple(map(_parse_auth, offered)))
 

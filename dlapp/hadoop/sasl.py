@@ -31,7 +31,7 @@ _URI = f"/{REALM}"
 _NC = "00000001"
 _MAX_BUFFER = 65536
 _ATTRIBUTE = re.compile(r'\s*([A-Za-z-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^",\s]*))\s*(?:,|$)')
-_MOST_CHALLENGE = 2048
+_MAX_CHALLENGE = 2048
 """Bytes. Source: RFC 2831, 2.1.1."""
 _PLAIN = re.compile(r'[^"\\\x00-\x1f\x7f]*')
 _ZEROS = ":" + "0" * 32
@@ -81,7 +81,7 @@ class DigestMd5:
             NotHadoop: the challenge is malformed.
             HadoopError: the server requires an unsupported protection.
         """
-        if len(challenge) > _MOST_CHALLENGE:
+        if len(challenge) > _MAX_CHALLENGE:
             raise NotHadoop(f"a DIGEST-MD5 challenge of {len(challenge)} bytes")
         asked = parse_attributes(challenge.decode("utf-8", "replace"))
         if not (nonce := asked.get("nonce")) or asked.get("algorithm", "md5-sess") != "md5-sess":
@@ -105,7 +105,7 @@ class DigestMd5:
         Raises:
             HadoopError: it does not; it is not the expected server.
         """
-        if len(answer) > _MOST_CHALLENGE:
+        if len(answer) > _MAX_CHALLENGE:
             raise NotHadoop(f"a DIGEST-MD5 answer of {len(answer)} bytes")
         said = parse_attributes(answer.decode("utf-8", "replace")).get("rspauth", "")
         if not hmac.compare_digest(said.encode(), self._proof("").encode()):

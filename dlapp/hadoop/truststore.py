@@ -12,11 +12,11 @@ import struct
 
 from dlapp.errors import ConfigError
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 _MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM = b"-----BEGIN "
 _KEY, _TRUSTED = 1, 2
-_MOST_ENTRIES = 4096
+_MAX_ENTRIES = 4096
 
 
 def read_certificates(path: str, setting: str) -> str:
@@ -31,11 +31,11 @@ def read_certificates(path: str, setting: str) -> str:
     """
     try:
         with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{setting}: {path}: {error.strerror}") from error
     try:
-        if len(data) > MOST_BYTES:
+        if len(data) > MAX_BYTES:
             raise ValueError("is larger than 4 MiB")
         if _PEM in data:
             return data.decode("ascii", "replace")
@@ -72,7 +72,7 @@ def _java_certificates(data: bytes) -> str:
         return block(">I")
 
     version, count = number(">I"), number(">I")
-    if version not in (1, 2) or count > _MOST_ENTRIES:
+    if version not in (1, 2) or count > _MAX_ENTRIES:
         raise ValueError(f"is a Java key store of version {version} with {count} entries")
     found = []
     for _ in range(count):

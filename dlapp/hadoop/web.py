@@ -14,7 +14,7 @@ from dlapp.errors import DlappError, Unreachable
 from dlapp.net.http import PLAIN, TLS, HttpClient, HttpResponse, IncompleteResponse, ResponseStream, split_url
 from dlapp.value import Closeable
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Size limit of an answer: the ResourceManager's list of 20,000 applications, or 50,000 nodes, has about 30 MiB."""
 _CLOSED = "it closed the connection without an answer"
 
@@ -28,7 +28,7 @@ class WrongScheme(Unreachable):
 
 
 class AnswerTooLarge(Unreachable):
-    """An answer exceeds `MOST_BYTES`; a repeated request would, too."""
+    """An answer exceeds `MAX_BYTES`; a repeated request would, too."""
 
 
 class WebStream:
@@ -78,14 +78,14 @@ class Web(Closeable):
 
         Raises:
             Unreachable: no valid HTTP answer; the message does not contain the URL, which the caller knows.
-            AnswerTooLarge: more than `MOST_BYTES`.
+            AnswerTooLarge: more than `MAX_BYTES`.
             NoAddress: the URL is none.
         """
         server, target = _parts(url, query)
         headers = {"Accept": self._accept} | ({} if method == "GET" else {"Content-Type": "application/json"})
         with self._explained():
             answer = self._client.request(
-                method, server, target, body, headers=headers, most=MOST_BYTES, repeatable=True
+                method, server, target, body, headers=headers, most=MAX_BYTES, repeatable=True
             )
         found = answer.headers
         if not (found.get("content-length") or found.get("transfer-encoding") or answer.status == 204):
@@ -108,7 +108,7 @@ class Web(Closeable):
             if error.lasting:
                 raise WrongScheme(f"it {error}; {tls_setting(error, 'yarn.http.policy')}") from error
             if error.too_large:
-                raise AnswerTooLarge(f"an answer of more than {MOST_BYTES >> 20} MiB, which is not read") from error
+                raise AnswerTooLarge(f"an answer of more than {MAX_BYTES >> 20} MiB, which is not read") from error
             raise Unreachable(self._words(error)) from error
 
     def _words(self, error: IncompleteResponse) -> str:

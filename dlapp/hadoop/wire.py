@@ -8,9 +8,9 @@ from __future__ import annotations
 from dlapp.hadoop.errors import NotHadoop
 from dlapp.hadoop.framing import encode_varint
 
-MOST_FIELDS = 1 << 18
+MAX_FIELDS = 1 << 18
 """Of one message; a listing has one for each of some thousand entries."""
-_MOST_SHIFT = 63
+_MAX_SHIFT = 63
 _UNSIGNED = (1 << 64) - 1
 
 
@@ -36,7 +36,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the number at a place, and the place after it. Raises NotHadoop: it is not whole, or too long."""
     value = shift = 0
     while True:
-        if at >= len(data) or shift > _MOST_SHIFT:
+        if at >= len(data) or shift > _MAX_SHIFT:
             raise NotHadoop("a message ends inside a number")
         byte = data[at]
         at += 1
@@ -86,8 +86,8 @@ class Fields:
                 raise NotHadoop(f"a message has a field of the form {kind}")
             if at > end:
                 raise NotHadoop("a message ends inside a field")
-            if count > MOST_FIELDS or key < 8:
-                raise NotHadoop(f"a message has more than {MOST_FIELDS} fields, or one without a number")
+            if count > MAX_FIELDS or key < 8:
+                raise NotHadoop(f"a message has more than {MAX_FIELDS} fields, or one without a number")
             if key >> 3 in found:
                 found[key >> 3].append(value)
             else:

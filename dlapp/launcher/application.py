@@ -19,9 +19,9 @@ from dlapp import frameworks
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
-from dlapp.launcher.keys import CACHE, ENV, LINK, MOST_ARGUMENT_BYTES, OF_ROLES, check_variable, read_link
+from dlapp.launcher.keys import CACHE, ENV, LINK, MAX_ARGUMENT_BYTES, OF_ROLES, check_variable, read_link
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
-from dlapp.launcher.properties import MOST_BYTES, Faults, Line, Properties, Setting, read_properties
+from dlapp.launcher.properties import MAX_BYTES, Faults, Line, Properties, Setting, read_properties
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.storage.glob import split_pattern
 from dlapp.sweep.spec import Sampler, SweepCommit, SweepSpec
@@ -269,7 +269,7 @@ def read_application(
         os.path.abspath(path)  # first: with a removed working directory, the file would seem to be missing
         try:
             with open(path, "rb") as stream:
-                data = stream.read(MOST_BYTES + 1)
+                data = stream.read(MAX_BYTES + 1)
         except FileNotFoundError as error:
             raise UsageError(f"{path}: {error.strerror} (dlapp-launcher --init {path} writes a first one)") from error
         except (OSError, ValueError) as error:
@@ -1209,13 +1209,13 @@ def read_env_file(path: str) -> dict[str, str]:
             if mode := stat.S_IMODE(status.st_mode) & 0o077:
                 full = stat.S_IMODE(status.st_mode)
                 raise UsageError(f"{_seen(path)}: has mode {full:04o}, others may use it ({mode:04o}); chmod 600 it")
-            data = stream.read(MOST_BYTES + 1)
+            data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{_seen(path)}: {getattr(error, 'strerror', None) or error}") from error
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"{_seen(path)}: has more than {MOST_BYTES >> 20} MiB")
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{_seen(path)}: has more than {MAX_BYTES >> 20} MiB")
     return _variables(data, path)
 
 
@@ -1240,8 +1240,8 @@ def _variables(data: bytes, path: str) -> dict[str, str]:
                 raise ValueError(f"{name}: appears twice")
             if "\0" in value:
                 raise ValueError(f"{name}: has a NUL in it")
-            if len(raw) >= MOST_ARGUMENT_BYTES:
-                raise ValueError(f"{name}: has {len(raw)} bytes, the maximum is {MOST_ARGUMENT_BYTES - 1}")
+            if len(raw) >= MAX_ARGUMENT_BYTES:
+                raise ValueError(f"{name}: has {len(raw)} bytes, the maximum is {MAX_ARGUMENT_BYTES - 1}")
             env[name] = value
         except ValueError as problem:
             faults.append(f"{where}: {problem}")

@@ -75,7 +75,7 @@ GRID = "grid."
 RANDOM = "random."
 """Keys of ``[sweep]`` that begin so are a parameter each."""
 
-MOST_ARGUMENT_BYTES = 131_071
+MAX_ARGUMENT_BYTES = 131_071
 """Linux, MAX_ARG_STRLEN: one argument or variable has 32 pages at most, its closing NUL included."""
 
 _LIST_SEPARATORS = re.compile(r"[,\n]")
@@ -130,8 +130,8 @@ def _network(text: str) -> str:
 def _words(text: str) -> tuple[str, ...]:
     words = split_words(text)
     for place, word in enumerate(words, start=1):
-        if (size := len(word.encode(errors="surrogateescape"))) >= MOST_ARGUMENT_BYTES:
-            raise ValueError(f"argument {place} has {size} bytes, the maximum is {MOST_ARGUMENT_BYTES - 1}")
+        if (size := len(word.encode(errors="surrogateescape"))) >= MAX_ARGUMENT_BYTES:
+            raise ValueError(f"argument {place} has {size} bytes, the maximum is {MAX_ARGUMENT_BYTES - 1}")
     return words
 
 
@@ -390,8 +390,8 @@ def check_variable(text: str) -> str:
     """Return the value of a variable; ValueError: no process can be given it."""
     if "\0" in text:
         raise ValueError("has a NUL in it")
-    if (size := len(text.encode(errors="surrogateescape"))) > MOST_ARGUMENT_BYTES - 1000:
-        raise ValueError(f"has {size} bytes, the maximum is {MOST_ARGUMENT_BYTES - 1000}")
+    if (size := len(text.encode(errors="surrogateescape"))) > MAX_ARGUMENT_BYTES - 1000:
+        raise ValueError(f"has {size} bytes, the maximum is {MAX_ARGUMENT_BYTES - 1000}")
     return text
 
 

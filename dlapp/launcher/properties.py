@@ -45,10 +45,10 @@ from dlapp.value import Value, field, replace
 from dlapp.values.serialization import from_json, to_json
 from dlapp.values.spec import Kind, check_cache_name, check_env_name, check_parameter_name, check_role_name
 
-MOST_BYTES = 1 << 20
-MOST_RECORDED_BYTES = 64 << 10
+MAX_BYTES = 1 << 20
+MAX_RECORDED_BYTES = 64 << 10
 """On a cluster what was submitted is in credentials, which have a limit of 256 KiB."""
-MOST_FAULTS = 100
+MAX_FAULTS = 100
 MASK = "***"
 
 Line = int | str
@@ -122,7 +122,7 @@ class Properties(Value, kw_only=True):
             for section, settings in self.sections.items()
         }
         text = Properties(path=self.path, sections=sections).to_text()
-        return text if len(text.encode()) <= MOST_RECORDED_BYTES else ""
+        return text if len(text.encode()) <= MAX_RECORDED_BYTES else ""
 
     def to_text(self) -> str:
         """Return a file with exactly this content."""
@@ -178,7 +178,7 @@ class Faults:
             what: the problem, as in ``is not known``.
             hint: returns a suggestion; slow, so it is not called any more after many errors.
         """
-        self.add(line, where, what if len(self._found) >= MOST_FAULTS else f"{what}, {hint()}")
+        self.add(line, where, what if len(self._found) >= MAX_FAULTS else f"{what}, {hint()}")
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -187,8 +187,8 @@ class Faults:
         """Raise FileRefused if there are errors."""
         if self._found:
             lines = list(dict.fromkeys(text for _, text in sorted(self._found, key=lambda fault: fault[0])))
-            more = len(lines) - MOST_FAULTS
-            raise FileRefused(lines if more <= 0 else [*lines[:MOST_FAULTS], f"{self.path}: {more} more errors"])
+            more = len(lines) - MAX_FAULTS
+            raise FileRefused(lines if more <= 0 else [*lines[:MAX_FAULTS], f"{self.path}: {more} more errors"])
 
 
 def parse_properties(text: str | bytes, path: str) -> Properties:
@@ -216,8 +216,8 @@ def read_properties(text: str | bytes, path: str, faults: Faults, overrides: Ove
         faults: collects the errors.
         overrides: values that override the file's; their variables are not included.
     """
-    if len(text) > MOST_BYTES:
-        faults.add(1, "", f"has more than {MOST_BYTES >> 20} MiB; a properties file is a few lines of text")
+    if len(text) > MAX_BYTES:
+        faults.add(1, "", f"has more than {MAX_BYTES >> 20} MiB; a properties file is a few lines of text")
         faults.refuse()
     if isinstance(text, bytes):
         text = _decoded(text, faults)

@@ -23,7 +23,7 @@ from dlapp.values.image_name import DOCKER_HUB, RegistryCredentials, parse_image
 if TYPE_CHECKING:
     from dlapp.node_policy import RegistryPolicy
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 HELPER_S = 30.0
 _HUB_KEY = "https://index.docker.io/v1/"
 """Under which `docker login` keeps the credentials for Docker Hub."""
@@ -89,8 +89,8 @@ def _credentials_for(registry: str, path: str, environ: Mapping[str, str]) -> Re
 def _read_config(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        config = json.loads(data) if len(data) <= MOST_BYTES else None
+            data = file.read(MAX_BYTES + 1)
+        config = json.loads(data) if len(data) <= MAX_BYTES else None
     except OSError as error:
         raise _Unusable(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -146,7 +146,7 @@ def _ask_helper(name: str, key: str, environ: Mapping[str, str]) -> dict[str, st
             return None
         raise _Unusable(f"{program} failed: {said or f'exit code {asked.returncode}'}")
     try:
-        answer = json.loads(asked.stdout[:MOST_BYTES])
+        answer = json.loads(asked.stdout[:MAX_BYTES])
         user, secret = str(answer["Username"]), str(answer["Secret"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _Unusable(f"{program} does not answer as a credential helper does") from error

@@ -50,7 +50,7 @@ NetworkProblem = Callable[[AppSpec], str]
 Resolve = Callable[[str], str]
 Registries = Callable[[], "RegistryPolicy | None"]
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 PAGE_S = 0.5
 """How long to wait for an application that is just starting to have a page; the id is printed before."""
 
@@ -316,8 +316,8 @@ def check_world(
 
 def _some(names: Sequence[str]) -> str:
     """Return the first names, and the number of the others, with their verb."""
-    first = ", ".join(shown(name) for name in names[:MOST_NAMED])
-    more = len(names) - MOST_NAMED
+    first = ", ".join(shown(name) for name in names[:MAX_NAMED])
+    more = len(names) - MAX_NAMED
     return f"{first} {f'and {more} more ' if more > 0 else ''}{'is' if len(names) == 1 else 'are'}"
 
 

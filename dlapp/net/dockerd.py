@@ -25,11 +25,11 @@ from dlapp.net.http import HttpClient, IncompleteResponse
 from dlapp.net.http_framing import MAX_HEAD_BYTES
 
 UNIX = "unix://"
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """The longest answer that is no stream: a file of an image."""
-MOST_LIST_BYTES = 8 << 20
+MAX_LIST_BYTES = 8 << 20
 """The longest list: some thousands of containers."""
-MOST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 """The longest of the objects that are answered one by one, and of a refusal."""
 REMOVAL_S = 5.0
 """How long a removal is waited for that somebody else has begun; some never end."""
@@ -95,7 +95,7 @@ class Dockerd:
         query: Mapping[str, Any] | None = None,
         body: Any = None,
         until: float | None = None,
-        most: int = MOST_BYTES,
+        most: int = MAX_BYTES,
     ) -> Any:
         """Return the answer of one call, parsed as JSON; bytes if it is not JSON; None if it is empty.
 
@@ -156,8 +156,8 @@ class Dockerd:
                     if answer.status < 400:
                         *whole, rest = rest.split(b"\n")
                         yield from (_object(_from_json(line)) for line in whole if line.strip())
-                    if len(rest) > MOST_LINE:
-                        raise DockerSilent(f"a line of more than {MOST_LINE >> 20} MiB")
+                    if len(rest) > MAX_LINE_BYTES:
+                        raise DockerSilent(f"a line of more than {MAX_LINE_BYTES >> 20} MiB")
         except IncompleteResponse as error:
             raise DockerSilent(f"no answer in {timeout_s:g} s" if error.timed_out else str(error)) from error
         if answer.status >= 400:
@@ -213,7 +213,7 @@ class Dockerd:
     def labelled(self, labels: list[str], *, until: float | None = None) -> list[ContainerSummary]:
         """Return the containers in any state that have all these labels; ``until`` as for `call`."""
         query = {"all": 1, "filters": json.dumps({"label": labels})}
-        found = _objects(self.call("GET", "/containers/json", query=query, until=until, most=MOST_LIST_BYTES))
+        found = _objects(self.call("GET", "/containers/json", query=query, until=until, most=MAX_LIST_BYTES))
         return [_summary(one) for one in found]
 
     def version(self) -> dict[str, Any]:

@@ -26,10 +26,10 @@ from dlapp.value import Value
 
 INPUT, INPUT_OVER, SIZE, SIGNAL = b"I", b"E", b"W", b"S"
 OUTPUT, ERROR, TAKEN, END = b"O", b"X", b"A", b"Q"
-MOST_BODY_BYTES = 1 << 16
+MAX_BODY_BYTES = 1 << 16
 WINDOW_BYTES = 1 << 18
 """Of input, and what either side holds of output before it stops reading more of it."""
-MOST_WORDS_BYTES = 24 << 10
+MAX_COMMAND_BYTES = 24 << 10
 """Of a command; a request with it fits into the head of a stream."""
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM")
 """Those that a client may send on."""
@@ -68,8 +68,8 @@ class ExecRequest(Value, kw_only=True):
         if any("\0" in word for word in self.command):
             raise UsageError("a word of the command has a NUL character")
         size = sum(len(word.encode(errors="surrogateescape")) + 1 for word in self.command)
-        if size > MOST_WORDS_BYTES:
-            raise UsageError(f"the command has {size} bytes, and at most {MOST_WORDS_BYTES} are passed on")
+        if size > MAX_COMMAND_BYTES:
+            raise UsageError(f"the command has {size} bytes, and at most {MAX_COMMAND_BYTES} are passed on")
         if not (0 <= self.rows < 1 << 16 and 0 <= self.columns < 1 << 16):
             raise UsageError("the size of the terminal is out of range")
         if len(self.term) > 64 or not all(char.isascii() and (char.isalnum() or char in "-_+.") for char in self.term):
@@ -107,7 +107,7 @@ class FrameStream:
     def receive(self) -> list[tuple[bytes, bytes]]:
         """Return the frames that have arrived, kind and body. Raises StreamOver."""
         try:
-            data = self._sock.recv(MOST_BODY_BYTES)
+            data = self._sock.recv(MAX_BODY_BYTES)
         except BlockingIOError:
             return []
         except OSError as error:
@@ -119,7 +119,7 @@ class FrameStream:
         at = 0
         while len(self._received) - at >= _HEAD_BYTES:
             kind, size = bytes(self._received[at : at + 1]), int.from_bytes(self._received[at + 1 : at + _HEAD_BYTES])
-            if kind not in _KINDS or size > MOST_BODY_BYTES:
+            if kind not in _KINDS or size > MAX_BODY_BYTES:
                 raise StreamOver("this is not a frame")
             if len(self._received) - at < _HEAD_BYTES + size:
                 break
@@ -130,8 +130,8 @@ class FrameStream:
 
     def send(self, kind: bytes, body: bytes = b"") -> None:
         """Send a frame, or buffer it; a large body is split into several frames. Raises StreamOver."""
-        for at in range(0, len(body) or 1, MOST_BODY_BYTES):
-            piece = body[at : at + MOST_BODY_BYTES]
+        for at in range(0, len(body) or 1, MAX_BODY_BYTES):
+            piece = body[at : at + MAX_BODY_BYTES]
             self._unsent += kind + len(piece).to_bytes(_HEAD_BYTES - 1) + piece
         self.flush()
 
@@ -167,7 +167,7 @@ class FrameStream:
             poll.poll(left_s * 1000)
             self.flush()
             try:
-                if not self._sock.recv(MOST_BODY_BYTES):
+                if not self._sock.recv(MAX_BODY_BYTES):
                     return
             except BlockingIOError:
                 continue

@@ -39,9 +39,9 @@ from dlapp.value import Value
 
 MAX_INTERIM = 16
 """Interim responses (1xx) before a response."""
-MOST_BODY = 256 << 20
+MAX_BODY_BYTES = 256 << 20
 """The most of an answer that is kept in memory; what is larger goes to a file."""
-MOST_REFUSAL = 1 << 20
+MAX_REFUSAL_BYTES = 1 << 20
 """The most of an answer that says why a request was not carried out."""
 PIECE = 1 << 20
 _STREAM_PIECE = 1 << 16
@@ -212,7 +212,7 @@ class HttpClient:
         *,
         headers: Mapping[str, str] | None = None,
         sink: ResponseSink | None = None,
-        most: int = MOST_BODY,
+        most: int = MAX_BODY_BYTES,
         until: float | None = None,
         repeatable: bool = False,
     ) -> HttpResponse:
@@ -520,7 +520,7 @@ class _Connection:
         """Return the response to a request. Raises errors for `explained`."""
         head = self.begin(request, body)
         good = 200 <= head.status < 300
-        out = _Body(sink, most) if good else _Body(None, MOST_REFUSAL)
+        out = _Body(sink, most) if good else _Body(None, MAX_REFUSAL_BYTES)
         self._body_of = out if good else None
         for size in self._parts(method, head):
             self._take(size, out)

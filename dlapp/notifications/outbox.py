@@ -25,7 +25,7 @@ MAX_AGE_MS = 24 * 3_600_000
 """What could not be delivered for so long is given up."""
 _ENDS = (FAILED, KILLED, DONE)
 _ID = re.compile(r"[!-~]{1,300}")
-_MOST_AT_MS = 253_402_300_799_999
+_MAX_AT_MS = 253_402_300_799_999
 """The end of the year 9999."""
 
 
@@ -106,7 +106,7 @@ def from_bytes(data: bytes | None) -> Outbox:
 
 def _can_be_sent(one: Notification) -> bool:
     """Return whether dlapp can have written a notification: its id is sent in headers."""
-    return len(one.text) <= MAX_TEXT and bool(_ID.fullmatch(one.id)) and 0 <= one.at_ms <= _MOST_AT_MS
+    return len(one.text) <= MAX_TEXT and bool(_ID.fullmatch(one.id)) and 0 <= one.at_ms <= _MAX_AT_MS
 
 
 def is_expired(one: Notification, now_ms: int) -> bool:

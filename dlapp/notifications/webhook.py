@@ -9,19 +9,19 @@ import requests.adapters
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-_MOST_INTERIM = 10
+_MAX_INTERIM = 10
 """Answers 1xx before the one that counts."""
 
 
 class _Response(http.client.HTTPResponse):
-    """Response that fails after `_MOST_INTERIM` interim ones."""
+    """Response that fails after `_MAX_INTERIM` interim ones."""
 
     _statuses = 0
 
     def _read_status(self) -> tuple[str, int, str]:
         # Source: http.client.HTTPResponse.begin, which calls this once for each answer.
         self._statuses += 1
-        if self._statuses > _MOST_INTERIM:
+        if self._statuses > _MAX_INTERIM:
             raise http.client.BadStatusLine("too many answers 1xx")
         found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
         return found

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
-_MOST_MARKS = 5
+_MAX_MARKS = 5
 _FACTORS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def time_marks(length_s: float) -> list[float]:
-    """Return the tick positions of a time axis, from 0 [s]: at most `_MOST_MARKS` + 1, at round times."""
-    step = next((one for one in _STEPS_S if length_s / one <= _MOST_MARKS), 0.0)
+    """Return the tick positions of a time axis, from 0 [s]: at most `_MAX_MARKS` + 1, at round times."""
+    step = next((one for one in _STEPS_S if length_s / one <= _MAX_MARKS), 0.0)
     if not step:
-        days = round_up(length_s / 86_400 / _MOST_MARKS)
+        days = round_up(length_s / 86_400 / _MAX_MARKS)
         step = max(1.0, days) * 86_400
     if length_s < _STEPS_S[0] * 2:
         return [0.0, length_s]

@@ -13,14 +13,14 @@ from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, ContainerView, TryView
 from dlapp.values.usage import Usage
 
-MOST_SHOWN = 1000
+MAX_SHOWN = 1000
 """Of more containers those that failed come first: a browser, and who reads, would be busy with the rest."""
 
 
 def shown_containers(view: ApplicationView) -> list[ContainerView]:
-    """Return the containers that a page shows, in their order: all, or `MOST_SHOWN` of them."""
+    """Return the containers that a page shows, in their order: all, or `MAX_SHOWN` of them."""
     order = sorted(view.containers, key=lambda one: (not _has_failed(one), one.index))
-    return sorted(order[:MOST_SHOWN], key=lambda one: one.index)
+    return sorted(order[:MAX_SHOWN], key=lambda one: one.index)
 
 
 def _has_failed(one: ContainerView) -> bool:

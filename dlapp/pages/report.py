@@ -18,9 +18,9 @@ from dlapp.values.usage import UsageHistory
 if TYPE_CHECKING:
     from dlapp.sweep.results import SweepResults
 
-TAIL_LINES, TAIL_BYTES, MOST_LOGS = 30, 4 << 10, 16
+TAIL_LINES, TAIL_BYTES, MAX_LOGS = 30, 4 << 10, 16
 """Of each stream, and of how many containers: those that failed come first."""
-MOST_UNANSWERED = 3
+MAX_UNANSWERED = 3
 """So many servers that do not answer are waited for."""
 _STREAMS = ("stderr", "stdout")
 
@@ -84,7 +84,7 @@ def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
 def _log_ends(view: ApplicationView, sources: Sources, notes: list[str]) -> list[LogEnd]:
     order = sorted(view.containers, key=lambda one: (one.exit_code == 0 and one.signal is None, one.index))
     ends, unanswered = [], 0
-    for one in order[:MOST_LOGS]:
+    for one in order[:MAX_LOGS]:
         for stream in _STREAMS:
             try:
                 data = sources.log_tail(one, stream)
@@ -93,10 +93,10 @@ def _log_ends(view: ApplicationView, sources: Sources, notes: list[str]) -> list
                 unanswered += isinstance(error, Unreachable)
                 break
             ends.append(LogEnd(one.index, stream, plain_text(data)))
-        if unanswered == MOST_UNANSWERED:
+        if unanswered == MAX_UNANSWERED:
             notes.append("no other logs were asked for, because each answer is waited for")
             break
-    if (left := len(order) - MOST_LOGS) > 0:
+    if (left := len(order) - MAX_LOGS) > 0:
         notes.append(f"the logs of {left} more containers are not shown: dlapp-logs has them")
     return ends
 

@@ -21,8 +21,8 @@ _WIDTH = 10_000
 _SHORTEST = 6
 """Shortest bar [units of the picture]; shorter phases are left out."""
 _ROWS_PX = ((24, 18), (60, 14), (200, 8), (400, 4))
-"""Height of a line for at most so many containers; for more of them it is `_LEAST_ROW_PX`."""
-_LEAST_ROW_PX = 2
+"""Height of a line for at most so many containers; for more of them it is `_MIN_ROW_PX`."""
+_MIN_ROW_PX = 2
 _NAME_PX = 14
 """Least distance of two names."""
 _WITH_TITLES = 200
@@ -91,7 +91,7 @@ def timeline(view: ApplicationView, containers: Sequence[ContainerView], now_ms:
         return ""
     begin_ms = min(starts + ([view.submitted_ms] if view.submitted_ms else []))
     end_ms = max([begin_ms + 1, view.finished_ms or now_ms])
-    row = next((height for most, height in _ROWS_PX if len(containers) <= most), _LEAST_ROW_PX)
+    row = next((height for most, height in _ROWS_PX if len(containers) <= most), _MIN_ROW_PX)
     height, length_s = row * len(containers), (end_ms - begin_ms) / 1000
     scale, has_titles = _WIDTH / (end_ms - begin_ms), len(containers) <= _WITH_TITLES
     gap = 3 if row >= 14 else 1 if row >= 4 else 0

@@ -12,9 +12,9 @@ from dlapp.pages.curves import Curve, CurvePoint
 from dlapp.values.report import ApplicationView
 from dlapp.values.usage import ContainerSeries
 
-_POINTS, _LEAST_POINTS, _ALL_POINTS = 120, 12, 24_000
+_POINTS, _MIN_POINTS, _ALL_POINTS = 120, 12, 24_000
 """Of a curve, at most and at least, and of all curves of containers: so a page on 200 containers stays below 2 MB."""
-_MOST = 1e15
+_MAX_VALUE = 1e15
 """A larger value cannot be drawn beside others; nor can what is no number, which a payload may report."""
 _DRAWN = 200
 """So many containers have curves of their own."""
@@ -61,7 +61,7 @@ def usage_curves(containers: Sequence[ContainerSeries], begin_ms: int, end_ms: i
         begin_ms, end_ms: of the time axis [ms since 1970].
     """
     shown = sorted(containers, key=lambda one: (one.index, one.attempt))[:_DRAWN]
-    most = max(_LEAST_POINTS, min(_POINTS, _ALL_POINTS // max(1, sum(len(one.columns) for one in shown))))
+    most = max(_MIN_POINTS, min(_POINTS, _ALL_POINTS // max(1, sum(len(one.columns) for one in shown))))
     found = {"": _totals(containers, begin_ms, end_ms, _POINTS)} if len(containers) > 1 else {}
     for one in shown:
         name = f"container {one.index}" + (f", try {one.attempt}" if one.attempt > 1 else "")
@@ -98,7 +98,7 @@ def _points(
 
 def _scaled(values: Sequence[Any], place: int, scale: float) -> float | None:
     value = values[place] if place < len(values) else None
-    return None if value is None or not abs(value) < _MOST else float(value * scale)
+    return None if value is None or not abs(value) < _MAX_VALUE else float(value * scale)
 
 
 def _thinned(points: list[CurvePoint], most: int) -> list[CurvePoint]:

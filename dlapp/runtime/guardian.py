@@ -49,7 +49,7 @@ from dlapp.system.processes.proc import descendants
 
 MAX_KEPT_FDS = 253
 """The kernel passes no more descriptors in one message. Source: net/core/scm.c, SCM_MAX_FD."""
-_LEAST_KEPT_FD = 20
+_MIN_KEPT_FD = 20
 """Kept descriptors lie above those that shells use for themselves (dash 10, the wrapper 3)."""
 _KILL_AGAIN_MS = 20
 _BLOCK = 512
@@ -180,7 +180,7 @@ def reset_signals() -> None:
 def pass_on_only(fds: Sequence[int]) -> None:
     """Let the program that this process becomes inherit standard input, output and error, these descriptors, and no
     others."""
-    kept = {fcntl.fcntl(fd, fcntl.F_DUPFD, _LEAST_KEPT_FD) for fd in fds}
+    kept = {fcntl.fcntl(fd, fcntl.F_DUPFD, _MIN_KEPT_FD) for fd in fds}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one that listed them
             os.set_inheritable(int(name), int(name) in kept or int(name) <= 2)

@@ -18,10 +18,10 @@ from dlapp.errors import UsageError
 from dlapp.system.text import shown
 
 _WILD = frozenset("*?[{")
-MOST_ALTERNATIVES = 1000
+MAX_ALTERNATIVES = 1000
 """Of a pattern with slashes in braces, each looked for by itself; of one name with braces, each compared by itself."""
-MOST_CHARACTERS = 4096
-MOST_WRITTEN_OUT = 1 << 18
+MAX_CHARACTERS = 4096
+MAX_EXPANDED_CHARACTERS = 1 << 18
 """Characters of all names of a pattern, their braces written out; an expression is compiled at 1 us a character."""
 
 
@@ -35,10 +35,10 @@ def split_pattern(pattern: str) -> list[list[str | re.Pattern[str]]]:
 
     Raises:
         UsageError: unclosed brackets or braces, a reversed range, a trailing backslash; or the pattern is longer than
-            `MOST_CHARACTERS`, or expands to more than `MOST_ALTERNATIVES` patterns without braces.
+            `MAX_CHARACTERS`, or expands to more than `MAX_ALTERNATIVES` patterns without braces.
     """
-    if len(pattern) > MOST_CHARACTERS:
-        raise UsageError(f"the pattern {shown(pattern)} has {len(pattern)} characters, at most {MOST_CHARACTERS}")
+    if len(pattern) > MAX_CHARACTERS:
+        raise UsageError(f"the pattern {shown(pattern)} has {len(pattern)} characters, at most {MAX_CHARACTERS}")
     paths = [_components(path) for path in _expand(pattern, slashed=True)]
     compiled: dict[str, str | re.Pattern[str]] = {}
     written_out = 0
@@ -46,7 +46,7 @@ def split_pattern(pattern: str) -> list[list[str | re.Pattern[str]]]:
         if part not in compiled:
             alternatives = _expand(part)
             written_out += sum(map(len, alternatives))
-            if written_out > MOST_WRITTEN_OUT:
+            if written_out > MAX_EXPANDED_CHARACTERS:
                 raise UsageError(f"the pattern {shown(pattern)} has too many words in braces")
             compiled[part] = _compile(part, alternatives)
     return [[compiled[part] for part in parts] for parts in paths]
@@ -160,8 +160,8 @@ def _expand(pattern: str, *, slashed: bool = False) -> list[str]:
             edges = [start, *commas, end]
             words = [one[a + 1 : b] for a, b in itertools.pairwise(edges)]
             waiting += [one[:start] + word + one[end + 1 :] for word in reversed(words)]
-        if len(done) + len(waiting) > MOST_ALTERNATIVES:
-            raise UsageError(f"the pattern {shown(pattern)} stands for more than {MOST_ALTERNATIVES} others")
+        if len(done) + len(waiting) > MAX_ALTERNATIVES:
+            raise UsageError(f"the pattern {shown(pattern)} stands for more than {MAX_ALTERNATIVES} others")
     return done
 
 

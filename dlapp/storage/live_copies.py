@@ -24,7 +24,7 @@ from dlapp.storage.tree import OpenTree, nodes_to_store
 from dlapp.system.files import UntrustedFile, closing_fd, is_plain_path
 from dlapp.values.ids import ApplicationId
 
-MOST_FILES = 100_000
+MAX_FILES = 100_000
 _SUFFIX = ".live"
 
 
@@ -73,7 +73,7 @@ class LiveCopies:
         count = 0
         with contextlib.closing(OpenTree(directory)) as tree:
             # Links are skipped, since their targets are copied at their own paths.
-            nodes = [one for one in nodes_to_store(tree, note=self._note_once, most=MOST_FILES)[0] if one.is_file]
+            nodes = [one for one in nodes_to_store(tree, note=self._note_once, most=MAX_FILES)[0] if one.is_file]
             for node in nodes:
                 if is_over():
                     break

@@ -37,7 +37,7 @@ from dlapp.system.waits import Wait
 AT_ONCE = 8
 RANGE_BYTES = 16 << 20
 """What is asked for in one go, and has to come again where it does not come whole."""
-MOST_NODES, MAX_PATH, MAX_LENGTH = 1 << 22, 8000, 1 << 50
+MAX_NODES, MAX_PATH, MAX_LENGTH = 1 << 22, 8000, 1 << 50
 """Files and directories in one tree, characters of a path, bytes of a file: more than there are."""
 TRIES, FIRST_PAUSE_S = 5, 0.2
 _WEB = frozenset({"http", "https"})
@@ -93,8 +93,8 @@ class RemoteFiles:
         todo = [("", entry.location.rstrip("/"), info)]
         while todo:
             name, location, info = todo.pop()
-            if len(nodes) >= MOST_NODES or len(location) > MAX_PATH:
-                raise DlappError(f"{shown(entry.location)} has more than {MOST_NODES} files, or a loop")
+            if len(nodes) >= MAX_NODES or len(location) > MAX_PATH:
+                raise DlappError(f"{shown(entry.location)} has more than {MAX_NODES} files, or a loop")
             nodes.append(_node(location, name, info))
             if _is_dir(info):
                 inner = [

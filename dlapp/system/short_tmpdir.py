@@ -24,17 +24,17 @@ from dlapp.system.shared_directory import problem_of
 BASE = "/tmp"
 _LINK = "tmp"
 _NAME = re.compile("dlapp-[0-9a-f]{10}")
-_MOST_BYTES = 107 - 68
+_MAX_BYTES = 107 - 68
 """Of a TMPDIR that is short enough. Nobody is known to append more than Ray, whose sockets are
 ``/ray/session_2024-01-01_00-00-00_000000_1234567/sockets/plasma_store``."""
-_MOST_TRIES = 100
-_MOST_NAMES = 10_000
+_MAX_TRIES = 100
+_MAX_NAMES = 10_000
 """The most names of /tmp that are read; what is left behind them is found when there are fewer."""
 
 
 def is_too_long(path: str) -> bool:
     """Return whether a TMPDIR is too long for socket paths."""
-    return len(os.fsencode(path)) > _MOST_BYTES
+    return len(os.fsencode(path)) > _MAX_BYTES
 
 
 class ShortTmpdir:
@@ -53,7 +53,7 @@ class ShortTmpdir:
 
     def __init__(self, target: str, base: str = BASE) -> None:
         with closing_fd(_open_base(base)) as above:
-            for _ in range(_MOST_TRIES):
+            for _ in range(_MAX_TRIES):
                 name = f"dlapp-{os.urandom(5).hex()}"
                 # 1. Another process of this user may find the new directory before it is locked, and consider it
                 #    abandoned: it locks and removes it.
@@ -113,7 +113,7 @@ def remove_stale_links(base: str = BASE) -> None:
     """
     with closing_fd(_open_base(base)) as above:
         with os.scandir(above) as entries:
-            names = [one.name for one in itertools.islice(entries, _MOST_NAMES) if _NAME.fullmatch(one.name)]
+            names = [one.name for one in itertools.islice(entries, _MAX_NAMES) if _NAME.fullmatch(one.name)]
         for name in names:
             # It is another user's, in use, not a directory, already removed, or contains other files.
             with contextlib.suppress(OSError):

@@ -30,9 +30,9 @@ _SECONDS = {
 }
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
-MOST_SECONDS = 100 * 365 * 86400
+MAX_SECONDS = 100 * 365 * 86400
 """A hundred years: above it, times in milliseconds since 1970 and waits of the kernel would no longer fit."""
-MOST_BYTES = 1 << 60
+MAX_BYTES = 1 << 60
 _LISTED = 60
 
 
@@ -94,8 +94,8 @@ def _size_bytes(text: str, *, bare: str) -> int | None:
         return None
     decimals = match[2] or ""
     size_bytes: int = -(-int(match[1] + decimals) * factor // 10 ** len(decimals))
-    if size_bytes > MOST_BYTES:
-        raise ValueError(f"is {text}, the maximum is {MOST_BYTES >> 40}t")
+    if size_bytes > MAX_BYTES:
+        raise ValueError(f"is {text}, the maximum is {MAX_BYTES >> 40}t")
     return size_bytes
 
 
@@ -112,8 +112,8 @@ def read_duration_s(text: str) -> float:
         raise ValueError(
             f"{shown(text)} is not a duration: a number of seconds, or numbers with d, h, m or s (30s, 2h, 1h30m)"
         )
-    if seconds > MOST_SECONDS:
-        raise ValueError(f"is {text}, the maximum is {MOST_SECONDS // 86400}d")
+    if seconds > MAX_SECONDS:
+        raise ValueError(f"is {text}, the maximum is {MAX_SECONDS // 86400}d")
     return seconds
 
 

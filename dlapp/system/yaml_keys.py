@@ -13,10 +13,10 @@ from dlapp.system.text import nearest
 if TYPE_CHECKING:
     import yaml
 
-MOST_FOREIGN_BYTES = 1 << 20
+MAX_FOREIGN_BYTES = 1 << 20
 """Of a YAML file of another program; PyYAML takes 15 us a byte."""
-_MOST_DEPTH = 32
-MOST_FAULTS = 20
+_MAX_DEPTH = 32
+MAX_FAULTS = 20
 """When as many are found, the rest of a file is not looked at."""
 
 
@@ -78,7 +78,7 @@ def yaml_values(
     levels = dict.fromkeys(name.rpartition(".")[0] for name in names)
     for name, line, node in _leaves(root, "", levels, yaml):
         where = f"{path}:{line}"
-        if len(faults) >= MOST_FAULTS:
+        if len(faults) >= MAX_FAULTS:
             faults.append(f"{where}: the rest is not checked")
             break
         if name in found:
@@ -137,8 +137,8 @@ def plain_yaml(data: bytes) -> Any:
     """
     import yaml
 
-    if len(data) > MOST_FOREIGN_BYTES:
-        raise ValueError(f"is larger than {MOST_FOREIGN_BYTES >> 10} KiB")
+    if len(data) > MAX_FOREIGN_BYTES:
+        raise ValueError(f"is larger than {MAX_FOREIGN_BYTES >> 10} KiB")
     try:
         return yaml.load(data, Loader=_loader())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -164,8 +164,8 @@ def _loader() -> Any:
             return added
 
         def _check_depth(self, depth: int) -> None:
-            if depth >= _MOST_DEPTH:
-                problem = f"nested more than {_MOST_DEPTH} levels deep"
+            if depth >= _MAX_DEPTH:
+                problem = f"nested more than {_MAX_DEPTH} levels deep"
                 raise yaml.scanner.ScannerError(None, None, problem, self.get_mark())
 
     return BoundedLoader

@@ -21,7 +21,7 @@ _TIMES_EVERY_S = 0.1
 """While it prints and times are kept."""
 _FASTEST = 4 << 30
 """Bytes/s that a payload may be expected to write at most, into memory."""
-_MOST_LINES, _LINES_PER_S = 5000, 1.0
+_MAX_LINES, _LINES_PER_S = 5000, 1.0
 """Of dlapp.log: so many at once, and so many in the long run. A payload can cause any number of some of them."""
 _KEPT_BYTES = 1 << 20
 """Of a log that is replaced: what Python itself printed while the task was loaded."""
@@ -33,7 +33,7 @@ class TaskLog:
     The file is locked while the task lives, which shows others that it does (`dlapp.runtime.docker.labels`). The group
     of a shared state directory, and on a cluster the NodeManager's group, may read it, and so read-lock it.
 
-    A line that does not fit on the disk is dropped without an error. Beyond `_MOST_LINES` at once, lines are dropped
+    A line that does not fit on the disk is dropped without an error. Beyond `_MAX_LINES` at once, lines are dropped
     and counted.
 
     Raises:
@@ -42,7 +42,7 @@ class TaskLog:
     """
 
     def __init__(self, path: str) -> None:
-        self._lines_left, self._noted_at, self._left_out = float(_MOST_LINES), time.monotonic(), 0
+        self._lines_left, self._noted_at, self._left_out = float(_MAX_LINES), time.monotonic(), 0
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if locks.try_lock(self._fd):
             return
@@ -60,7 +60,7 @@ class TaskLog:
         # harm.
         now = time.monotonic()
         refill = _LINES_PER_S * (now - self._noted_at)
-        self._lines_left, self._noted_at = min(_MOST_LINES, self._lines_left + refill), now
+        self._lines_left, self._noted_at = min(_MAX_LINES, self._lines_left + refill), now
         if self._lines_left < 1:
             self._left_out += 1
             return

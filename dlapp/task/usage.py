@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _FIRST_S, SAMPLE_EVERY_S = 0.25, 5.0
 """Between two samples: doubled from the first to the second."""
-_MOST_LOAD = 0.003
+_MAX_LOAD = 0.003
 """The share of a core that samples may take."""
 _MIB = 20
 
@@ -129,7 +129,7 @@ class UsageMeter:
         if self._read is not None and now_s >= self._due_s:
             began_s = time.thread_time()
             self._runs[-1] = self._runs[-1].sampled(self._read())
-            self._due_s = now_s + max(self._pause_s, (time.thread_time() - began_s) / _MOST_LOAD)
+            self._due_s = now_s + max(self._pause_s, (time.thread_time() - began_s) / _MAX_LOAD)
             self._pause_s = min(2 * self._pause_s, SAMPLE_EVERY_S)
         return self._due_s - now_s
 

@@ -16,7 +16,7 @@ from dlapp.errors import SpecError
 from dlapp.system.text import shown
 from dlapp.value import Value
 
-MOST_NAMES = 28
+MAX_NAMES = 28
 """Limit for both keys together. HDFS accepts 32 entries, four of which are for the owner, the group, the mask and
 others. Source: AclTransformation.MAX_ENTRIES."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,254}", re.ASCII)
@@ -88,9 +88,9 @@ def read_access_list(text: str) -> AccessList:
 def problems_with_access(view_acl: AccessList, modify_acl: AccessList) -> Iterator[tuple[str, str]]:
     """Yield the problems of the two lists together, each with its key."""
     both = view_acl.with_all_of(modify_acl)
-    if (count := len(both.users) + len(both.groups)) > MOST_NAMES:
+    if (count := len(both.users) + len(both.groups)) > MAX_NAMES:
         key = "view_acl" if view_acl else "modify_acl"
-        problem = f"view_acl and modify_acl name {count} users and groups, the maximum is {MOST_NAMES}: name a group"
+        problem = f"view_acl and modify_acl name {count} users and groups, the maximum is {MAX_NAMES}: name a group"
         yield f"application.{key}", problem
 
 

@@ -10,7 +10,7 @@ from dlapp.value import Value
 from dlapp.values.usage import report_period_s
 
 OFF = "off"
-_LEAST_REPORTS = 3
+_MIN_REPORTS = 3
 
 
 class IdleAction(Enum):
@@ -61,7 +61,7 @@ class IdleGuard(Value):
 
 def least_window_s(containers: int) -> float:
     """Return the shortest window for so many containers [s]."""
-    return _LEAST_REPORTS * report_period_s(containers)
+    return _MIN_REPORTS * report_period_s(containers)
 
 
 def read_idle_guard(text: str) -> IdleGuard | None:

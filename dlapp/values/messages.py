@@ -35,15 +35,15 @@ from dlapp.values.usage import USAGE_EVERY_S, Receipt, Usage
 PREEMPTED = "preempted"
 """Reason of a soft stop (`Orders.reason`): the engine takes the container for others."""
 MAX_METRICS = 64
-_MOST_HOSTS, _HOST = 32, re.compile(r"[A-Za-z0-9_.:-]{1,255}")
+_MAX_HOSTS, _HOST = 32, re.compile(r"[A-Za-z0-9_.:-]{1,255}")
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
-MOST_PROBLEM = 300
-_MOST_NAME = 255
-_MOST_METRIC = 1e18
+MAX_PROBLEM = 300
+_MAX_NAME = 255
+_MAX_METRIC = 1e18
 """Below the limit of `dlapp.values.serialization` for numbers."""
-_MOST_STEPS = 1 << 62
+_MAX_STEPS = 1 << 62
 
 
 _RUN_SIZE = 1_000_000_000
@@ -434,15 +434,15 @@ class PayloadStatus(Value, kw_only=True):
     def __post_init__(self) -> None:
         if self.progress is not None and not 0.0 <= self.progress <= 1.0:
             raise SpecError("progress", "is not a number from 0 to 1")
-        if self.step is not None and not 0 <= self.step < _MOST_STEPS:
-            raise SpecError("step", f"is not a number from 0 to {_MOST_STEPS - 1}")
+        if self.step is not None and not 0 <= self.step < _MAX_STEPS:
+            raise SpecError("step", f"is not a number from 0 to {_MAX_STEPS - 1}")
         if len(self.metrics) > MAX_METRICS:
             raise SpecError("metrics", f"has more than {MAX_METRICS} names")
         for name, value in self.metrics.items():
             if not _METRIC.fullmatch(name):
                 raise SpecError("metrics", "has a name that is not 1 to 64 letters, digits or any of _ . : / @ % + -")
-            if not -_MOST_METRIC <= value <= _MOST_METRIC:
-                raise SpecError("metrics", f"has a value beyond {_MOST_METRIC:g}")
+            if not -_MAX_METRIC <= value <= _MAX_METRIC:
+                raise SpecError("metrics", f"has a value beyond {_MAX_METRIC:g}")
 
 
 class PortPlace(Value, kw_only=True):
@@ -463,8 +463,8 @@ class PortPlace(Value, kw_only=True):
     network: int = 0
 
     def __post_init__(self) -> None:
-        if len(self.hosts) > _MOST_HOSTS or not all(map(_HOST.fullmatch, (*self.hosts, self.loopback or "0"))):
-            raise SpecError("hosts", f"are more than {_MOST_HOSTS}, or one is neither a name nor an address")
+        if len(self.hosts) > _MAX_HOSTS or not all(map(_HOST.fullmatch, (*self.hosts, self.loopback or "0"))):
+            raise SpecError("hosts", f"are more than {_MAX_HOSTS}, or one is neither a name nor an address")
 
 
 class StreamOrder(Value, kw_only=True):
@@ -520,7 +520,7 @@ class BoardStatus(Value, kw_only=True):
             raise SpecError("port", "is not a port")
         if self.port and not (_ADDRESS.fullmatch(self.address) and _BOARD_PATH.fullmatch(self.path)):
             raise SpecError("path", "is not that of a TensorBoard")
-        if len(self.problem) > MOST_PROBLEM or not self.problem.isprintable():
+        if len(self.problem) > MAX_PROBLEM or not self.problem.isprintable():
             raise SpecError("problem", "is not a line of text")
 
 
@@ -652,8 +652,8 @@ class StopRequest(Value, kw_only=True):
     unknown: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.user) <= _MOST_NAME or not self.user.isprintable():
-            raise SpecError("user", f"is not the name of a user, of at most {_MOST_NAME} characters")
+        if not 0 < len(self.user) <= _MAX_NAME or not self.user.isprintable():
+            raise SpecError("user", f"is not the name of a user, of at most {_MAX_NAME} characters")
 
 
 class StopAnswer(Value, kw_only=True):

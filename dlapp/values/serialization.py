@@ -21,7 +21,7 @@ from dlapp.values.ids import ApplicationId, ContainerId
 T = TypeVar("T")
 _IDS = (ApplicationId, ContainerId)
 UNKNOWN = "unknown"
-_MOST = 1 << 63
+_MAX_NUMBER = 1 << 63
 """Numbers above it are not an amount, time or id of ours; some do not fit into a float or a date."""
 
 
@@ -111,7 +111,7 @@ def _read(kind: Any, data: Any, strict: bool, path: str) -> Any:
             raise SpecError(path, f"is {data!r}, allowed are {allowed}") from None
     if isinstance(kind, type) and issubclass(kind, (Value, tuple)):
         return _read_object(kind, data, strict, path)
-    if kind in (int, float) and isinstance(data, (int, float)) and not -_MOST <= data <= _MOST:
+    if kind in (int, float) and isinstance(data, (int, float)) and not -_MAX_NUMBER <= data <= _MAX_NUMBER:
         raise SpecError(path or "value", "is not a valid number")  # nan and inf are none, too
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)

@@ -26,7 +26,7 @@ NODES_FULL = "nodes_full"
 SERVICE_AWAY = "service_away"
 STARTING = "starting"
 
-LEAST_SAMPLES = 20
+MIN_SAMPLES = 20
 """Minimum number of applications in the history for an estimate of a start."""
 CODES = (
     *(NEVER_FITS, DEPENDENCY, HELD, QUEUE_LIMIT, USER_LIMIT, AM_LIMIT, LABEL, EXCLUDED_NODES, GPUS_QUARANTINED),

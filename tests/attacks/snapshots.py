@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-_READ_AT_MOST = 16 << 20
+_MAX_READ_BYTES = 16 << 20
 """Of a larger file only its size and time are compared [bytes]."""
 
 
@@ -42,7 +42,7 @@ def snapshot(top: Path) -> Snapshot:
         content = ""
         if stat.S_ISLNK(seen.st_mode):
             content = os.readlink(path)
-        elif stat.S_ISREG(seen.st_mode) and seen.st_size <= _READ_AT_MOST:
+        elif stat.S_ISREG(seen.st_mode) and seen.st_size <= _MAX_READ_BYTES:
             content = hashlib.blake2b(path.read_bytes()).hexdigest()[:32]
         elif stat.S_ISDIR(seen.st_mode):
             pending.extend(path.iterdir())

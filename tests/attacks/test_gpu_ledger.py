@@ -497,7 +497,7 @@ def test_what_a_killed_process_of_ones_own_left_is_collected_and_files_linked_th
 def test_records_without_number_of_one_user_are_not_all_read_and_others_go_on(
     identities: Identities, directory: Path, attacker: User, victim: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlapp.gpuid.stores.device_files.MOST_NAMES", 64)
+    monkeypatch.setattr("dlapp.gpuid.stores.device_files.MAX_NAMES", 64)
     opened: list[str] = []
 
     def crowd() -> None:

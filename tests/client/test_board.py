@@ -282,7 +282,7 @@ def test_a_copy_that_became_a_link_is_not_written_through(tmp_path: Path) -> Non
 
 
 def test_more_than_the_limit_is_left_out_and_that_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_files, "MOST_BYTES", 10)
+    monkeypatch.setattr(event_files, "MAX_BYTES", 10)
     (tmp_path / "out").mkdir()
     for number in range(5):
         (tmp_path / f"out/tfevents.{number}").write_text("1234")

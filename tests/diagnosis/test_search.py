@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.diagnosis.rules import load_rules
-from dlapp.diagnosis.search import MOST_LINE, LogTail, diagnose, read_tail
+from dlapp.diagnosis.search import MAX_LINE, LogTail, diagnose, read_tail
 from dlapp.values.messages import Diagnosis, Evidence, Fault
 
 RULES = load_rules("/nonexistent")
@@ -215,7 +215,7 @@ def test_a_long_line_is_cut_and_its_control_characters_are_no_more() -> None:
     one = cause("\x1b[31mModuleNotFoundError: No module named 'a'\x1b[0m\t" + "x" * 100_000)
     assert one is not None
     assert one.evidence is not None
-    assert len(one.evidence.line) == MOST_LINE
+    assert len(one.evidence.line) == MAX_LINE
     assert one.evidence.line.isprintable()
 
 

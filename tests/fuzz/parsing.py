@@ -21,9 +21,9 @@ from tests.fuzz.mutation import hostile_values, mutated, mutated_json
 from tests.tiers import FULL
 
 CASES = int(os.environ.get("DLAPP_FUZZ_CASES", "2000" if FULL else "60"))
-MOST_MEMORY = 64 << 20
+MAX_MEMORY = 64 << 20
 """What a case may take above its input [bytes]."""
-MOST_CPU_S = 1.0
+MAX_CPU_S = 1.0
 """Processor time of the process, so that a busy machine makes no difference."""
 
 _SETTINGS = settings(
@@ -87,8 +87,8 @@ def limits(input_bytes: int) -> Iterator[None]:
     yield
     took = time.process_time() - began
     grown = _memory("VmHWM") - before
-    assert took < MOST_CPU_S, f"took {took:.1f} s of processor time for {input_bytes} bytes"
-    assert grown < MOST_MEMORY + input_bytes, f"took {grown >> 20} MiB of memory for {input_bytes} bytes"
+    assert took < MAX_CPU_S, f"took {took:.1f} s of processor time for {input_bytes} bytes"
+    assert grown < MAX_MEMORY + input_bytes, f"took {grown >> 20} MiB of memory for {input_bytes} bytes"
 
 
 def _forget_peak() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.config import MOST_FILE_BYTES, load_config
+from dlapp.config import MAX_FILE_BYTES, load_config
 from dlapp.errors import ConfigError
 from dlapp.launcher.properties import parse_properties
 from dlapp.node_policy import node_policy
@@ -52,7 +52,7 @@ def test_a_configuration_file_is_read_or_refused(tmp_path: Path) -> None:
 def test_another_programs_yaml_is_read_or_refused() -> None:
     samples = [b"cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {}\n"]
     # PyYAML takes 15 us a byte; these files are root's.
-    fuzz(lambda data: plain_yaml(data[:MOST_FILE_BYTES]), samples, errors=(ValueError,))
+    fuzz(lambda data: plain_yaml(data[:MAX_FILE_BYTES]), samples, errors=(ValueError,))
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_another_programs_yaml_is_read_or_refused() -> None:
 @pytest.mark.parametrize("piece", [b"[", b"{", b'{"a":', b"[\n", b"- ", b"? ", b"a:\n", b"[a,", b"*&a", b"{a: b},"])
 def test_yaml_as_large_as_it_may_be_is_read_or_refused_in_time(tmp_path: Path, piece: bytes) -> None:
     for beginning in (b"", b"[" * 31):
-        data = (beginning + piece * MOST_FILE_BYTES)[:MOST_FILE_BYTES]
+        data = (beginning + piece * MAX_FILE_BYTES)[:MAX_FILE_BYTES]
         for read in (read_as_operators, read_as_configuration):
             with limits(len(data)), suppress(ConfigError):
                 read(data, tmp_path)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.record_json import MOST_BYTES, from_bytes, to_bytes
+from dlapp.gpuid.record_json import MAX_BYTES, from_bytes, to_bytes
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError, NotEnough
 from dlapp.system.text import short_duration
 from dlapp.value import replace
@@ -112,9 +112,9 @@ def test_a_container_with_the_machine_id_of_its_image_is_no_other_machine() -> N
 
 def test_of_leases_that_operators_ended_the_last_ones_are_kept() -> None:
     record = record_of()
-    for number in range(rules.MOST_RELEASES + 3):
+    for number in range(rules.MAX_RELEASES + 3):
         record = rules.force_release(leased(record, f"c{number}", 1), "gpu0", by="ann", now_ms=number)
-    assert [one.at_ms for one in record.releases] == list(range(3, rules.MOST_RELEASES + 3))
+    assert [one.at_ms for one in record.releases] == list(range(3, rules.MAX_RELEASES + 3))
     assert from_bytes(to_bytes(record), "host03") == replace(record, releases=record.releases)
 
 
@@ -124,7 +124,7 @@ def test_looking_again_without_news_changes_nothing() -> None:
 
 
 def test_a_record_that_is_too_long_is_refused() -> None:
-    record = replace(record_of(), unknown={"long": "x" * MOST_BYTES})
+    record = replace(record_of(), unknown={"long": "x" * MAX_BYTES})
     with pytest.raises(LedgerError, match="are most"):
         to_bytes(record)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlapp.gpuid.devices import Device, closeness
-from dlapp.gpuid.selection import MOST_SETS, Measure, choose, matrix, measure
+from dlapp.gpuid.selection import MAX_SETS, Measure, choose, matrix, measure
 from tests.gpuid.layouts import NAMES, machine
 from tests.tiers import some
 
@@ -159,7 +159,7 @@ def test_a_machine_beyond_all_measure_gets_a_good_set_and_does_not_hang() -> Non
     found = chosen(devices, range(30), 15)
     assert found is not None
     assert len(set(found)) == 15
-    assert MOST_SETS < 155_117_520  # that many sets there are
+    assert MAX_SETS < 155_117_520  # that many sets there are
 
 
 @given(st.sets(st.integers(0, 7)), st.integers(0, 9), st.sampled_from(NAMES), st.booleans())

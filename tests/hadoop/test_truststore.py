@@ -11,7 +11,7 @@ import pytest
 
 from dlapp.errors import ConfigError
 from dlapp.hadoop.configuration import read_configuration
-from dlapp.hadoop.truststore import MOST_BYTES, read_certificates
+from dlapp.hadoop.truststore import MAX_BYTES, read_certificates
 from dlapp.login import Login
 
 SECRET = ("-storepass", "changeit")
@@ -62,7 +62,7 @@ def test_what_is_no_trust_store_that_python_reads_is_refused_by_name(stores: Pat
         broken.write_bytes(data)
         with pytest.raises(ConfigError, match=r"broken (ends early|is a Java key store|has an entry)"):
             read_certificates(str(broken), "X")
-    broken.write_bytes(bytes(MOST_BYTES + 1))
+    broken.write_bytes(bytes(MAX_BYTES + 1))
     with pytest.raises(ConfigError, match="broken is larger than 4 MiB"):
         read_certificates(str(broken), "X")
 

@@ -134,7 +134,7 @@ def test_a_server_that_trickles_is_given_up_like_one_that_says_nothing(begins: b
 
 
 def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "MOST_BYTES", 1000)
+    monkeypatch.setattr(web, "MAX_BYTES", 1000)
 
     def work(link: socket.socket) -> None:
         link.recv(65536)

@@ -54,7 +54,7 @@ BESIDE_HDFS = EngineInfo(name="local", version="1", has_gpus=False, hdfs=HDFS)
 ON_HDFS = EngineInfo(name="yarn", version="3", has_gpus=False, hdfs=HDFS, paths_on_hdfs=True)
 GPUS = EngineInfo(name="local", version="1", has_gpus=True)
 OWN_PATH = "write the path itself (~ is the home directory)"
-LEAST = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
+MINIMAL = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
 
 
 def read(place: Path, text: str, config: Config, engine: EngineInfo = NO_GPUS) -> ResolvedApplication:
@@ -69,7 +69,7 @@ def refused(place: Path, text: str, config: Config) -> list[str]:
 
 
 def test_the_least_file_gets_the_documented_defaults(place: Path, config: Config) -> None:
-    spec = read(place, LEAST, config).spec
+    spec = read(place, MINIMAL, config).spec
     assert (spec.username, spec.appname, spec.script, spec.workspace) == (os_user(), "a", "s.sh", f"{place}/w")
     assert (spec.args, spec.exclude, spec.docker_image, spec.queue, spec.kill_grace_s) == ((), (), None, None, 30.0)
     (role,) = spec.roles
@@ -78,7 +78,7 @@ def test_the_least_file_gets_the_documented_defaults(place: Path, config: Config
 
 def test_gcores_auto_is_one_where_the_engine_has_gpus(place: Path, config: Config) -> None:
     def gcores(text: str, engine: EngineInfo, config: Config = config) -> int:
-        return read(place, LEAST + text, config, engine).spec.roles[0].resources.gcores
+        return read(place, MINIMAL + text, config, engine).spec.roles[0].resources.gcores
 
     assert [gcores("", engine) for engine in (NO_GPUS, GPUS)] == [0, 1]
     assert [gcores("[resources]\ngcores=auto\n", engine) for engine in (NO_GPUS, GPUS)] == [0, 1]
@@ -91,7 +91,7 @@ def test_gcores_auto_is_one_where_the_engine_has_gpus(place: Path, config: Confi
 def test_resources_take_the_configured_defaults_key_by_key(place: Path) -> None:
     texts = {"defaults.containers": "3", "defaults.memory": "1g", "defaults.vcores": "2"}
     config = load_config(texts, {"HOME": "/x"}, system_file="/nonexistent")
-    (role,) = read(place, LEAST + "[resources]\nvcores=4\n", config).spec.roles
+    (role,) = read(place, MINIMAL + "[resources]\nvcores=4\n", config).spec.roles
     assert (role.instances, role.resources) == (3, Resources(memory_mib=1024, vcores=4, gcores=0))
 
 
@@ -149,20 +149,20 @@ def test_caches_that_cannot_be_are_refused_with_their_line(place: Path, config: 
         ("a/b", "/a", "'a/b' is not a name: at most 32 of A-Z, a-z, 0-9, _ and -, no _ or - first"),
         ("", "/a", "'' is not a name: at most 32 of A-Z, a-z, 0-9, _ and -, no _ or - first"),
     ):
-        assert refused(place, f"{LEAST}cache.{key}={path}\n", config) == [f"5: application.cache.{key}: {said}"]
-    assert refused(place, f"{LEAST}cache.a=/a\ncache.b=/a/b\n", config) == [
+        assert refused(place, f"{MINIMAL}cache.{key}={path}\n", config) == [f"5: application.cache.{key}: {said}"]
+    assert refused(place, f"{MINIMAL}cache.a=/a\ncache.b=/a/b\n", config) == [
         "6: application.cache.b: /a/b is in that of cache.a"
     ]
-    assert refused(place, f"{LEAST}cache.a-b=/a\ncache.A_B=/b\n", config) == [
+    assert refused(place, f"{MINIMAL}cache.a-b=/a\ncache.A_B=/b\n", config) == [
         "6: application.cache.A_B: DLAPP_CACHE_A_B is the variable of cache.a-b already"
     ]
     none = config._replace(storage=config.storage._replace(payload_cache_limit_bytes=0))
     said = "5: application.cache.a: is not possible here: storage.payload_cache_limit is 0"
-    assert refused(place, f"{LEAST}cache.a=/a\n", none) == [said]
+    assert refused(place, f"{MINIMAL}cache.a=/a\n", none) == [said]
 
 
 def test_former_outputs_cannot_be_kept_where_nothing_is_replaced(place: Path, config: Config) -> None:
-    text = LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\nkeep_previous=2\n"
+    text = MINIMAL + "[to_hdfs]\noutput_path=o\nhdfs=/o\nkeep_previous=2\n"
     assert refused(place, text, config) == ["8: to_hdfs.keep_previous: has no effect without overwrite=true"]
 
 
@@ -177,7 +177,7 @@ def test_a_tilde_is_the_home_directory(place: Path, config: Config, monkeypatch:
     (home / "e").chmod(0o600)
     (home / "in").mkdir()
     monkeypatch.setenv("HOME", str(home))
-    text = LEAST.replace("=w\n", "=~/w\n") + (
+    text = MINIMAL.replace("=w\n", "=~/w\n") + (
         "env_file=~/e\n[from_hdfs]\nhdfs=~/in/*\n  a/~\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs=~/out\n"
     )
     rooted = load_config({"local.fs_root": "/elsewhere"}, {"HOME": "/x"}, system_file="/nonexistent")
@@ -190,7 +190,7 @@ def test_a_tilde_is_the_home_directory(place: Path, config: Config, monkeypatch:
 
 
 def test_a_tilde_on_a_cluster_is_the_home_directory_on_hdfs(place: Path, config: Config) -> None:
-    text = LEAST + "username=tony\n[from_hdfs]\nhdfs=~/in/*\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs=~/out\n"
+    text = MINIMAL + "username=tony\n[from_hdfs]\nhdfs=~/in/*\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs=~/out\n"
     spec = read(place, text, config, ON_HDFS).spec
     assert spec.inputs[0].sources == ("hdfs://nn:8020/user/tony/in/*",)
     assert spec.outputs[0].target == "hdfs://nn:8020/user/tony/out"
@@ -200,14 +200,14 @@ def test_a_tilde_on_a_cluster_is_the_home_directory_on_hdfs(place: Path, config:
 
 def test_a_variable_in_the_location_of_another_server_is_part_of_it(place: Path, config: Config) -> None:
     source = "https://host/data?$filter=a"
-    spec = read(place, LEAST + f"[from_hdfs]\nhdfs={source}\ninput_path=in\n", config).spec
+    spec = read(place, MINIMAL + f"[from_hdfs]\nhdfs={source}\ninput_path=in\n", config).spec
     assert spec.inputs[0].sources == (source,)
 
 
 def test_input_may_be_what_the_output_replaces(place: Path, config: Config) -> None:
     for engine in (BESIDE_HDFS, ON_HDFS):
         for source in ("out/*", "out", "out/", "./out/*", "out/model.pt", "out/{a,b}/*.pt"):
-            text = LEAST + f"[from_hdfs]\nhdfs={source}\ninput_path=in\noptional=true\n"
+            text = MINIMAL + f"[from_hdfs]\nhdfs={source}\ninput_path=in\noptional=true\n"
             text += "[to_hdfs]\noutput_path=o\nhdfs=out\noverwrite=true\n"
             spec = read(place, text, config, engine).spec
             assert (spec.inputs[0].optional, spec.outputs[0].overwrite) == (True, True)
@@ -265,7 +265,9 @@ def test_a_path_that_leads_nowhere_we_know_is_refused(text: str, problem: str) -
 def test_a_path_says_where_it_is_else_the_engine_does(
     place: Path, config: Config, text: str, beside: str, on: str
 ) -> None:
-    both = LEAST + f"username=tony\n[from_hdfs]\nhdfs={text}\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs={text}-o\n"
+    both = (
+        MINIMAL + f"username=tony\n[from_hdfs]\nhdfs={text}\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs={text}-o\n"
+    )
     for engine, location in ((BESIDE_HDFS, beside), (ON_HDFS, on)):
         spec = read(place, both, config, engine).spec
         assert spec.inputs[0].sources == (location.format(place=place),)
@@ -273,7 +275,7 @@ def test_a_path_says_where_it_is_else_the_engine_does(
 
 
 def test_what_lies_on_hdfs_and_what_lies_here_do_not_overlap(place: Path, config: Config) -> None:
-    text = LEAST + f"[from_hdfs]\nhdfs={{}}\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs=hdfs:{place}/w\n"
+    text = MINIMAL + f"[from_hdfs]\nhdfs={{}}\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs=hdfs:{place}/w\n"
     for source, overlaps in ((f"{place}/w/*", False), (f"hdfs://nn:8020{place}/w/*", True)):
         if not overlaps:
             assert read(place, text.format(source), config, BESIDE_HDFS).hdfs is not None
@@ -283,7 +285,7 @@ def test_what_lies_on_hdfs_and_what_lies_here_do_not_overlap(place: Path, config
 
 
 def test_only_the_hdfs_that_is_configured_is_there(place: Path, config: Config) -> None:
-    text = LEAST + "[from_hdfs]\nhdfs=hdfs://other:8020/a\ninput_path=in\n"
+    text = MINIMAL + "[from_hdfs]\nhdfs=hdfs://other:8020/a\ninput_path=in\n"
     with pytest.raises(FileRefused, match=r"6: from_hdfs\.hdfs: hdfs://other:8020/a: the HDFS that is configured is "):
         read(place, text, config, BESIDE_HDFS)
 
@@ -366,13 +368,13 @@ def test_any_source_is_resolved_or_refused_and_never_leaves_fs_root(text: str) -
 
 FAULTS: list[tuple[str, list[str]]] = [
     (
-        LEAST.replace("=w", "=nowhere"),
+        MINIMAL.replace("=w", "=nowhere"),
         ["3: application.user_dev_workspace_path: {place}/nowhere: there is no such directory"],
     ),
-    (LEAST.replace("=w", "=file"), ["3: application.user_dev_workspace_path: {place}/file: is not a directory"]),
+    (MINIMAL.replace("=w", "=file"), ["3: application.user_dev_workspace_path: {place}/file: is not a directory"]),
     *[
         (
-            LEAST.replace("s.sh", script),
+            MINIMAL.replace("s.sh", script),
             [f"4: application.user_shell_script: {{place}}/w/{script}: there is no such file{hint}"],
         )
         for script, hint in (
@@ -386,79 +388,82 @@ FAULTS: list[tuple[str, list[str]]] = [
             ),
         )
     ],
-    (LEAST.replace("s.sh", "sub"), ["4: application.user_shell_script: {place}/w/sub: is not a file"]),
-    (LEAST.replace("s.sh", "../file"), ["4: application.user_shell_script: '../file' leads out of the workspace"]),
+    (MINIMAL.replace("s.sh", "sub"), ["4: application.user_shell_script: {place}/w/sub: is not a file"]),
+    (MINIMAL.replace("s.sh", "../file"), ["4: application.user_shell_script: '../file' leads out of the workspace"]),
     (
-        LEAST.replace("s.sh", "/bin/sh"),
+        MINIMAL.replace("s.sh", "/bin/sh"),
         ["4: application.user_shell_script: '/bin/sh' is absolute; it is taken from the workspace's root"],
     ),
     (
-        LEAST.replace("s.sh", "out.sh"),
+        MINIMAL.replace("s.sh", "out.sh"),
         ["4: application.user_shell_script: 'out.sh' leads out of the workspace, to {place}/file"],
     ),
     (
-        LEAST.replace("s.sh", "up/file"),
+        MINIMAL.replace("s.sh", "up/file"),
         ["4: application.user_shell_script: 'up/file' leads out of the workspace, to {place}/file"],
     ),
-    (LEAST.replace("s.sh", "nowhere.sh"), ["4: application.user_shell_script: {place}/w/nowhere.sh: is not a file"]),
-    (LEAST + "[from_hdfs]\nhdfs=in\ninput_path=../x\n", ["7: from_hdfs.input_path: '../x' leads out of the workspace"]),
+    (MINIMAL.replace("s.sh", "nowhere.sh"), ["4: application.user_shell_script: {place}/w/nowhere.sh: is not a file"]),
     (
-        LEAST + "[from_hdfs]\nhdfs=in\ninput_path=/x\n",
+        MINIMAL + "[from_hdfs]\nhdfs=in\ninput_path=../x\n",
+        ["7: from_hdfs.input_path: '../x' leads out of the workspace"],
+    ),
+    (
+        MINIMAL + "[from_hdfs]\nhdfs=in\ninput_path=/x\n",
         ["7: from_hdfs.input_path: '/x' is absolute; it is taken from the workspace's root"],
     ),
     (
-        LEAST + "[from_hdfs]\nhdfs=hdfs://nn/x\ninput_path=x\n",
+        MINIMAL + "[from_hdfs]\nhdfs=hdfs://nn/x\ninput_path=x\n",
         [
             "6: from_hdfs.hdfs: hdfs://nn/x is on HDFS, and no cluster is configured: set yarn.conf_dir, or "
             "HADOOP_CONF_DIR, to the directory with its core-site.xml and yarn-site.xml"
         ],
     ),
     (
-        LEAST + "[from_hdfs]\nhdfs=in/[a\ninput_path=x\n",
+        MINIMAL + "[from_hdfs]\nhdfs=in/[a\ninput_path=x\n",
         ["6: from_hdfs.hdfs: the pattern '[a' has a '[' that does not close"],
     ),
     (
-        LEAST + "[to_hdfs]\noutput_path=../x\nhdfs=o\n",
+        MINIMAL + "[to_hdfs]\noutput_path=../x\nhdfs=o\n",
         ["6: to_hdfs.output_path: '../x' leads out of the workspace"],
     ),
     (
-        LEAST + "[to_hdfs]\noutput_path=./\nhdfs=o\n",
+        MINIMAL + "[to_hdfs]\noutput_path=./\nhdfs=o\n",
         ["6: to_hdfs.output_path: './' is the workspace itself; name a directory in it that holds nothing but output"],
     ),
-    (LEAST + "[to_hdfs]\noutput_path=s.sh\nhdfs=o\n", ["6: to_hdfs.output_path: {place}/w/s.sh: is not a directory"]),
-    (LEAST + "[to_hdfs]\noutput_path=o\nhdfs=o*\n", ["7: to_hdfs.hdfs: 'o*' is a pattern; output goes to one place"]),
-    (LEAST + "[to_hdfs]\noutput_path=o\nhdfs=w\n", ["7: to_hdfs.hdfs: {place}/w would overwrite the workspace"]),
+    (MINIMAL + "[to_hdfs]\noutput_path=s.sh\nhdfs=o\n", ["6: to_hdfs.output_path: {place}/w/s.sh: is not a directory"]),
+    (MINIMAL + "[to_hdfs]\noutput_path=o\nhdfs=o*\n", ["7: to_hdfs.hdfs: 'o*' is a pattern; output goes to one place"]),
+    (MINIMAL + "[to_hdfs]\noutput_path=o\nhdfs=w\n", ["7: to_hdfs.hdfs: {place}/w would overwrite the workspace"]),
     (
-        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=.\n",
+        MINIMAL + "[to_hdfs]\noutput_path=o\nhdfs=.\n",
         [
             "7: to_hdfs.hdfs: {place} would overwrite the workspace",
             "7: to_hdfs.hdfs: {place} would overwrite the properties file",
         ],
     ),
     (
-        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=app.properties\n",
+        MINIMAL + "[to_hdfs]\noutput_path=o\nhdfs=app.properties\n",
         ["7: to_hdfs.hdfs: {place}/app.properties would overwrite the properties file"],
     ),
     (
-        LEAST + "[from_hdfs]\nhdfs=in/*\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in/out\noverwrite=true\n",
+        MINIMAL + "[from_hdfs]\nhdfs=in/*\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in/out\noverwrite=true\n",
         ["10: to_hdfs.hdfs: {place}/in/out would overwrite the application's own input of line 6"],
     ),
     *[
         (
-            LEAST + f"[from_hdfs]\nhdfs={source}\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in\n{overwrite}",
+            MINIMAL + f"[from_hdfs]\nhdfs={source}\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in\n{overwrite}",
             ["10: to_hdfs.hdfs: {place}/in would overwrite the application's own input of line 6"],
         )
         for source, overwrite in (("in/*", ""), ("{in,x}/a", "overwrite=true\n"), ("i*", "overwrite=true\n"))
     ],
     *[
         (
-            LEAST + f"[from_hdfs]\nhdfs={path}\ninput_path=d\n",
+            MINIMAL + f"[from_hdfs]\nhdfs={path}\ninput_path=d\n",
             [f"6: from_hdfs.hdfs: '{path}' has {name}, and variables are not replaced here; {OWN_PATH}"],
         )
         for path, name in (("$HOME/in", "$HOME"), ("in/${RUN}/*", "${RUN}"), ("file:///$x", "$x"), ("a$b", "$b"))
     ],
     (
-        LEAST.replace("=w\n", "=$PWD/w\n") + "env_file=$E\n[to_hdfs]\noutput_path=$O\nhdfs=${D}\n",
+        MINIMAL.replace("=w\n", "=$PWD/w\n") + "env_file=$E\n[to_hdfs]\noutput_path=$O\nhdfs=${D}\n",
         [
             f"{where}: '{path}' has {name}, and variables are not replaced here; {OWN_PATH}"
             for where, path, name in (
@@ -470,39 +475,39 @@ FAULTS: list[tuple[str, list[str]]] = [
         ],
     ),
     (
-        LEAST + "[from_hdfs]\nhdfs=~nobody-here/x\ninput_path=d\n",
+        MINIMAL + "[from_hdfs]\nhdfs=~nobody-here/x\ninput_path=d\n",
         ["6: from_hdfs.hdfs: '~nobody-here': there is no such user, or the user has no home directory"],
     ),
     *[
         (
-            LEAST + f"[to_hdfs]\noutput_path={path}\nhdfs=o\n",
+            MINIMAL + f"[to_hdfs]\noutput_path={path}\nhdfs=o\n",
             [f"6: to_hdfs.output_path: '{path}' is a pattern; name the directory that holds the output"],
         )
         for path in ("*.pt", "out/ck?", "out[0-9]", "{a,b}")
     ],
     (
-        LEAST + "[from_hdfs t]\nhdfs=x\n  in/a\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in\n",
+        MINIMAL + "[from_hdfs t]\nhdfs=x\n  in/a\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in\n",
         ["11: to_hdfs.hdfs: {place}/in would overwrite the application's own input of line 6"],
     ),
     (
-        LEAST + "[from_hdfs]\nhdfs=in\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=w/../link/x\n",
+        MINIMAL + "[from_hdfs]\nhdfs=in\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=w/../link/x\n",
         ["10: to_hdfs.hdfs: {place}/link/x would overwrite the application's own input of line 6"],
     ),
     (
-        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=r\n[to_hdfs b]\noutput_path=p\nhdfs=r/b\n",
+        MINIMAL + "[to_hdfs]\noutput_path=o\nhdfs=r\n[to_hdfs b]\noutput_path=p\nhdfs=r/b\n",
         ["10: to_hdfs b.hdfs: {place}/r/b and the target of line 7 lie in each other"],
     ),
     (
-        LEAST + "kill_grace=2h\n",
+        MINIMAL + "kill_grace=2h\n",
         ["5: application.kill_grace: is 7200 s, the maximum allowed here is 3600 s (runtime.kill_grace_max)"],
     ),
-    (LEAST + "env_file=none\n", ["5: application.env_file: {place}/none: No such file or directory"]),
-    (LEAST + "env_file=w\n", ["5: application.env_file: {place}/w: Is a directory"]),
+    (MINIMAL + "env_file=none\n", ["5: application.env_file: {place}/none: No such file or directory"]),
+    (MINIMAL + "env_file=w\n", ["5: application.env_file: {place}/w: Is a directory"]),
     (
-        LEAST + "env_file=open.env\n",
+        MINIMAL + "env_file=open.env\n",
         ["5: application.env_file: {place}/open.env: has mode 0640, others may use it (0040); chmod 600 it"],
     ),
-    (LEAST + "env.A=1\nenv_file=good.env\n", ["5: application.env.A: is set in env_file too"]),
+    (MINIMAL + "env.A=1\nenv_file=good.env\n", ["5: application.env.A: is set in env_file too"]),
 ]
 
 
@@ -525,7 +530,7 @@ def test_what_the_file_system_says_against_a_file_is_named_with_its_line(
 
 
 def test_faults_of_the_text_and_of_the_world_come_at_once(place: Path, config: Config) -> None:
-    text = LEAST.replace("s.sh", "t.sh") + "frobnicate=1\nenv_file=none\n[resources]\nmemory=x\n[to_hdfs]\nhdfs=w\n"
+    text = MINIMAL.replace("s.sh", "t.sh") + "frobnicate=1\nenv_file=none\n[resources]\nmemory=x\n[to_hdfs]\nhdfs=w\n"
     assert [fault.partition(": ")[0] + " " + fault.split(": ")[1] for fault in refused(place, text, config)] == [
         "4 application.user_shell_script",
         "5 application.frobnicate",
@@ -537,7 +542,7 @@ def test_faults_of_the_text_and_of_the_world_come_at_once(place: Path, config: C
 
 def test_a_link_to_a_script_inside_the_workspace_is_fine(place: Path, config: Config) -> None:
     (place / "w/start.sh").symlink_to("s.sh")
-    assert read(place, LEAST.replace("s.sh", "start.sh"), config).spec.script == "start.sh"
+    assert read(place, MINIMAL.replace("s.sh", "start.sh"), config).spec.script == "start.sh"
 
 
 @pytest.mark.parametrize("written", ["link", "file:{place}/link", "second", "link/../second/"])
@@ -545,24 +550,24 @@ def test_output_goes_to_where_a_link_leads_and_the_link_stays(place: Path, confi
     (place / "real").mkdir()
     (place / "link").symlink_to("real")
     (place / "second").symlink_to(place / "link")
-    text = LEAST + f"[to_hdfs]\noutput_path=output\nhdfs={written.format(place=place)}\noverwrite=true\n"
+    text = MINIMAL + f"[to_hdfs]\noutput_path=output\nhdfs={written.format(place=place)}\noverwrite=true\n"
     assert read(place, text, config).spec.outputs[0].target == f"file://{place}/real"
 
 
 def test_output_goes_to_where_a_link_will_lead(place: Path, config: Config) -> None:
     (place / "link").symlink_to("later")
-    text = LEAST + "[to_hdfs]\noutput_path=output\nhdfs=link\n"
+    text = MINIMAL + "[to_hdfs]\noutput_path=output\nhdfs=link\n"
     assert read(place, text, config).spec.outputs[0].target == f"file://{place}/later"
 
 
 def test_output_to_a_link_that_leads_nowhere_is_refused(place: Path, config: Config) -> None:
     (place / "link").symlink_to("link")
     with pytest.raises(FileRefused, match=r":7: to_hdfs\.hdfs: .*/link is a broken symbolic link"):
-        read(place, LEAST + "[to_hdfs]\noutput_path=output\nhdfs=link\n", config)
+        read(place, MINIMAL + "[to_hdfs]\noutput_path=output\nhdfs=link\n", config)
 
 
 def test_output_into_the_workspace_itself_is_fine(place: Path, config: Config) -> None:
-    text = LEAST + "[to_hdfs]\noutput_path=output\nhdfs=w/output\noverwrite=true\n"
+    text = MINIMAL + "[to_hdfs]\noutput_path=output\nhdfs=w/output\noverwrite=true\n"
     assert read(place, text, config).spec.outputs[0].target == f"file://{place}/w/output"
 
 
@@ -622,7 +627,7 @@ def test_an_env_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyt
 # ---- roles ----
 
 ROLES = (
-    LEAST + "user_shell_args=--all\ndocker_image=img\nenv.A=app\nenv.B=app\nsuccess=trainer\ngang=all\n"
+    MINIMAL + "user_shell_args=--all\ndocker_image=img\nenv.A=app\nenv.B=app\nsuccess=trainer\ngang=all\n"
     "[resources]\nmemory=1g\ngcores=1\nretries=2\nnodes=n1,n2\n"
     "[role trainer]\ninstances=2\nenv.A=own\non_failure=restart_gang\n"
     "[role board]\ncommand=tensorboard --logdir 'my logs'\nmemory=256m\ngcores=auto\nservice=true\ndocker_image=tb\n"
@@ -632,19 +637,19 @@ ROLES = (
 
 
 def test_ports_of_a_role_are_those_of_its_host_also_in_docker(place: Path, config: Config) -> None:
-    plain = read(place, LEAST + "[role a]\nports=2\n[role b]\n", config).spec
+    plain = read(place, MINIMAL + "[role a]\nports=2\n[role b]\n", config).spec
     assert [role.ports for role in plain.roles] == [2, 0]
     assert (plain.network, plain.has_roster) == (None, True)
-    docker = read(place, LEAST + "[role a]\nports=2\n[role b]\ndocker_image=img\n", config).spec
+    docker = read(place, MINIMAL + "[role a]\nports=2\n[role b]\ndocker_image=img\n", config).spec
     assert docker.network == "bridge", "the role with ports is not in Docker"
-    docker = read(place, LEAST + "docker_image=img\ngang=none\n[role a]\nports=1\n[role b]\n", config).spec
+    docker = read(place, MINIMAL + "docker_image=img\ngang=none\n[role a]\nports=1\n[role b]\n", config).spec
     assert (docker.network, docker.has_roster) == ("host", True)
-    other = LEAST + "docker_image=img\nnetwork=bridge\n[role a]\nports=1\n"
-    line = LEAST.count("\n") + 2
+    other = MINIMAL + "docker_image=img\nnetwork=bridge\n[role a]\nports=1\n"
+    line = MINIMAL.count("\n") + 2
     assert refused(place, other, config) == [
         f"{line}: application.network: is bridge; the ports of role a can be reached only with host"
     ]
-    assert not read(place, LEAST, config).spec.has_roster
+    assert not read(place, MINIMAL, config).spec.has_roster
 
 
 def test_every_role_has_its_own_keys_and_else_those_of_the_application(place: Path, config: Config) -> None:
@@ -684,10 +689,10 @@ def test_every_role_has_its_own_keys_and_else_those_of_the_application(place: Pa
 
 
 def test_roles_are_a_gang_by_themselves_and_one_kind_of_container_is_not(place: Path, config: Config) -> None:
-    assert read(place, LEAST, config).spec.gang is Gang.NONE
-    assert read(place, LEAST + "gang=all\n", config).spec.gang is Gang.ALL
-    assert read(place, LEAST + "[role a]\n", config).spec.gang is Gang.ALL
-    assert read(place, LEAST + "gang=none\n[role a]\n", config).spec.gang is Gang.NONE
+    assert read(place, MINIMAL, config).spec.gang is Gang.NONE
+    assert read(place, MINIMAL + "gang=all\n", config).spec.gang is Gang.ALL
+    assert read(place, MINIMAL + "[role a]\n", config).spec.gang is Gang.ALL
+    assert read(place, MINIMAL + "gang=none\n[role a]\n", config).spec.gang is Gang.NONE
 
 
 def test_an_application_of_commands_needs_no_workspace(place: Path, config: Config) -> None:
@@ -698,7 +703,7 @@ def test_an_application_of_commands_needs_no_workspace(place: Path, config: Conf
 
 
 def test_all_faults_of_roles_are_named_at_once_with_their_lines(place: Path, config: Config) -> None:
-    text = LEAST + (
+    text = MINIMAL + (
         "success=b, worker\non_container_failure=continue\n"
         "[role a]\nscript=none.sh\ndepends_on=b\n"
         "[role b]\ndepends_on=c:done, a\ninstances=100000\n"
@@ -718,13 +723,13 @@ def test_all_faults_of_roles_are_named_at_once_with_their_lines(place: Path, con
 
 
 def test_a_framework_makes_a_gang_of_all(place: Path, config: Config) -> None:
-    spec = read(place, LEAST + "framework=pytorch\n[resources]\ncontainers=4\n", config).spec
+    spec = read(place, MINIMAL + "framework=pytorch\n[resources]\ncontainers=4\n", config).spec
     assert (spec.framework, spec.gang, spec.success) == (Framework.PYTORCH, Gang.ALL, ())
-    assert read(place, LEAST + "framework=none\n", config).spec.gang is Gang.NONE
+    assert read(place, MINIMAL + "framework=none\n", config).spec.gang is Gang.NONE
 
 
 def test_with_tensorflow_the_chief_decides_and_ps_and_evaluator_are_services(place: Path, config: Config) -> None:
-    text = LEAST + "framework=tensorflow\n[role chief]\n[role worker]\ninstances=2\n[role ps]\n[role evaluator]\n"
+    text = MINIMAL + "framework=tensorflow\n[role chief]\n[role worker]\ninstances=2\n[role ps]\n[role evaluator]\n"
     spec = read(place, text, config).spec
     assert spec.success == ("chief",)
     assert [role.name for role in spec.roles if role.service] == ["ps", "evaluator"]
@@ -733,7 +738,7 @@ def test_with_tensorflow_the_chief_decides_and_ps_and_evaluator_are_services(pla
 
 
 def test_a_role_that_waits_for_the_end_of_the_application_is_warned_of(place: Path, config: Config) -> None:
-    text = LEAST + "success=trainer\n[role trainer]\n[role evaluation]\ndepends_on=trainer:done\n"
+    text = MINIMAL + "success=trainer\n[role trainer]\n[role evaluation]\ndepends_on=trainer:done\n"
     line = text.count("\n")
     assert read(place, text, config).notes == (
         f"warning: {place}/app.properties:{line}: role evaluation.depends_on: the application ends with trainer "
@@ -744,7 +749,7 @@ def test_a_role_that_waits_for_the_end_of_the_application_is_warned_of(place: Pa
 
 
 def test_all_faults_of_a_framework_are_named_at_once_with_their_lines(place: Path, config: Config) -> None:
-    text = LEAST + (
+    text = MINIMAL + (
         "framework=tensorflow\ngang=role\ndocker_image=img\nnetwork=bridge\n"
         "[role chief]\ninstances=2\non_failure=restart\n"
         "[role ps]\n"
@@ -763,9 +768,9 @@ def test_all_faults_of_a_framework_are_named_at_once_with_their_lines(place: Pat
 
 
 def test_containers_of_a_framework_have_the_network_of_the_host(place: Path, config: Config) -> None:
-    spec = read(place, LEAST + "framework=pytorch\ndocker_image=img\n", config).spec
+    spec = read(place, MINIMAL + "framework=pytorch\ndocker_image=img\n", config).spec
     assert spec.network == "host"
-    assert read(place, LEAST + "framework=pytorch\n", config).spec.network is None
+    assert read(place, MINIMAL + "framework=pytorch\n", config).spec.network is None
 
 
 def test_a_spec_is_checked_for_its_framework_too(place: Path, config: Config) -> None:
@@ -785,7 +790,7 @@ def test_the_configured_guard_against_idle_gpus_is_for_applications_with_gpus(pl
     config = load_config(texts, {"HOME": "/x"}, system_file="/nonexistent")
 
     def guard(text: str, engine: EngineInfo = GPUS) -> IdleGuard | None:
-        return read(place, LEAST + text, config, engine).spec.idle_guard
+        return read(place, MINIMAL + text, config, engine).spec.idle_guard
 
     assert guard("") == IdleGuard(0.05, 60.0, IdleAction.WARN)
     assert guard("", NO_GPUS) is None
@@ -795,9 +800,9 @@ def test_the_configured_guard_against_idle_gpus_is_for_applications_with_gpus(pl
 
 
 def test_a_guard_against_idle_gpus_is_refused_where_there_are_none(place: Path, config: Config) -> None:
-    assert refused(place, LEAST + "idle_guard=5%,30m,warn\n[resources]\ngcores=0\n", config) == [
+    assert refused(place, MINIMAL + "idle_guard=5%,30m,warn\n[resources]\ngcores=0\n", config) == [
         "5: application.idle_guard: has no effect: no role has GPUs (gcores)"
     ]
-    assert refused(place, LEAST + "idle_guard=5%,20s,warn\n[resources]\ngcores=1\n", config) == [
+    assert refused(place, MINIMAL + "idle_guard=5%,20s,warn\n[resources]\ngcores=1\n", config) == [
         "5: application.idle_guard: the window is 20 s, the minimum is 30 s"
     ]

@@ -9,19 +9,19 @@ import pytest
 from dlapp.config import Config
 from dlapp.errors import SpecError
 from dlapp.values.spec import AppSpec, CheckpointSpec, RoleSpec
-from tests.launcher.test_application import LEAST, ON_HDFS, read, refused
+from tests.launcher.test_application import MINIMAL, ON_HDFS, read, refused
 
 OUTPUT = "[to_hdfs]\noutput_path=out\nhdfs={}\n"
 
 
 def test_checkpoints_are_beside_the_first_output_unless_the_file_says_where(place: Path, config: Config) -> None:
-    text = LEAST + "[checkpoint]\npath=./models/\n" + OUTPUT.format("results/run1/")
+    text = MINIMAL + "[checkpoint]\npath=./models/\n" + OUTPUT.format("results/run1/")
     expected = CheckpointSpec(path="models", target=f"file://{place}/results/run1.checkpoints", every_s=600.0, keep=3)
     assert read(place, text, config).spec.checkpoint == expected
-    text = LEAST + "[checkpoint]\npath=m\nhdfs=/kept\nevery=90s\nkeep=5\n"
+    text = MINIMAL + "[checkpoint]\npath=m\nhdfs=/kept\nevery=90s\nkeep=5\n"
     on_hdfs = read(place, text, config, ON_HDFS).spec.checkpoint
     assert on_hdfs == CheckpointSpec(path="m", target="hdfs://nn:8020/kept", every_s=90.0, keep=5)
-    assert read(place, LEAST, config).spec.checkpoint is None
+    assert read(place, MINIMAL, config).spec.checkpoint is None
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_checkpoints_are_beside_the_first_output_unless_the_file_says_where(plac
     ],
 )
 def test_what_cannot_be_is_refused_by_name(place: Path, config: Config, section: str, problem: str) -> None:
-    faults = refused(place, f"{LEAST}[checkpoint]\n{section}", config)
+    faults = refused(place, f"{MINIMAL}[checkpoint]\n{section}", config)
     assert [problem in fault for fault in faults] == [True], faults
 
 
 def test_all_faults_are_named_at_once(place: Path, config: Config) -> None:
     text = "[resources]\ncontainers=2\n[checkpoint]\npath=..\nhdfs=out/in\n"
-    faults = refused(place, LEAST + text + OUTPUT.format("out"), config)
+    faults = refused(place, MINIMAL + text + OUTPUT.format("out"), config)
     assert len(faults) == 3
     assert (
         "containers that do not start together (gang=none) have checkpoints of their own each" in faults[0] + faults[1]

@@ -10,9 +10,9 @@ from dlapp.config import Config
 from dlapp.errors import SpecError
 from dlapp.values.serialization import from_json, to_json
 from dlapp.values.spec import FeedFormat, FeedSpec, InputSpec
-from tests.launcher.test_application import LEAST, read, refused
+from tests.launcher.test_application import MINIMAL, read, refused
 
-FEED = LEAST + "[from_hdfs]\nhdfs=data/*\ninput_path=fed\nmode=feed\n"
+FEED = MINIMAL + "[from_hdfs]\nhdfs=data/*\ninput_path=fed\nmode=feed\n"
 
 
 def test_a_feed_is_divided_among_the_containers_of_a_role_unless_it_says_otherwise(place: Path, config: Config) -> None:

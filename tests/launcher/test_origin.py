@@ -11,7 +11,7 @@ from dlapp.errors import NotFound, UsageError
 from dlapp.launcher.application import RecordedFile, UnresolvedSpec
 from dlapp.launcher.origin import Origin
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
-from dlapp.launcher.properties import MOST_RECORDED_BYTES, parse_properties
+from dlapp.launcher.properties import MAX_RECORDED_BYTES, parse_properties
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.place import open_place
 from dlapp.value import replace
@@ -53,7 +53,7 @@ def test_a_properties_file_is_recorded_without_comments_and_values_of_variables(
     text = "[application]\n# why\nappname=a\nenv.A=secret\n[role r]\nenv.B=secret\ncommand=x\nargs=1\n    2\n"
     recorded = parse_properties(text, "f").to_record()
     assert recorded == "[application]\nappname=a\n\n[role r]\ncommand=x\nargs=1\n    2\n"
-    large = "".join(f"    {'x' * 1000}\n" for _ in range(MOST_RECORDED_BYTES // 900))
+    large = "".join(f"    {'x' * 1000}\n" for _ in range(MAX_RECORDED_BYTES // 900))
     assert parse_properties(f"{text}{large}", "f").to_record() == ""
 
 

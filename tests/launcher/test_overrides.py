@@ -17,7 +17,7 @@ from dlapp.launcher.application import ResolvedApplication, read_application
 from dlapp.launcher.overrides import Overrides, quoted_words, read_env_options, read_set_options
 from dlapp.launcher.properties import Faults, Properties, parse_properties, read_properties
 
-LEAST = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
+MINIMAL = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
 ENGINE = EngineInfo(name="local", version="1", has_gpus=False)
 
 
@@ -44,7 +44,7 @@ def read(place: Path, text: str, overrides: Overrides, environ: Mapping[str, str
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))))
 def test_words_become_a_value_that_stands_for_them_again(words: list[str]) -> None:
-    properties = overridden(LEAST, Overrides(args=tuple(words)))
+    properties = overridden(MINIMAL, Overrides(args=tuple(words)))
     assert properties.value("application", "user_shell_args") == tuple(words)
     assert Properties.from_json(json.loads(json.dumps(properties.to_json()))) == properties
 
@@ -55,7 +55,7 @@ def test_ordinary_words_stay_readable() -> None:
 
 
 def test_any_key_can_be_set_also_in_a_section_that_the_file_lacks() -> None:
-    text = LEAST + "[from_hdfs train]\nhdfs=a\ninput_path=in\n"
+    text = MINIMAL + "[from_hdfs train]\nhdfs=a\ninput_path=in\n"
     settings = {
         "resources.containers": "2",
         "application.env.A": "b",
@@ -81,7 +81,7 @@ def test_an_error_names_the_option_in_place_of_the_line() -> None:
         "application.project": "a\x07",
         "role ps.x": "1",
     }
-    assert sorted(refused(LEAST, Overrides(settings))) == [
+    assert sorted(refused(MINIMAL, Overrides(settings))) == [
         "--set: application.appname: is empty",
         "--set: application.project: has the control character U+0007 in it",
         "--set: containers: has no section, use resources.containers",
@@ -92,14 +92,14 @@ def test_an_error_names_the_option_in_place_of_the_line() -> None:
         "--set: role ps.x: there is no [role ps] in the file",
         "--set: what: has no section, write SECTION.KEY=VALUE, such as resources.memory=4g",
     ]
-    assert refused(LEAST, Overrides(args=("\udcff",))) == [
+    assert refused(MINIMAL, Overrides(args=("\udcff",))) == [
         "the arguments after --: application.user_shell_args: are not UTF-8"
     ]
 
 
 def test_a_key_of_a_role_is_set_by_its_name(tmp_path: Path) -> None:
     settings = {"role.ps.instances": "3", "role ps.memory": "2g", "role.ps.env.A": "b"}
-    text = LEAST + "[role ps]\ninstances=1\nenv.B=file\n[role other]\n"
+    text = MINIMAL + "[role ps]\ninstances=1\nenv.B=file\n[role other]\n"
     application = read(tmp_path, text, Overrides(settings, {"B": "option"}))
     ps = application.spec.roles[0]
     assert (ps.instances, ps.resources.memory_mib, ps.env) == (3, 2048, ("B", "A")[1:])
@@ -112,7 +112,7 @@ def test_a_key_of_a_role_is_set_by_its_name(tmp_path: Path) -> None:
 
 
 def test_faults_of_the_file_come_first_and_what_an_option_replaces_is_none() -> None:
-    text = LEAST + "[resources]\nmemory=x\nvcores=y\n"
+    text = MINIMAL + "[resources]\nmemory=x\nvcores=y\n"
     assert refused(text, Overrides({"resources.memory": "1g", "resources.gcores": "-1"})) == [
         "f:7: resources.vcores: 'y' is not a whole number",
         "--set: resources.gcores: is -1, the minimum is 0 (or auto)",
@@ -121,7 +121,7 @@ def test_faults_of_the_file_come_first_and_what_an_option_replaces_is_none() -> 
 
 def test_the_world_is_checked_with_the_values_of_the_options(tmp_path: Path) -> None:
     with pytest.raises(FileRefused) as refusal:
-        read(tmp_path, LEAST, Overrides({"application.user_dev_workspace_path": "nowhere"}))
+        read(tmp_path, MINIMAL, Overrides({"application.user_dev_workspace_path": "nowhere"}))
     assert refusal.value.faults == (
         f"--set: application.user_dev_workspace_path: {tmp_path}/nowhere: there is no such directory",
     )
@@ -131,14 +131,14 @@ def test_variables_of_options_are_exact_text_and_win(tmp_path: Path) -> None:
     (tmp_path / "e").write_text("B=2\n")
     (tmp_path / "e").chmod(0o600)
     env = {"A": " 'x' \n", "B": "3", "C": "4"}
-    application = read(tmp_path, LEAST + "env.A=1\nenv_file=e\nenv.D=5\n", Overrides(env=env))
+    application = read(tmp_path, MINIMAL + "env.A=1\nenv_file=e\nenv.D=5\n", Overrides(env=env))
     assert application.env == {**env, "D": "5"}
     assert set(application.spec.env) == {"A", "B", "C", "D"}
 
 
 def test_a_variable_that_no_program_may_have_is_refused_without_its_value(tmp_path: Path) -> None:
     with pytest.raises(FileRefused) as refusal:
-        read(tmp_path, LEAST, Overrides(env={"NV_GPU": "hush", "A": "hush\0", "1A": "hush"}))
+        read(tmp_path, MINIMAL, Overrides(env={"NV_GPU": "hush", "A": "hush\0", "1A": "hush"}))
     assert refusal.value.faults == (
         "--env: NV_GPU: is set by dlapp and cannot be set here",
         "--env: A: has a NUL in it",
@@ -147,7 +147,7 @@ def test_a_variable_that_no_program_may_have_is_refused_without_its_value(tmp_pa
 
 
 def test_pass_env_takes_the_values_of_the_submitters_environment(tmp_path: Path) -> None:
-    text = LEAST + "pass_env=OMP_NUM_THREADS, HF_HOME\n  TOKEN\nenv.A=1\n"
+    text = MINIMAL + "pass_env=OMP_NUM_THREADS, HF_HOME\n  TOKEN\nenv.A=1\n"
     environ = {"OMP_NUM_THREADS": "4", "TOKEN": "of the shell", "OTHER": "x"}
     application = read(tmp_path, text, Overrides(env={"TOKEN": "of the option"}), environ)
     assert application.env == {"A": "1", "OMP_NUM_THREADS": "4", "TOKEN": "of the option"}
@@ -168,12 +168,12 @@ def test_pass_env_takes_the_values_of_the_submitters_environment(tmp_path: Path)
 )
 def test_a_name_that_cannot_be_passed_on_is_refused_with_its_line(tmp_path: Path, names: str, problem: str) -> None:
     with pytest.raises(FileRefused) as refusal:
-        read(tmp_path, LEAST + f"env.B=1\npass_env={names}\n", Overrides(), {"B": "2", "LARGE": "x" * 200_000})
+        read(tmp_path, MINIMAL + f"env.B=1\npass_env={names}\n", Overrides(), {"B": "2", "LARGE": "x" * 200_000})
     assert refusal.value.faults == (f"{tmp_path}/f:6: application.pass_env: {problem}",)
 
 
 def test_no_value_of_a_variable_is_in_what_can_be_printed(tmp_path: Path) -> None:
-    application = read(tmp_path, LEAST + "pass_env=TOKEN\n", Overrides(env={"KEY": "hush"}), {"TOKEN": "hush"})
+    application = read(tmp_path, MINIMAL + "pass_env=TOKEN\n", Overrides(env={"KEY": "hush"}), {"TOKEN": "hush"})
     assert application.env == {"KEY": "hush", "TOKEN": "hush"}
     shown = f"{application.spec} {application.properties.to_json()} {application.properties.to_text()}"
     assert "hush" not in shown
@@ -191,8 +191,8 @@ def test_options_are_read_as_the_shell_gives_them() -> None:
 
 
 def test_the_json_form_without_the_option_of_a_setting_is_read() -> None:
-    data = parse_properties(LEAST, "f").to_json()
+    data = parse_properties(MINIMAL, "f").to_json()
     for settings in data["sections"].values():
         for setting in settings.values():
             del setting["option"]
-    assert Properties.from_json(data) == parse_properties(LEAST, "f")
+    assert Properties.from_json(data) == parse_properties(MINIMAL, "f")

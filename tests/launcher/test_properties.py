@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dlapp.errors import FileRefused, SpecError
 from dlapp.launcher.keys import SECTIONS
-from dlapp.launcher.properties import MOST_BYTES, Properties, Setting, parse_properties
+from dlapp.launcher.properties import MAX_BYTES, Properties, Setting, parse_properties
 from tests.tiers import some
 
 ORIGINAL = """\
@@ -36,7 +36,7 @@ hdfs=/user/tony/caffe_mnist_example_output
 overwrite=true
 """
 
-LEAST = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s\n"
+MINIMAL = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s\n"
 """Four lines; what a test adds begins in line 5."""
 
 
@@ -72,18 +72,18 @@ def test_byte_order_mark_line_ends_comments_and_blanks_change_nothing() -> None:
 
 
 def test_a_hash_or_a_semicolon_later_in_a_line_is_part_of_the_value() -> None:
-    text = LEAST.replace("=a\n", "=a # 1; 2\n") + "user_shell_args=#1 ;2\n  #3\n  [4]\n  k=v\n"
+    text = MINIMAL.replace("=a\n", "=a # 1; 2\n") + "user_shell_args=#1 ;2\n  #3\n  [4]\n  k=v\n"
     assert value(text, "application", "appname") == "a # 1; 2"
     assert value(text, "application", "user_shell_args") == ("#1", ";2", "#3", "[4]", "k=v")
 
 
 def test_an_indented_line_goes_on_with_the_value_above_past_comments_and_empty_lines() -> None:
-    text = LEAST + "[from_hdfs]\ninput_path=d\nhdfs=\n  /a/*\n# more\n\n\t/b c\n"
+    text = MINIMAL + "[from_hdfs]\ninput_path=d\nhdfs=\n  /a/*\n# more\n\n\t/b c\n"
     assert value(text, "from_hdfs", "hdfs") == ("/a/*", "/b c")
 
 
 def test_keys_keep_their_case_and_nothing_is_interpolated() -> None:
-    text = LEAST + "env.Name=%(appname)s ${appname} $HOME\nenv.NAME==x=\n"
+    text = MINIMAL + "env.Name=%(appname)s ${appname} $HOME\nenv.NAME==x=\n"
     assert value(text, "application", "env.Name") == "%(appname)s ${appname} $HOME"
     assert value(text, "application", "env.NAME") == "=x="
 
@@ -103,12 +103,12 @@ def test_keys_keep_their_case_and_nothing_is_interpolated() -> None:
     ],
 )
 def test_a_value_wholly_in_one_pair_of_quotes_loses_it(written: str, read: str) -> None:
-    assert value(f"{LEAST}env.A={written}\n", "application", "env.A") == read
+    assert value(f"{MINIMAL}env.A={written}\n", "application", "env.A") == read
 
 
 @pytest.mark.parametrize("name", ["'a b'", '"a b"', "a b", "tony's app"])
 def test_appname_keeps_its_quotes_and_gets_none(name: str) -> None:
-    assert value(LEAST.replace("=a\n", f"={name}\n"), "application", "appname") == name
+    assert value(MINIMAL.replace("=a\n", f"={name}\n"), "application", "appname") == name
 
 
 @pytest.mark.parametrize(
@@ -125,12 +125,13 @@ def test_appname_keeps_its_quotes_and_gets_none(name: str) -> None:
     ],
 )
 def test_arguments_are_split_after_the_outer_quotes_are_gone(written: str, words: tuple[str, ...]) -> None:
-    assert value(f"{LEAST}user_shell_args={written}\n", "application", "user_shell_args") == words
+    assert value(f"{MINIMAL}user_shell_args={written}\n", "application", "user_shell_args") == words
 
 
 def test_lists_are_separated_by_commas_and_lines() -> None:
     text = (
-        LEAST + "user_dev_workspace_exclude_list=*.pyc, .git/\n  my data/,\ntags=a b,c\n[resources]\nnodes=n1, n2 n3\n"
+        MINIMAL
+        + "user_dev_workspace_exclude_list=*.pyc, .git/\n  my data/,\ntags=a b,c\n[resources]\nnodes=n1, n2 n3\n"
     )
     assert value(text, "application", "user_dev_workspace_exclude_list") == ("*.pyc", ".git/", "my data/")
     assert value(text, "application", "tags") == ("a b", "c")
@@ -138,7 +139,7 @@ def test_lists_are_separated_by_commas_and_lines() -> None:
 
 
 def test_named_sections_stand_beside_the_plain_one() -> None:
-    text = LEAST + "[from_hdfs]\nhdfs=/a\ninput_path=a\n[from_hdfs  train ]\nhdfs=/b\ninput_path=b\n"
+    text = MINIMAL + "[from_hdfs]\nhdfs=/a\ninput_path=a\n[from_hdfs  train ]\nhdfs=/b\ninput_path=b\n"
     assert list(parse_properties(text, "f").sections) == ["application", "from_hdfs", "from_hdfs train"]
 
 
@@ -150,11 +151,11 @@ FAULTS: list[tuple[str, list[str]]] = [
         "[application]\n",
         [f"f:1: application.{key}: is missing" for key in ("appname", "user_dev_workspace_path", "user_shell_script")],
     ),
-    (LEAST + "[aplication]\nx=1\n", ["f:5: aplication: is not a section, the nearest is application"]),
-    (LEAST + "[Application]\n", ["f:5: Application: is not a section, the nearest is application"]),
-    (LEAST + "[output]\n", ["f:5: output: is not a section, use [to_hdfs]"]),
+    (MINIMAL + "[aplication]\nx=1\n", ["f:5: aplication: is not a section, the nearest is application"]),
+    (MINIMAL + "[Application]\n", ["f:5: Application: is not a section, the nearest is application"]),
+    (MINIMAL + "[output]\n", ["f:5: output: is not a section, use [to_hdfs]"]),
     *[
-        (LEAST + f"{key}=1\n", [f"f:5: application.{key}: is not known, {hint}"])
+        (MINIMAL + f"{key}=1\n", [f"f:5: application.{key}: is not known, {hint}"])
         for key, hint in (
             ("timeout", "use max_runtime"),
             ("time_limit", "use max_runtime"),
@@ -168,37 +169,37 @@ FAULTS: list[tuple[str, list[str]]] = [
             ("output", "use the section [to_hdfs]"),
         )
     ],
-    (LEAST + "[resources]\ncontainer=2\n", ["f:6: resources.container: is not known, the nearest is containers"]),
-    (LEAST + "container=a\n", ["f:5: application.container: is not known, use docker_image"]),
-    (LEAST + "[resources]\ninstances=2\n", ["f:6: resources.instances: is not known, use containers"]),
-    (LEAST + "[resources]\ntimeout=2\n", ["f:6: resources.timeout: is not known, use max_runtime in [application]"]),
+    (MINIMAL + "[resources]\ncontainer=2\n", ["f:6: resources.container: is not known, the nearest is containers"]),
+    (MINIMAL + "container=a\n", ["f:5: application.container: is not known, use docker_image"]),
+    (MINIMAL + "[resources]\ninstances=2\n", ["f:6: resources.instances: is not known, use containers"]),
+    (MINIMAL + "[resources]\ntimeout=2\n", ["f:6: resources.timeout: is not known, use max_runtime in [application]"]),
     (
-        LEAST + "[zzz]\n",
+        MINIMAL + "[zzz]\n",
         [
             "f:5: zzz: is not a section, known are application, resources, role, service, from_hdfs, to_hdfs, "
             "checkpoint, sweep"
         ],
     ),
-    (LEAST + "user_shell_arg=1\n", ["f:5: application.user_shell_arg: is not known, the nearest is user_shell_args"]),
-    (LEAST + "Username=1\n", ["f:5: application.Username: is not known, the nearest is username"]),
-    (LEAST + "env_fil=1\n", ["f:5: application.env_fil: is not known, the nearest is env_file"]),
-    (LEAST + "appname=b\n", ["f:5: application.appname: appears twice, first in line 2"]),
-    (LEAST + "[resources]\n[resources]\n", ["f:6: resources: appears twice, first in line 5"]),
+    (MINIMAL + "user_shell_arg=1\n", ["f:5: application.user_shell_arg: is not known, the nearest is user_shell_args"]),
+    (MINIMAL + "Username=1\n", ["f:5: application.Username: is not known, the nearest is username"]),
+    (MINIMAL + "env_fil=1\n", ["f:5: application.env_fil: is not known, the nearest is env_file"]),
+    (MINIMAL + "appname=b\n", ["f:5: application.appname: appears twice, first in line 2"]),
+    (MINIMAL + "[resources]\n[resources]\n", ["f:6: resources: appears twice, first in line 5"]),
     (
-        LEAST + "[from_hdfs a]\nhdfs=x\ninput_path=y\n[from_hdfs a]\n",
+        MINIMAL + "[from_hdfs a]\nhdfs=x\ninput_path=y\n[from_hdfs a]\n",
         ["f:8: from_hdfs a: appears twice, first in line 5"],
     ),
-    (LEAST + "[from_hdfs a b]\n", ["f:5: from_hdfs a b: needs a name of letters, digits, '_' and '-', 31 at most"]),
-    (LEAST + "[resources x]\n", ["f:5: resources x: takes no name"]),
+    (MINIMAL + "[from_hdfs a b]\n", ["f:5: from_hdfs a b: needs a name of letters, digits, '_' and '-', 31 at most"]),
+    (MINIMAL + "[resources x]\n", ["f:5: resources x: takes no name"]),
     (
-        LEAST + "hang_timeout=soon\n",
+        MINIMAL + "hang_timeout=soon\n",
         [
             "f:5: application.hang_timeout: 'soon' is not a duration: a number of seconds, or numbers with d, h, m or "
             "s (30s, 2h, 1h30m)"
         ],
     ),
     (
-        LEAST + "view_acl=*\nmodify_acl=ann, ben\nframework=keras\n",
+        MINIMAL + "view_acl=*\nmodify_acl=ann, ben\nframework=keras\n",
         [
             "f:5: application.view_acl: names everybody (*): name users and groups",
             "f:6: application.modify_acl: 'ann, ben' is not USER,USER GROUP,GROUP: one blank ends the users, and there "
@@ -207,16 +208,16 @@ FAULTS: list[tuple[str, list[str]]] = [
         ],
     ),
     (
-        LEAST + "framework=keras\n",
+        MINIMAL + "framework=keras\n",
         ["f:5: application.framework: is 'keras', allowed are none, tensorflow, pytorch, torchrun, mpi, dmlc"],
     ),
-    (LEAST + "[role]\n", ["f:5: role: needs a name: [role worker]"]),
+    (MINIMAL + "[role]\n", ["f:5: role: needs a name: [role worker]"]),
     (
-        LEAST + "[role PS]\n",
+        MINIMAL + "[role PS]\n",
         ["f:5: role PS: 'PS' is not a name: small letters, digits, '-' and '_', 31 at most"],
     ),
     (
-        LEAST
+        MINIMAL
         + "[role ps]\ncontainers=2\nimage=x\ncpus=3\nports=200\non_failure=stop\nretires=1\nuser_shell_script=x\n",
         [
             "f:6: role ps.containers: is not known, use instances",
@@ -229,7 +230,7 @@ FAULTS: list[tuple[str, list[str]]] = [
         ],
     ),
     (
-        LEAST + "[role ps]\ndepends_on=a:up\n[role a]\ndepends_on=a b\n[role b]\ncommand=-x\n[role c]\ncommand=\n",
+        MINIMAL + "[role ps]\ndepends_on=a:up\n[role a]\ndepends_on=a b\n[role b]\ncommand=-x\n[role c]\ncommand=\n",
         [
             "f:6: role ps.depends_on: 'a:up' is neither a role nor ROLE:ready nor ROLE:done",
             "f:8: role a.depends_on: 'a b' is not a name: small letters, digits, '-' and '_', 31 at most",
@@ -238,7 +239,7 @@ FAULTS: list[tuple[str, list[str]]] = [
         ],
     ),
     (
-        LEAST + "command=a\nsuccess=all, ps\n[resources]\ncontainers=2\n[role ps]\nscript=a\ncommand=b\n",
+        MINIMAL + "command=a\nsuccess=all, ps\n[resources]\ncontainers=2\n[role ps]\nscript=a\ncommand=b\n",
         [
             "f:4: application.user_shell_script: has no effect: every role has its own script or command",
             "f:5: application.command: is given, and so is user_shell_script; an application has one of them",
@@ -257,63 +258,63 @@ FAULTS: list[tuple[str, list[str]]] = [
         ["f:1: application.user_dev_workspace_path: is missing"],
     ),
     (
-        LEAST + "[resources]\ngpu_model=V100\ngpu_memory=16g\nprefer_nodes=a\n",
+        MINIMAL + "[resources]\ngpu_model=V100\ngpu_memory=16g\nprefer_nodes=a\n",
         [
             f"f:{6 + n}: resources.{key}: is not built yet"
             for n, key in enumerate(("gpu_model", "gpu_memory", "prefer_nodes"))
         ],
     ),
-    (LEAST + "[resources]\nplacement=far\n", ["f:6: resources.placement: is 'far', allowed are pack, spread"]),
+    (MINIMAL + "[resources]\nplacement=far\n", ["f:6: resources.placement: is 'far', allowed are pack, spread"]),
     (
-        LEAST + "[from_hdfs]\nhdfs=a\ninput_path=b\narchive=tar\nmode=x\nshard=2\n",
+        MINIMAL + "[from_hdfs]\nhdfs=a\ninput_path=b\narchive=tar\nmode=x\nshard=2\n",
         [
             "f:8: from_hdfs.archive: is 'tar', allowed are keep, unpack",
             "f:9: from_hdfs.mode: is 'x', allowed are copy, list, feed, mount",
             "f:10: from_hdfs.shard: is '2', allowed are true, false",
         ],
     ),
-    (LEAST + "[from_hdfs]\n", ["f:5: from_hdfs.hdfs: is missing", "f:5: from_hdfs.input_path: is missing"]),
+    (MINIMAL + "[from_hdfs]\n", ["f:5: from_hdfs.hdfs: is missing", "f:5: from_hdfs.input_path: is missing"]),
     (
-        LEAST + "[resources]\nmemory=4x\n",
+        MINIMAL + "[resources]\nmemory=4x\n",
         ["f:6: resources.memory: '4x' is not an amount of memory: a number of MiB, or one with k, m, g or t (4g)"],
     ),
-    (LEAST + "[resources]\ncontainers=-1\n", ["f:6: resources.containers: is -1, the minimum is 1"]),
-    (LEAST + "[resources]\ncontainers=100001\n", ["f:6: resources.containers: is 100001, the maximum is 100000"]),
-    (LEAST + "[resources]\nvcores=0\n", ["f:6: resources.vcores: is 0, the minimum is 1"]),
-    (LEAST + "[resources]\nretries=-1\n", ["f:6: resources.retries: is -1, the minimum is 0"]),
-    (LEAST + "[resources]\nretries=1001\n", ["f:6: resources.retries: is 1001, the maximum is 1000"]),
-    (LEAST + "[resources]\nvcores=1.5\n", ["f:6: resources.vcores: '1.5' is not a whole number"]),
-    (LEAST + "[resources]\ngcores=-1\n", ["f:6: resources.gcores: is -1, the minimum is 0 (or auto)"]),
-    (LEAST + "[resources]\nnodes=a;b\n", ["f:6: resources.nodes: 'a;b' is not a node name"]),
+    (MINIMAL + "[resources]\ncontainers=-1\n", ["f:6: resources.containers: is -1, the minimum is 1"]),
+    (MINIMAL + "[resources]\ncontainers=100001\n", ["f:6: resources.containers: is 100001, the maximum is 100000"]),
+    (MINIMAL + "[resources]\nvcores=0\n", ["f:6: resources.vcores: is 0, the minimum is 1"]),
+    (MINIMAL + "[resources]\nretries=-1\n", ["f:6: resources.retries: is -1, the minimum is 0"]),
+    (MINIMAL + "[resources]\nretries=1001\n", ["f:6: resources.retries: is 1001, the maximum is 1000"]),
+    (MINIMAL + "[resources]\nvcores=1.5\n", ["f:6: resources.vcores: '1.5' is not a whole number"]),
+    (MINIMAL + "[resources]\ngcores=-1\n", ["f:6: resources.gcores: is -1, the minimum is 0 (or auto)"]),
+    (MINIMAL + "[resources]\nnodes=a;b\n", ["f:6: resources.nodes: 'a;b' is not a node name"]),
     (
-        LEAST + "max_runtime=soon\n",
+        MINIMAL + "max_runtime=soon\n",
         [f"f:5: application.max_runtime: 'soon' {NO_SPAN}"],
     ),
-    (LEAST + "max_runtime=0\n", ["f:5: application.max_runtime: is 0, it must be more"]),
+    (MINIMAL + "max_runtime=0\n", ["f:5: application.max_runtime: is 0, it must be more"]),
     (
-        LEAST + "kill_grace=-1s\n",
+        MINIMAL + "kill_grace=-1s\n",
         [f"f:5: application.kill_grace: '-1s' {NO_SPAN}"],
     ),
-    (LEAST + "priority=high\n", ["f:5: application.priority: 'high' is not a whole number"]),
+    (MINIMAL + "priority=high\n", ["f:5: application.priority: 'high' is not a whole number"]),
     (
-        LEAST + "username=a b\n",
+        MINIMAL + "username=a b\n",
         ["f:5: application.username: 'a b' is not a user name: no spaces, '/' or ':' in it, no '-' before it"],
     ),
     (
-        LEAST + "docker_image=--privileged\n",
+        MINIMAL + "docker_image=--privileged\n",
         [f"f:5: application.docker_image: '--privileged' {NO_IMAGE}"],
     ),
-    (LEAST + "docker_image=\n", ["f:5: application.docker_image: is empty"]),
-    (LEAST + "docker_image=''\n", ["f:5: application.docker_image: is empty"]),
-    (LEAST + "project='x\n", ["f:5: application.project: the quote ' before 'x' does not close"]),
-    (LEAST + "user_shell_args=it's\n", ["f:5: application.user_shell_args: the quote ' before 's' does not close"]),
+    (MINIMAL + "docker_image=\n", ["f:5: application.docker_image: is empty"]),
+    (MINIMAL + "docker_image=''\n", ["f:5: application.docker_image: is empty"]),
+    (MINIMAL + "project='x\n", ["f:5: application.project: the quote ' before 'x' does not close"]),
+    (MINIMAL + "user_shell_args=it's\n", ["f:5: application.user_shell_args: the quote ' before 's' does not close"]),
     (
-        LEAST + "project=x\n  y\n",
+        MINIMAL + "project=x\n  y\n",
         ["f:5: application.project: continues in the next line, which begins with a blank; this key takes one line"],
     ),
-    (LEAST + "env.1A=x\n", ["f:5: application.env.1A: '1A' is not the name of a variable"]),
+    (MINIMAL + "env.1A=x\n", ["f:5: application.env.1A: '1A' is not the name of a variable"]),
     *[
-        (LEAST + f"env.{name}=x\n", [f"f:5: application.env.{name}: is set by dlapp and cannot be set here"])
+        (MINIMAL + f"env.{name}=x\n", [f"f:5: application.env.{name}: is set by dlapp and cannot be set here"])
         for name in (
             "NVIDIA_VISIBLE_DEVICES",
             "CUDA_VISIBLE_DEVICES",
@@ -326,34 +327,37 @@ FAULTS: list[tuple[str, list[str]]] = [
         )
     ],
     (
-        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\noverwrite=maybe\n",
+        MINIMAL + "[to_hdfs]\noutput_path=o\nhdfs=/o\noverwrite=maybe\n",
         ["f:8: to_hdfs.overwrite: is 'maybe', allowed are true, false"],
     ),
     (
-        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\non_failure=delete\n",
+        MINIMAL + "[to_hdfs]\noutput_path=o\nhdfs=/o\non_failure=delete\n",
         ["f:8: to_hdfs.on_failure: is 'delete', allowed are keep, drop"],
     ),
     (
-        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\nkeep_previous=-1\n",
+        MINIMAL + "[to_hdfs]\noutput_path=o\nhdfs=/o\nkeep_previous=-1\n",
         ["f:8: to_hdfs.keep_previous: is -1, the minimum is 0"],
     ),
-    ("x=1\n" + LEAST, ["f:1: 'x' is before the first [section]"]),
-    ("  x=1\n" + LEAST, ["f:1: begins with a blank, so it would continue a value above it, but there is none"]),
-    (LEAST + "just words\n", ["f:5: 'just words' is neither key=value nor [section] nor a comment (#)"]),
-    (LEAST + "=value\n", ["f:5: '=value' is neither key=value nor [section] nor a comment (#)"]),
-    (LEAST + "[resources\n", ["f:5: '[resources' is not a [section]"]),
-    (LEAST + "[]\n", ["f:5: '[]' is not a [section]"]),
-    (LEAST + "[ ]\n", ["f:5: '[ ]' is not a [section]"]),
-    (LEAST + "project=a\0b\n", ["f:5: application.project: has a NUL in it"]),
-    (LEAST + "project=a\x07b\n", ["f:5: application.project: has the control character U+0007 in it"]),
+    ("x=1\n" + MINIMAL, ["f:1: 'x' is before the first [section]"]),
+    ("  x=1\n" + MINIMAL, ["f:1: begins with a blank, so it would continue a value above it, but there is none"]),
+    (MINIMAL + "just words\n", ["f:5: 'just words' is neither key=value nor [section] nor a comment (#)"]),
+    (MINIMAL + "=value\n", ["f:5: '=value' is neither key=value nor [section] nor a comment (#)"]),
+    (MINIMAL + "[resources\n", ["f:5: '[resources' is not a [section]"]),
+    (MINIMAL + "[]\n", ["f:5: '[]' is not a [section]"]),
+    (MINIMAL + "[ ]\n", ["f:5: '[ ]' is not a [section]"]),
+    (MINIMAL + "project=a\0b\n", ["f:5: application.project: has a NUL in it"]),
+    (MINIMAL + "project=a\x07b\n", ["f:5: application.project: has the control character U+0007 in it"]),
     (
-        LEAST + "project=a\rb\n",
+        MINIMAL + "project=a\rb\n",
         ["f:5: application.project: has a carriage return inside the line; lines end with LF or CRLF"],
     ),
-    (LEAST + "project=a\x85b\n", ["f:5: application.project: has the control character U+0085 in it"]),
-    (LEAST + "project=\ud800\n", ["f:5: application.project: has an unpaired surrogate in it (U+D800)"]),
-    (LEAST.replace("appname=a", "appname=a\x1b"), ["f:2: application.appname: has the control character U+001B in it"]),
-    (LEAST + "\x0c\n", ["f:5: has the control character U+000C in it"]),
+    (MINIMAL + "project=a\x85b\n", ["f:5: application.project: has the control character U+0085 in it"]),
+    (MINIMAL + "project=\ud800\n", ["f:5: application.project: has an unpaired surrogate in it (U+D800)"]),
+    (
+        MINIMAL.replace("appname=a", "appname=a\x1b"),
+        ["f:2: application.appname: has the control character U+001B in it"],
+    ),
+    (MINIMAL + "\x0c\n", ["f:5: has the control character U+000C in it"]),
 ]
 
 
@@ -379,12 +383,12 @@ def test_all_faults_come_at_once_in_the_order_of_the_lines() -> None:
 
 
 def test_latin_1_is_one_fault_with_line_and_byte() -> None:
-    text = LEAST.replace("=a\n", "=für alle über\n").encode("latin-1")
+    text = MINIMAL.replace("=a\n", "=für alle über\n").encode("latin-1")
     assert refused(text) == ["f:2: byte 10 is 0xFC, which is not UTF-8; save the file as UTF-8"]
 
 
 def test_utf_16_is_one_fault() -> None:
-    assert refused(LEAST.encode("utf-16")) == ["f:1: byte 1 is 0xFF, which is not UTF-8; save the file as UTF-8"]
+    assert refused(MINIMAL.encode("utf-16")) == ["f:1: byte 1 is 0xFF, which is not UTF-8; save the file as UTF-8"]
 
 
 GARBAGE = {
@@ -393,13 +397,13 @@ GARBAGE = {
     "zeros": bytes(10_000_000),
 }
 LARGE = {
-    "lines that go on": LEAST.encode() + b"env.A=b\n" + b" a\n" * 300_000,
+    "lines that go on": MINIMAL.encode() + b"env.A=b\n" + b" a\n" * 300_000,
     "keys": b"[application]\n" + b"".join(b"appnam%d=3\n" % n for n in range(60_000)),
     "sections": b"".join(b"[a%d]\n" % n for n in range(90_000)),
-    "empty lines": b"\n" * (MOST_BYTES - 1),
-    "quotes": LEAST.encode() + b"user_shell_args=" + b"''" * 500_000,
-    "backslashes": LEAST.encode() + b"user_shell_args=" + b"\\" * 1_000_000,
-    "open quotes": LEAST.encode() + b"user_shell_args=" + b"$'\\x" * 250_000,
+    "empty lines": b"\n" * (MAX_BYTES - 1),
+    "quotes": MINIMAL.encode() + b"user_shell_args=" + b"''" * 500_000,
+    "backslashes": MINIMAL.encode() + b"user_shell_args=" + b"\\" * 1_000_000,
+    "open quotes": MINIMAL.encode() + b"user_shell_args=" + b"$'\\x" * 250_000,
     "control characters": b"\0\n" * 500_000,
     "one key": b"[application]\n" + b"k" * 1_000_000 + b"=1\n",
 }
@@ -425,18 +429,18 @@ def test_the_largest_files_are_read_in_no_more_than_seconds(kind: str) -> None:
 
 
 def test_more_than_a_hundred_faults_are_counted() -> None:
-    faults = refused(LEAST + "x\n" * 250)
+    faults = refused(MINIMAL + "x\n" * 250)
     assert (len(faults), faults[-1]) == (101, "f: 150 more errors")
 
 
 def test_an_argument_longer_than_linux_takes_is_refused() -> None:
-    assert refused(f"{LEAST}user_shell_args=a {'b' * 131_071}\n") == [
+    assert refused(f"{MINIMAL}user_shell_args=a {'b' * 131_071}\n") == [
         "f:5: application.user_shell_args: argument 2 has 131071 bytes, the maximum is 131070"
     ]
 
 
 def test_the_values_of_variables_are_masked_and_nothing_else() -> None:
-    properties = parse_properties(LEAST + "env.TOKEN=secret\nproject=p\n", "f").masked()
+    properties = parse_properties(MINIMAL + "env.TOKEN=secret\nproject=p\n", "f").masked()
     assert "secret" not in json.dumps(properties.to_json())
     assert properties.value("application", "env.TOKEN") == "***"
     assert properties.value("application", "project") == "p"
@@ -444,14 +448,14 @@ def test_the_values_of_variables_are_masked_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("text", ["a\n\nb", " a", "a ", "a\n b", "a\rb", "a\0b", "a\n"])
 def test_a_json_form_that_no_file_could_say_is_refused(text: str) -> None:
-    data = parse_properties(LEAST + "env.A=x\n", "f").to_json()
+    data = parse_properties(MINIMAL + "env.A=x\n", "f").to_json()
     data["sections"]["application"]["env.A"]["value"] = text
     with pytest.raises(FileRefused):
         Properties.from_json(data)
 
 
 def test_a_json_form_with_an_unknown_field_is_refused() -> None:
-    data = {**parse_properties(LEAST, "f").to_json(), "more": 1}
+    data = {**parse_properties(MINIMAL, "f").to_json(), "more": 1}
     with pytest.raises(SpecError, match="more: is not known"):
         Properties.from_json(data)
 
@@ -532,7 +536,7 @@ pieces = st.sampled_from(
 @example(b"[application]\n\xe2\x80\xa8=\n")
 def test_any_bytes_are_properties_or_refused(data: bytes) -> None:
     try:
-        properties = parse_properties(LEAST.encode() + data if len(data) % 2 else data, "f")
+        properties = parse_properties(MINIMAL.encode() + data if len(data) % 2 else data, "f")
     except FileRefused as refusal:
         assert refusal.faults  # noqa: PT017 - either end is right
         assert all(fault.startswith("f:") and "\n" not in fault for fault in refusal.faults)  # noqa: PT017
@@ -543,7 +547,7 @@ def test_any_bytes_are_properties_or_refused(data: bytes) -> None:
 @given(st.text(st.characters()))
 def test_any_text_is_properties_or_refused(text: str) -> None:
     try:
-        parse_properties(LEAST + text, "f")
+        parse_properties(MINIMAL + text, "f")
     except FileRefused as refusal:
         assert refusal.faults  # noqa: PT017 - either end is right
 

@@ -8,13 +8,13 @@ import pytest
 
 from dlapp.config import Config
 from dlapp.values.spec import NO_BOARD, Kind, QuickLink, Resources, Until
-from tests.launcher.test_application import LEAST, read, refused
+from tests.launcher.test_application import MINIMAL, read, refused
 
 COMMAND = "command=serve --port {port}\n"
 
 
 def test_a_service_is_a_role_after_all_others_with_a_port_by_which_it_is_ready(place: Path, config: Config) -> None:
-    text = f"{LEAST}[service api]\n{COMMAND}memory=2g\nenv.A=b\n[resources]\ncontainers=3\ngcores=0\n"
+    text = f"{MINIMAL}[service api]\n{COMMAND}memory=2g\nenv.A=b\n[resources]\ncontainers=3\ngcores=0\n"
     found = read(place, text, config)
     worker, api = found.spec.roles
     assert (worker.name, worker.instances, found.spec.main_roles) == ("worker", 3, (worker,))
@@ -27,7 +27,7 @@ def test_a_service_is_a_role_after_all_others_with_a_port_by_which_it_is_ready(p
 
 
 def test_services_come_after_roles_wherever_they_stand(place: Path, config: Config) -> None:
-    text = f"{LEAST}[service api]\n{COMMAND}ready=http:/health\nports=2\n[role worker]\ndepends_on=api:ready\n"
+    text = f"{MINIMAL}[service api]\n{COMMAND}ready=http:/health\nports=2\n[role worker]\ndepends_on=api:ready\n"
     spec = read(place, text, config).spec
     assert [role.name for role in spec.roles] == ["worker", "api"]
     assert spec.roles[0].depends_on[0].until is Until.READY
@@ -44,18 +44,18 @@ def test_an_application_of_services_needs_no_program_workspace_or_output(place: 
 
 
 def test_a_service_without_ports_says_itself_that_it_is_ready(place: Path, config: Config) -> None:
-    spec = read(place, f"{LEAST}[service watch]\n{COMMAND}ports=0\n", config).spec
+    spec = read(place, f"{MINIMAL}[service watch]\n{COMMAND}ports=0\n", config).spec
     assert spec.roles[1].ready == "report"
 
 
 def test_in_docker_only_the_service_is_in_the_network_of_its_host(place: Path, config: Config) -> None:
-    spec = read(place, f"{LEAST}docker_image=i\n[service api]\n{COMMAND}", config).spec
+    spec = read(place, f"{MINIMAL}docker_image=i\n[service api]\n{COMMAND}", config).spec
     assert [spec.network_of(role) for role in spec.roles] == ["bridge", "host"]
 
 
 def test_links_name_a_role_and_its_port(place: Path, config: Config) -> None:
     links = "link.docs=api:port2/docs?x=1\nlink.ui=worker:8888\nlink.first=api:port\n"
-    spec = read(place, f"{LEAST}{links}[service api]\n{COMMAND}ports=2\n", config).spec
+    spec = read(place, f"{MINIMAL}{links}[service api]\n{COMMAND}ports=2\n", config).spec
     assert spec.links == (
         QuickLink("docs", "api", None, 1, "/docs?x=1"),
         QuickLink("ui", "worker", 8888, 0, "/"),
@@ -67,7 +67,7 @@ def test_links_name_a_role_and_its_port(place: Path, config: Config) -> None:
     ("text", "faults"),
     [
         (
-            f"{LEAST}kind=servce\n[service api]\n{COMMAND}redy=port\nready=prt\nmax_idle=0\n",
+            f"{MINIMAL}kind=servce\n[service api]\n{COMMAND}redy=port\nready=prt\nmax_idle=0\n",
             [
                 "5: application.kind: is 'servce', allowed are batch, service",
                 "8: service api.redy: is not known, the nearest is ready",
@@ -76,7 +76,7 @@ def test_links_name_a_role_and_its_port(place: Path, config: Config) -> None:
             ],
         ),
         (
-            f"{LEAST}[service api]\n[service]\n{COMMAND}[service Big]\n{COMMAND}[services x]\n",
+            f"{MINIMAL}[service api]\n[service]\n{COMMAND}[service Big]\n{COMMAND}[services x]\n",
             [
                 "5: service api: has neither script nor command",
                 "6: service: needs a name: [service board]",
@@ -99,18 +99,18 @@ def test_links_name_a_role_and_its_port(place: Path, config: Config) -> None:
             ],
         ),
         (
-            f"{LEAST}[service api]\n{COMMAND}max_idle=1h\n",
+            f"{MINIMAL}[service api]\n{COMMAND}max_idle=1h\n",
             [
                 "7: service api.max_idle: is for kind=service in [application]; in another application a service ends "
                 "with it"
             ],
         ),
         (
-            f"{LEAST}[service api]\n{COMMAND}ports=0\nready=http:/x\n",
+            f"{MINIMAL}[service api]\n{COMMAND}ports=0\nready=http:/x\n",
             ["8: service api.ready: is http:/x, and ports is 0"],
         ),
         (
-            f"{LEAST}link.a=ap:port\nlink.b=api:port2\nlink.c=api\nlink._d=api:1\n[service api]\n{COMMAND}",
+            f"{MINIMAL}link.a=ap:port\nlink.b=api:port2\nlink.c=api\nlink._d=api:1\n[service api]\n{COMMAND}",
             [
                 "7: application.link.c: 'api' is not ROLE:PORT/path, where PORT is a number, or port, port2, ... of "
                 "the role",
@@ -120,7 +120,7 @@ def test_links_name_a_role_and_its_port(place: Path, config: Config) -> None:
             ],
         ),
         (
-            f"{LEAST}[role api]\n[service api]\n{COMMAND}",
+            f"{MINIMAL}[role api]\n[service api]\n{COMMAND}",
             ["6: service api: has the name of [role api]; each needs a name of its own"],
         ),
     ],
@@ -146,7 +146,7 @@ CHECKPOINT = "[checkpoint]\npath=model\nhdfs=/c\n"
     ],
 )
 def test_tensorboard_reads_the_output_or_what_is_named(place: Path, config: Config, text: str, directory: str) -> None:
-    assert read(place, f"{LEAST}{text}", config).spec.tensorboard == directory
+    assert read(place, f"{MINIMAL}{text}", config).spec.tensorboard == directory
 
 
 @pytest.mark.parametrize(
@@ -161,5 +161,5 @@ def test_tensorboard_reads_the_output_or_what_is_named(place: Path, config: Conf
 def test_tensorboard_is_refused_where_it_would_have_nothing_to_read(
     place: Path, config: Config, text: str, fault: str
 ) -> None:
-    faults = refused(place, f"{LEAST}{text}", config)
+    faults = refused(place, f"{MINIMAL}{text}", config)
     assert f"application.tensorboard: {fault}" in [one.partition(": ")[2] for one in faults]

@@ -23,13 +23,13 @@ from dlapp.sweep.spec import (
 from dlapp.sweep.text_forms import read_values
 from dlapp.value import replace
 from dlapp.values.spec import AppSpec, CheckpointSpec, Framework, RoleSpec
-from tests.launcher.test_application import LEAST, ON_HDFS, read, refused
+from tests.launcher.test_application import MINIMAL, ON_HDFS, read, refused
 
 GRID = "[sweep]\ngrid.lr=0.1, 0.01\n"
 
 
 def sweep_of(place: Path, config: Config, section: str, more: str = "") -> SweepSpec:
-    sweep = read(place, f"{LEAST}{more}[sweep]\n{section}", config).spec.sweep
+    sweep = read(place, f"{MINIMAL}{more}[sweep]\n{section}", config).spec.sweep
     assert sweep is not None
     return sweep
 
@@ -42,7 +42,7 @@ def test_a_grid_has_as_many_trials_as_combinations(place: Path, config: Config) 
         grid=(GridParameter("lr", ("0.1", "0.01")), GridParameter("layers", ("64,64", "128", "256"))),
     )
     assert sweep_of(place, config, f"{text}trials=4\n").trials == 4
-    assert read(place, LEAST, config).spec.sweep is None
+    assert read(place, MINIMAL, config).spec.sweep is None
 
 
 def test_all_keys_of_a_random_sweep_arrive(place: Path, config: Config) -> None:
@@ -94,7 +94,7 @@ def test_optuna_has_the_names_of_its_sampler_and_pruner(place: Path, config: Con
 def test_optuna_is_refused_where_the_application_master_will_not_have_it(
     place: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = f"{LEAST}[sweep]\n{OPTUNA}"
+    text = f"{MINIMAL}[sweep]\n{OPTUNA}"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (fault,) = refused(place, text, config)
     assert "sweep.sampler: needs Optuna, which is not installed here: pip install optuna numpy" in fault
@@ -169,26 +169,26 @@ def test_optuna_is_refused_where_the_application_master_will_not_have_it(
     ],
 )
 def test_what_cannot_be_is_refused_by_name(place: Path, config: Config, section: str, problem: str) -> None:
-    faults = refused(place, f"{LEAST}[sweep]\n{section}", config)
+    faults = refused(place, f"{MINIMAL}[sweep]\n{section}", config)
     assert any(problem in fault for fault in faults), faults
     assert len(faults) <= 2, faults
 
 
 def test_the_rows_of_a_list_that_lack_a_column_are_named(place: Path, config: Config) -> None:
     (place / "trials.csv").write_text("lr,batch\n0.1\n0.01,64\n7\n")
-    faults = refused(place, f"{LEAST}[sweep]\nlist=trials.csv\n", config)
+    faults = refused(place, f"{MINIMAL}[sweep]\nlist=trials.csv\n", config)
     assert [fault.partition("sweep.list: ")[2] for fault in faults] == [
         f"{place}/trials.csv:2: has 1 values, the header has 2: lr, batch",
         f"{place}/trials.csv:4: has 1 values, the header has 2: lr, batch",
     ]
     (place / "trials.csv").write_text("lr,learning rate\n0.1,1\n")
-    (fault,) = refused(place, f"{LEAST}[sweep]\nlist=trials.csv\n", config)
+    (fault,) = refused(place, f"{MINIMAL}[sweep]\nlist=trials.csv\n", config)
     assert "sweep: the parameter 'learning rate' 'learning rate' is not the name of a variable" in fault
 
 
 def test_all_faults_are_named_at_once(place: Path, config: Config) -> None:
     text = "[sweep]\ngrid.lr=1, 1\nmetric=a b\nasha=3, 1: 2\nconcurrency=0\ncommit=x\ngoal=max\nseed=1\n"
-    faults = refused(place, LEAST + text, config)
+    faults = refused(place, MINIMAL + text, config)
     keys = ["grid.lr", "metric", "asha", "concurrency", "commit", "seed"]
     assert [key for key in keys if not any(f"sweep.{key}: " in fault for fault in faults)] == []
     assert len(faults) == len(keys), faults
@@ -204,17 +204,17 @@ def test_all_faults_are_named_at_once(place: Path, config: Config) -> None:
 def test_what_an_application_cannot_have_beside_a_sweep_is_refused(
     place: Path, config: Config, more: str, problem: str
 ) -> None:
-    assert any(problem in fault for fault in refused(place, LEAST + more + GRID, config))
+    assert any(problem in fault for fault in refused(place, MINIMAL + more + GRID, config))
     for key, expected in (
         ("framework=pytorch\n", "application.framework: is pytorch, and the trials of a sweep run in one container"),
         ("gang=all\n", "application.gang: is all, and the containers of a sweep do not start together"),
         ("env.lr=1\n", "sweep: the parameter lr is a variable of the application, too"),
     ):
-        assert any(expected in fault for fault in refused(place, LEAST + key + GRID, config))
+        assert any(expected in fault for fault in refused(place, MINIMAL + key + GRID, config))
 
 
 def test_a_name_in_braces_that_no_parameter_has_is_noted(place: Path, config: Config) -> None:
-    text = f"{LEAST}user_shell_args=--lr={{lr}} --out={{trial}}-{{index}} {{epoch}} --n={{ll}}\n{GRID}"
+    text = f"{MINIMAL}user_shell_args=--lr={{lr}} --out={{trial}}-{{index}} {{epoch}} --n={{ll}}\n{GRID}"
     notes = read(place, text, config).notes
     assert notes == (
         "user_shell_args: {epoch} is no parameter of the sweep and stays as it is, known are lr, index, trial",
@@ -227,7 +227,7 @@ def test_a_list_that_is_a_fifo_is_not_waited_for(place: Path, config: Config) ->
     for flags in (os.O_RDONLY, os.O_RDWR):  # without a writer, and with one that writes nothing
         fd = os.open(place / "t.csv", flags | os.O_NONBLOCK)
         try:
-            (fault,) = refused(place, f"{LEAST}[sweep]\nlist=t.csv\n", config)
+            (fault,) = refused(place, f"{MINIMAL}[sweep]\nlist=t.csv\n", config)
         finally:
             os.close(fd)
         assert "t.csv: has no trials" in fault
@@ -235,11 +235,11 @@ def test_a_list_that_is_a_fifo_is_not_waited_for(place: Path, config: Config) ->
 
 def test_too_large_grids_and_lists_are_refused(place: Path, config: Config) -> None:
     values = ", ".join(map(str, range(101)))
-    (fault,) = refused(place, f"{LEAST}[sweep]\ngrid.a={values}\ngrid.b={values}\n", config)
+    (fault,) = refused(place, f"{MINIMAL}[sweep]\ngrid.a={values}\ngrid.b={values}\n", config)
     assert "sweep: has 10201 trials, the maximum is 10000; trials=N takes the first N" in fault
     assert sweep_of(place, config, f"grid.a={values}\ngrid.b={values}\ntrials=10000\n").trials == 10_000
     (place / "t.csv").write_text("a\n" + "".join(f"{one:01000}\n" for one in range(200)))
-    (fault,) = refused(place, f"{LEAST}[sweep]\nlist=t.csv\n", config)
+    (fault,) = refused(place, f"{MINIMAL}[sweep]\nlist=t.csv\n", config)
     assert "sweep: has 195 KiB of values, the maximum is 128 KiB" in fault
 
 

@@ -40,7 +40,7 @@ def test_a_large_body_goes_as_several_frames_and_waits_until_it_is_taken(
         stream.flush()
         for kind, piece in reader.receive():
             assert kind == frames.OUTPUT
-            assert len(piece) <= frames.MOST_BODY_BYTES
+            assert len(piece) <= frames.MAX_BODY_BYTES
             taken += piece
     assert taken == body
     assert stream.unsent_bytes == 0
@@ -78,7 +78,7 @@ def test_what_is_not_an_end_is_refused(body: bytes) -> None:
         {"command": ()},
         {"command": ("",)},
         {"command": ("a\0b",)},
-        {"command": ("x" * frames.MOST_WORDS_BYTES,)},
+        {"command": ("x" * frames.MAX_COMMAND_BYTES,)},
         {"command": ("a",), "rows": -1},
         {"command": ("a",), "columns": 1 << 16},
         {"command": ("a",), "term": "x\ny"},

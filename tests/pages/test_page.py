@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dlapp.pages.containers import MOST_SHOWN, shown_containers
+from dlapp.pages.containers import MAX_SHOWN, shown_containers
 from dlapp.pages.curves import Curve, CurvePoint, figures
 from dlapp.pages.page import Extras, Live, LogEnd, page
 from dlapp.pages.style import STYLE
@@ -134,9 +134,9 @@ def test_services_have_links() -> None:
 
 
 def test_of_many_containers_those_that_failed_have_a_line() -> None:
-    view = application(*map(container, range(MOST_SHOWN)), container(5000, exit_code=1))
+    view = application(*map(container, range(MAX_SHOWN)), container(5000, exit_code=1))
     shown = shown_containers(view)
-    assert (len(shown), shown[-1].index) == (MOST_SHOWN, 5000)
+    assert (len(shown), shown[-1].index) == (MAX_SHOWN, 5000)
     assert "1 more are not shown" in page(view, NOW_MS)
 
 

@@ -27,16 +27,16 @@ SERVICE = ROOT / "docs" / "service.properties"
 FILES = (ANNOTATED, ROLES, CHECKPOINT, SWEEP, SERVICE)
 """Keys that cannot stand in the same file: a script and a command, containers and roles."""
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-LEAST = "[application]\nappname=a\nuser_dev_workspace_path=code\nuser_shell_script=start.sh\n"
+MINIMAL = "[application]\nappname=a\nuser_dev_workspace_path=code\nuser_shell_script=start.sh\n"
 SECTION_WITH = {
-    "application": f"{LEAST}docker_image=i\n",
-    "resources": f"{LEAST}[resources]\n",
-    "from_hdfs": f"{LEAST}[from_hdfs]\nhdfs=a\ninput_path=a\n",
-    "to_hdfs": f"{LEAST}[to_hdfs]\noutput_path=b\nhdfs=b\n",
-    "role": f"{LEAST}[role a]\n",
-    "service": f"{LEAST}[service a]\ncommand=x\n",
-    "checkpoint": f"{LEAST}[checkpoint]\npath=m\nhdfs=c\n",
-    "sweep": f"{LEAST}[sweep]\nrandom.a=uniform(0, 1)\ntrials=3\n",
+    "application": f"{MINIMAL}docker_image=i\n",
+    "resources": f"{MINIMAL}[resources]\n",
+    "from_hdfs": f"{MINIMAL}[from_hdfs]\nhdfs=a\ninput_path=a\n",
+    "to_hdfs": f"{MINIMAL}[to_hdfs]\noutput_path=b\nhdfs=b\n",
+    "role": f"{MINIMAL}[role a]\n",
+    "service": f"{MINIMAL}[service a]\ncommand=x\n",
+    "checkpoint": f"{MINIMAL}[checkpoint]\npath=m\nhdfs=c\n",
+    "sweep": f"{MINIMAL}[sweep]\nrandom.a=uniform(0, 1)\ntrials=3\n",
 }
 
 

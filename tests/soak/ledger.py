@@ -19,7 +19,7 @@ from tests.services.zookeeper import ZooKeeper
 from tests.soak.problem import Problem
 
 ROUND_S = 120.0
-LEAST_ROUND_S = 20.0
+MIN_ROUND_S = 20.0
 
 
 def rounds(seconds: float, seed: int) -> Iterator[str]:
@@ -33,7 +33,7 @@ def rounds(seconds: float, seed: int) -> Iterator[str]:
             "the machine": None,
         }
         number = 0
-        lasts_s = max(LEAST_ROUND_S, min(ROUND_S, seconds / len(servers)))
+        lasts_s = max(MIN_ROUND_S, min(ROUND_S, seconds / len(servers)))
         while time.monotonic() < deadline or number == 0:
             for name, zookeeper in servers.items():
                 if number and time.monotonic() >= deadline:

@@ -176,7 +176,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_lost_and_nothing_fails(tmp_path
 
 
 def test_lines_without_end_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_MOST_LINES", 10)
+    monkeypatch.setattr(logs, "_MAX_LINES", 10)
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     log = TaskLog(str(tmp_path / "dlapp.log"))

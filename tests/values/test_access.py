@@ -10,8 +10,8 @@ from dlapp.cluster.yarn.am_plan import acls_of
 from dlapp.cluster.yarn.client.shared_tokens import acl_entries
 from dlapp.errors import SpecError
 from dlapp.values.access import (
+    MAX_NAMES,
     MODIFIERS,
-    MOST_NAMES,
     VIEWERS,
     AccessList,
     derive_token,
@@ -79,7 +79,7 @@ def test_a_spec_has_nobody_and_keeps_whom_it_names() -> None:
 
 
 def test_both_lists_together_have_room_in_an_access_control_list_of_hdfs() -> None:
-    names = tuple(f"u{number}" for number in range(MOST_NAMES))
+    names = tuple(f"u{number}" for number in range(MAX_NAMES))
     fits = spec(view_acl=AccessList(names), modify_acl=AccessList(names[:3]))
     assert len(acl_entries("rwx", "--x", fits.view_acl)) == 32
     with pytest.raises(SpecError, match="view_acl and modify_acl name 29 users and groups, the maximum is 28"):

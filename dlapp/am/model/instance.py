@@ -45,7 +45,7 @@ class StopReason(Enum):
     SERVICE = "it waited for a service that does not answer"
 
 
-MOST_EARLIER = 20
+MAX_EARLIER_CONTAINERS = 20
 """Limit of the earlier tries shown per index, so that a view stays small after a thousand preemptions."""
 
 
@@ -55,7 +55,7 @@ class Instance:
     Attributes:
         container: the container that it is bound to; None: it waits, or `done` is of a container that no longer exists.
         last: the last container it was bound to, for display.
-        earlier: the containers before that, the latest `MOST_EARLIER` of them, oldest first.
+        earlier: the containers before that, the latest `MAX_EARLIER_CONTAINERS` of them, oldest first.
         tries: number of its starts.
         user_faults, node_faults: its ends so far, by responsibility.
         late: a container did not come up for it; counted from the second time on.
@@ -105,7 +105,7 @@ class Instance:
         """Keep a former container for display, if it is among the latest or left output."""
         self.earlier.append(container)
         self.earlier.sort(key=lambda one: one.try_number)
-        if len(self.earlier) > MOST_EARLIER:
+        if len(self.earlier) > MAX_EARLIER_CONTAINERS:
             self.earlier.remove(next((one for one in self.earlier if not one.has_output), self.earlier[0]))
 
     def tries_with_output(self) -> tuple[list[Container], list[Container]]:

@@ -24,11 +24,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dlapp.am.model.instance import MOST_EARLIER
+from dlapp.am.model.instance import MAX_EARLIER_CONTAINERS
 
-MOST_RUNS = 50_000
+MAX_RUNS = 50_000
 """Number of runs of all indexes together that are kept, and at least two of each: about 50 MB of a journal."""
-MOST_GONE = 10_000_000
+MAX_GONE_CONTAINERS = 10_000_000
 """Maximum number of containers in all ranges: no application had more."""
 
 Ranges = dict[str, list[list[int]]]
@@ -55,10 +55,10 @@ class JournalCompaction:
     """Determines which lines of a journal are needed.
 
     Args:
-        most_runs: see `MOST_RUNS`.
+        most_runs: see `MAX_RUNS`.
     """
 
-    def __init__(self, most_runs: int = MOST_RUNS) -> None:
+    def __init__(self, most_runs: int = MAX_RUNS) -> None:
         self._most_runs = most_runs
         self._runs: dict[str, _Run] = {}
         self._last: dict[int, str] = {}
@@ -79,7 +79,7 @@ class JournalCompaction:
         """Return the needed ones of learned lines, in order; no line may be learned after that."""
         if not self._is_complete:
             self._is_complete = True
-            most = min(MOST_EARLIER, max(1, self._most_runs // max(1, len(self._last)) - 1))
+            most = min(MAX_EARLIER_CONTAINERS, max(1, self._most_runs // max(1, len(self._last)) - 1))
             for index in self._earlier:
                 self._leave_out(index, most)
         kept: list[str] = []
@@ -142,7 +142,7 @@ class JournalCompaction:
             earlier = self._earlier[run.index]
             if container not in earlier:
                 earlier.append(container)
-            self._leave_out(run.index, MOST_EARLIER)
+            self._leave_out(run.index, MAX_EARLIER_CONTAINERS)
 
     def _leave_out(self, index: int, most: int) -> None:
         """Drop as many earlier runs of an index as `Instance.add_earlier` does."""
@@ -172,8 +172,8 @@ def check_number(ranges: Ranges, known: int) -> None:
         for first, last in pairs:
             if not 0 <= first <= last < 1 << 40:
                 raise ValueError(f"{first} to {last} are not the numbers of containers")
-            if (known := known + last - first + 1) > MOST_GONE:
-                raise ValueError(f"more than {MOST_GONE} containers")
+            if (known := known + last - first + 1) > MAX_GONE_CONTAINERS:
+                raise ValueError(f"more than {MAX_GONE_CONTAINERS} containers")
 
 
 def containers_of(ranges: Ranges) -> Iterator[str]:

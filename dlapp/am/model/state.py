@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dlapp.am.model.trials import SweepState
 
 MAX_GAP_MS = 10_000
-_STARTS_APART, _MOST_APART = 1_000, 100_000
+_STARTS_APART, _MAX_APART = 1_000, 100_000
 
 
 class Timing(Value):
@@ -284,7 +284,7 @@ class ApplicationState:
         Args:
             count: number of the start of this application's payload, from 1.
         """
-        others = self.application_id.number % _MOST_APART if self.submission.checkpoints_of else 0
+        others = self.application_id.number % _MAX_APART if self.submission.checkpoints_of else 0
         return others * _STARTS_APART + count
 
     def _checkpoints_of(self, gate: Gate) -> GangCheckpoints | None:

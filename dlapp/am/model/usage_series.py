@@ -15,7 +15,7 @@ from typing import Any
 from dlapp.values.usage import USAGE_COLUMNS_WITH_RANGE as SPREAD
 
 NAN = math.nan
-MOST_COLUMNS = 64
+MAX_COLUMNS = 64
 """A container with eight GPUs has 41, and more for the metrics of its payload."""
 
 
@@ -107,7 +107,7 @@ class UsageSeries:
         return {"start_ms": self.start_ms, "step_ms": self.step_ms, "columns": columns}
 
     def _column(self, name: str) -> _Column | None:
-        if (found := self._columns.get(name)) is None and len(self._columns) < MOST_COLUMNS:
+        if (found := self._columns.get(name)) is None and len(self._columns) < MAX_COLUMNS:
             has_range = name.rpartition(".")[2] in SPREAD
             found = self._columns[name] = _Column(len(self._counts), has_range=has_range)
         return found

@@ -25,7 +25,7 @@ from dlapp.locations import FILE, file_location, local_path
 from dlapp.net.streams import StreamRefused
 from dlapp.system.files import is_inside, is_plain_path
 from dlapp.system.text import human_size
-from dlapp.tensorboard import EVENTS, MOST_FILES, MOST_LINE_BYTES
+from dlapp.tensorboard import EVENTS, MAX_FILES, MAX_LINE_BYTES
 from dlapp.values.access import STREAM_EVENT_FILES
 from dlapp.values.messages import Phase
 from dlapp.values.serialization import parse_json
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from dlapp.values.spec import AppSpec, Submission
 
 RUNS = "runs"
-MOST_BYTES = 8 << 30
-"""Of all event files together; more, or more files than `MOST_FILES`, are left out, and that is said."""
+MAX_BYTES = 8 << 30
+"""Of all event files together; more, or more files than `MAX_FILES`, are left out, and that is said."""
 _COPY = 1 << 20
 _STREAM_S = 60.0
 
@@ -232,8 +232,8 @@ class BoardFiles:
         if (known := self._sizes.get((location, name))) == size:
             return False
         more_bytes = size[0] - (known[0] if known is not None else 0)
-        if self._files + (known is None) > MOST_FILES or self._bytes + more_bytes > MOST_BYTES:
-            self._note_once(f"more than {MOST_FILES} event files, or {human_size(MOST_BYTES)}, are left out")
+        if self._files + (known is None) > MAX_FILES or self._bytes + more_bytes > MAX_BYTES:
+            self._note_once(f"more than {MAX_FILES} event files, or {human_size(MAX_BYTES)}, are left out")
             return False
         self._files, self._bytes = self._files + (known is None), self._bytes + more_bytes
         self._wanted[location, name] = size
@@ -252,7 +252,7 @@ class BoardFiles:
         with connection, connection.makefile("rb") as stream:
             connection.settimeout(_STREAM_S)
             wanted = []
-            for name, size in _checked_sizes(stream.readline(MOST_LINE_BYTES)):
+            for name, size in _checked_sizes(stream.readline(MAX_LINE_BYTES)):
                 target = os.path.join(into, name)
                 has = os.path.getsize(target) if os.path.exists(target) else 0
                 if has != size and self._may_take(f"{one}/{index}/{path}", name, (size, 0)):
@@ -311,7 +311,7 @@ class BoardFiles:
             raise DlappError(f"{path!r} is not in the directory of event files")
 
     def _note_once(self, line: str) -> None:
-        if line not in self._noted and len(self._noted) < MOST_FILES:
+        if line not in self._noted and len(self._noted) < MAX_FILES:
             self._noted.add(line)
             self._note(line)
 
@@ -330,7 +330,7 @@ def _checked_sizes(line: bytes) -> Iterator[tuple[str, int]]:
         found = parse_json(line)
     except ValueError as error:
         raise DlappError("the list of event files is not JSON") from error
-    for each in found[:MOST_FILES] if isinstance(found, list) else ():
+    for each in found[:MAX_FILES] if isinstance(found, list) else ():
         match each:
             case [str(name), int(size)] if EVENTS in name and is_plain_path(name) and size > 0:
                 yield name, size

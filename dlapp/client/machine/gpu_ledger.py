@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ENDED_S = 3600.0
 """How long an application must have ended before its lease may be released without force."""
-MOST_HOSTS_NAMED = 20
+MAX_HOSTS_NAMED = 20
 """How many hosts `GpuLedger.why` speaks of when none can meet the ask."""
 
 
@@ -102,7 +102,7 @@ class GpuLedger(Closeable):
 
         Returns:
             ``can``; ``host`` and ``devices`` (labels) of a host that can; ``lines``: a line for each host that cannot,
-            those with the most free GPUs first, at most `MOST_HOSTS_NAMED`; ``hosts``: their number.
+            those with the most free GPUs first, at most `MAX_HOSTS_NAMED`; ``hosts``: their number.
 
         Raises:
             UsageError: the count is below one.
@@ -131,9 +131,9 @@ class GpuLedger(Closeable):
             else:
                 line = f"{name}: {rules.in_the_way(record, count, now_ms, elsewhere)}"
             short.append((-len(free), name, line))
-            if len(short) > 4 * MOST_HOSTS_NAMED:
-                short = sorted(short)[:MOST_HOSTS_NAMED]
-        lines = [line for _, _, line in sorted(short)[:MOST_HOSTS_NAMED]]
+            if len(short) > 4 * MAX_HOSTS_NAMED:
+                short = sorted(short)[:MAX_HOSTS_NAMED]
+        lines = [line for _, _, line in sorted(short)[:MAX_HOSTS_NAMED]]
         return {"can": False, "host": "", "devices": [], "lines": lines, "hosts": hosts}
 
     def _records(self, host: str | None) -> Iterator[tuple[str, HostRecord | LedgerError]]:

@@ -29,7 +29,7 @@ SAVED = ".dlapp-notebook"
 """Directory of the workspace that is the output."""
 TOKEN = "JUPYTER_TOKEN"
 """The variable in which JupyterLab expects its token. Source: jupyter_server, `IdentityProvider.token`."""
-LEAST_GRACE_S = 60.0
+MIN_GRACE_S = 60.0
 """SIGTERM ends JupyterLab with all its kernels, and then the files are gathered."""
 _START = (
     'command -v python3 >/dev/null || { echo "dlapp-notebook: there is no python3 here, which JupyterLab needs" >&2; '
@@ -153,7 +153,7 @@ def notebook_spec(spec: AppSpec, *, gcores: int | None, idle_s: int, target: str
     """
     first = spec.roles[0]
     amounts = first.resources if gcores is None else replace(first.resources, gcores=gcores)
-    grace_s = max(spec.kill_grace_s, LEAST_GRACE_S)
+    grace_s = max(spec.kill_grace_s, MIN_GRACE_S)
     options = ["--idle", str(idle_s), "--grace", f"{grace_s:g}", "--save", SAVED]
     for one in spec.inputs:
         options += ["--without", one.input_path]

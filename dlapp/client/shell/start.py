@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from dlapp.config import Config, config_of_texts
 from dlapp.launcher.application import Snapshot
-from dlapp.launcher.properties import MOST_BYTES
+from dlapp.launcher.properties import MAX_BYTES
 from dlapp.system import files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NAME = "start.json"
-_MOST_BYTES = 16 * MOST_BYTES
+_MAX_BYTES = 16 * MAX_BYTES
 """The properties file in base64, and as much of env_file with every character escaped."""
 
 
@@ -49,6 +49,6 @@ def read_start(path: str, *, cluster: str | None = None) -> tuple[Snapshot, Conf
         UntrustedFile: it is not a file of the caller.
         ConfigError: there is no such engine.
     """
-    value = files.read_json_object(path, owners=(os.geteuid(),), max_bytes=_MOST_BYTES)
+    value = files.read_json_object(path, owners=(os.geteuid(),), max_bytes=_MAX_BYTES)
     texts: Mapping[str, str] = value["config"] | ({"cluster": cluster} if cluster is not None else {})
     return Snapshot(value["path"], base64.b64decode(value["data"]), value["env"]), config_of_texts(texts)

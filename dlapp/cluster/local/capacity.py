@@ -20,7 +20,7 @@ def memory_mib(root: str = "/") -> int:
     return max(1, min(limits) >> 20)
 
 
-LEAST_VCORES = 8
+MIN_VCORES = 8
 """What a small machine counts as. A vcore is a share of time, not a core, and four containers on a laptop of two cores
 are slow, not impossible. Source: yarn-default.xml, yarn.nodemanager.resource.cpu-vcores, 8 where it is not told."""
 
@@ -28,7 +28,7 @@ are slow, not impossible. Source: yarn-default.xml, yarn.nodemanager.resource.cp
 def vcores(root: str = "/", *, allowed: int | None = None, online: int | None = None) -> int:
     """Return the vcores to give where none are configured.
 
-    They are one for each core, and `LEAST_VCORES` at least. Where we may use only a part of the machine (a cgroup's
+    They are one for each core, and `MIN_VCORES` at least. Where we may use only a part of the machine (a cgroup's
     quota, an affinity), they are that part: who set the limit wants no more to run here.
 
     Args:
@@ -40,7 +40,7 @@ def vcores(root: str = "/", *, allowed: int | None = None, online: int | None = 
     online = (os.cpu_count() or 1) if online is None else online
     limits = [quota] if (quota := _cpu_quota(root)) is not None else []
     limits += [allowed] if allowed < online else []
-    return max(1, min(limits)) if limits else max(LEAST_VCORES, online)
+    return max(1, min(limits)) if limits else max(MIN_VCORES, online)
 
 
 def cores() -> int:

@@ -23,7 +23,7 @@ NOTIFY = "notify.json"
 """The settings of an application's notifications, in its directory; they hold secrets."""
 _LOCK = "notify.lock"
 _DIRECTORY = "notify"
-_MOST_AT_ONCE = 20
+_MAX_AT_ONCE = 20
 
 
 def waiting_after_s(home: str) -> float | None:
@@ -75,7 +75,7 @@ def tend_notices(state: StateDir, program: Sequence[str]) -> list[int]:
     pids = []
     with contextlib.suppress(FileNotFoundError):
         names = os.listdir(os.path.join(state.path, _DIRECTORY))
-        for name in sorted(filter(is_application_id, names))[:_MOST_AT_ONCE]:
+        for name in sorted(filter(is_application_id, names))[:_MAX_AT_ONCE]:
             if not _is_locked(os.path.join(state.application(name), _LOCK)):
                 pid = start_sender(state, program, name)
                 pids += [] if pid is None else [pid]

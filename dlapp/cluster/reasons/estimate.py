@@ -7,7 +7,7 @@ wrong: the range uses the factors of the earlier applications with the most simi
 quantiles between which `COVERAGE` of them lie.
 
 The same history shows how often such ranges were right: for each of the latest applications the range is computed from
-earlier ones only. With fewer than `LEAST_SAMPLES` there is no range.
+earlier ones only. With fewer than `MIN_SAMPLES` there is no range.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bisect import bisect_right, insort
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dlapp.values.waiting import LEAST_SAMPLES, Estimate
+from dlapp.values.waiting import MIN_SAMPLES, Estimate
 
 COVERAGE = 0.8
-MOST_JOBS = 400
+MAX_JOBS = 400
 """Number of the latest applications in the history that are used."""
 _NEAREST = 150
 _TESTED = 60
@@ -62,7 +62,7 @@ class StartEstimator:
 
     def __init__(self, jobs: Sequence[Job], now_ms: int) -> None:
         self._now_ms = now_ms
-        self._jobs = sorted(jobs, key=lambda one: (one.submitted_ms, one.started_ms or now_ms))[-MOST_JOBS:]
+        self._jobs = sorted(jobs, key=lambda one: (one.submitted_ms, one.started_ms or now_ms))[-MAX_JOBS:]
         self._samples = _samples(self._jobs)
         self._coverage, self._tested = _held(self._samples)
         self._runtimes = sorted(
@@ -71,7 +71,7 @@ class StartEstimator:
 
     def estimate(self, job: Job) -> Estimate:
         """Return the expected start of a waiting job, in the history or not."""
-        if len(self._samples) < LEAST_SAMPLES:
+        if len(self._samples) < MIN_SAMPLES:
             return Estimate(samples=len(self._samples))
         predicted_s = _predicted_s(job, self._jobs, self._now_ms, self._runtimes)
         least_s, most_s = _range_s(predicted_s, self._samples)
@@ -153,7 +153,7 @@ def _range_s(predicted_s: float, samples: Sequence[_Sample]) -> tuple[float, flo
 
 def _held(samples: Sequence[_Sample]) -> tuple[float | None, int]:
     """Return the share of the latest samples within the range computed from earlier ones, and their number."""
-    tested = range(max(LEAST_SAMPLES, len(samples) - _TESTED), len(samples))
+    tested = range(max(MIN_SAMPLES, len(samples) - _TESTED), len(samples))
     held = 0
     for place in tested:
         least_s, most_s = _range_s(samples[place].predicted_s, samples[:place])

@@ -32,7 +32,7 @@ from dlapp.system.files import UntrustedFile, closing_fd, list_names, open_own_d
 
 NAME = "dlapp.pyz"
 """File name in a container's working directory."""
-LEAST_PYTHON = (3, 11)
+MIN_PYTHON = (3, 11)
 
 _NEEDED = ("dlapp", "h11", "google.protobuf")
 _USED = (
@@ -52,7 +52,7 @@ _READ = ("dlapp/context.py", "dlapp/feed.py", "dlapp/runtime/notebook_program.py
 _FORMAT = 2
 _SOURCES = "sources.zip"
 MAX_BYTES = 64 << 20
-_MOST_NAMES = 10_000
+_MAX_NAMES = 10_000
 _SKIPPED = frozenset({"__pycache__", "tests", "testing"})
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 
@@ -60,9 +60,9 @@ _MAIN = f"""\
 import os
 import sys
 
-if sys.version_info < {LEAST_PYTHON!r}:
+if sys.version_info < {MIN_PYTHON!r}:
     sys.stderr.write(
-        "dlapp: %s on %s is Python %s, and dlapp needs {LEAST_PYTHON[0]}.{LEAST_PYTHON[1]} or later there: "
+        "dlapp: %s on %s is Python %s, and dlapp needs {MIN_PYTHON[0]}.{MIN_PYTHON[1]} or later there: "
         "set yarn.python or yarn.python_archive\\n" % (sys.executable, os.uname()[1], sys.version.split()[0])
     )
     sys.exit(126)
@@ -170,7 +170,7 @@ def packed(directory: str, *, remote: bool = False) -> tuple[str, str]:
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         with closing_fd(open_own_directory(f"{directory}/.", path=directory)) as fd:
-            for name in list_names(fd, limit=_MOST_NAMES):
+            for name in list_names(fd, limit=_MAX_NAMES):
                 if name.startswith(beginning) and name.endswith(".pyz"):
                     if name == f"{beginning}{(digest := _digest_in(fd, name))}.pyz":
                         return os.path.join(directory, name), f"dlapp-{digest}.pyz"
@@ -184,7 +184,7 @@ def packed(directory: str, *, remote: bool = False) -> tuple[str, str]:
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=fd)
-            for old in list_names(fd, limit=_MOST_NAMES):
+            for old in list_names(fd, limit=_MAX_NAMES):
                 # Another process may be making the same file.
                 if old.startswith(kind) and not old.startswith(beginning):
                     with contextlib.suppress(FileNotFoundError):

@@ -29,8 +29,8 @@ SETTING = "yarn.dialect"
 
 FIELD3_LIMIT = "yarn.scheduler.maximum-allocation-gcores"
 """A property that only the patched Hadoop has; its presence in the ResourceManager's configuration tells."""
-FIELD3_LEAST, FIELD3_NODE = "yarn.scheduler.minimum-allocation-gcores", "yarn.nodemanager.resource.gcores"
-FIELD3_SETTINGS = (FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE)
+FIELD3_MINIMUM, FIELD3_NODE = "yarn.scheduler.minimum-allocation-gcores", "yarn.nodemanager.resource.gcores"
+FIELD3_SETTINGS = (FIELD3_MINIMUM, FIELD3_LIMIT, FIELD3_NODE)
 
 _FIELD3 = 3
 _FIELD3_TAG = b"\x18"

@@ -22,7 +22,7 @@ from dlapp.system.processes.proc import command_line
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NOT_IN_MIG_MODE = -1
-_MOST_NVLINKS = 36
+_MAX_NVLINKS = 36
 """NVML_NVLINK_MAX_LINKS of the newest driver; a GPU returns "invalid argument" after its last link."""
 _EVERY_INSTANCE = 0xFFFFFFFF
 _MIB = 20
@@ -325,7 +325,7 @@ def _nvlinks(nvml: Any, gpu: _Gpu, gpus: Sequence[_Gpu]) -> dict[int, int]:
     """Return the number of NVLinks by the index of the GPU at the other end, or `_SWITCH`."""
     by_bus_id = {one.bus_id.upper(): one.index for one in gpus if one.bus_id}
     found: dict[int, int] = {}
-    for link in range(_MOST_NVLINKS):
+    for link in range(_MAX_NVLINKS):
         try:
             if not nvml.nvmlDeviceGetNvLinkState(gpu.handle, link):
                 continue

@@ -53,15 +53,15 @@ from dlapp.system.shared_directory import create_shared_file
 RESERVED, LEASED = 0, 1
 MAX_BYTES = 32 << 10
 """Maximum size of a record."""
-_MOST_DEVICES = 512
+_MAX_DEVICES = 512
 HELD = ("reserved", "leased")
 """Kinds of records of a hold; the position is the byte that is locked in the device's file."""
 HEALTH = "health"
-MOST_NAMES = 2048
+MAX_NAMES = 2048
 """Limit of the entries read per user: at most three for each device of a machine, and its tickets."""
 _WRITTEN_IN_S = 60.0
 """An older file without the final name of a record was left by a process that was killed while writing it."""
-_MOST_OPEN = 128
+_MAX_OPEN = 128
 _NAME = re.compile(r"(?:(reserved|leased)|(reserved|leased|health)-([A-Za-z0-9_.-]+))-[0-9a-f]{16}", re.ASCII)
 """Function that lists the records; with a device: only that device's."""
 
@@ -140,10 +140,10 @@ class Directory:
         self._listed: set[str] | None = None
 
     def names(self) -> list[str]:
-        """Return its names, sorted; of a user with more than `MOST_NAMES`, only the most recently written ones."""
+        """Return its names, sorted; of a user with more than `MAX_NAMES`, only the most recently written ones."""
         names = sorted(os.listdir(self.fd))
         self._listed = set(names)
-        if len(names) > MOST_NAMES:
+        if len(names) > MAX_NAMES:
             names = self._without_excess(names)
         for gone in self._files.keys() - self._listed:
             self._files.pop(gone, None)
@@ -158,10 +158,10 @@ class Directory:
                 by_uid.setdefault(about.st_uid, []).append((-about.st_nlink, about.st_mtime_ns, name))
         kept = []
         for uid, those in by_uid.items():
-            if len(those) > MOST_NAMES:
-                what = f"{user_text(uid)} has {len(those)} files there; of these the newest {MOST_NAMES} are read"
+            if len(those) > MAX_NAMES:
+                what = f"{user_text(uid)} has {len(those)} files there; of these the newest {MAX_NAMES} are read"
                 self.problems[self.path] = what
-                those = sorted(those)[-MOST_NAMES:]
+                those = sorted(those)[-MAX_NAMES:]
             kept += [name for _, _, name in those]
         return sorted(kept)
 
@@ -180,7 +180,7 @@ class Directory:
             return known
         self._files.pop(name, None)
         found = OpenFile(open_file(name, dir_fd=self.fd, path=name, max_bytes=max_bytes))
-        if len(self._files) < _MOST_OPEN:
+        if len(self._files) < _MAX_OPEN:
             self._files[name] = found
         return found
 
@@ -417,7 +417,7 @@ def text_of(record: Record, name: str) -> str:
 
 def _by_device(record: Record, name: str) -> dict[str, Record]:
     devices = record.get("devices")
-    if not isinstance(devices, dict) or not 0 < len(devices) <= _MOST_DEVICES:
+    if not isinstance(devices, dict) or not 0 < len(devices) <= _MAX_DEVICES:
         raise UntrustedFile(name, "names no devices, or too many")
     return {file_name(uuid): {**record, "uuid": uuid, "index": index} for uuid, index in devices.items()}
 

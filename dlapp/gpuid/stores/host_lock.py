@@ -21,11 +21,11 @@ from dlapp.system.clock import backoff_s
 from dlapp.system.shared_directory import open_shared_directory
 
 NAME = "turn"
-STILL_S, MOST_WAIT_S = 0.1, 1.0
+STILL_S, MAX_WAIT_S = 0.1, 1.0
 """How long a writer waits without progress of the others, and its total wait, before it goes on without the lock."""
 _LOOK_S = (0.005, 0.03)
 """Poll intervals, first and later. Not shorter: the waiting processes would slow down the holder."""
-_MOST_DIGITS = 32
+_MAX_DIGITS = 32
 
 
 class HostWriteLock:
@@ -74,7 +74,7 @@ class HostWriteLock:
     def _wait(self, fd: int) -> bool:
         said = _said(fd)
         now_s = self._clock()
-        until_s, end_s = now_s + STILL_S, now_s + MOST_WAIT_S
+        until_s, end_s = now_s + STILL_S, now_s + MAX_WAIT_S
         for pause_s in backoff_s(*_LOOK_S):
             try:
                 if locks.try_lock(fd):
@@ -107,11 +107,11 @@ class HostWriteLockHold:
         """Record the newest version."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
-                os.pwrite(self._fd, str(version).encode().ljust(_MOST_DIGITS), 0)
+                os.pwrite(self._fd, str(version).encode().ljust(_MAX_DIGITS), 0)
 
 
 def _said(fd: int) -> bytes:
     try:
-        return os.pread(fd, _MOST_DIGITS, 0).strip()
+        return os.pread(fd, _MAX_DIGITS, 0).strip()
     except OSError:
         return b""

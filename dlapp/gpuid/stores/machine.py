@@ -81,7 +81,7 @@ _RETRY_S = (0.005, 0.03)
 _CLEAR_EVERY_S = 0.5
 REMOVE_S = 60.0
 """Time limit of a check of all the machine's leases, which may remove containers."""
-_MOST_ROUNDS = 100
+_MAX_ROUNDS = 100
 
 
 class _ReservedDevices(NamedTuple):
@@ -264,7 +264,7 @@ class MachineLedger:
             ticket.looks()
         looked = False
         with self._open() as ledger:
-            for _ in range(_MOST_ROUNDS):
+            for _ in range(_MAX_ROUNDS):
                 names = ledger.directory.names()
                 free, held, out = ledger.usable(devices, names)
                 own = ticket.name if ticket else None

@@ -21,7 +21,7 @@ from dlapp.errors import Denied, Unreachable
 from dlapp.gpuid.rules import HostRecord
 from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, Unsure
 
-MOST_WAIT_S = 2.0
+MAX_WAIT_S = 2.0
 """How long a change of the list may take; the record is written by then."""
 _COMPLETE = b"complete"
 
@@ -61,7 +61,7 @@ class ShortHosts:
     def put(self, host: str) -> None:
         """Put a host on the list. That this fails costs a detour later and nothing else."""
         with contextlib.suppress(Unreachable, Denied, Unsure):
-            self._ensemble.put_name(f"{self._path}/{host}", self._clock() + MOST_WAIT_S)
+            self._ensemble.put_name(f"{self._path}/{host}", self._clock() + MAX_WAIT_S)
 
     def remove(self, host: str, still: Callable[[], bool] = lambda: False) -> None:
         """Take a host from the list, unless it is put on it meanwhile.
@@ -69,7 +69,7 @@ class ShortHosts:
         Args:
             still: asked after the name was read: whether the host belongs on it all the same.
         """
-        path, deadline = f"{self._path}/{host}", self._clock() + MOST_WAIT_S
+        path, deadline = f"{self._path}/{host}", self._clock() + MAX_WAIT_S
         with contextlib.suppress(Unreachable, Denied, Unsure):
             if (found := self._ensemble.read(path, deadline, newest=True)) is not None and not still():
                 self._ensemble.remove_name(path, found[1], deadline)

@@ -55,7 +55,7 @@ from dlapp.system.machine import machine_id
 from dlapp.value import Closeable, replace
 from dlapp.values.launch_spec import LedgerSettings
 
-LEAST_WAIT_S = 5.0
+MIN_WAIT_S = 5.0
 """Minimum time limit of an ensemble's answer, even without waiting for devices."""
 RELEASE_WAIT_S = 10.0
 """How long a release waits for the ensemble before it is deferred."""
@@ -148,7 +148,7 @@ class ZooKeeperLedger(Closeable):
         self._lock = threading.Lock()
         self._known: dict[str, tuple[HostRecord, int]] = {}
         self._open: dict[str, ZooKeeperLease] = {}
-        self._later = DeferredReleases(self._release_now, at_once_s=LEAST_WAIT_S)
+        self._later = DeferredReleases(self._release_now, at_once_s=MIN_WAIT_S)
 
     # ---- taking and giving back ----
 
@@ -162,7 +162,7 @@ class ZooKeeperLedger(Closeable):
             if again.record.application == ask.application and len(again.devices) == ask.gcores:
                 return again
             raise LedgerError(f"{self.host}: {ask.container} holds {len(again.devices)} gcores already")
-        deadline = self._clock() + max(timeout_s, LEAST_WAIT_S)
+        deadline = self._clock() + max(timeout_s, MIN_WAIT_S)
         devices = self._discover()
         rules.check_amount(self.host, ask.gcores, len(devices))
         self._later.flush(ask.container)

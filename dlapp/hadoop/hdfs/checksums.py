@@ -23,7 +23,7 @@ from itertools import repeat
 from dlapp.hadoop.errors import HadoopError
 
 NONE, CRC32, CRC32C = 0, 1, 2
-MOST_CHUNK = 1 << 24
+MAX_CHUNK_BYTES = 1 << 24
 """Maximum chunk size; a packet has at least one chunk."""
 CARRIED = f"libcrc32c-{os.uname().machine}.so"
 """Library of google-crc32c, beside this module, if dlapp runs from the archive."""
@@ -64,7 +64,7 @@ class Checksum:
     """
 
     def __init__(self, kind: int, chunk_bytes: int) -> None:
-        if not 0 < chunk_bytes <= MOST_CHUNK:
+        if not 0 < chunk_bytes <= MAX_CHUNK_BYTES:
             raise CannotVerify(f"a checksum of {chunk_bytes} bytes each")
         crc = _CRC32 if kind == CRC32 else _crc32c() if kind == CRC32C else None
         if crc is None:

@@ -16,13 +16,13 @@ from dlapp.hadoop.errors import NotHadoop
 from dlapp.hadoop.wire import Fields, encode
 
 PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
-MOST_LENGTH = 1 << 50
+MAX_LENGTH = 1 << 50
 """Larger than any file [bytes]."""
-MOST_BLOCK = 1 << 42
-MOST_NODES = 512
+MAX_BLOCK_BYTES = 1 << 42
+MAX_NODES = 512
 """Maximum number of DataNodes of one block; ``dfs.replication.max`` is 512."""
-_MOST_KEPT = 4096
-_MOST_DATA_BLOCKS = 16
+_MAX_KEPT = 4096
+_MAX_DATA_BLOCKS = 16
 """Maximum number of blocks of a group; the low bits of the group's id are the block's index. Source:
 HdfsServerConstants.MAX_BLOCKS_IN_GROUP."""
 _IP = re.compile(r"[0-9A-Fa-f.:]{2,45}")
@@ -344,7 +344,7 @@ def parse_server_defaults(answer: Fields) -> ServerDefaults:
     """Return the answer to `get_server_defaults`. Raises NotHadoop on an invalid answer, as do the others."""
     said = answer.message(1)
     found = ServerDefaults(
-        block_bytes=said.number(1, below=MOST_BLOCK),
+        block_bytes=said.number(1, below=MAX_BLOCK_BYTES),
         bytes_per_checksum=said.number(2, below=1 << 24),
         replication=said.number(4, below=1 << 15),
         checksum_kind=said.number(8, 1, below=1 << 8),
@@ -390,7 +390,7 @@ def parse_status(data: bytes, nodes: dict[bytes, DataNode]) -> Status:
     return Status(
         kind=kind,
         name=said.text(2),
-        size_bytes=said.number(3, below=MOST_LENGTH),
+        size_bytes=said.number(3, below=MAX_LENGTH),
         mode=mode & 0o1777,
         owner=said.text(5),
         group=said.text(6),
@@ -439,7 +439,7 @@ def parse_blocks(data: bytes, nodes: dict[bytes, DataNode]) -> FileBlocks:
     striping = None
     if said.has(7) and not said.has(6) and all(one.is_striped for one in blocks):
         striping = _striping(said.message(7))
-    return FileBlocks(said.number(1, below=MOST_LENGTH), tuple(blocks), is_plain, striping)
+    return FileBlocks(said.number(1, below=MAX_LENGTH), tuple(blocks), is_plain, striping)
 
 
 def _striping(policy: Fields) -> Striping | None:
@@ -447,7 +447,7 @@ def _striping(policy: Fields) -> Striping | None:
     if not policy.has(2):
         built_in = _BUILT_IN_POLICIES.get(policy.number(4))
         return Striping(int(built_in.split("-")[-3]), 1 << 20) if built_in else None
-    found = Striping(policy.message(2).number(2, below=_MOST_DATA_BLOCKS), policy.number(3, below=1 << 31))
+    found = Striping(policy.message(2).number(2, below=_MAX_DATA_BLOCKS), policy.number(3, below=1 << 31))
     if not found.data_blocks or not found.cell_bytes:
         raise NotHadoop("the NameNode sent an erasure coding policy without data")
     return found
@@ -465,7 +465,7 @@ def parse_located_block(data: bytes, nodes: dict[bytes, DataNode]) -> LocatedBlo
     """Return a LocatedBlockProto."""
     said = Fields(data)
     block, infos = said.message(1), said.all_data(3)
-    if len(infos) > MOST_NODES:
+    if len(infos) > MAX_NODES:
         raise NotHadoop(f"the NameNode names {len(infos)} DataNodes of one block")
     token = said.data(5)
     _check_message(token)
@@ -474,15 +474,15 @@ def parse_located_block(data: bytes, nodes: dict[bytes, DataNode]) -> LocatedBlo
             block.text(1),
             block.number(2, below=1 << 64),
             block.number(3),
-            block.number(4, 0, below=MOST_BLOCK),
+            block.number(4, 0, below=MAX_BLOCK_BYTES),
         ),
-        said.number(2, below=MOST_LENGTH),
+        said.number(2, below=MAX_LENGTH),
         tuple(_node(one, nodes) for one in infos),
         token,
-        tuple(said.numbers(7, below=1 << 8)[:MOST_NODES]),
+        tuple(said.numbers(7, below=1 << 8)[:MAX_NODES]),
         said.has(9),
-        said.data(9, b"")[:MOST_NODES],
-        tuple(said.all_data(10)[:MOST_NODES]),
+        said.data(9, b"")[:MAX_NODES],
+        tuple(said.all_data(10)[:MAX_NODES]),
     )
 
 
@@ -498,7 +498,7 @@ def _node(info: bytes, nodes: dict[bytes, DataNode]) -> DataNode:
         host, port = said.text(1), said.number(4, below=1 << 16)
         if not _IP.fullmatch(host) or not port:
             raise NotHadoop(f"the NameNode names a DataNode at {host[:60]!r}, port {port}")
-        if len(nodes) >= _MOST_KEPT:
+        if len(nodes) >= _MAX_KEPT:
             nodes.clear()  # a DataNode's data, such as free space, changes between parts of a listing
         nodes[info] = found = DataNode(host, port, info)
     return found

@@ -24,7 +24,7 @@ class Reusable(Protocol):
 
 
 C = TypeVar("C", bound=Reusable)
-_MOST_IDLE = 64
+_MAX_IDLE = 64
 """Of one address."""
 
 
@@ -69,7 +69,7 @@ class ConnectionPool(Generic[C]):
         with self._lock:
             self._busy.pop(connection, None)
             kept = self._idle.setdefault(address, [])
-            if len(kept) < _MOST_IDLE:
+            if len(kept) < _MAX_IDLE:
                 kept.append(connection)
                 return
         connection.close()

@@ -30,12 +30,12 @@ _MORE_S = 5.0
 """Added to the time limit of an answer for each DataNode of a pipeline.
 
 Source: HdfsConstants.READ_TIMEOUT_EXTENSION."""
-_MOST_HEARTBEATS = 1000
+_MAX_HEARTBEATS = 1000
 """Heartbeat interval while one block is read or written. DataNodes send one in half of their peers' timeout, which is
 30 s."""
 _SLOWEST_BYTES = 64 << 10
 """Minimum amount of data per longest wait, once data has started to arrive."""
-_MOST_PIECES = 512
+_MAX_PIECES = 512
 """Number of buffers passed on at once; the kernel accepts 1024 (IOV_MAX)."""
 
 Take = Callable[[list[memoryview]], None]
@@ -207,7 +207,7 @@ class DataNodeConnection:
                 if low < high:
                     pieces.append(data[low:high])
                 at += len(data)
-                if len(pieces) >= _MOST_PIECES:
+                if len(pieces) >= _MAX_PIECES:
                     hand_on()
         finally:
             hand_on()
@@ -320,7 +320,7 @@ class DataNodeConnection:
                 break
             if shift > 28:
                 raise NotHadoop(f"{self.name}: an answer that cannot be read")
-        if size > packets.MOST_ANSWER:
+        if size > packets.MAX_ANSWER_BYTES:
             raise NotHadoop(f"{self.name}: an answer of {size} bytes")
         return bytes(self._need(size))
 
@@ -368,7 +368,7 @@ class DataNodeConnection:
 
     def _note_heartbeat(self) -> None:
         self._heartbeats += 1
-        if self._heartbeats > _MOST_HEARTBEATS:
+        if self._heartbeats > _MAX_HEARTBEATS:
             raise NotHadoop(f"{self.name}: heartbeats without an end")
 
     def _send_operation(self, data: bytes) -> None:

@@ -30,10 +30,10 @@ from dlapp.hadoop.hdfs.client_protocol import LocatedBlock
 from dlapp.hadoop.wire import Fields, encode
 
 PREFIX = struct.Struct(">IH")
-MOST_PACKET = 16 << 20
+MAX_PACKET_BYTES = 16 << 20
 """Source: PacketReceiver.MAX_PACKET_SIZE."""
-MOST_HEADER = 1 << 10
-MOST_ANSWER = 64 << 10
+MAX_HEADER_BYTES = 1 << 10
+MAX_ANSWER_BYTES = 64 << 10
 _VERSION, _WRITE, _READ = 28, 80, 81
 _SETUP_CREATE = 6
 _HEADER = struct.Struct("<BqBqBBBi")
@@ -175,7 +175,7 @@ def encode_packet_header(header: PacketHeader, checksum_bytes: int) -> bytes:
 def packet_size(prefix: bytes) -> tuple[int, int]:
     """Return the sizes of a packet's header, and of all that follows it. Raises NotHadoop: too large."""
     payload, header = PREFIX.unpack(prefix)
-    if not 4 <= payload <= MOST_PACKET or not 0 < header <= MOST_HEADER:
+    if not 4 <= payload <= MAX_PACKET_BYTES or not 0 < header <= MAX_HEADER_BYTES:
         raise NotHadoop(f"a packet of {payload} bytes with a header of {header} bytes")
     return header, payload - 4
 
@@ -184,7 +184,7 @@ def parse_packet_header(data: bytes) -> PacketHeader:
     """Return the header of a packet. Raises NotHadoop: it is invalid."""
     if len(data) >= _HEADER.size:
         one, offset, two, number, three, last, four, count = _HEADER.unpack_from(data)
-        if (one, two, three, four) == _TAGS and offset >= 0 and last <= 1 and 0 <= count <= MOST_PACKET:
+        if (one, two, three, four) == _TAGS and offset >= 0 and last <= 1 and 0 <= count <= MAX_PACKET_BYTES:
             return PacketHeader(offset, number, last == 1, count)
     raise NotHadoop("a packet whose header cannot be read")
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dlapp.errors import UsageError
 from dlapp.launcher.workspace.gzip_blocks import GzipBlocks
 from dlapp.launcher.workspace.scan import SPARSE_FROM, Scan, ScanEntry, scan_workspace, too_large
-from dlapp.launcher.workspace.tar import BLOCK, DIRECTORY, END, LINK, MOST_PIECES, header, padding, sparse_header
+from dlapp.launcher.workspace.tar import BLOCK, DIRECTORY, END, LINK, MAX_PIECES, header, padding, sparse_header
 from dlapp.locations import shown
 from dlapp.storage.tree import explained
 from dlapp.system.disk_space import FULL
@@ -31,7 +31,7 @@ __all__ = ["Packed", "Scan", "ScanEntry", "pack", "scan_workspace"]
 Progress = Callable[[int, int], None]
 
 _CHUNK = 1 << 20
-_MOST_THREADS = 8
+_MAX_THREADS = 8
 _TEMPORARY = ".packing"
 
 
@@ -74,7 +74,7 @@ def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress |
     """
     if scan.size_bytes > limit_bytes:
         raise too_large(scan, limit_bytes)
-    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
     archive_dir = os.path.abspath(archive_dir)
     try:
         os.makedirs(archive_dir, mode=0o700, exist_ok=True)
@@ -281,7 +281,7 @@ def _data_pieces(descriptor: int, size: int) -> list[tuple[int, int]]:
         at = end
     if not pieces or sum(pieces[-1]) < size:
         pieces.append((size, 0))
-    return pieces if len(pieces) <= MOST_PIECES else [(0, size)]
+    return pieces if len(pieces) <= MAX_PIECES else [(0, size)]
 
 
 def _unreadable(entry: ScanEntry, error: OSError) -> UsageError:

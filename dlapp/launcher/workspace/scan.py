@@ -20,7 +20,7 @@ from dlapp.value import Value
 
 SPARSE_FROM = 64 << 10
 """Smaller files are never looked at for holes."""
-_MOST_NAMED = 100
+_MAX_NAMED = 100
 DEFAULT_EXCLUDES = (".git", ".venv", "__pycache__", "node_modules")
 """What a run never needs and every project has: history, environments of this machine, caches."""
 
@@ -180,9 +180,9 @@ def too_large(scan: Scan, limit_bytes: int) -> UsageError:
 def _refusal(root: str, faults: list[str]) -> str:
     if len(faults) == 1:
         return f"the workspace {shown(root)} cannot be packed: {faults[0]} (exclude it, or put it right)"
-    more = [f"and {len(faults) - _MOST_NAMED} more"] if len(faults) > _MOST_NAMED else []
+    more = [f"and {len(faults) - _MAX_NAMED} more"] if len(faults) > _MAX_NAMED else []
     lines = [f"the workspace {shown(root)} cannot be packed; exclude these, or put them right:"]
-    return "\n  ".join([*lines, *faults[:_MOST_NAMED], *more])
+    return "\n  ".join([*lines, *faults[:_MAX_NAMED], *more])
 
 
 def _listed(path: str, name: str, warnings: list[str], faults: list[str]) -> list[os.DirEntry[str]]:

@@ -24,14 +24,14 @@ BLOCK = 512
 END = bytes(2 * BLOCK)
 
 FILE, DIRECTORY, LINK, LONG_NAME, LONG_LINK, SPARSE = b"0", b"5", b"2", b"L", b"K", b"S"
-MOST_PIECES = 100_000
+MAX_PIECES = 100_000
 """Of a sparse file; who unpacks it keeps their places in memory, and takes somewhat more."""
 
 MTIME = 315_619_200
 """All that is packed has this modification time: 1980-01-02 00:00 UTC. ZIP knows no year before 1980, and in zones
 west of Greenwich the 1st was still 1979."""
 
-_MOST_OCTAL = 8**11
+_MAX_OCTAL = 8**11
 _IN_HEADER, _IN_BLOCK = 4, 21
 _LONG = b"././@LongLink"
 
@@ -117,6 +117,6 @@ def _long(text: bytes, kind: bytes) -> bytes:
 
 def _number(value: int) -> bytes:
     # Above 8 GiB, octal digits do not suffice: a set first bit marks a binary number.
-    if value < _MOST_OCTAL:
+    if value < _MAX_OCTAL:
         return b"%011o\0" % value
     return b"\x80" + value.to_bytes(11, "big")

@@ -22,8 +22,8 @@ from dlapp.system.files import closing_fd, read_json_object
 from dlapp.system.shared_directory import open_shared_directory
 
 _PASSWD, _GROUP = "/etc/passwd", "/etc/group"
-_MOST_BYTES = 1 << 20
-_MOST_REMEMBERED_BYTES = 16 * _MOST_BYTES
+_MAX_BYTES = 1 << 20
+_MAX_REMEMBERED_BYTES = 16 * _MAX_BYTES
 """Two such files as JSON, with every character escaped."""
 
 
@@ -54,7 +54,7 @@ def recall(directory: str, image_id: str) -> Accounts | None:
     try:
         with closing_fd(open_shared_directory(directory)) as fd:
             found = read_json_object(
-                _name_in(image_id), dir_fd=fd, owners=[os.getuid()], max_bytes=_MOST_REMEMBERED_BYTES
+                _name_in(image_id), dir_fd=fd, owners=[os.getuid()], max_bytes=_MAX_REMEMBERED_BYTES
             )
         known = Accounts(**found)
     except (OSError, TypeError):
@@ -78,7 +78,7 @@ def remember(directory: str, image_id: str, accounts: Accounts) -> None:
 
 def of_container(docker: Dockerd, name: str) -> Accounts:
     """Return the accounts of the image of a created container without mounts over these files."""
-    found = [(docker.read_file(name, path) or b"")[:_MOST_BYTES] for path in (_PASSWD, _GROUP)]
+    found = [(docker.read_file(name, path) or b"")[:_MAX_BYTES] for path in (_PASSWD, _GROUP)]
     return Accounts(*(data.decode(errors="replace") for data in found))
 
 

@@ -30,7 +30,7 @@ ALWAYS_THERE = ("host", "none")
 _STACK_BYTES = 64 << 20
 """What NVIDIA's guides for NCCL and PyTorch ask for, beside unlimited locked memory."""
 _CAP_SYS_RESOURCE = 1 << 24
-_LEAST_SHM_BYTES = 64 << 20
+_MIN_SHM_BYTES = 64 << 20
 """Docker's own default."""
 NO_USE_TO_ROOT = ("AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP")
 """Of the capabilities that Docker leaves to root, those that no payload has a use for."""
@@ -221,7 +221,7 @@ def fences(
         # Docker refuses more cpus than the machine has; vcores are shares of a node, and may exceed them.
         "cpus": min(resources.vcores, os.cpu_count() or 1),
         # Its pages count as memory of the container; PyTorch's data loaders pass their batches through it.
-        "shm_bytes": max(memory * policy.shm_percent // 100, min(_LEAST_SHM_BYTES, memory)),
+        "shm_bytes": max(memory * policy.shm_percent // 100, min(_MIN_SHM_BYTES, memory)),
         "pids_limit": policy.pids_limit,
         "ulimits": _ulimits(docker),
         "drop": ("ALL",) if os.getuid() else NO_USE_TO_ROOT,

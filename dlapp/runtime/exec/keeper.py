@@ -36,7 +36,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _PATIENCE_S = 1.0
 """Between SIGHUP with SIGTERM and SIGKILL, for what is left of a command."""
 _LOOK_EVERY_S = 0.02
-_MOST_REQUEST_BYTES = 256 << 10
+_MAX_REQUEST_BYTES = 256 << 10
 _READ_BYTES = 1 << 16
 
 
@@ -89,7 +89,7 @@ def _receive(channel: socket.socket) -> tuple[ExecRequest, FrameStream] | None:
     while not heard.endswith(b"\n"):
         data, more, _, _ = socket.recv_fds(channel, _READ_BYTES, 1)
         fds += more
-        if not data or len(heard) > _MOST_REQUEST_BYTES:
+        if not data or len(heard) > _MAX_REQUEST_BYTES:
             return None
         heard += data
     request = from_json(ExecRequest, json.loads(heard))

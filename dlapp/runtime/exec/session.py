@@ -150,7 +150,7 @@ class ExecSession:
             if self._target.input_fd() is None:
                 taken = len(self._input)  # it will never be read
             else:
-                taken = self._target.write(bytes(self._input[: frames.MOST_BODY_BYTES]))
+                taken = self._target.write(bytes(self._input[: frames.MAX_BODY_BYTES]))
             del self._input[:taken]
             if taken:
                 self._stream.send(frames.TAKEN, taken.to_bytes(4))

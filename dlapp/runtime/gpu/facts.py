@@ -20,7 +20,7 @@ from typing import Any
 
 from dlapp.net.dockerd import Dockerd
 from dlapp.runtime.gpu.modes import CDI_KIND, HOOKS, NVIDIA_DOCKER, Facts
-from dlapp.system.yaml_keys import MOST_FOREIGN_BYTES, plain_yaml
+from dlapp.system.yaml_keys import MAX_FOREIGN_BYTES, plain_yaml
 
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/local/nvidia/toolkit")
 _PODMAN_CDI = ("/etc/cdi", "/var/run/cdi")
@@ -83,7 +83,7 @@ def names_in(directories: Iterable[str]) -> frozenset[str] | None:
                 continue
             try:
                 with open(os.path.join(directory, file), "rb") as stream:
-                    found = plain_yaml(stream.read(MOST_FOREIGN_BYTES + 1))
+                    found = plain_yaml(stream.read(MAX_FOREIGN_BYTES + 1))
                 if found["kind"] == CDI_KIND:
                     names.update(str(one["name"]) for one in found["devices"])
             except FileNotFoundError:

@@ -29,7 +29,7 @@ from dlapp.system.disk_space import free_bytes, mount_point, room_at
 from dlapp.system.files import closing_fd, is_plain_name, write_all
 from dlapp.system.text import human_size
 
-MOST_GROWTH = 200
+MAX_GROWTH = 200
 """How many times its own size an archive may become; text and logs become 10 to 50 times as large."""
 ALWAYS_ALLOWED = 1 << 30
 _MEMBER_BYTES = 512
@@ -98,7 +98,7 @@ class _ArchiveUnpacking:
     def __init__(self, file: IO[bytes], into: str, name: str, done: Callable[[int], None]) -> None:
         self._file, self._into, self._name, self._done = file, into, name, done
         self._size = os.fstat(file.fileno()).st_size
-        self._most = max(ALWAYS_ALLOWED, MOST_GROWTH * self._size)
+        self._most = max(ALWAYS_ALLOWED, MAX_GROWTH * self._size)
         self._free = free_bytes(into)
         self._count = self._files = self._bytes = self._told = self._remembered = 0
         self._directories: dict[str, tuple[int, float] | None] = {"": None}

@@ -18,7 +18,7 @@ from dlapp.storage.fetch_plan import FetchPlan, FetchTarget, counter
 from dlapp.storage.tree import copy_nodes, explaining, make_directories
 from dlapp.system.disk_space import free_bytes
 
-MOST_ENTRIES = 32
+MAX_ENTRIES = 32
 """Beyond as many matches, all of them are one entry: each entry that is in use costs a descriptor and a mount."""
 
 
@@ -114,7 +114,7 @@ def _may_be_kept(landing: FetchTarget) -> bool:
 def _groups(plan: FetchPlan) -> list[tuple[FileSystem, list[FetchTarget]]]:
     """Return what may be cached, by entry."""
     some = [(system, one) for system, one in plan.landings if _may_be_kept(one)]
-    if len(some) <= MOST_ENTRIES:
+    if len(some) <= MAX_ENTRIES:
         return [(system, [one]) for system, one in some]
     by_system: dict[int, tuple[FileSystem, list[FetchTarget]]] = {}
     for system, one in some:

@@ -28,13 +28,13 @@ from dlapp.storage.checkpoints.place import OBJECTS, CheckpointPlace, GivenUp, i
 from dlapp.storage.tree import READ_CHUNK, Note, OpenTree, TreeNode, explaining, nodes_to_store, remove_tree
 from dlapp.system.files import closing_fd, open_directory
 
-MOST_LISTED = 100
+MAX_LISTED = 100
 """So many of the newest checkpoints are looked at for one that can be restored."""
 _FRESH_NS = 2_000_000_000
 """A file that changed so short a time ago may change again without another time: clocks of file systems have steps."""
 
 
-_MOST_NOTED = 100
+_MAX_LOGGED = 100
 """Lines about what is not stored."""
 
 
@@ -115,7 +115,7 @@ class Checkpoints:
                 found.append(number)
             except NotWhole as error:
                 self._note(str(error))
-            if len(found) == MOST_LISTED:
+            if len(found) == MAX_LISTED:
                 break
         return found[::-1]
 
@@ -256,10 +256,10 @@ class Checkpoints:
     def _note_left_out(self, line: str) -> None:
         """Log what is not stored, once and a bounded number of times: each copy meets it again, and a payload can
         create many such entries."""
-        if line in self._left_out or len(self._left_out) > _MOST_NOTED:
+        if line in self._left_out or len(self._left_out) > _MAX_LOGGED:
             return
         self._left_out.add(line)
-        self._note(line if len(self._left_out) <= _MOST_NOTED else "what else is not stored is not written here")
+        self._note(line if len(self._left_out) <= _MAX_LOGGED else "what else is not stored is not written here")
 
     def _digests_of(self, tree: OpenTree, state: DirectoryState) -> dict[str, str]:
         """Return name -> digest of all files; unchanged ones are not read again."""

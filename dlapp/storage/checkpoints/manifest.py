@@ -24,7 +24,7 @@ _VERSION = 1
 _NAME = re.compile(r"checkpoint-([1-9][0-9]{0,17})\.json")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_PATH = 4096
-_LEAST_TIME_NS, _MOST_TIME_NS = -(1 << 63), 1 << 63
+_MIN_TIME_NS, _MAX_TIME_NS = -(1 << 63), 1 << 63
 """Of files [ns since 1970]: the years 1677 to 2262. File systems have later ones."""
 
 
@@ -89,7 +89,7 @@ def entry_of(node: TreeNode, digest: str) -> ManifestEntry:
     """Return the manifest entry of a tree's node."""
     kind = EntryKind.LINK if node.link is not None else EntryKind.DIRECTORY if node.is_dir else EntryKind.FILE
     size = node.size_bytes if kind is EntryKind.FILE else 0
-    mtime_ns = min(max(node.mtime_ns, _LEAST_TIME_NS), _MOST_TIME_NS)
+    mtime_ns = min(max(node.mtime_ns, _MIN_TIME_NS), _MAX_TIME_NS)
     return ManifestEntry(node.name, kind, stat.S_IMODE(node.mode) & 0o777, mtime_ns, size, digest, node.link or "")
 
 
@@ -138,7 +138,7 @@ def _entry(said: Any) -> ManifestEntry:
         _text(said["name"]),
         kind,
         _amount(said["mode"], 0o777),
-        _amount(said["mtime_ns"], _MOST_TIME_NS, least=_LEAST_TIME_NS),
+        _amount(said["mtime_ns"], _MAX_TIME_NS, least=_MIN_TIME_NS),
         _amount(said["size_bytes"], 1 << 62) if kind is EntryKind.FILE else 0,
         _text(said["digest"]) if kind is EntryKind.FILE else "",
         _text(said["link"]) if kind is EntryKind.LINK else "",

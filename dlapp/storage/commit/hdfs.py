@@ -82,7 +82,7 @@ Named = Sequence[tuple[str, str]]
 """For each part its name in the target and its container."""
 
 _BEFORE, _SWAPPED, _REFUSED, _GONE, _LOST = "before", "swapped", "refused", "gone", "lost"
-_MOST_SWAPS, _SWAP_AGAIN_S = 100, (0.01, 1.0)
+_MAX_SWAPS, _SWAP_AGAIN_S = 100, (0.01, 1.0)
 """How often a target that others replace meanwhile is to be replaced, and the pauses after a try that did nothing."""
 _NEW_MARKER = re.compile(r"commit\.[0-9a-f]{12}")
 """A marker that is not yet in force, or the file of `HdfsFiles.try_storing`."""
@@ -502,7 +502,7 @@ class HdfsCommit:
 
     def _swap(self, plan: Marker, step: Step) -> str:
         """Rename the new target to its name, replacing the old one, or aside if an existing one may not be replaced."""
-        for pause_s in itertools.islice(backoff_s(*_SWAP_AGAIN_S), _MOST_SWAPS):
+        for pause_s in itertools.islice(backoff_s(*_SWAP_AGAIN_S), _MAX_SWAPS):
             # The order matters: if the new target is not in place now, then neither what was seen there before is it,
             # nor what came after it. In the other order, another process could swap between the two checks.
             there = self._web.status(self.target)
@@ -524,7 +524,7 @@ class HdfsCommit:
                     time.sleep(pause_s)
                 step("old aside")
         else:
-            raise DlappError(f"{shown(self.target)} changed {_MOST_SWAPS} times while it was to be replaced")
+            raise DlappError(f"{shown(self.target)} changed {_MAX_SWAPS} times while it was to be replaced")
         if stage in (_GONE, _LOST):
             # Another process may have finished, and others may have committed since: the entry that we moved away is
             # theirs.

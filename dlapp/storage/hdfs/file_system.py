@@ -42,7 +42,7 @@ SMALL_BYTES = 1 << 20
 """Files of up to this size are many, and most of their time is waiting: see `WebHdfs.fetch`, ``direct_to_datanode``."""
 RANGE_BYTES = 128 << 20
 """What is fetched in one go: HDFS' usual block, so that ranges come from different DataNodes."""
-MOST_NODES = 1 << 22
+MAX_NODES = 1 << 22
 """Files and directories in one tree that is read."""
 _REPLICATION = "REPLICATION"
 """The erasure coding policy of a directory that has none in one that has. Source: ErasureCodeConstants."""
@@ -430,8 +430,8 @@ class HdfsFiles:
         while todo:
             name, status = todo.pop()
             path = f"{top}/{name}".rstrip("/") or "/"
-            if len(nodes) >= MOST_NODES or len(path) > MAX_PATH:
-                raise DlappError(f"{shown(self.place.location + top)} has more than {MOST_NODES} files, or a loop")
+            if len(nodes) >= MAX_NODES or len(path) > MAX_PATH:
+                raise DlappError(f"{shown(self.place.location + top)} has more than {MAX_NODES} files, or a loop")
             if status.link is not None:
                 raise DlappError(f"{shown(self.place.location + path)} is a symbolic link, which HDFS does not support")
             nodes.append(_node(self.place.location + path, name, status))

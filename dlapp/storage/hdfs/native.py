@@ -68,7 +68,7 @@ from dlapp.locations import AUTO, HDFS, HdfsPlace, shown
 from dlapp.net.http import RequestBody
 from dlapp.storage.api import DiskFull
 from dlapp.storage.hdfs.webhdfs import (
-    MOST_DEAD_ENDS,
+    MAX_DEAD_ENDS,
     AlreadyThere,
     DataNodeUnreachable,
     FileStatus,
@@ -87,8 +87,8 @@ T = TypeVar("T")
 PROBE_S = 3.0
 """How long it is tried whether the RPC port answers, with `AUTO`."""
 _PORT = 8020
-_MOST_ENTRIES = 1 << 22
-_MOST_LOCATED = 20_000
+_MAX_ENTRIES = 1 << 22
+_MAX_LOCATED = 20_000
 """Small files whose block is kept from the listing; each takes some 600 bytes."""
 _STATE_HOLDS_S = 5.0
 """As of WebHDFS, where several NameNodes are."""
@@ -251,7 +251,7 @@ class NativeHdfs(WebHdfs):
             if not part.remaining:
                 break
             last = part.entries[-1].name.encode() if part.entries else b""
-            if last <= after or len(found) > _MOST_ENTRIES:
+            if last <= after or len(found) > _MAX_ENTRIES:
                 raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent a listing without an end")
             after = last
         where = self.place.location + path
@@ -574,7 +574,7 @@ class NativeHdfs(WebHdfs):
 
     def _keep_location(self, directory: str, status: Status) -> None:
         blocks = status.blocks
-        if blocks and blocks.is_plain and len(blocks.blocks) == 1 and len(self._located) < _MOST_LOCATED:
+        if blocks and blocks.is_plain and len(blocks.blocks) == 1 and len(self._located) < _MAX_LOCATED:
             path = f"{directory.rstrip('/')}/{status.name}" if status.name else directory
             block = blocks.blocks[0]
             # The NameNode does not sort them by distance in a listing.
@@ -656,7 +656,7 @@ class NativeHdfs(WebHdfs):
                 dead_ends = 0 if at > started else dead_ends + (failed.answered and not failed.stale)
                 if failed.answered:
                     self._check_length(path, end)
-                if dead_ends >= MOST_DEAD_ENDS:
+                if dead_ends >= MAX_DEAD_ENDS:
                     where_lost = f"{shown(self.place.location + path)} cannot be read from byte {at} on"
                     raise DlappError(f"{where_lost}: {failed} (hdfs fsck says which blocks are lost)") from failed
                 bad.clear()
@@ -861,7 +861,7 @@ class NativeHdfs(WebHdfs):
                 again(type(error)(str(error), doubtful=True))
             except DiskFull as error:
                 dead_ends += 1
-                if "quota" in str(error).lower() or dead_ends >= MOST_DEAD_ENDS:
+                if "quota" in str(error).lower() or dead_ends >= MAX_DEAD_ENDS:
                     self._forget_try(path)
                     raise
                 excluded.clear()
@@ -923,7 +923,7 @@ class NativeHdfs(WebHdfs):
         """
         failures: list[str] = []
         answered = False
-        while len(failures) < MOST_DEAD_ENDS:
+        while len(failures) < MAX_DEAD_ENDS:
             located = self._add_block(path, file_id, previous, excluded)
             address = located.nodes[0].host, located.nodes[0].port
             try:

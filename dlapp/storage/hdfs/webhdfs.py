@@ -42,7 +42,7 @@ from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.errors import Unreachable as _Unreachable
 from dlapp.locations import HdfsPlace, shown
 from dlapp.net.http import (
-    MOST_BODY,
+    MAX_BODY_BYTES,
     HttpClient,
     HttpResponse,
     IncompleteResponse,
@@ -78,15 +78,15 @@ _MOUNTS = "/jmx?get=Hadoop:service=Router,name=FederationState::MountTable"
 _IS_ACTIVE = "/isActive"
 _ROLE_HOLDS_S = 5.0
 """How old the word of one of several NameNodes on what it is may be: the connection tells nothing of a failover."""
-MOST_JSON = 1 << 20
+MAX_JSON_BYTES = 1 << 20
 """An answer that is no listing [bytes]."""
-_MOST_LENGTH = 1 << 50
+_MAX_LENGTH = 1 << 50
 """More than any file has; the lengths of an input are added up, and cut into ranges."""
 _MODE = re.compile("[0-7]{1,4}")
 _RIGHTS = ("---", "--x", "-w-", "-wx", "r--", "r-x", "rw-", "rwx")
 _PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
-_MOST_KNOWN = 64
-MOST_DEAD_ENDS = 4
+_MAX_KNOWN_DATANODES = 64
+MAX_DEAD_ENDS = 4
 """How often a DataNode that answers may end a file at the same byte; a block that none has will not come by waiting."""
 _NO_NODE = "No active nodes contain this block"
 _NO_NODE_YET = re.compile(r"Failed to find datanode\b.*\bexcludeDatanodes=null")
@@ -262,7 +262,7 @@ class WebHdfs:
             located: whether its files will be read. (Ignored here; the native client also gets their block locations.)
         """
         try:
-            return parse_listing(self._json("LISTSTATUS", path, most=MOST_BODY))
+            return parse_listing(self._json("LISTSTATUS", path, most=MAX_BODY_BYTES))
         except WrongAnswer as error:
             raise WrongAnswer(f"{shown(self.place.location + path)}: {error}") from error
 
@@ -285,7 +285,7 @@ class WebHdfs:
             with contextlib.suppress(HdfsUnreachable):
                 if self._role(web) != ServerRole(is_namenode=True, state="active"):
                     continue
-                answer = self._asked("GET", web, _STATE_OF_NAMESYSTEM, MOST_JSON)
+                answer = self._asked("GET", web, _STATE_OF_NAMESYSTEM, MAX_JSON_BYTES)
                 if not (answer.good and is_operational(answer.body)):
                     return None
                 self._first = number
@@ -326,10 +326,10 @@ class WebHdfs:
         asked, role = self._roles.get(web, (0.0, None))
         if role is None or (several and self._clock() - asked > _ROLE_HOLDS_S):
             asked = self._clock()
-            answer = self._asked("GET", web, _STATUS_OF_NAMENODE, MOST_JSON)
+            answer = self._asked("GET", web, _STATUS_OF_NAMENODE, MAX_JSON_BYTES)
             role = parse_role(answer.body) if answer.good else ServerRole()
             if several and not role.state:
-                status = self._asked("GET", web, _IS_ACTIVE, MOST_JSON).status
+                status = self._asked("GET", web, _IS_ACTIVE, MAX_JSON_BYTES).status
                 role = role._replace(state={200: "active", 405: "not active"}.get(status, ""))
             self._answered = self._answered or role.is_namenode
             self._roles[web] = asked, role
@@ -354,7 +354,7 @@ class WebHdfs:
             return {}
 
         def ask(web: str) -> HttpResponse:
-            answer = self._asked("GET", web, _MOUNTS, MOST_BODY)
+            answer = self._asked("GET", web, _MOUNTS, MAX_BODY_BYTES)
             if answer.status >= 500:
                 raise HdfsUnreachable(f"{web.partition('://')[2]} does not say its mount points (HTTP {answer.status})")
             return answer
@@ -434,7 +434,7 @@ class WebHdfs:
         """Return how many live DataNodes the NameNode reports; None if it does not."""
         for number in self._order():
             with contextlib.suppress(HdfsUnreachable):
-                answer = self._asked("GET", self.place.web[number], _STATE_OF_NAMESYSTEM, MOST_JSON)
+                answer = self._asked("GET", self.place.web[number], _STATE_OF_NAMESYSTEM, MAX_JSON_BYTES)
                 found = _bean(answer.body).get("NumLiveDataNodes") if answer.good else None
                 if type(found) is int and found > 0:
                     return found
@@ -497,7 +497,7 @@ class WebHdfs:
             if self.children(f"{path}/.snapshot"):
                 return path
         with contextlib.suppress(HdfsRefused):
-            said = self._json("GETSNAPSHOTTABLEDIRECTORYLIST", "/", most=MOST_BODY)
+            said = self._json("GETSNAPSHOTTABLEDIRECTORYLIST", "/", most=MAX_BODY_BYTES)
             for one in parse_snapshottable(said):
                 if one.startswith(f"{path}/"):
                     return one
@@ -646,7 +646,7 @@ class WebHdfs:
             dead_ends = 0 if at > started else dead_ends + failed.answered
             if failed.answered:
                 self._check_length(path, end)
-            if dead_ends >= MOST_DEAD_ENDS:
+            if dead_ends >= MAX_DEAD_ENDS:
                 where_lost = f"{shown(self.place.location + path)} cannot be read from byte {at} on"
                 raise DlappError(f"{where_lost}: {failed} (hdfs fsck says which blocks are lost)") from failed
             again(HdfsUnreachable(str(failed)), progress=at > started)
@@ -733,7 +733,7 @@ class WebHdfs:
                 if not isinstance(failed.refused, AlreadyThere):
                     bad.add(failed.server)
                     dead_ends += failed.answered
-                if dead_ends >= MOST_DEAD_ENDS:
+                if dead_ends >= MAX_DEAD_ENDS:
                     if isinstance(failed.refused, DiskFull):
                         raise failed.refused from failed
                     kind = failed.refused.java_class if isinstance(failed.refused, HdfsRefused) else ""
@@ -764,7 +764,7 @@ class WebHdfs:
         with self._lock:
             self._redirections += 1
             if where.server not in self._datanodes and where.server not in bad:
-                self._datanodes = [*self._datanodes[-_MOST_KNOWN:], where.server]
+                self._datanodes = [*self._datanodes[-_MAX_KNOWN_DATANODES:], where.server]
             for part in where.query.split("&"):
                 if part.startswith("namenoderpcaddress="):
                     self._namenode_rpc = unquote(part.partition("=")[2])
@@ -825,7 +825,7 @@ class WebHdfs:
     # ---- NameNodes ----
 
     def _json(
-        self, operation: str, path: str, *, method: str = "GET", most: int = MOST_JSON, **parameters: str
+        self, operation: str, path: str, *, method: str = "GET", most: int = MAX_JSON_BYTES, **parameters: str
     ) -> dict[str, Any]:
         found: dict[str, Any] = self._call(operation, path, parameters, method=method, reads=True, most=most)
         return found
@@ -841,7 +841,7 @@ class WebHdfs:
         reads: bool = False,
         redirected: bool = False,
         name: str = "",
-        most: int = MOST_JSON,
+        most: int = MAX_JSON_BYTES,
     ) -> Any:
         """Make one call to the NameNodes; return its JSON with ``reads``, `_Where` with ``redirected``, else nothing.
 
@@ -1157,7 +1157,7 @@ def parse_status(said: object) -> FileStatus:
     return FileStatus(
         name=name,
         is_dir=kind == "DIRECTORY",
-        size_bytes=_amount(said, "length", _MOST_LENGTH),
+        size_bytes=_amount(said, "length", _MAX_LENGTH),
         inode_id=_file_id(said),
         mode=int(mode, 8),
         mtime_ms=_amount(said, "modificationTime", 1 << 53),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 """Of a table, 100,000 connections."""
 _CONNECTED = (b"01", b"04", b"05", b"06", b"08", b"09", b"0B")
 """Established, or closing: not those that listen, nor those whose client has not answered yet."""
@@ -28,12 +28,12 @@ def has_connections(pid: int | None, ports: Collection[int]) -> bool | None:
     for name in ("tcp", "tcp6"):
         try:
             with open(f"/proc/{'self' if pid is None else pid}/net/{name}", "rb") as file:
-                tables.append(file.read(_MOST_BYTES))
+                tables.append(file.read(_MAX_BYTES))
         except FileNotFoundError:
             continue  # no IPv6, or the process has ended
         except OSError:
             return None
-        if len(tables[-1]) == _MOST_BYTES:
+        if len(tables[-1]) == _MAX_BYTES:
             return None
     return any(is_connected(table, ports) for table in tables) if tables else None
 

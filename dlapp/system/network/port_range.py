@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_LEAST, _MOST = 1024, 65_535
+_MIN_PORT, _MAX_PORT = 1024, 65_535
 
 
 class PortRange(NamedTuple):
@@ -23,6 +23,6 @@ def read_port_range(text: str) -> PortRange:
     if not (dash and first.strip().isdecimal() and last.strip().isdecimal()):
         raise ValueError(f"{text[:60]!r} is not a range of ports such as 20000-29999")
     found = PortRange(int(first), int(last))
-    if not _LEAST <= found.first <= found.last <= _MOST:
-        raise ValueError(f"{found} is not a range of ports within {_LEAST}-{_MOST}")
+    if not _MIN_PORT <= found.first <= found.last <= _MAX_PORT:
+        raise ValueError(f"{found} is not a range of ports within {_MIN_PORT}-{_MAX_PORT}")
     return found

@@ -44,7 +44,7 @@ QUIET_S = 10.0
 _AGAIN_S = 1.0, 30.0
 """Between two tries of the last copy: doubled from the first to the second."""
 RESUME_FROM = "DLAPP_RESUME_FROM"
-MOST_STEPS = 1_000_000_000
+MAX_STEPS = 1_000_000_000
 """The greatest step of a checkpoint that has its number from it."""
 
 
@@ -211,10 +211,10 @@ class TaskCheckpoints:
         return before < self._began_at or (now - self._began_at) // every_s > (before - self._began_at) // every_s
 
     def _is_step(self, step: int | None) -> bool:
-        if step is not None and 1 <= step <= MOST_STEPS:
+        if step is not None and 1 <= step <= MAX_STEPS:
             return True
         said = "no step" if step is None else f"step {step}"
-        self._note(f"no checkpoint: the report has {said}, and with role=all it must have one from 1 to {MOST_STEPS}")
+        self._note(f"no checkpoint: the report has {said}, and with role=all it must have one from 1 to {MAX_STEPS}")
         return False
 
     def store_last(

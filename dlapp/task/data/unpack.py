@@ -25,14 +25,14 @@ from dlapp.system.files import write_all
 
 _BLOCK = 512
 _READ = 256 << 10
-_MOST_AT_ONCE = 1 << 20
+_MAX_AT_ONCE = 1 << 20
 """What is decompressed in one go: a block of zeros grows a thousandfold."""
 _AHEAD = 4
 """How many pieces wait for the files to be written."""
 _LONGEST_NAME = 1 << 20
-_MOST_TABLE_BLOCKS = 8192
+_MAX_TABLE_BLOCKS = 8192
 """Of the list of a sparse file's pieces: 172,000 of them, and some 40 MiB of memory while it is read."""
-_MOST_NUMBER = (1 << 63) - 1
+_MAX_NUMBER = (1 << 63) - 1
 """What the kernel takes for a size, a place in a file or a time [s]."""
 _THREAD_FROM = 2 << 20
 """Smaller archives are done before a thread would have helped."""
@@ -94,7 +94,7 @@ def _decompressed(
         done += len(data)
         while True:
             try:
-                piece = member.decompress(data, _MOST_AT_ONCE)
+                piece = member.decompress(data, _MAX_AT_ONCE)
             except zlib.error as error:
                 raise _damaged(path, str(error)) from error
             if piece:
@@ -103,7 +103,7 @@ def _decompressed(
             data = member.unused_data if member.eof else member.unconsumed_tail
             if member.eof and data:
                 member = zlib.decompressobj(_GZIP)
-            elif not data and len(piece) < _MOST_AT_ONCE:
+            elif not data and len(piece) < _MAX_AT_ONCE:
                 break  # else the output is full, and more may be pending although all input was consumed
         whole = member.eof
         if whole:
@@ -289,7 +289,7 @@ class _WorkspaceUnpacking:
         whole, more = self._number(block[483:495]), block[482]
         parts = [block[386:482]]
         while more:
-            if len(parts) > _MOST_TABLE_BLOCKS:
+            if len(parts) > _MAX_TABLE_BLOCKS:
                 raise self._bad("a sparse file of too many pieces")
             further = self._stream.take(_BLOCK)
             parts.append(further[:504])
@@ -318,7 +318,7 @@ class _WorkspaceUnpacking:
     def _number(self, field: bytes) -> int:
         if field[0] == 0x80:
             number = int.from_bytes(field[1:], "big")
-            if number > _MOST_NUMBER:
+            if number > _MAX_NUMBER:
                 raise _damaged(self._stream.path, "a number in it is too large")
             return number
         digits = field.rstrip(b"\0 ")

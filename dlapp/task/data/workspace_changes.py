@@ -12,8 +12,8 @@ import contextlib
 import os
 from collections.abc import Collection
 
-_MOST_NAMES = 5
-_MOST_CANDIDATES = 1000
+_MAX_NAMES = 5
+_MAX_CANDIDATES = 1000
 _PYTHON_CACHE = "__pycache__"
 """Python writes it for each module that a script imports from the workspace."""
 
@@ -79,15 +79,15 @@ def describe(left: Collection[str]) -> str:
     names = [
         f"{name!r} ({count} file{'s' if count > 1 else ''})" if count else repr(name) for name, count in counts.items()
     ]
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def closest(wanted: str, left: Collection[str]) -> str | None:
     """Return the path most similar to the expected one; None if none is similar."""
     import difflib
 
-    candidates = [path.rstrip("/") for path in list(left)[:_MOST_CANDIDATES]]
+    candidates = [path.rstrip("/") for path in list(left)[:_MAX_CANDIDATES]]
     found = difflib.get_close_matches(wanted, candidates, n=1, cutoff=0.5)
     return found[0] if found else None
 

@@ -29,7 +29,7 @@ AT_ONCE = 8
 SMALL_BYTES = 1 << 20
 MEMORY_BYTES = 64 << 20
 SEGMENT_BYTES = 16 << 20
-MOST_ITEMS = 512
+MAX_ITEMS = 512
 """Segments of a container that are fetched ahead; each is an open file."""
 _AGAIN_S = 0.5, 10.0
 Fetch = Callable[[Segment, int], None]
@@ -51,7 +51,7 @@ class ReaderQueue:
     ):
         self._buffer, self._items, self._clock = buffer, items, clock
         self._share_bytes = max(1, buffer.limit_bytes // readers)
-        self._memory_bytes, self._most_items = MEMORY_BYTES // readers, max(4, MOST_ITEMS // readers)
+        self._memory_bytes, self._most_items = MEMORY_BYTES // readers, max(4, MAX_ITEMS // readers)
         self._next: Segment | EpochEnd | None = None
         self._slots: deque[_Slot] = deque()
         self._sent: deque[_Slot] = deque()

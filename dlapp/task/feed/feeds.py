@@ -33,7 +33,7 @@ from dlapp.values.spec import FeedFormat, InputSpec
 
 VARIABLE = "DLAPP_FEED"
 _WAITING_CONNECTIONS = 64
-_MOST_STARTS = 10
+_MAX_STARTS = 10
 _STATE_BYTES = 64 << 10
 _LAST_WORD_S = 2.0
 _PURE_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
@@ -109,7 +109,7 @@ class TaskFeed:
                 self._take(json.loads(data))
                 continue
             self._end()
-            if self._starts >= _MOST_STARTS or self.state.fifos_in_use:
+            if self._starts >= _MAX_STARTS or self.state.fifos_in_use:
                 how = "while a FIFO was read" if self.state.fifos_in_use else f"{self._starts} times"
                 message = f"input {self._section.input_path} could not be fed: its process ended {how}"
                 self.state.failure = self.state.failure or StepFailed(Fault.NODE, message)

@@ -29,15 +29,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from dlapp.errors import DlappError, UsageError
-from dlapp.feed import MESSAGE_BYTES, MOST_FDS
+from dlapp.feed import MAX_FDS, MESSAGE_BYTES
 from dlapp.task.feed.buffer import FeedBuffer, ReaderQueue
 from dlapp.task.feed.order import EpochEnd, FeedOrder, FeedPosition, ReaderPart, Segment
 from dlapp.values.spec import FeedSpec
 
-MOST_READERS = 256
+MAX_READERS = 256
 _HELLO_BYTES, _HELLO_S = 64 << 10, 30.0
 _ITEMS_BYTES = MESSAGE_BYTES // 2
-_MOST_NUMBER = 1 << 53
+_MAX_NUMBER = 1 << 53
 
 
 class FeedContent(NamedTuple):
@@ -91,7 +91,7 @@ class SocketReaders:
         tell: Callable[[], None],
     ) -> None:
         self._listener, self._content, self._note, self._tell = listener, content, note, tell
-        self._slots = threading.BoundedSemaphore(MOST_READERS)
+        self._slots = threading.BoundedSemaphore(MAX_READERS)
 
     def run(self) -> None:
         """Serve readers until the process ends."""
@@ -147,7 +147,7 @@ class SocketReaders:
             _send(connection, welcome)
             receiver.start()
             try:
-                while batch := queue.take(MOST_FDS):
+                while batch := queue.take(MAX_FDS):
                     _send_items(connection, batch)
             except (ConnectionError, TimeoutError):
                 raise
@@ -177,10 +177,10 @@ def _hello(data: bytes) -> tuple[int, int, FeedPosition, str]:
         files = said["files"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise UsageError("not a request for a feed") from None
-    if any(type(one) is not int or not 0 <= one < _MOST_NUMBER for one in numbers) or not isinstance(files, str):
+    if any(type(one) is not int or not 0 <= one < _MAX_NUMBER for one in numbers) or not isinstance(files, str):
         raise UsageError("not a request for a feed: its numbers are not possible")
-    if not 1 <= size <= MOST_READERS:
-        raise UsageError(f"part {index} of {size}: at most {MOST_READERS} processes can share a feed")
+    if not 1 <= size <= MAX_READERS:
+        raise UsageError(f"part {index} of {size}: at most {MAX_READERS} processes can share a feed")
     return index, size, FeedPosition(*numbers[2:]), files
 
 

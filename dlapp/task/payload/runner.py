@@ -27,7 +27,7 @@ from dlapp.values.messages import Fault, PayloadStatus, TaskResult
 _TAKEN_EVERY_S = 0.005
 _FIRST_LOOK_S = 0.02
 """From the start to the first look at what the payload printed and reported; many a trial is over before."""
-_MOST_POLL_S = 3600.0
+_MAX_POLL_S = 3600.0
 
 
 class EndOrder(NamedTuple):
@@ -185,7 +185,7 @@ class PayloadRunner:
                     self._tell(self._files.status)
                 self._files.check(now)
                 owner.take(self._files.report)
-            if self._poll(min(attend_s, check_at_s - time.monotonic(), ending.wait_s(), _MOST_POLL_S)):
+            if self._poll(min(attend_s, check_at_s - time.monotonic(), ending.wait_s(), _MAX_POLL_S)):
                 check_at_s = 0.0
         return ended
 

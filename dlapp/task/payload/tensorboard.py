@@ -32,7 +32,7 @@ from dlapp.task.state import TaskState
 from dlapp.tensorboard import ARGUMENTS_VARIABLE, COMMAND, NOT_INSTALLED, arguments, new_prefix
 from dlapp.value import replace
 from dlapp.values.launch_spec import RESERVED_FROM
-from dlapp.values.messages import MOST_PROBLEM, BoardStatus
+from dlapp.values.messages import MAX_PROBLEM, BoardStatus
 from dlapp.values.spec import Resources
 
 DIRECTORY = "board"
@@ -44,7 +44,7 @@ _RESOURCES = Resources(memory_mib=1024, vcores=1, gcores=0)
 _AGAIN_S = 5.0, 300.0
 """Between two starts: doubled from the first to the second."""
 _LOOK_EVERY_S, _LOOK_AT_END_S, _KILLED_WITHIN_S, _END_WITHIN_S = 0.5, 0.01, 10.0, 20.0
-_MOST_LOG_BYTES = 1 << 20
+_MAX_LOG_BYTES = 1 << 20
 
 
 def open_board(task: TaskState) -> TensorBoard:
@@ -223,7 +223,7 @@ class TensorBoard:
         for name in ("stdout", "stderr"):
             path = os.path.join(self._home, name)
             with contextlib.suppress(FileNotFoundError):  # its wrapper makes it
-                if os.path.getsize(path) > _MOST_LOG_BYTES:
+                if os.path.getsize(path) > _MAX_LOG_BYTES:
                     os.truncate(path, 0)
 
 
@@ -244,4 +244,4 @@ def _end(run: Running) -> None:
 
 def board_problem(text: str) -> str:
     """Return a problem as one line that fits in a report."""
-    return "".join(char if char.isprintable() else " " for char in text)[:MOST_PROBLEM]
+    return "".join(char if char.isprintable() else " " for char in text)[:MAX_PROBLEM]

@@ -18,11 +18,11 @@ from dlapp.errors import SpecError
 from dlapp.net.streams import StreamRefused
 from dlapp.system.files import closing_fd
 from dlapp.task.streams.stream import Stream
-from dlapp.tensorboard import EVENTS, MOST_FILES, MOST_LINE_BYTES
+from dlapp.tensorboard import EVENTS, MAX_FILES, MAX_LINE_BYTES
 from dlapp.values.serialization import parse_json
 from dlapp.values.spec import check_inside_workspace
 
-_MOST_ENTRIES = 200_000
+_MAX_ENTRIES = 200_000
 """Of the directory that are looked at."""
 _IDLE_S = 60.0
 _CHUNK = 1 << 20
@@ -49,7 +49,7 @@ def serve(stream: Stream) -> None:
         sizes = _event_files(top)
         connection.sendall(json.dumps(list(sizes.items())).encode() + b"\n")
         with connection.makefile("rb") as asked:
-            wanted = parse_json(asked.readline(MOST_LINE_BYTES) or b"[]")
+            wanted = parse_json(asked.readline(MAX_LINE_BYTES) or b"[]")
         for one in wanted if isinstance(wanted, list) else ():
             match one:
                 case [str(name), int(offset), int(size)] if 0 <= offset <= size <= sizes.get(name, -1):
@@ -74,10 +74,10 @@ def _event_files(top: int) -> dict[str, int]:
     seen = 0
     for directory, _, names, fd in os.fwalk(".", dir_fd=top):
         seen += len(names) + 1
-        if seen > _MOST_ENTRIES:
+        if seen > _MAX_ENTRIES:
             break
         for name in names:
-            if EVENTS in name and len(found) < MOST_FILES:
+            if EVENTS in name and len(found) < MAX_FILES:
                 try:
                     status = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 except FileNotFoundError:

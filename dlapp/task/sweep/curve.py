@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MOST_POINTS = 128
+MAX_POINTS = 128
 """So many are reported of a trial; a report of 10 trials has some 30 KB then."""
 
 
@@ -12,7 +12,7 @@ class MetricCurve:
     """Curve of a metric, as one trial has reported it.
 
     Steps increase: of several reports of one step the last one counts, and reports of earlier steps are only counted. A
-    report without a step gets the next one. Beyond `MOST_POINTS` points every other one is dropped, except the last
+    report without a step gets the next one. Beyond `MAX_POINTS` points every other one is dropped, except the last
     one, the best ones, and the first one at or after a milestone, which early stopping needs.
 
     Args:
@@ -42,7 +42,7 @@ class MetricCurve:
             self.points[-1] = step, value
         elif step > last:
             self.points.append((step, value))
-            if len(self.points) > MOST_POINTS:
+            if len(self.points) > MAX_POINTS:
                 self._thin_out()
 
     def _thin_out(self) -> None:

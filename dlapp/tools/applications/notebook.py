@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dlapp.client.notebook.session import Notebook, ReadyNotebook
     from dlapp.values.report import ApplicationView
 
-LEAST_IDLE_S = 60
+MIN_IDLE_S = 60
 _SHOWN_FILES = 10
 
 
@@ -98,8 +98,8 @@ def _idle_s(text: str) -> int:
         seconds = int(read_duration_s(text))
     except ValueError as problem:
         raise UsageError(f"--max-idle {problem}") from None
-    if seconds < LEAST_IDLE_S:
-        raise UsageError(f"--max-idle is {seconds} s, the minimum is {LEAST_IDLE_S} s")
+    if seconds < MIN_IDLE_S:
+        raise UsageError(f"--max-idle is {seconds} s, the minimum is {MIN_IDLE_S} s")
     return seconds
 
 

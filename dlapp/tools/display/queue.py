@@ -14,7 +14,7 @@ from dlapp.values.waiting import DEPENDENCY, HELD
 _HEAD = ("#", "ID", "USER", "NAME", "STATE", "GPUS", "TIME", "START", "QUEUE", "PRIORITY", "WHY")
 _DROPPED = ("QUEUE", "PRIORITY", "NAME", "TIME", "USER")
 """Columns that a narrow terminal lacks, in the order in which they go; the first two also where they tell nothing."""
-_LEAST = {"WHY": 12, "USER": 6, "NAME": 8}
+_MIN_WIDTHS = {"WHY": 12, "USER": 6, "NAME": 8}
 
 
 def state_of(view: View) -> str:
@@ -39,13 +39,13 @@ def fitted_queue_lines(views: Sequence[View], now_ms: int, columns: int) -> list
     ]
     plain = {name for name in _DROPPED[:2] if {row[name] for row in rows} <= {NOTHING, "default"}}
     names = [name for name in _HEAD if name not in plain]
-    lines = fitted_table(names, rows, columns, dropped=_DROPPED, least=_LEAST)
+    lines = fitted_table(names, rows, columns, dropped=_DROPPED, least=_MIN_WIDTHS)
     if not any(line.endswith("…") for line in lines):
         return lines
     # There is no space for both code and text: the text has more information.
     for row, view in zip(rows, views, strict=True):
         row["WHY"] = one_line((view.get("waiting") or {}).get("message") or NOTHING)
-    return fitted_table(names, rows, columns, dropped=_DROPPED, least=_LEAST)
+    return fitted_table(names, rows, columns, dropped=_DROPPED, least=_MIN_WIDTHS)
 
 
 def share_lines(shares: Sequence[Mapping[str, Any]]) -> list[str]:

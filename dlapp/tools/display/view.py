@@ -19,7 +19,7 @@ View = Mapping[str, Any]
 ENDED = ("FINISHED", "FAILED", "KILLED")
 NOTHING = "-"
 _YEAR_MS = 300 * 86_400_000
-_LEAST_STAMP = 4
+_MIN_STAMP_DIGITS = 4
 """Of a short id that needs more than its number: how many digits of the time before that, at least."""
 """From this age on, a date needs its year more than its time."""
 _NAMED = re.compile(r"container (\d+) \(")
@@ -124,7 +124,7 @@ _DROPPED = ("COST", "TAGS", "PROJECT", "PRIORITY", "QUEUE", "ELAPSED", "STARTED"
 """Columns that a narrow terminal lacks, in the order in which they go; the first five also where they tell nothing."""
 _ROOM = {"COST": 8}
 """Columns that are shown only if so much is left for cells that may be cut."""
-_LEAST = {"NAME": 8, "PHASE": 11, "USER": 8}
+_MIN_WIDTHS = {"NAME": 8, "PHASE": 11, "USER": 8}
 """Columns whose cells may be cut, and their least width. The first ones get what is left of the terminal first."""
 
 
@@ -161,7 +161,7 @@ def fitted_list_lines(views: Sequence[View], now_ms: int, columns: int, *, users
         rows.append({name: one_line(text) for name, text in {**_cells(view, now_ms), **more}.items()})
     plain = {name for name in _DROPPED[:5] if {row[name] for row in rows} <= {NOTHING, "default"}}
     names = [name for name in _ON_TERMINAL if name not in plain and (users or name != "USER")]
-    return fitted_table(names, rows, columns, dropped=_DROPPED, least=_LEAST)
+    return fitted_table(names, rows, columns, dropped=_DROPPED, least=_MIN_WIDTHS)
 
 
 def fitted_table(
@@ -225,7 +225,7 @@ def _short_id(application_id: str, number: str, alike: Sequence[str]) -> str:
     """
     if len(alike) == 1:
         return number
-    for length in range(len(number) + 1 + _LEAST_STAMP, len(application_id)):
+    for length in range(len(number) + 1 + _MIN_STAMP_DIGITS, len(application_id)):
         ending = application_id[-length:]
         if sum(one.endswith(ending) for one in alike) == 1:
             return ending

@@ -7,7 +7,7 @@ from typing import Any
 
 from dlapp.tools.display.status import headline
 from dlapp.tools.display.view import NOTHING, View, elapsed, ended, local_time, table
-from dlapp.values.waiting import LEAST_SAMPLES
+from dlapp.values.waiting import MIN_SAMPLES
 
 _UNITS = (("memory", "MEMORY"), ("vcores", "VCORES"), ("gcores", "GPUS"))
 
@@ -47,7 +47,7 @@ def estimate_text(estimate: Mapping[str, Any], now_ms: int) -> str:
     earliest_ms, latest_ms = estimate.get("earliest_ms"), estimate.get("latest_ms")
     if earliest_ms is None or latest_ms is None:
         count = estimate.get("samples", 0)
-        return f"not known: an estimate needs {LEAST_SAMPLES} applications that waited before (so far {count})"
+        return f"not known: an estimate needs {MIN_SAMPLES} applications that waited before (so far {count})"
     early = "now" if earliest_ms - now_ms < 1000 else f"in {_span(earliest_ms - now_ms)}"
     text = f"{early} to in {_span(latest_ms - now_ms)} ({_time(earliest_ms)} to {_time(latest_ms)})"
     if (coverage := estimate.get("coverage")) is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 GC_TIMEOUT_S = 120.0
 LISTEN = "127.0.0.1:9441"
 LINES_AT_ONCE = 500
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 """How many bad entries of the machine's ledger are named."""
 _WORDS = {
     "list": (0, 1, "[HOST]"),
@@ -163,10 +163,10 @@ def _list(ledger: GpuLedger, host: str | None, *, forgotten: bool, original: boo
         if lines:
             say(*lines)
     problems = sorted(ledger.problems.items())
-    for path, problem in problems[:MOST_PROBLEMS]:
+    for path, problem in problems[:MAX_PROBLEMS]:
         note(f"{path}: {problem}")
-    if len(problems) > MOST_PROBLEMS:
-        note(f"and {len(problems) - MOST_PROBLEMS} more like these")
+    if len(problems) > MAX_PROBLEMS:
+        note(f"and {len(problems) - MAX_PROBLEMS} more like these")
     return code
 
 

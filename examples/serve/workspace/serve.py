@@ -22,7 +22,7 @@ try:
 except ImportError:
     np = None
 
-PIXELS, DIGITS, MOST_BYTES = 64, 10, 64 * 1024
+PIXELS, DIGITS, MAX_BYTES = 64, 10, 64 * 1024
 
 
 def read_means(path):
@@ -55,7 +55,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         try:
             length = int(self.headers.get("Content-Length", "-1"))
-            if not 0 <= length <= MOST_BYTES:
+            if not 0 <= length <= MAX_BYTES:
                 raise ValueError("the length of the body is missing or too large")
             pixels = [float(one) for one in json.loads(self.rfile.read(length))["pixels"]]
             if len(pixels) != PIXELS or not all(0 <= one <= 16 for one in pixels):

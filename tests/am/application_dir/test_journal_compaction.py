@@ -17,7 +17,7 @@ from dlapp.am.application_dir import hdfs_journal, local
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, read_lines
 from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.am.model import events, journal, journal_compaction
-from dlapp.am.model.instance import MOST_EARLIER
+from dlapp.am.model.instance import MAX_EARLIER_CONTAINERS
 from dlapp.am.model.journal import RecoveredState, records, replay
 from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.values.ids import ContainerId
@@ -44,7 +44,7 @@ def told(former: RecoveredState) -> dict[str, Any]:
     return known | {"waits": {index: vars(one) for index, one in former.waits.items()}}
 
 
-def check_same(whole: list[str], less: list[str], *, most: int = MOST_EARLIER) -> None:
+def check_same(whole: list[str], less: list[str], *, most: int = MAX_EARLIER_CONTAINERS) -> None:
     """Compare what a next attempt knows by a journal and by what is left of it."""
     full, former = replay(records(whole)), replay(records(less))
     assert told(former) == told(full)
@@ -141,7 +141,7 @@ def test_the_latest_runs_of_an_index_are_kept_and_before_them_those_that_left_ou
     lines.insert(end, line("result", container=fourth, result=stored))
     (kept,) = kept_of(lines)
     former = replay(records(kept))
-    assert [one.number for one in former.containers] == [5, *range(101 - MOST_EARLIER + 1, 102)]
+    assert [one.number for one in former.containers] == [5, *range(101 - MAX_EARLIER_CONTAINERS + 1, 102)]
     shown = Driver(RoleSpec(instances=1), attempt=2, former=former).state.instances[0].earlier
     assert shown[0].container_id.number == 5
 
@@ -156,7 +156,7 @@ def test_of_many_indexes_fewer_runs_are_kept() -> None:
 def test_containers_that_were_left_out_are_known_to_have_ended() -> None:
     (kept,) = kept_of(taken_away(1000))
     former = replay(records(kept))
-    assert len(former.gone) == 1000 - MOST_EARLIER - 1
+    assert len(former.gone) == 1000 - MAX_EARLIER_CONTAINERS - 1
     assert sum(map(len, kept)) < 40_000
     second = Driver(RoleSpec(instances=1), attempt=2, former=former)
     old = ContainerId(APPLICATION, 1, 2)
@@ -177,7 +177,7 @@ def test_a_record_of_containers_that_is_none_is_passed_over(gone: Any) -> None:
 def test_containers_that_were_left_out_are_no_more_in_all_than_an_application_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journal_compaction, "MOST_GONE", 100)
+    monkeypatch.setattr(journal_compaction, "MAX_GONE_CONTAINERS", 100)
     prefix = str(ContainerId(APPLICATION, 1, 2)).rpartition("_")[0]
     pieces = [line("gone", containers={prefix: [[1, 30], [31, 60]]}), line("gone", containers={prefix: [[61, 101]]})]
     assert len(replay(records(pieces)).gone) == 60

@@ -27,7 +27,7 @@ from dlapp.hadoop.tokens import Credentials, Token
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import State
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 LAUGHS = b"<!DOCTYPE c [<!ENTITY a 'ha'>" + b"".join(
     b"<!ENTITY a%d '%s'>" % (n, b"&a%d;" % (n - 1) * 10) for n in range(1, 10)
 )
@@ -42,7 +42,7 @@ def bounded(work: Callable[[], Any], *errors: type[Exception]) -> None:
                 work()
         else:
             work()
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
 

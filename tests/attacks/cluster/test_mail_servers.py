@@ -24,7 +24,7 @@ from dlapp.values.notification import (
 )
 from tests.attacks.cluster.test_outboxes import APPLICATION
 
-MOST_SENT = 256 << 20
+MAX_SENT_BYTES = 256 << 20
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def server_without_end(greeting: bytes, line: bytes, sent: list[int]) -> Iterato
     def serve() -> None:
         with contextlib.suppress(OSError), listening.accept()[0] as connection:
             connection.sendall(greeting)
-            while sum(sent) < MOST_SENT:
+            while sum(sent) < MAX_SENT_BYTES:
                 connection.sendall(line * 1000)
                 sent.append(len(line) * 1000)
 
@@ -61,7 +61,7 @@ def test_an_answer_without_end_is_not_kept(greeting: bytes, line: bytes, securit
         with pytest.raises(NotDelivered) as caught:
             deliver(settings, MAIL, one)
         assert not caught.value.final
-    assert sum(sent) < MOST_SENT
+    assert sum(sent) < MAX_SENT_BYTES
 
 
 @pytest.mark.parametrize("by_proxy", [False, True])
@@ -77,4 +77,4 @@ def test_interim_answers_of_a_webhook_without_end_are_refused(by_proxy: bool) ->
         with pytest.raises(NotDelivered) as caught:
             deliver(settings, WEBHOOK, one)
         assert not caught.value.final
-    assert sum(sent) < MOST_SENT
+    assert sum(sent) < MAX_SENT_BYTES

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from dlapp.cluster.reasons.estimate import COVERAGE, Job, estimate
-from dlapp.values.waiting import LEAST_SAMPLES
+from dlapp.values.waiting import MIN_SAMPLES
 
 GPUS = 16
 
@@ -65,10 +65,10 @@ def test_over_a_trace_of_2000_jobs_the_ranges_hold_as_often_as_stated_and_are_na
 
 
 def test_a_short_history_gives_no_range_and_says_how_short_it_is() -> None:
-    jobs = trace(random.Random(1), LEAST_SAMPLES - 1)
+    jobs = trace(random.Random(1), MIN_SAMPLES - 1)
     found = estimate(Job(10**12, None, None, 0.5), jobs, 10**12)
     assert (found.earliest_ms, found.latest_ms, found.coverage) == (None, None, None)
-    assert found.samples < LEAST_SAMPLES
+    assert found.samples < MIN_SAMPLES
 
 
 def test_an_idle_machine_is_expected_to_start_a_job_at_once() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from dlapp.cluster.yarn.am.node_manager import NodeManager
 from dlapp.cluster.yarn.am.resource_manager import ResourceManager, lifetime_left_s, usable_nodes
-from dlapp.cluster.yarn.client.rest import MOST_APPLICATIONS, AppSubmission, YarnRest
+from dlapp.cluster.yarn.client.rest import MAX_APPLICATIONS, AppSubmission, YarnRest
 from dlapp.cluster.yarn.client.views import forgotten, from_timeline
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.values import (
@@ -53,7 +53,7 @@ LOGIN = Login("root")
 RECORDED = Path(__file__).parent / "recorded"
 
 
-UNRECORDED = ("user.name=", "deSelects=", "applicationTypes=", f"limit={MOST_APPLICATIONS}")
+UNRECORDED = ("user.name=", "deSelects=", "applicationTypes=", f"limit={MAX_APPLICATIONS}")
 """What was not asked for when the answers were recorded, and changes none of them."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dlapp.gpuid.rules import LeaseRequest
-from dlapp.gpuid.stores.host_lock import MOST_WAIT_S, NAME, STILL_S, HostWriteLock
+from dlapp.gpuid.stores.host_lock import MAX_WAIT_S, NAME, STILL_S, HostWriteLock
 from tests.services.users import place_for_everybody
 
 Open = Callable[..., Any]
@@ -95,7 +95,7 @@ class Waiting:
         (0.0, 9.0, False, STILL_S),
         (0.5, 0.5, True, 0.5),
         (0.5, 9.0, False, 0.5 + STILL_S),
-        (9.0, 9.0, False, MOST_WAIT_S),
+        (9.0, 9.0, False, MAX_WAIT_S),
     ],
     ids=["soon over", "stands still", "writes", "writes, then stands still", "writes for ever"],
 )

@@ -507,7 +507,7 @@ def short_release(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_acquire_that_reaches_nobody_ends_at_its_deadline_and_names_the_ensemble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "LEAST_WAIT_S", 0.6)
+    monkeypatch.setattr(store, "MIN_WAIT_S", 0.6)
     settings = ledger_settings("127.0.0.1:1,127.0.0.1:2", lock_dir=str(tmp_path))
     with ZooKeeperLedger(settings, host="node7", discover=lambda: store_devices(1)) as ledger:
         began = time.monotonic()

@@ -14,7 +14,7 @@ from dlapp.hadoop.errors import NotHadoop
 from dlapp.hadoop.hdfs import client_protocol, packets
 from dlapp.hadoop.hdfs.client_protocol import HdfsBlock, Striping
 from dlapp.hadoop.hdfs.packets import BlockRefusal, PacketHeader
-from dlapp.hadoop.wire import MOST_FIELDS, Fields, encode
+from dlapp.hadoop.wire import MAX_FIELDS, Fields, encode
 
 TOKEN = encode((1, b""), (2, b""), (3, ""), (4, ""))
 
@@ -107,7 +107,7 @@ def test_a_message_that_is_cut_inside_a_field_is_refused() -> None:
         b"\x0b\x00",  # a group
         b"\x00\x01",  # no number of a field
         b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",  # a length without end
-        b"\x08\x01" * (MOST_FIELDS + 1),
+        b"\x08\x01" * (MAX_FIELDS + 1),
     ],
 )
 def test_what_no_server_sends_is_refused(data: bytes) -> None:
@@ -254,7 +254,7 @@ def test_an_answer_that_no_namenode_gives_is_refused(name: str, data: bytes) -> 
 # ---- DataNodes ----
 
 
-@given(st.integers(0, 1 << 50), st.integers(-1, 1 << 50), st.booleans(), st.integers(0, packets.MOST_PACKET - 4))
+@given(st.integers(0, 1 << 50), st.integers(-1, 1 << 50), st.booleans(), st.integers(0, packets.MAX_PACKET_BYTES - 4))
 def test_a_packets_header_is_read_as_it_is_written(offset: int, number: int, is_last: bool, count: int) -> None:
     header = PacketHeader(offset, number, is_last, count)
     data = packets.encode_packet_header(header, 0)

@@ -112,7 +112,7 @@ def test_input_reaches_it_byte_for_byte_and_its_end_too(session) -> None:  # typ
     sent = 0
     while one.end is None:
         while sent < len(data) and sent - one.taken_bytes < frames.WINDOW_BYTES:
-            piece = data[sent : sent + min(frames.MOST_BODY_BYTES, frames.WINDOW_BYTES - (sent - one.taken_bytes))]
+            piece = data[sent : sent + min(frames.MAX_BODY_BYTES, frames.WINDOW_BYTES - (sent - one.taken_bytes))]
             one.type(piece)
             sent += len(piece)
             if sent == len(data):

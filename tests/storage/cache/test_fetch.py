@@ -11,7 +11,7 @@ import pytest
 from dlapp.errors import NotFound
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.cache.entry import CachePlace
-from dlapp.storage.cache.fetch import MOST_ENTRIES, Mounted, fetch
+from dlapp.storage.cache.fetch import MAX_ENTRIES, Mounted, fetch
 from dlapp.storage.cache.store import InputCache
 from dlapp.storage.fetch_plan import FetchPlan, FetchTarget
 from dlapp.storage.local import LocalFiles
@@ -115,7 +115,7 @@ def test_a_directory_of_the_workspace_is_added_to_and_not_hidden(
 
 
 def test_many_matches_are_one_entry(remote: Remote, cache: InputCache, tmp_path: Path, into: Path) -> None:
-    names = [f"part{number}.txt" for number in range(MOST_ENTRIES + 1)]
+    names = [f"part{number}.txt" for number in range(MAX_ENTRIES + 1)]
     brought = fetch(planned(remote, tmp_path, into, *names), cache, may_mount=True)
     assert len(brought.held) == 1
     assert [one.source for one in cache.entries()] == ["hdfs://nn/part0.txt and 32 more"]

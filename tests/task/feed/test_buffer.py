@@ -12,7 +12,7 @@ import pytest
 
 from dlapp.errors import DlappError, Unreachable
 from dlapp.storage.tree import TreeNode
-from dlapp.task.feed.buffer import MEMORY_BYTES, MOST_ITEMS, FeedBuffer
+from dlapp.task.feed.buffer import MAX_ITEMS, MEMORY_BYTES, FeedBuffer
 from dlapp.task.feed.feeds import TaskFeeds
 from dlapp.task.feed.order import EpochEnd, FeedOrder, FeedPosition, ReaderPart, Segment
 from dlapp.task.feed.process import FeedSettings
@@ -75,7 +75,7 @@ def test_a_reader_that_does_not_read_stops_the_fetching_for_it_alone(tmp_path: P
         read += len(found)
         quick.acknowledge(len(found))
     assert read == 2001
-    wait_for("the other's share", lambda: buffer.fetched_bytes == 4096 * (2000 + MOST_ITEMS // 2), 120)
+    wait_for("the other's share", lambda: buffer.fetched_bytes == 4096 * (2000 + MAX_ITEMS // 2), 120)
     for queue in (slow, quick):
         queue.close()
     buffer.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlapp.task.sweep.curve import MOST_POINTS, MetricCurve
+from dlapp.task.sweep.curve import MAX_POINTS, MetricCurve
 
 
 def test_steps_grow_and_the_last_report_of_a_step_counts() -> None:
@@ -29,6 +29,6 @@ def test_a_long_curve_keeps_its_ends_its_best_and_the_first_report_at_each_miles
     for step, value in values.items():
         curve.add(value, step)
     kept = dict(curve.points)
-    assert len(kept) <= MOST_POINTS
+    assert len(kept) <= MAX_POINTS
     assert {1, 3333, 9999, *milestones} <= kept.keys()
     assert all(values[step] == value for step, value in kept.items())

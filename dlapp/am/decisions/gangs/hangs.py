@@ -19,7 +19,7 @@ from dlapp.values.notification import HANG
 from dlapp.values.usage import Usage
 
 _EVERY_MS = 1000
-_MOST_CORES, _MOST_UTILISATION = 0.05, 0.01
+_MAX_CORES, _MAX_UTILISATION = 0.05, 0.01
 """CPU usage of an idle payload: threads that poll a few times a second use less than 0.01 cores."""
 
 
@@ -36,9 +36,9 @@ def take_usage(state: ApplicationState, container: Container, usage: Usage | Non
     """Record since when a payload is idle; None: no new measurement."""
     if usage is None:
         return
-    is_idle = usage.cpu_cores is not None and usage.cpu_cores <= _MOST_CORES
+    is_idle = usage.cpu_cores is not None and usage.cpu_cores <= _MAX_CORES
     busiest = usage.busiest_gpu(len(container.gpus))
-    is_idle = is_idle and busiest is not None and busiest <= _MOST_UTILISATION
+    is_idle = is_idle and busiest is not None and busiest <= _MAX_UTILISATION
     if not is_idle or container.phase is not Phase.RUNNING:
         container.idle_since_ms = None
     elif container.idle_since_ms is None:

@@ -13,10 +13,10 @@ from dlapp.am.model.state import ApplicationState
 from dlapp.value import replace
 from dlapp.values.usage import Receipt, total_receipt
 
-_LEAST_S = 60.0
+_MIN_RUN_S = 60.0
 """A payload that ran for less says nothing on the next one."""
 _BUSY = 0.1
-_LEAST_LEFT_MIB = 2048
+_MIN_LEFT_MIB = 2048
 _PERIOD_MS = 1000
 _PER_CONTAINER_MS = 5
 """Of many containers the sum is made less often: it takes some microseconds for each."""
@@ -59,7 +59,7 @@ def _suggestion(state: ApplicationState) -> str:
 
 def suggestion_of(receipts: list[Receipt]) -> str:
     """Return a suggestion by the receipts of containers that asked for the same; empty: there is none."""
-    long = [one for one in receipts if one.seconds.get("running", 0.0) >= _LEAST_S]
+    long = [one for one in receipts if one.seconds.get("running", 0.0) >= _MIN_RUN_S]
     total = total_receipt(long)
     if total is None or len(long) < len(receipts):
         return ""
@@ -72,7 +72,7 @@ def suggestion_of(receipts: list[Receipt]) -> str:
     asked_mib, peak_mib = total.memory.asked_mib, total.memory.peak_mib
     if any(one.memory.peak_mib is None for one in long) or peak_mib is None:
         return ""
-    if 2 * peak_mib < asked_mib and asked_mib - peak_mib >= _LEAST_LEFT_MIB:
+    if 2 * peak_mib < asked_mib and asked_mib - peak_mib >= _MIN_LEFT_MIB:
         return f"memory {_gib(asked_mib)}, peak {_gib(peak_mib)}"
     return ""
 

@@ -16,7 +16,7 @@ from dlapp.values.usage import Usage, UsageHistory, report_period_s
 
 _BUCKETS = 24_000
 """Of all containers together: with one GPU each that is some 2 MB."""
-_MOST, _LEAST = 120, 12
+_MAX_POINTS, _MIN_POINTS = 120, 12
 _ENDED = 24
 """Buckets of a container that has ended, while its index has another one."""
 _EARLIER = 3
@@ -85,7 +85,7 @@ def thin_all(state: ApplicationState) -> None:
 
 def _new_series(state: ApplicationState, container: Container, usage: Usage) -> UsageSeries:
     count = len(state.instances)
-    most = max(_LEAST, min(_MOST, _BUCKETS // count) // 2 * 2)
+    most = max(_MIN_POINTS, min(_MAX_POINTS, _BUCKETS // count) // 2 * 2)
     with contextlib.suppress(TypeError, ValueError, LookupError, OverflowError):
         if (written := state.former_series.get(str(container.container_id))) is not None:
             return UsageSeries.from_json(written, most)

@@ -16,7 +16,7 @@ from dlapp.cluster.local.schedule import QueuedApplication, amounts_of
 from dlapp.cluster.local.state import StateDir
 from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.change import smallest_change
-from dlapp.cluster.reasons.estimate import MOST_JOBS, Job, StartEstimator, estimate
+from dlapp.cluster.reasons.estimate import MAX_JOBS, Job, StartEstimator, estimate
 from dlapp.cluster.reasons.facts import WaitFacts, asks_of
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes
 from dlapp.errors import DlappError
@@ -109,7 +109,7 @@ class MachineWaits:
     def _jobs(self) -> list[tuple[ApplicationRow, Job]]:
         """Return the user's latest applications, but for those that never started or have no place in the queue yet."""
         columns = "number, id, state, submitted_ms, started_ms, finished_ms, memory_mib, vcores, gcores"
-        rows = self._queue.rows(f"TRUE ORDER BY number DESC LIMIT {MOST_JOBS}", columns=columns)
+        rows = self._queue.rows(f"TRUE ORDER BY number DESC LIMIT {MAX_JOBS}", columns=columns)
         jobs = []
         for one in rows:
             ended_ms = one.finished_ms if one.state == DONE else None

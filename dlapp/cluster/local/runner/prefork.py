@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
 
-MOST_KEPT = 253
+MAX_FDS = 253
 """Maximum number of descriptors in one message. Source: unix(7), SCM_RIGHTS."""
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 
 
 class PreforkedMaster:
@@ -69,7 +69,7 @@ def wait_for_assignment(fd: int) -> list[str] | None:
     """
     with socket.socket(fileno=fd) as channel:
         try:
-            text, fds, flags, _ = socket.recv_fds(channel, _MOST_BYTES, MOST_KEPT)
+            text, fds, flags, _ = socket.recv_fds(channel, _MAX_BYTES, MAX_FDS)
         except ConnectionError:
             return None
         if not text:

@@ -24,9 +24,9 @@ from dlapp.system.clock import backoff_s
 from dlapp.system.waits import Wait
 from dlapp.values.ids import ContainerId
 
-MOST_THREADS, MOST_SLOW_THREADS = 32, 2
+MAX_THREADS, MAX_SLOW_THREADS = 32, 2
 """Number of threads for all nodes, and for those that did not answer."""
-MOST_STARTS = 50
+MAX_STARTS = 50
 """Maximum number of orders per call: the NodeManager writes each container's files before it answers."""
 CONNECT_TIMEOUT_S = 3.0
 """Time limit of a connection with its handshake, which takes a working node some milliseconds."""
@@ -119,7 +119,7 @@ class _NodeQueue:
     def next_batch(self) -> list[_PendingOrder]:
         """Take the first orders, all of one kind."""
         batch: list[_PendingOrder] = []
-        while self.orders and len(batch) < MOST_STARTS:
+        while self.orders and len(batch) < MAX_STARTS:
             if batch and type(self.orders[0].order) is not type(batch[0].order):
                 break
             batch.append(self.orders.popleft())
@@ -184,8 +184,8 @@ class NodeCalls:
         self._token_of, self._failed, self._seen, self._started = token_of, failed, seen, started
         self._lock = threading.Lock()
         self._queues: dict[NodeId, _NodeQueue] = {}
-        self._lane = _Lane("am-nodes", MOST_THREADS, self._lock)
-        self._slow_lane = _Lane("am-slow-nodes", MOST_SLOW_THREADS, self._lock)
+        self._lane = _Lane("am-nodes", MAX_THREADS, self._lock)
+        self._slow_lane = _Lane("am-slow-nodes", MAX_SLOW_THREADS, self._lock)
         self._closed = False
 
     def order(self, node: NodeId, what: Order) -> None:

@@ -18,7 +18,7 @@ from dlapp.hadoop.errors import ConnectionLost
 EVERY_S, EVERY_S_EACH = 600.0, 0.2
 """Minimum interval between two lists, and the interval per node, if that is longer: 280 bytes per node are 0.09 MB a
 minute, however many nodes there are. A list of 10,000 nodes comes every 33 to 50 minutes."""
-LEAST_S = 30.0
+MIN_INTERVAL_S = 30.0
 """Minimum interval between two lists in any case."""
 FIRST_TIMEOUT_S = 5.0
 
@@ -79,7 +79,7 @@ class NodeList:
         spread = 1.0 + random.random() / 2
         with self._changed:
             while not self._closed:
-                due = began + spread * (LEAST_S if self._is_wanted else max(EVERY_S, EVERY_S_EACH * count))
+                due = began + spread * (MIN_INTERVAL_S if self._is_wanted else max(EVERY_S, EVERY_S_EACH * count))
                 left = due - time.monotonic()
                 if left <= 0:
                     self._is_wanted = False

@@ -24,7 +24,7 @@ from dlapp.cluster.yarn.values import ANY, NodeReport, ResourceRequest
 from dlapp.value import replace
 from dlapp.values.spec import Resources
 
-MOST_HOSTS = 64
+MAX_HOSTS = 64
 AVOIDED_SHARE = 3
 """At most one in this many nodes is avoided because of failures; the same share as in MapReduce. Source: Hadoop 3.4,
 yarn.app.mapreduce.am.job.node-blacklisting.ignore-threshold-node-percent, 33."""
@@ -256,7 +256,7 @@ class ResourceRequestTable:
         avoided = self._to_avoid()
         names = self._places(ask, avoided | self._short(ask)) or self._places(ask, avoided)
         fit = [self._nodes[host] for host in names]
-        chosen = self._sample(fit, min(len(fit), 2 * count, MOST_HOSTS))
+        chosen = self._sample(fit, min(len(fit), 2 * count, MAX_HOSTS))
         racks = {node.rack or DEFAULT_RACK for node in chosen}
         return [*(row(node.node.host) for node in chosen), *map(row, sorted(racks)), row(ANY)]
 

@@ -60,7 +60,7 @@ _BUSY_S = 3600.0
 _FORGOTTEN_S = 2 * 86_400.0
 """A directory that the ResourceManager has forgotten and that is unchanged for this long belongs to an ended
 application."""
-MOST_AT_ONCE = 100
+MAX_AT_ONCE = 100
 """The submitter waits for the clean-up."""
 GONE_AFTER_S = 5.0
 """Time from the ResourceManager's report of an application's end to the end of its processes: the node learns of it
@@ -242,7 +242,7 @@ def settle_all(
     ended: Mapping[ApplicationId, EndedApplication],
     notices: EndNotices | None = None,
 ) -> int:
-    """Settle at most `MOST_AT_ONCE` applications that left a staging directory, the latest first; return their number.
+    """Settle at most `MAX_AT_ONCE` applications that left a staging directory, the latest first; return their number.
 
     An application whose outputs are on an unavailable file system does not block the others.
 
@@ -257,7 +257,7 @@ def settle_all(
     """
     over = {str(one): one for one in ended}
     count = 0
-    for name in [name for name in reversed(files.names(places.all_staging)) if name in over][:MOST_AT_ONCE]:
+    for name in [name for name in reversed(files.names(places.all_staging)) if name in over][:MAX_AT_ONCE]:
         try:
             count += settle(files, places, over[name], ended[over[name]], notices) is not None
         except Unreachable:
@@ -339,7 +339,7 @@ def clean_up(
     endings = (HISTORY_SUFFIX, USAGE_SUFFIX, TRIALS_SUFFIX)
     kept = [one for one in _entries(files, places.all_history) if one.name.endswith(endings)]
     gone += [f"{places.all_history}/{one.name}" for one in histories.expired(kept, now_ms, now_ms)]
-    for location in gone[:MOST_AT_ONCE]:
+    for location in gone[:MAX_AT_ONCE]:
         mark = files.look(location + USED)
         if mark is not None and mark.modified_ms >= now_ms:
             continue  # just taken into use

@@ -30,7 +30,7 @@ DELIVER_S = 5.0
 """How long a command stays for deliveries at most: so long only if a server does not answer."""
 AM_STAYS_S, AM_DIES_S = 45.0, 5.0
 """How long after the end an ApplicationMaster may still send: one that ended by itself, and one that was killed."""
-MOST_AT_ONCE = 20
+MAX_AT_ONCE = 20
 
 
 class EndNotices:
@@ -115,6 +115,6 @@ class EndNotices:
             if end is None or end.ago_s < (AM_STAYS_S if end.state is State.FINISHED else AM_DIES_S):
                 continue  # its ApplicationMaster may send it now
             left.append(StagedOutbox(self._files, application_id))
-            if len(left) == MOST_AT_ONCE:
+            if len(left) == MAX_AT_ONCE:
                 break
         deliver_left(settings, left, DELIVER_S)

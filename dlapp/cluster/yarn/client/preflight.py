@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo
-from dlapp.cluster.yarn.dialect import FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE, SETTING, Dialect
+from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_MINIMUM, FIELD3_NODE, SETTING, Dialect
 from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
 from dlapp.locations import remote_scheme
@@ -74,13 +74,13 @@ def check_limits(
 
 def _field3(gcores: int, configuration: Configuration) -> list[str]:
     """The patched Hadoop's own three settings, which no other request shows."""
-    least, most, node = (_count(configuration(name)) for name in (FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE))
+    least, most, node = (_count(configuration(name)) for name in (FIELD3_MINIMUM, FIELD3_LIMIT, FIELD3_NODE))
     if most is not None and gcores > most:
         asked = counted(gcores, "gcores")
         problem = f"asked for {asked} in one container, the maximum is {most} ({FIELD3_LIMIT})"
         raise AskTooLarge(problem, "resources.gcores")
     if least is not None and gcores < least:
-        return [f"{gcores} gcores are raised to {least}, the least that a container gets ({FIELD3_LEAST})"]
+        return [f"{gcores} gcores are raised to {least}, the least that a container gets ({FIELD3_MINIMUM})"]
     if node and gcores > node:
         # It is the ResourceManager's copy of a NodeManager setting: some nodes may have more.
         return [f"a node has {node} gcores ({FIELD3_NODE}); a container of {gcores} waits for one that has more"]

@@ -39,9 +39,9 @@ ACTIVE_TIMEOUT_S, ASK_TIMEOUT_S = 30.0, 5.0
 _CLUSTER = "/ws/v1/cluster"
 _APPS = f"{_CLUSTER}/apps"
 _MAX_REDIRECTS = 3
-MOST_APPLICATIONS = 20_000
+MAX_APPLICATIONS = 20_000
 """Limit of one listing: the ResourceManager builds the whole answer before it sends any of it. About 20 MiB."""
-MOST_IN_QUEUE = 1_000
+MAX_IN_QUEUE = 1_000
 """Limit of the applications read from one queue."""
 _UNREAD = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression,resourceInfo"
 """Unused fields of an application, left out of answers; the resource requests of a large one take some MiB. Versions
@@ -348,10 +348,10 @@ class YarnRest(Closeable):
             kind: only those of this application type; None: all.
 
         Raises:
-            AnswerTooLarge: there are more than `MOST_APPLICATIONS`. With a limit, the ResourceManager does not tell
+            AnswerTooLarge: there are more than `MAX_APPLICATIONS`. With a limit, the ResourceManager does not tell
                 which ones it leaves out: it iterates in no order (ClientRMService.getApplications).
         """
-        query = {"limit": str(MOST_APPLICATIONS), "deSelects": _UNREAD}
+        query = {"limit": str(MAX_APPLICATIONS), "deSelects": _UNREAD}
         if kind is not None:
             query["applicationTypes"] = kind
         if user is not None:
@@ -360,9 +360,9 @@ class YarnRest(Closeable):
             query["states"] = ",".join(sorted(state.value for state in states))
         answer = self._call("GET", _APPS, query)
         found = [_report(one) for one in _list(_object(answer.get("apps")).get("app"))]
-        if len(found) >= MOST_APPLICATIONS:
+        if len(found) >= MAX_APPLICATIONS:
             raise AnswerTooLarge(
-                f"{self.active_url()}: the ResourceManager lists more than {MOST_APPLICATIONS} applications, which are "
+                f"{self.active_url()}: the ResourceManager lists more than {MAX_APPLICATIONS} applications, which are "
                 f"not read; {_FEWER}"
             )
         return sorted(found, key=lambda report: report.application_id)
@@ -375,7 +375,7 @@ class YarnRest(Closeable):
             ended_since_ms: only those that have ended since then [ms since 1970]; None: only those that have not ended.
         """
         unread = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression"
-        query = {"limit": str(MOST_IN_QUEUE), "queue": queue, "deSelects": unread}
+        query = {"limit": str(MAX_IN_QUEUE), "queue": queue, "deSelects": unread}
         if ended_since_ms is None:
             query["states"] = "RUNNING,ACCEPTED"
         else:

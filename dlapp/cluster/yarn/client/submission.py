@@ -52,15 +52,15 @@ ACCEPTED_S = 10.0
 KEEP_FREE = 0.12
 """Share of a node's disk that dlapp's input cache leaves free: a NodeManager gives up a disk that is filled to 90 %
 (yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage)."""
-MOST_CERTIFICATES = 64 << 10
+MAX_CERTIFICATES = 64 << 10
 """Maximum size of the CAs sent with an application, in characters; ZooKeeper stores a submission in at most 1 MiB."""
-MOST_CREDENTIALS = 256 << 10
+MAX_CREDENTIALS = 256 << 10
 """Maximum size of an application's credentials [bytes], which the ResourceManager stores in ZooKeeper: 1 MiB for the
 whole submission, unless the operator set less. ResourceManagers of 2.7 and 2.8 exit when ZooKeeper refuses one
 (YARN-5006)."""
 FEW_CONTAINERS = 50
 """Up to this number of containers, three replicas of the archives suffice: 50 times 1 GB at 1 GB/s each is 17 s."""
-MOST_REPLICATION, DEFAULT_MOST_REPLICATION = "dfs.replication.max", 512
+MAX_REPLICATION, DEFAULT_MAX_REPLICATION = "dfs.replication.max", 512
 """The NameNode's limit, and its default. Source: hdfs-default.xml."""
 ARCHIVE = ".tar.gz"
 """File name suffix of a packed workspace, after the digest."""
@@ -232,10 +232,10 @@ class ApplicationSubmitter:
                 payload_limit_bytes=config.storage.payload_cache_limit_bytes,
             ),
         )
-        if len(plan.hdfs.certificates) > MOST_CERTIFICATES:
+        if len(plan.hdfs.certificates) > MAX_CERTIFICATES:
             raise ConfigError(
                 f"the CAs that are trusted here have {len(plan.hdfs.certificates) >> 10} KiB, and "
-                f"{MOST_CERTIFICATES >> 10} KiB are taken along to the nodes: set SSL_CERT_FILE to a file with the CA "
+                f"{MAX_CERTIFICATES >> 10} KiB are taken along to the nodes: set SSL_CERT_FILE to a file with the CA "
                 "of your cluster alone"
             )
         return plan
@@ -357,7 +357,7 @@ class ApplicationSubmitter:
 
     def _replicate(self, files: StagingFiles, locations: Sequence[str], containers: int) -> None:
         """Raise the replication of our archives if many nodes will fetch them at the same time."""
-        count = replication(containers, self._session.site.get(MOST_REPLICATION))
+        count = replication(containers, self._session.site.get(MAX_REPLICATION))
         if count is None:
             return
         for location in locations:
@@ -427,7 +427,7 @@ def replication(containers: int, most: str | None) -> int | None:
     """
     if containers <= FEW_CONTAINERS:
         return None
-    limit = int(most) if most is not None and most.isascii() and most.isdigit() else DEFAULT_MOST_REPLICATION
+    limit = int(most) if most is not None and most.isascii() and most.isdigit() else DEFAULT_MAX_REPLICATION
     return min(math.isqrt(containers - 1) + 1, limit)
 
 
@@ -447,7 +447,7 @@ def credentials_of(plan: AmPlan) -> bytes:
         UsageError: they exceed what a ResourceManager may store.
     """
     found = plan.to_credentials().encode()
-    if len(found) <= MOST_CREDENTIALS:
+    if len(found) <= MAX_CREDENTIALS:
         return found
     spec = plan.submission.spec
     parts = {
@@ -461,7 +461,7 @@ def credentials_of(plan: AmPlan) -> bytes:
     }
     name, size = max(((name, len(json.dumps(to_json(part)))) for name, part in parts.items()), key=lambda one: one[1])
     raise UsageError(
-        f"the application's settings have {len(found) >> 10} KiB, and a ResourceManager keeps {MOST_CREDENTIALS >> 10} "
+        f"the application's settings have {len(found) >> 10} KiB, and a ResourceManager keeps {MAX_CREDENTIALS >> 10} "
         f"KiB at most: {name} alone have {size >> 10} KiB; put them into a file of the workspace, or name fewer"
     )
 

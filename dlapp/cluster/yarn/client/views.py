@@ -21,12 +21,12 @@ from dlapp.values.spec import OnFailure, Submission
 
 _TIMEOUT_S = 20.0
 _FORGOTTEN_TIMEOUT_S = 3.0
-_FORGOTTEN_MOST = 500
+_MAX_FORGOTTEN = 500
 """Number of its latest applications requested from the timeline server, before filtering by owner."""
 _ENDED = frozenset(state.value for state in State if state.ended)
 _NODE_LOGS = "/node/containerlogs/"
 _PROJECT, _RESUMED = "project:", "resumed_from:"
-MOST_TAGS = 10
+MAX_TAGS = 10
 """Of one application, as a ResourceManager has it. Source: YarnConfiguration.APPLICATION_MAX_TAGS."""
 PRIORITY_LIMIT = "yarn.cluster.max-application-priority"
 _ADDRESS = re.compile(r"[A-Za-z0-9._\-\[\]:]+")
@@ -190,7 +190,7 @@ def tags_of(submission: Submission) -> tuple[str, ...]:
     only from these until its ApplicationMaster runs; it is left out if there is no room for it."""
     tags = _user_tags(submission.spec.project, submission.spec.tags)
     resumed = submission.resumed_from
-    return (*tags, f"{_RESUMED}{resumed}") if resumed and len(tags) < MOST_TAGS else tags
+    return (*tags, f"{_RESUMED}{resumed}") if resumed and len(tags) < MAX_TAGS else tags
 
 
 def _user_tags(project: str | None, tags: tuple[str, ...]) -> tuple[str, ...]:
@@ -352,7 +352,7 @@ def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[Ap
     target = f"{url}/ws/v1/applicationhistory/apps"
     try:
         with Web(_FORGOTTEN_TIMEOUT_S) as web:
-            answer = web.call("GET", target, {"limit": str(_FORGOTTEN_MOST), **login.query})
+            answer = web.call("GET", target, {"limit": str(_MAX_FORGOTTEN), **login.query})
         if answer.status != 200:
             raise Unreachable(f"status {answer.status}")
         answered = _inside(json.loads(answer.body), "apps").get("app") or []

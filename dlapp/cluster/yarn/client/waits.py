@@ -32,7 +32,7 @@ from dlapp.values.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, Conta
 
 HISTORY_MS = 14 * 86_400_000
 """Applications that ended longer ago are not used for estimates."""
-MOST_FACTOR = 1_000_000
+MAX_FACTOR = 1_000_000
 """A larger factor counts as no limit for a user; -1 turns the limit off."""
 _CAPACITY = "yarn.scheduler.capacity"
 _AM_REQUEST = re.compile(r"AM Resource Request = <memory:(\d{1,12}), vCores:(\d{1,9})")
@@ -398,7 +398,7 @@ def _may_submit(queues: Sequence[QueueInfo], queue: QueueInfo, user: str) -> boo
 def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitFacts | None:
     found = next((one for one in _users(queue.raw) if one.get("username") == user), {})
     factor = queue.raw.get("userLimitFactor")
-    if not isinstance(factor, (int, float)) or not 0 <= factor <= MOST_FACTOR:
+    if not isinstance(factor, (int, float)) or not 0 <= factor <= MAX_FACTOR:
         return None
     least, limit = _capacity(queue, "Min", whole), _capacity(queue, "Max", whole)
     ever = {name: min(limit.get(name, amount), int(amount * factor)) for name, amount in least.items()}

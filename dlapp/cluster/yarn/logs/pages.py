@@ -24,9 +24,9 @@ _CONTENTS = b"\nLogContents:\n"
 _LENGTH = b"\nLogLength:"
 _MISSING = (404, 500, 503)
 _MARGIN = 1 << 16
-_MOST_HEAD = 1 << 16
-_MOST_REDIRECTIONS = 4
-_MOST_TAIL = 32 << 20
+_MAX_HEAD = 1 << 16
+_MAX_REDIRECTIONS = 4
+_MAX_TAIL = 32 << 20
 """Size of the end of a log in which the last lines are searched: a log may consist of one line."""
 _LOOK_AGAIN_S = 0.5
 
@@ -59,7 +59,7 @@ class GrowingPage:
         problem: str = "",
     ) -> None:
         self._url, self._login, self._last_lines = rest_url(url) if url else "", login, last_lines
-        self._most_tail = _MOST_TAIL if last_bytes is None else last_bytes
+        self._most_tail = _MAX_TAIL if last_bytes is None else last_bytes
         self._problem = problem
         self._collected, self._patience_s, self._sleep = collected, patience_s, sleep
         self.offset = 0
@@ -197,7 +197,7 @@ class GrowingPage:
             return None
         url, query = self._url, {**({} if self._login is None else self._login.query), **parameters}
         try:
-            for _ in range(_MOST_REDIRECTIONS):
+            for _ in range(_MAX_REDIRECTIONS):
                 answer = self._web.stream(url, query)
                 if answer.status != 307 or not (location := answer.headers.get("location")):
                     break
@@ -243,7 +243,7 @@ def _first_bytes(content: _Content, count: int) -> bytes:
 def _headed(answer: WebStream) -> _Content | None:
     """Return the content after its header; None: there is none."""
     head, rest = b"", iter(answer)
-    while _CONTENTS not in head and len(head) <= _MOST_HEAD and (piece := next(rest, b"")):
+    while _CONTENTS not in head and len(head) <= _MAX_HEAD and (piece := next(rest, b"")):
         head += piece
     if _CONTENTS not in head:
         answer.close()

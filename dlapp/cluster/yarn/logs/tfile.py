@@ -33,13 +33,13 @@ from dlapp.errors import DlappError
 MAGIC = bytes.fromhex("d111d36891b5d7b639df414092bae150")
 _TAIL = struct.Struct("!QHH16s")
 _PIECE = 1 << 20
-_LEAST_READ = 1 << 12
-_MOST_BLOCKS = 100_000
+_MIN_READ_BYTES = 1 << 12
+_MAX_BLOCKS = 100_000
 """Maximum compressed size of a block; a block has one MiB."""
-_MOST_RATIO = 1100
+_MAX_RATIO = 1100
 """Maximum compression ratio accepted for zlib; its maximum is 1032."""
-_MOST_DIGITS = 19
-_MOST_WORD = 1 << 16
+_MAX_DIGITS = 19
+_MAX_WORD = 1 << 16
 
 ReadAt = Callable[[int, int], bytes]
 """Function that returns bytes of the file: from an offset, this many, fewer at the end."""
@@ -79,7 +79,7 @@ def log_of(read_at: ReadAt, size: int, container: str, name: str) -> Iterator[by
             while not value.at_end():
                 found = _text(value)
                 length = _text(value)
-                if not length.isascii() or not length.isdecimal() or len(length) > _MOST_DIGITS:
+                if not length.isascii() or not length.isdecimal() or len(length) > _MAX_DIGITS:
                     raise NotReadable(f"{container}: the length of {found[:100]!r} is {length[:100]!r}")
                 if found == name:
                     return value.pieces(int(length))
@@ -90,7 +90,7 @@ def log_of(read_at: ReadAt, size: int, container: str, name: str) -> Iterator[by
 
 def _entry(stream: ByteReader, wanted: str) -> _Value | None:
     """Return the value of the next entry, if it has this key; else skip it."""
-    key = stream.take(_length(stream, _MOST_WORD))
+    key = stream.take(_length(stream, _MAX_WORD))
     value = _Value(stream)
     if key == struct.pack("!H", len(wanted)) + wanted.encode():
         return value
@@ -114,14 +114,14 @@ def _index(read_at: ReadAt, size: int) -> tuple[str, list[Block]]:
         block = _block(metas, size)
         if name == "data:BCFile.index":
             data = _opened(read_at, block, compression)
-            default, count = _short(data), _length(data, _MOST_BLOCKS)
+            default, count = _short(data), _length(data, _MAX_BLOCKS)
             return default, [_block(data, size) for _ in range(count)]
     raise NotReadable("it has no index of its blocks")
 
 
 def _block(stream: ByteReader, size: int) -> Block:
     block = Block(_number(stream), _number(stream), _number(stream))
-    if min(block) < 0 or block.offset + block.stored > size or block.raw > _MOST_RATIO * (block.stored + 1):
+    if min(block) < 0 or block.offset + block.stored > size or block.raw > _MAX_RATIO * (block.stored + 1):
         raise NotReadable(f"it has no such block: {tuple(block)}")
     return block
 
@@ -161,7 +161,7 @@ class _Plain:
             raise NotReadable("it ends too early")
         place = self._at - self._window_at
         if place < 0 or place + count > len(self._window):
-            self._window = self._read_at(self._at, min(max(count, _LEAST_READ), self._end - self._at))
+            self._window = self._read_at(self._at, min(max(count, _MIN_READ_BYTES), self._end - self._at))
             self._window_at, place = self._at, 0
             if len(self._window) < count:
                 raise NotReadable("it ends too early")
@@ -295,7 +295,7 @@ def _length(stream: ByteReader, most: int) -> int:
 
 
 def _short(stream: ByteReader) -> str:
-    return stream.take(_length(stream, _MOST_WORD)).decode(errors="replace")
+    return stream.take(_length(stream, _MAX_WORD)).decode(errors="replace")
 
 
 def _text(stream: ByteReader) -> str:

@@ -312,7 +312,7 @@ def test_the_list_of_nodes_is_read_again_after_a_while_and_soon_when_it_is_wante
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(node_list, "EVERY_S", 0.01)
-    monkeypatch.setattr(node_list, "LEAST_S", 1000.0)
+    monkeypatch.setattr(node_list, "MIN_INTERVAL_S", 1000.0)
     taken: list[int] = []
     one = node_list.NodeList(list, lambda nodes: taken.append(len(nodes)))
     one.start()
@@ -320,7 +320,7 @@ def test_the_list_of_nodes_is_read_again_after_a_while_and_soon_when_it_is_wante
         until(lambda: len(taken) > 2)
         one.read_soon()  # not sooner than it may
         count = len(taken)
-        monkeypatch.setattr(node_list, "LEAST_S", 0.01)
+        monkeypatch.setattr(node_list, "MIN_INTERVAL_S", 0.01)
         one.read_soon()
         until(lambda: len(taken) > count + 2)
     finally:
@@ -328,7 +328,7 @@ def test_the_list_of_nodes_is_read_again_after_a_while_and_soon_when_it_is_wante
 
 
 def test_an_unanswered_list_of_nodes_is_asked_for_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_list, "LEAST_S", 0.01)
+    monkeypatch.setattr(node_list, "MIN_INTERVAL_S", 0.01)
     answers = iter([ConnectionLost("nobody there", sent=False), HadoopError("refused")])
     asked: list[int] = []
 

@@ -72,8 +72,8 @@ def test_of_many_nodes_that_are_off_none_keeps_the_others_waiting(
         until(lambda: len(outcome.started) == 2 * len(live))
         assert outcome.failed == []
     names = [one.name for one in threading.enumerate()]
-    assert sum(name.startswith("am-nodes") for name in names) <= node_calls.MOST_THREADS
-    assert sum(name.startswith("am-slow-nodes") for name in names) <= node_calls.MOST_SLOW_THREADS
+    assert sum(name.startswith("am-nodes") for name in names) <= node_calls.MAX_THREADS
+    assert sum(name.startswith("am-slow-nodes") for name in names) <= node_calls.MAX_SLOW_THREADS
 
 
 @pytest.mark.usefixtures("impatient")

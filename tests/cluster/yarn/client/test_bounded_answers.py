@@ -70,7 +70,7 @@ def test_only_our_applications_are_asked_for_in_the_wanted_states_and_without_wh
 
 
 def test_a_list_that_a_limit_cut_is_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest, "MOST_APPLICATIONS", 3)
+    monkeypatch.setattr(rest, "MAX_APPLICATIONS", 3)
     apps = [app(1), app(2)]
     with resource_manager(lambda *_: {"apps": {"app": apps}}) as url, YarnRest([url], Login("tony")) as yarn:
         assert len(yarn.reports()) == 2
@@ -82,7 +82,7 @@ def test_a_list_that_a_limit_cut_is_no_list(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_answer_above_the_limit_is_not_read_and_its_message_names_the_limit_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(web, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(web, "MAX_BYTES", 1 << 20)
     asked: list[str] = []
 
     def answer(path: str, _query: dict[str, str]) -> Any:

@@ -21,7 +21,7 @@ from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.views import (
-    MOST_TAGS,
+    MAX_TAGS,
     AmState,
     completed_log_url,
     first_line,
@@ -408,7 +408,7 @@ def test_from_which_application_one_goes_on_is_known_before_its_master_runs() ->
     assert (seen.resumed_from, seen.tags, seen.project) == (str(APP), ("two",), "cats")
     assert merged(replace(queued, tags=("resumed_from:../x",)), AmState()).resumed_from == ""
     full = replace(resumed, spec=replace(spec, tags=tuple(map(str, range(9)))))
-    assert len(tags_of(full)) == MOST_TAGS
+    assert len(tags_of(full)) == MAX_TAGS
 
 
 def test_labels_that_no_server_tells_any_more_are_the_masters() -> None:

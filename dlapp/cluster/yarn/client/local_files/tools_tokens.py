@@ -28,7 +28,7 @@ MAX_AGE_S = 90 * 86_400.0
 _NAME = re.compile(rf"\.?{APPLICATION_ID}\.json(\.\d+)?", re.ASCII)
 """Of a file here, and of one that is being written."""
 _MAX_BYTES = 4096
-_MOST = 100_000
+_MAX_NAMES = 100_000
 
 
 class KeptToken(Value):
@@ -81,7 +81,7 @@ def find(application_id: ApplicationId) -> KeptToken | None:
 def known_ids() -> list[str]:
     """Return the ids of the applications that have a file here."""
     with contextlib.suppress(OSError), _opened() as fd:
-        names = files.list_names(fd, limit=_MOST)
+        names = files.list_names(fd, limit=_MAX_NAMES)
         return [name.removesuffix(".json") for name in names if _NAME.fullmatch(name) and name.endswith(".json")]
     return []
 
@@ -126,7 +126,7 @@ def _opened() -> contextlib.AbstractContextManager[int]:
 
 def _remove_old(fd: int) -> None:
     oldest = time.time() - MAX_AGE_S
-    for name in files.list_names(fd, limit=_MOST):
+    for name in files.list_names(fd, limit=_MAX_NAMES):
         if not _NAME.fullmatch(name):
             continue
         with contextlib.suppress(OSError):
