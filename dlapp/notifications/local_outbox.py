@@ -17,11 +17,11 @@ class LocalOutbox:
     """Outbox file; `read` takes its lock, which this process keeps.
 
     Args:
-        home: the application directory, which only its owner can write to.
+        application_dir: the application directory, which only its owner can write to.
     """
 
-    def __init__(self, home: str) -> None:
-        self._home = home
+    def __init__(self, application_dir: str) -> None:
+        self._application_dir = application_dir
         self._lock = -1
 
     def read(self) -> bytes | None:
@@ -31,8 +31,8 @@ class LocalOutbox:
             Unreachable: another process holds the lock.
         """
         self._take_lock()
-        with files.closing_fd(files.open_directory(self._home)) as fd:
-            path, owners = f"{self._home}/{OUTBOX}", {os.geteuid()}
+        with files.closing_fd(files.open_directory(self._application_dir)) as fd:
+            path, owners = f"{self._application_dir}/{OUTBOX}", {os.geteuid()}
             with contextlib.suppress(FileNotFoundError):
                 return files.read_file(OUTBOX, dir_fd=fd, path=path, owners=owners, max_bytes=MAX_BYTES)
         return None
@@ -40,7 +40,7 @@ class LocalOutbox:
     def _take_lock(self) -> None:
         if self._lock >= 0:
             return
-        path = f"{self._home}/{LOCK}"
+        path = f"{self._application_dir}/{LOCK}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if not locks.try_lock(fd):
             os.close(fd)
@@ -49,7 +49,7 @@ class LocalOutbox:
 
     def write(self, data: bytes) -> None:
         """Replace it; it is synced when this returns. Raises OSError."""
-        with files.closing_fd(files.open_directory(self._home)) as fd:
+        with files.closing_fd(files.open_directory(self._application_dir)) as fd:
             temporary = f".{OUTBOX}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with files.closing_fd(os.open(temporary, flags, 0o600, dir_fd=fd)) as written:
@@ -60,4 +60,4 @@ class LocalOutbox:
     def remove(self) -> None:
         """Remove it, if it exists."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{self._home}/{OUTBOX}")
+            os.unlink(f"{self._application_dir}/{OUTBOX}")

@@ -33,34 +33,36 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(DEADLINE_S + 30)
     options = dict(zip(argv[::2], argv[1::2], strict=True))
-    home, mark = options["--home"], options.get("--mark", "")
+    application_dir, mark = options["--home"], options.get("--mark", "")
     try:
-        is_done = _send(home, mark, options.get("--waiting", ""))
+        is_done = _send(application_dir, mark, options.get("--waiting", ""))
     except FileNotFoundError:
         is_done = True  # it was removed, or everything was sent
     except (DlappError, OSError, ValueError) as error:
-        log.error(f"{os.path.basename(home)}: notifications: {error}")
+        log.error(f"{os.path.basename(application_dir)}: notifications: {error}")
         return 1
     if is_done and mark:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(mark)
-        for path in (f"{home}/{SETTINGS}", f"{home}/notify-outbox.json"):
+        for path in (f"{application_dir}/{SETTINGS}", f"{application_dir}/notify-outbox.json"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
     return 0 if is_done else 1
 
 
-def _send(home: str, mark: str, waiting: str) -> bool:
+def _send(application_dir: str, mark: str, waiting: str) -> bool:
     """Return whether everything was delivered, or has expired."""
     owners = {os.geteuid()}
 
     def read(name: str) -> object:
-        with files.closing_fd(files.open_directory(home)) as fd:
-            return files.read_json_object(name, dir_fd=fd, path=f"{home}/{name}", owners=owners, max_bytes=_MAX_BYTES)
+        with files.closing_fd(files.open_directory(application_dir)) as fd:
+            return files.read_json_object(
+                name, dir_fd=fd, path=f"{application_dir}/{name}", owners=owners, max_bytes=_MAX_BYTES
+            )
 
     settings = from_json(NotificationSettings, read(SETTINGS))
     submission = from_json(Submission, read("submission.json"))
-    application_id = ApplicationId.from_text(os.path.basename(home))
+    application_id = ApplicationId.from_text(os.path.basename(application_dir))
     told: Notification | None = None
     if mark:
         end = files.read_json_object(mark, owners=owners, max_bytes=1 << 20)
@@ -79,7 +81,7 @@ def _send(home: str, mark: str, waiting: str) -> bool:
     elif waiting:
         text = f"it waits in the queue: {waiting}"
         told = notification_of(submission, application_id, WAITING, QUEUE, text, at_ms=clock.now_ms())
-    sender = Sender(settings, LocalOutbox(home))
+    sender = Sender(settings, LocalOutbox(application_dir))
     sender.begin()
     if told is not None:
         sender.tell(told)

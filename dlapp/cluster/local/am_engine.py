@@ -87,7 +87,7 @@ class LocalAmEngine:
     No more tasks than cores load at a time: more would only delay each other.
 
     Args:
-        home: the application's directory.
+        application_dir: the application's directory.
         attempt: 1, or more after an ApplicationMaster that died.
         alive_fd: descriptor of the application's lock; inherited by all started processes.
         hold_fds: descriptors that hold the application's devices; inherited as well.
@@ -97,7 +97,7 @@ class LocalAmEngine:
 
     def __init__(
         self,
-        home: str,
+        application_dir: str,
         attempt: int,
         alive_fd: int,
         hold_fds: Sequence[int],
@@ -105,25 +105,25 @@ class LocalAmEngine:
         *,
         is_aftermath: bool = False,
     ) -> None:
-        self._home, self._attempt, self._wake = os.path.normpath(home), attempt, wake
+        self._application_dir, self._attempt, self._wake = os.path.normpath(application_dir), attempt, wake
         self._is_aftermath = is_aftermath
         self._alive_fd, self._hold_fds = alive_fd, tuple(hold_fds)
         for fd in (alive_fd, *hold_fds):
             os.set_inheritable(fd, False)
-        self._application = ApplicationId.from_text(os.path.basename(self._home))
-        engine = read_json(os.path.join(self._home, "engine.json"))
+        self._application = ApplicationId.from_text(os.path.basename(self._application_dir))
+        engine = read_json(os.path.join(self._application_dir, "engine.json"))
         if engine is None:
-            raise DlappError(f"{self._home}/engine.json is not there")
+            raise DlappError(f"{self._application_dir}/engine.json is not there")
         try:
             self._settings = RunnerSettings(engine["settings"])  # type: ignore[arg-type]
             shared = bool(engine["shared"])
             self.hdfs = from_json(HdfsPlace, engine["hdfs"]) if "hdfs" in engine else None
             """Return the HDFS that the application uses."""
         except (KeyError, TypeError, SpecError) as error:
-            raise DlappError(f"{self._home}/engine.json is damaged: {error}") from error
+            raise DlappError(f"{self._application_dir}/engine.json is damaged: {error}") from error
         self._umask = engine.get("umask", 0o022)
         self._open_files = _raise_open_files()
-        top = os.path.dirname(os.path.dirname(self._home))
+        top = os.path.dirname(os.path.dirname(self._application_dir))
         self._state = StateDir(top, shared=shared)
         self._total = self._reserved()
         self._free = list(self._total)
@@ -146,7 +146,7 @@ class LocalAmEngine:
     def _reserved(self) -> tuple[int, int, int]:
         from dlapp.values.serialization import from_json
 
-        found = read_json(os.path.join(self._home, "submission.json"))
+        found = read_json(os.path.join(self._application_dir, "submission.json"))
         spec = from_json(Submission, found).spec
         self._has_image = _has_image(spec)
         return spec.total()
@@ -164,8 +164,8 @@ class LocalAmEngine:
             "attempt": self._attempt,
             "control_url": control_url,
         }
-        outcomes.forget_death(self._home)
-        write_whole(os.path.join(self._home, AM_FILE), json.dumps(value))
+        outcomes.forget_death(self._application_dir)
+        write_whole(os.path.join(self._application_dir, AM_FILE), json.dumps(value))
         memory_mib, vcores, gcores = self._total
         largest = Resources(memory_mib=memory_mib, vcores=vcores, gcores=gcores)
         return Registered(
@@ -245,7 +245,7 @@ class LocalAmEngine:
         if not self._hold_fds:
             return
         try:
-            write_whole(os.path.join(self._home, DEVICES_RETURNED), "")
+            write_whole(os.path.join(self._application_dir, DEVICES_RETURNED), "")
         except OSError:
             return
         with self._lock:  # the reaper's thread may be starting a task with them
@@ -259,7 +259,9 @@ class LocalAmEngine:
         Args:
             container_id, _log_url, stream, most_bytes: see `AmEngine`.
         """
-        return last_lines(os.path.join(self._home, "containers", str(container_id), stream), most_bytes, most_bytes)
+        return last_lines(
+            os.path.join(self._application_dir, "containers", str(container_id), stream), most_bytes, most_bytes
+        )
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Write the outcome, once, and let waiting applications start."""
@@ -267,7 +269,7 @@ class LocalAmEngine:
         ended_ms = clock.now_ms() if by_itself else self.ended_ms()
         state = cause.state(by_itself=by_itself)
         outcome = outcomes.ended(state.value, final_status.value, cause.value, diagnostics, ended_ms)
-        outcomes.write_outcome(self._home, outcome)
+        outcomes.write_outcome(self._application_dir, outcome)
         self._finished = True
         self._nudge_reaper()
         if self._reaper is not None:
@@ -281,15 +283,15 @@ class LocalAmEngine:
         """Return why the previous ApplicationMaster died, in one line; for a clean-up process."""
         found: dict[str, object] = {}
         with contextlib.suppress(DlappError):  # a power failure may leave it empty or missing
-            found = read_json(os.path.join(self._home, "am.json")) or {}
-        return outcomes.why_it_died(self._home, str(found.get("boot_id", "")), boot_id())
+            found = read_json(os.path.join(self._application_dir, "am.json")) or {}
+        return outcomes.why_it_died(self._application_dir, str(found.get("boot_id", "")), boot_id())
 
     def ended_ms(self) -> int:
         """Return when the application ended [ms since 1970]; for a clean-up process: at the death or, if a commit had
         begun, now that it is finished."""
-        if os.path.exists(os.path.join(self._home, "commit.json")):
+        if os.path.exists(os.path.join(self._application_dir, "commit.json")):
             return clock.now_ms()
-        return outcomes.died_ms(self._home)
+        return outcomes.died_ms(self._application_dir)
 
     # ---- containers ----
 
@@ -297,7 +299,7 @@ class LocalAmEngine:
         """Take over the containers of earlier attempts that still have processes."""
         from dlapp.cluster.local.runner.orphans import end_containers, tasks_of
 
-        above = os.path.join(os.path.realpath(self._home), "containers")
+        above = os.path.join(os.path.realpath(self._application_dir), "containers")
         tasks = tasks_of(above, os.getuid())
         grants, others = [], []
         for name in sorted(os.listdir(above)):
@@ -339,7 +341,7 @@ class LocalAmEngine:
     def _grant(self, ask: ContainerRequest) -> Grant:
         container_id = ContainerId(self._application, self._attempt, self._next)
         self._next += 1
-        directory = os.path.join(self._home, "containers", str(container_id))
+        directory = os.path.join(self._application_dir, "containers", str(container_id))
         grant = Grant(
             container_id=container_id,
             request_id=ask.request_id,
@@ -434,7 +436,7 @@ class LocalAmEngine:
                 payload_directory=self._state.payload_caches(os.geteuid()),
             ),
             hdfs=self.hdfs,
-            am_file=os.path.join(self._home, AM_FILE),
+            am_file=os.path.join(self._application_dir, AM_FILE),
             unstored=self._state.unstored(os.geteuid()),
             registry_credentials=launch.registry_credentials,
         )
@@ -578,7 +580,7 @@ class LocalAmEngine:
         words = [*self._settings.program, "cleanup", "--application", str(self._application)]
         words += ["--host", self._settings.docker_host]
         try:
-            self._removals.append(spawn(words, log=os.path.join(self._home, "am.log")))
+            self._removals.append(spawn(words, log=os.path.join(self._application_dir, "am.log")))
         except OSError as error:
             log.warning(f"its containers could not be listed: {error}")
 

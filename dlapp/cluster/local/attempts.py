@@ -41,35 +41,35 @@ class RegisteredAttempt(NamedTuple):
     started: int
 
 
-def alive_lock(home: str, attempt: int) -> str:
+def alive_lock(application_dir: str, attempt: int) -> str:
     """Return the path of the lock of one attempt."""
-    return os.path.join(home, "alive" if attempt == 1 else f"alive-{attempt}")
+    return os.path.join(application_dir, "alive" if attempt == 1 else f"alive-{attempt}")
 
 
-def alive_locks(home: str) -> Iterator[str]:
+def alive_locks(application_dir: str) -> Iterator[str]:
     """Yield the paths of the locks of all attempts so far, always including the first one's."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        path = alive_lock(home, attempt)
+        path = alive_lock(application_dir, attempt)
         if attempt > 1 and not os.path.lexists(path):
             return
         yield path
 
 
-def is_alive(home: str, owner: int | None = None) -> bool:
+def is_alive(application_dir: str, owner: int | None = None) -> bool:
     """Return whether a process of an application exists; arguments and errors as in `is_locked`.
 
     Args:
-        home: directory of the application.
+        application_dir: directory of the application.
         owner: required owner of the locks.
     """
     # In order: a process that takes a later lock while an earlier one is held has it before that is free.
-    return any(is_locked(path, owner) for path in alive_locks(home))
+    return any(is_locked(path, owner) for path in alive_locks(application_dir))
 
 
-def registration(home: str) -> RegisteredAttempt | None:
+def registration(application_dir: str) -> RegisteredAttempt | None:
     """Return the attempt that registered last; None: none has."""
     try:
-        if (found := read_json(os.path.join(home, "am.json"))) is None:
+        if (found := read_json(os.path.join(application_dir, "am.json"))) is None:
             return None
     except DlappError:
         found = {}  # a power failure may leave it empty
@@ -78,82 +78,92 @@ def registration(home: str) -> RegisteredAttempt | None:
     return RegisteredAttempt(max(attempt, 1), pid, started)
 
 
-def next_attempt(row: ApplicationRow, home: str, boot_id: str) -> int | None:
+def next_attempt(row: ApplicationRow, application_dir: str, boot_id: str) -> int | None:
     """Return the number of the next attempt after the ApplicationMaster of a running row has died.
 
     Args:
         row: row of the queue.
-        home: directory of the application.
+        application_dir: directory of the application.
         boot_id: current boot id.
 
     Returns:
         None: there is none, because it has ended, the attempts are used up, a kill was requested, or the machine was
             rebooted.
     """
-    if has_outcome(home):
+    if has_outcome(application_dir):
         return None  # its last processes are ending
-    if row.aftermaths or row.boot_id != boot_id or (last := registration(home)) is None:
+    if row.aftermaths or row.boot_id != boot_id or (last := registration(application_dir)) is None:
         return None
-    if last.attempt - _attempts_before(home) >= _most_attempts(home) or row.starts >= last.attempt + MAX_STARTS:
+    if (
+        last.attempt - _attempts_before(application_dir) >= _most_attempts(application_dir)
+        or row.starts >= last.attempt + MAX_STARTS
+    ):
         return None
-    return last.attempt + 1 if kill_request(home) is None else None
+    return last.attempt + 1 if kill_request(application_dir) is None else None
 
 
-def begins_again(row: ApplicationRow, home: str, boot_id: str) -> bool:
+def begins_again(row: ApplicationRow, application_dir: str, boot_id: str) -> bool:
     """Return whether a running row from before a reboot is to be queued again: its file says so, no kill was requested,
     and it had not begun to commit its output.
 
     Args:
-        row, home, boot_id: as in `next_attempt`.
+        row, application_dir, boot_id: as in `next_attempt`.
     """
-    if row.boot_id == boot_id or row.aftermaths or has_outcome(home) or kill_request(home) is not None:
+    if (
+        row.boot_id == boot_id
+        or row.aftermaths
+        or has_outcome(application_dir)
+        or kill_request(application_dir) is not None
+    ):
         return False
     try:
-        spec = (read_json(os.path.join(home, "submission.json")) or {}).get("spec")
+        spec = (read_json(os.path.join(application_dir, "submission.json")) or {}).get("spec")
     except (DlappError, OSError):
         return False
     is_asked = isinstance(spec, dict) and spec.get("requeue") is True
-    return is_asked and not os.path.lexists(os.path.join(home, "commit.json"))
+    return is_asked and not os.path.lexists(os.path.join(application_dir, "commit.json"))
 
 
-def first_attempt(home: str) -> int:
+def first_attempt(application_dir: str) -> int:
     """Return the number of the attempt that starts an application from the queue: 1, or the next after a reboot."""
-    last = registration(home)
-    return max(0 if last is None else last.attempt, _attempts_before(home)) + 1
+    last = registration(application_dir)
+    return max(0 if last is None else last.attempt, _attempts_before(application_dir)) + 1
 
 
-def note_requeue(home: str) -> None:
+def note_requeue(application_dir: str) -> None:
     """Record that an application is queued again; the attempts are counted anew.
 
     A power failure may lose any file that was not synced. Journals are read in order up to the first missing one, so
     each attempt gets one.
     """
-    last = registration(home)
-    before = max(0 if last is None else last.attempt, _attempts_before(home))
-    while os.path.lexists(_journal(home, before + 1)):
+    last = registration(application_dir)
+    before = max(0 if last is None else last.attempt, _attempts_before(application_dir))
+    while os.path.lexists(_journal(application_dir, before + 1)):
         before += 1
     for attempt in range(1, before + 1):
-        os.close(os.open(_journal(home, attempt), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640))
-    write_whole(os.path.join(home, REQUEUED), str(before), sync=True)
+        os.close(
+            os.open(_journal(application_dir, attempt), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        )
+    write_whole(os.path.join(application_dir, REQUEUED), str(before), sync=True)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(home, DEVICES_RETURNED))
+        os.unlink(os.path.join(application_dir, DEVICES_RETURNED))
 
 
-def _journal(home: str, attempt: int) -> str:
-    return os.path.join(home, f"journal-{attempt}.jsonl")
+def _journal(application_dir: str, attempt: int) -> str:
+    return os.path.join(application_dir, f"journal-{attempt}.jsonl")
 
 
-def _attempts_before(home: str) -> int:
+def _attempts_before(application_dir: str) -> int:
     """Return the number of an application's attempts before the reboot."""
     with contextlib.suppress(OSError, ValueError):
-        return max(0, int(read_bytes(os.path.join(home, REQUEUED), 20)))
+        return max(0, int(read_bytes(os.path.join(application_dir, REQUEUED), 20)))
     return 0
 
 
-def _most_attempts(home: str) -> int:
+def _most_attempts(application_dir: str) -> int:
     """Return an application's maximum number of attempts, by the configuration at its submission."""
     try:
-        settings = (read_json(os.path.join(home, "engine.json")) or {}).get("settings")
+        settings = (read_json(os.path.join(application_dir, "engine.json")) or {}).get("settings")
     except (DlappError, OSError):
         return 1
     most = settings.get("am_attempts") if isinstance(settings, dict) else None

@@ -26,10 +26,10 @@ _DIRECTORY = "notify"
 _MAX_AT_ONCE = 20
 
 
-def waiting_after_s(home: str) -> float | None:
+def waiting_after_s(application_dir: str) -> float | None:
     """Return after how long in the queue the user of an application is told so; None: never."""
     with contextlib.suppress(DlappError, OSError, LookupError, TypeError, ValueError):
-        settings: dict[str, Any] | None = read_json(os.path.join(home, NOTIFY))
+        settings: dict[str, Any] | None = read_json(os.path.join(application_dir, NOTIFY))
         if settings is not None and "waiting" in settings["events"]:
             return float(settings["waiting_after_s"])
     return None
@@ -61,10 +61,10 @@ def start_sender(state: StateDir, program: Sequence[str], application_id: str, w
     Returns:
         Its pid; None: it could not be started.
     """
-    home = state.application(application_id)
+    application_dir = state.application(application_id)
     words = ["--waiting", waiting] if waiting else ["--mark", os.path.join(state.path, _DIRECTORY, application_id)]
     try:
-        return spawn([*program, "notify", "--home", home, *words], log=state.runner_log(state.uid))
+        return spawn([*program, "notify", "--home", application_dir, *words], log=state.runner_log(state.uid))
     except OSError as error:
         log.warning(f"{application_id}: its notifications could not be sent: {error}")
         return None

@@ -48,12 +48,12 @@ def ended(state_text: str, final_status: str, cause: str, diagnostics: str, fini
     }
 
 
-def write_outcome(home: str, outcome: Outcome) -> Outcome:
+def write_outcome(application_dir: str, outcome: Outcome) -> Outcome:
     """Write the outcome unless there is one; return the valid one, which is durable."""
     import json
 
-    path = os.path.join(home, "outcome.json")
-    temporary = os.path.join(home, f".outcome.json.{os.getpid()}")
+    path = os.path.join(application_dir, "outcome.json")
+    temporary = os.path.join(application_dir, f".outcome.json.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -66,70 +66,72 @@ def write_outcome(home: str, outcome: Outcome) -> Outcome:
             os.link(temporary, path)
     finally:
         os.unlink(temporary)
-    files.sync_directory(home)
-    _mark_ended(home)
-    return read_outcome(home) or outcome
+    files.sync_directory(application_dir)
+    _mark_ended(application_dir)
+    return read_outcome(application_dir) or outcome
 
 
-def _mark_ended(home: str) -> None:
+def _mark_ended(application_dir: str) -> None:
     """Record the end in the spool of a shared state directory (`dlapp.cluster.local.spool`), by the kernel's clock.
 
     The runner may be dead, and would record it too late.
     """
-    name = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(home))), "spool", os.path.basename(home))
+    name = os.path.join(
+        os.path.dirname(os.path.dirname(os.path.abspath(application_dir))), "spool", os.path.basename(application_dir)
+    )
     # If it cannot be written, the runner does it when it settles the row.
     with contextlib.suppress(OSError):
         if os.path.isdir(f"{name}.running"):
             os.mkdir(f"{name}.ended", 0o750)
 
 
-def read_outcome(home: str) -> Outcome | None:
+def read_outcome(application_dir: str) -> Outcome | None:
     """Return how an application ended; None: its directory has no outcome."""
-    return state.read_json(os.path.join(home, "outcome.json"))
+    return state.read_json(os.path.join(application_dir, "outcome.json"))
 
 
-def has_outcome(home: str) -> bool:
+def has_outcome(application_dir: str) -> bool:
     """Return whether the outcome exists, without reading it."""
-    return os.path.lexists(os.path.join(home, "outcome.json"))
+    return os.path.lexists(os.path.join(application_dir, "outcome.json"))
 
 
-def kill_request(home: str) -> str | None:
+def kill_request(application_dir: str) -> str | None:
     """Return who requested dlapp-kill; None: nobody."""
     try:
-        found = state.read_json(os.path.join(home, "kill.json"))
+        found = state.read_json(os.path.join(application_dir, "kill.json"))
     except DlappError:
         return "an unknown user"  # a power failure may leave the file empty; its existence is enough
     return None if found is None else str(found.get("by", "an unknown user"))
 
 
-def began(home: str, row_boot_id: str, boot_id: str) -> bool:
+def began(application_dir: str, row_boot_id: str, boot_id: str) -> bool:
     """Return whether the ApplicationMaster of a running row ever registered.
 
     After a reboot the answer is yes, whatever the directory contains: am.json is not synced, and it is better for an
     application to be FAILED than to run twice.
     """
-    return row_boot_id != boot_id or os.path.lexists(os.path.join(home, "am.json"))
+    return row_boot_id != boot_id or os.path.lexists(os.path.join(application_dir, "am.json"))
 
 
-def derive(home: str, row_boot_id: str, boot_id: str) -> Outcome | None:
+def derive(application_dir: str, row_boot_id: str, boot_id: str) -> Outcome | None:
     """Return the outcome of an application whose processes are all gone and that wrote none.
 
     Returns:
         None: it had begun to commit its output; the commit will be completed, and decides the outcome.
     """
-    if os.path.lexists(os.path.join(home, "commit.json")):
+    if os.path.lexists(os.path.join(application_dir, "commit.json")):
         return None
-    if (by := kill_request(home)) is not None:
-        return killed(by, died_ms(home))
-    return failed(why_it_died(home, row_boot_id, boot_id), died_ms(home))
+    if (by := kill_request(application_dir)) is not None:
+        return killed(by, died_ms(application_dir))
+    return failed(why_it_died(application_dir, row_boot_id, boot_id), died_ms(application_dir))
 
 
-def why_it_died(home: str, row_boot_id: str, boot_id: str) -> str:
+def why_it_died(application_dir: str, row_boot_id: str, boot_id: str) -> str:
     """Return a line on the death of an ApplicationMaster: its signal, last traceback or exit code, and its log."""
     if row_boot_id != boot_id:
         return "the machine was restarted while it ran"
-    path = os.path.join(home, "am.log")
-    status = _noted_death(home)[1]
+    path = os.path.join(application_dir, "am.log")
+    status = _noted_death(application_dir)[1]
     if status is not None and status < 0:
         why = f": killed by signal {-status}"
     elif error := last_error(path):
@@ -167,49 +169,49 @@ def _end_of(path: str) -> str:
         return ""
 
 
-def note_death(home: str, died_ms: int, status: int | None = None) -> None:
+def note_death(application_dir: str, died_ms: int, status: int | None = None) -> None:
     """Record when and how an ApplicationMaster died, for all processes that report it, unless already recorded.
 
     Args:
-        home: directory of the application.
+        application_dir: directory of the application.
         died_ms: time of the death [ms since 1970].
         status: its exit code, or the negative number of the signal that killed it; None: not known.
     """
-    path = os.path.join(home, "died")
+    path = os.path.join(application_dir, "died")
     if not os.path.lexists(path):
         state.write_whole(path, f"{died_ms}\n" if status is None else f"{died_ms} {status}\n")
 
 
-def is_death_noted(home: str) -> bool:
+def is_death_noted(application_dir: str) -> bool:
     """Return whether an ApplicationMaster has died and no other one has registered since."""
-    return os.path.lexists(os.path.join(home, "died"))
+    return os.path.lexists(os.path.join(application_dir, "died"))
 
 
-def forget_death(home: str) -> None:
+def forget_death(application_dir: str) -> None:
     """Remove the record of a death: another ApplicationMaster registers."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(home, "died"))
+        os.unlink(os.path.join(application_dir, "died"))
 
 
-def _noted_death(home: str) -> tuple[int | None, int | None]:
+def _noted_death(application_dir: str) -> tuple[int | None, int | None]:
     """Return when and how an ApplicationMaster died, as recorded by `note_death`; None: not known."""
     with contextlib.suppress(OSError, ValueError):
-        numbers = [int(word) for word in state.read_bytes(os.path.join(home, "died"), 100).split()]
+        numbers = [int(word) for word in state.read_bytes(os.path.join(application_dir, "died"), 100).split()]
         if len(numbers) in (1, 2):
             return numbers[0], numbers[1] if len(numbers) == 2 else None
     return None, None
 
 
-def died_ms(home: str) -> int:
+def died_ms(application_dir: str) -> int:
     """Return when the ApplicationMaster of an application died [ms since 1970].
 
     As recorded by its runner; otherwise the time of the application's last change of a file; otherwise now.
     """
-    noted_ms = _noted_death(home)[0]
+    noted_ms = _noted_death(application_dir)[0]
     if noted_ms is not None:
         return noted_ms
     times = []
     for name in ("view.json", "am.json", "am.log", "journal-1.jsonl"):
         with contextlib.suppress(OSError):
-            times.append(os.lstat(os.path.join(home, name)).st_mtime_ns // 1_000_000)
+            times.append(os.lstat(os.path.join(application_dir, name)).st_mtime_ns // 1_000_000)
     return max(times, default=clock.now_ms())

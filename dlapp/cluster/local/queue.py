@@ -237,9 +237,9 @@ class Queue(Closeable):
         from dlapp.cluster.local.state import check_directory, write_whole
 
         shown = {name: value for name, value in vars(row).items() if name not in ("uid", "archive")}
-        home = self._state.application(row.id)
-        check_directory(home, row.uid)
-        path = os.path.join(home, "row.json")
+        application_dir = self._state.application(row.id)
+        check_directory(application_dir, row.uid)
+        path = os.path.join(application_dir, "row.json")
         write_whole(path, json.dumps(shown))
         os.chmod(path, 0o640)
         if row.state == DONE:

@@ -303,8 +303,8 @@ def entries_of_others(state: StateDir) -> list[SpoolEntry]:
 
 def is_alive(state: StateDir, application_id: str) -> bool:
     """Return whether a process of a user's application holds one of its locks."""
-    with contextlib.suppress(OSError), state.opened("applications", application_id) as home:
-        return application_is_alive(home, state.uid)
+    with contextlib.suppress(OSError), state.opened("applications", application_id) as application_dir:
+        return application_is_alive(application_dir, state.uid)
     return False
 
 

@@ -28,7 +28,7 @@ View = dict[str, Any]
 
 def view_of(
     row: ApplicationRow,
-    home: str,
+    application_dir: str,
     boot_id: str,
     waiting: QueueOrder,
     *,
@@ -41,7 +41,7 @@ def view_of(
 
     Args:
         row: row of the queue.
-        home: the application directory.
+        application_dir: the application directory.
         boot_id: current boot id: a row of another one has no process.
         waiting: all waiting rows.
         alive: whether its lock was held, checked before the row was read: so a lock held by a clean-up process is never
@@ -49,7 +49,7 @@ def view_of(
         tended: whether its user has a runner, checked before that: a runner that sees an ApplicationMaster die starts
             the next one, even if no other process is left; one that starts later does not.
         short: for an ended one use only its row: all but one of the containers are left out.
-        own: False: another user wrote the row and all files in ``home``; an invalid view there is ignored.
+        own: False: another user wrote the row and all files in ``application_dir``; an invalid view there is ignored.
     """
     if row.state in UNSTARTED:
         reason = waiting_of(row, waiting, own=own)
@@ -63,9 +63,9 @@ def view_of(
         outcome = _json_of(row.outcome)
         if not own:
             outcome = _checked_outcome(outcome)
-        seen = _json_of(row.summary) if short else _read_view(home)
+        seen = _json_of(row.summary) if short else _read_view(application_dir)
         return _ended(_of_row(row) | ((seen if own else _checked_view(row, seen)) or {}), outcome)
-    return _running(row, home, boot_id, alive=alive and not row.aftermaths, tended=tended, own=own)
+    return _running(row, application_dir, boot_id, alive=alive and not row.aftermaths, tended=tended, own=own)
 
 
 SHOWN_AHEAD = 20
@@ -125,25 +125,27 @@ def amounts_json(amounts: Amounts) -> dict[str, int]:
     return {name: amount for name, amount in found.items() if amount}
 
 
-def _running(row: ApplicationRow, home: str, boot_id: str, *, alive: bool, tended: bool, own: bool) -> View:
+def _running(row: ApplicationRow, application_dir: str, boot_id: str, *, alive: bool, tended: bool, own: bool) -> View:
     # The outcome is read after the lock: an application with a free lock and no outcome stays without one.
-    outcome = _read_outcome(home)
-    seen = _read_view(home)
+    outcome = _read_outcome(application_dir)
+    seen = _read_view(application_dir)
     if not own:
         outcome = None if outcome is None else _checked_outcome(outcome)
         seen = _checked_view(row, seen)
     view = _of_row(row) | (seen or {})
     if outcome is not None:
         return _ended(view, outcome)
-    has_died = outcomes.is_death_noted(home) if alive else outcomes.began(home, row.boot_id, boot_id)
-    if has_died and (alive or tended) and next_attempt(row, home, boot_id) is not None:
-        why = outcomes.why_it_died(home, row.boot_id, boot_id)
+    has_died = (
+        outcomes.is_death_noted(application_dir) if alive else outcomes.began(application_dir, row.boot_id, boot_id)
+    )
+    if has_died and (alive or tended) and next_attempt(row, application_dir, boot_id) is not None:
+        why = outcomes.why_it_died(application_dir, row.boot_id, boot_id)
         return _not_ended(view) | {"phase": "restarting", "diagnostics": f"{why}; {row.reason or 'another one starts'}"}
     if not alive and has_died:
-        if begins_again(row, home, boot_id):
+        if begins_again(row, application_dir, boot_id):
             text = "the machine was restarted while it ran; it begins again"
             return _of_row(row) | {"state": "ACCEPTED", "phase": "waiting", "diagnostics": text}
-        if (derived := outcomes.derive(home, row.boot_id, boot_id)) is not None:
+        if (derived := outcomes.derive(application_dir, row.boot_id, boot_id)) is not None:
             return _ended(view, derived if own else _checked_outcome(derived))
         return view | {
             "state": "RUNNING",
@@ -202,20 +204,20 @@ def _ended(view: View, outcome: Outcome) -> View:
     return view | outcome | {"phase": "", "containers": containers}
 
 
-def unstored_in(home: str) -> list[str]:
+def unstored_in(application_dir: str) -> list[str]:
     """Return the paths in an ended application's directory with output that exists only there.
 
     Its task could not store it elsewhere, or was killed, and its leftovers could not be stored.
     """
-    containers = os.path.join(home, "containers")
+    containers = os.path.join(application_dir, "containers")
     left = []
     with contextlib.suppress(FileNotFoundError), os.scandir(containers) as entries:
         left = [path for entry in entries if os.path.lexists(path := os.path.join(entry.path, "workspace"))]
     if not left:
         return []  # the usual case, and a view may be large
-    seen = (_read_view(home) or {}).get("containers", ())
+    seen = (_read_view(application_dir) or {}).get("containers", ())
     paths = [path for one in seen for two in (one, *one.get("earlier", ())) for path in two.get("unstored", ())]
-    spec = (state.read_json(os.path.join(home, "submission.json")) or {}).get("spec")
+    spec = (state.read_json(os.path.join(application_dir, "submission.json")) or {}).get("spec")
     outputs = spec.get("outputs", ()) if isinstance(spec, dict) else ()
     names = [one["output_path"] for one in outputs if one.get("on_failure") != "drop"]
     paths += [os.path.join(workspace, name) for workspace in left for name in names]
@@ -231,10 +233,10 @@ def _has_content(path: str) -> bool:
         return False
 
 
-def summary_of(row: ApplicationRow, outcome: Outcome, home: str) -> str:
+def summary_of(row: ApplicationRow, outcome: Outcome, application_dir: str) -> str:
     """Return the last view for a list, in JSON: only with the container that determines the exit code: the first one
     that failed (others are stopped because of it), or else one without an exit code, or the first."""
-    view = _read_view(home)
+    view = _read_view(application_dir)
     if view is None:
         return ""
     view = _ended(view, outcome)
@@ -249,7 +251,7 @@ def views_of(
     rows: Iterable[ApplicationRow],
     waiting: QueueOrder,
     alive: Container[str],
-    home_of: Callable[[str], str],
+    application_dir_of: Callable[[str], str],
     boot_id: str,
     *,
     tended: bool,
@@ -260,29 +262,31 @@ def views_of(
         rows: rows to show.
         waiting: all waiting rows.
         alive: the ids of those whose lock was held.
-        home_of: returns an application's directory.
+        application_dir_of: returns an application's directory.
         boot_id: current boot id of the machine.
         tended: whether their user has a runner.
     """
     views = []
     for row in rows:
-        one = view_of(row, home_of(row.id), boot_id, waiting, alive=row.id in alive, tended=tended, short=True)
+        one = view_of(
+            row, application_dir_of(row.id), boot_id, waiting, alive=row.id in alive, tended=tended, short=True
+        )
         views.append(one)
     return views
 
 
-def _read_view(home: str) -> View | None:
+def _read_view(application_dir: str) -> View | None:
     try:
-        return state.read_json(os.path.join(home, "view.json"))
+        return state.read_json(os.path.join(application_dir, "view.json"))
     except DlappError:
         return None  # it is not synced: a power failure may leave it empty
 
 
-def _read_outcome(home: str) -> Outcome | None:
+def _read_outcome(application_dir: str) -> Outcome | None:
     try:
-        return outcomes.read_outcome(home)
+        return outcomes.read_outcome(application_dir)
     except DlappError as error:
-        return outcomes.failed(str(error), outcomes.died_ms(home))
+        return outcomes.failed(str(error), outcomes.died_ms(application_dir))
 
 
 def _json_of(text: str) -> dict[str, Any]:

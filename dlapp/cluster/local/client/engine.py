@@ -486,15 +486,15 @@ class LocalEngine(Closeable):
         sync_directory(staging)
         return staging
 
-    def _give_name(self, staging: str, home: str) -> None:
+    def _give_name(self, staging: str, application_dir: str) -> None:
         try:
-            os.rename(staging, home)
+            os.rename(staging, application_dir)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise Unreachable(f"{home}: {error.strerror}") from error
+                raise Unreachable(f"{application_dir}: {error.strerror}") from error
             # The number is new, so this directory was left by a submission that died before it inserted its row.
-            os.rename(home, f"{staging}-left")
-            os.rename(staging, home)
+            os.rename(application_dir, f"{staging}-left")
+            os.rename(staging, application_dir)
         sync_directory(self._state.applications)
 
     def _tend_after_submission(self) -> None:
@@ -576,8 +576,8 @@ class LocalEngine(Closeable):
             return other_users.view_of(owner, application_id, boot_id(), self._waiting(), short=False)
         alive, tended, row = self._look(application_id)
         waiting = self._waiting() if row.state == WAITING else QueueOrder()
-        home = self._state.application(row.id)
-        return views.view_of(row, home, boot_id(), waiting, alive=alive, tended=tended)
+        application_dir = self._state.application(row.id)
+        return views.view_of(row, application_dir, boot_id(), waiting, alive=alive, tended=tended)
 
     def view_in_full_json(self, application_id: str) -> dict[str, Any]:
         """Return `view_json`; for a waiting application with the smallest change that ends the wait, and an estimated
@@ -729,8 +729,8 @@ class LocalEngine(Closeable):
         if self._is_others:
             found: dict[str, object] = self._as(self._state, "_submission_json", application_id)
             return found
-        with self._opened(application_id) as home:
-            submission = read_json(os.path.join(home, "submission.json"))
+        with self._opened(application_id) as application_dir:
+            submission = read_json(os.path.join(application_dir, "submission.json"))
         if submission is None:
             raise NotFound(f"{self._state.application(application_id)}/submission.json is not there")
         return submission
@@ -739,8 +739,8 @@ class LocalEngine(Closeable):
         """Return the resource usage of the containers over time; None: not recorded. Raises NotFound."""
         if self._is_others:
             return self._as(self._state, "usage_json", application_id)
-        with self._opened(str(application_id)) as home:
-            return read_json(os.path.join(home, "usage.json"))
+        with self._opened(str(application_id)) as application_dir:
+            return read_json(os.path.join(application_dir, "usage.json"))
 
     def trials_text(self, application_id: ApplicationId) -> str:
         """Return the results of a sweep; empty: none. Raises NotFound."""
@@ -748,8 +748,8 @@ class LocalEngine(Closeable):
 
         if self._is_others:
             return str(self._as(self._state, "trials_text", application_id))
-        with self._opened(str(application_id)) as home:
-            return read_text(os.path.join(home, "trials.jsonl"), MAX_RESULTS_BYTES)
+        with self._opened(str(application_id)) as application_dir:
+            return read_text(os.path.join(application_dir, "trials.jsonl"), MAX_RESULTS_BYTES)
 
     @contextlib.contextmanager
     def _opened(self, application_id: str) -> Iterator[str]:
@@ -762,8 +762,8 @@ class LocalEngine(Closeable):
             owner = other_users.owner_of(self._state, application_id)
         else:
             self._row(application_id)
-        with owner.opened("applications", application_id) as home:
-            yield home
+        with owner.opened("applications", application_id) as application_dir:
+            yield application_dir
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
         """Return the logs of all containers that ran, by CONTAINER_INDEX, of the last try or a given one. Raises
@@ -807,25 +807,25 @@ class LocalEngine(Closeable):
             owner = other_users.owner_of(self._state, str(application_id))
             history = file_url(os.path.join(owner.application(str(application_id)), "report.html"))
             return history, history  # the page requires the application's secrets
-        home = self._home(str(application_id))
-        history = file_url(os.path.join(home, "report.html"))
+        application_dir = self._application_dir(str(application_id))
+        history = file_url(os.path.join(application_dir, "report.html"))
         deadline = time.monotonic() + wait_s
-        while (url := self._control_url(home)) is None and time.monotonic() < deadline:
+        while (url := self._control_url(application_dir)) is None and time.monotonic() < deadline:
             row = self._row(str(application_id))
             if row.state in (DONE, DEPENDENT, HELD) or (row.state == WAITING and self._is_held_up(row)):
                 break
             time.sleep(0.01)
-        path = self._page_path(home) if url else ""
+        path = self._page_path(application_dir) if url else ""
         return (f"{url}{path}" if path else history), history
 
     @staticmethod
-    def _page_path(home: str) -> str:
+    def _page_path(application_dir: str) -> str:
         """Return the URL of the page if the caller may read the application's secrets; empty for others and after its
         end."""
         from dlapp.values.access import page_path
 
         with contextlib.suppress(PermissionError):
-            if (secrets := read_json(os.path.join(home, "secrets.json"))) is not None:
+            if (secrets := read_json(os.path.join(application_dir, "secrets.json"))) is not None:
                 return page_path(str(secrets["control_secret"]))
         return ""
 
@@ -840,12 +840,12 @@ class LocalEngine(Closeable):
             raise NotFound(f"{application_id} is not known on this machine (dlapp-list -a shows what is)")
         return row
 
-    def _home(self, application_id: str) -> str:
+    def _application_dir(self, application_id: str) -> str:
         return self._state.application(self._row(application_id).id)
 
-    def _control_url(self, home: str) -> str | None:
+    def _control_url(self, application_dir: str) -> str | None:
         with contextlib.suppress(DlappError, KeyError):  # a power failure may leave it empty
-            if (found := read_json(os.path.join(home, "am.json"))) is not None:
+            if (found := read_json(os.path.join(application_dir, "am.json"))) is not None:
                 return str(found["control_url"])
         return None
 
@@ -884,11 +884,11 @@ class LocalEngine(Closeable):
 
         return find_access(other_users.owner_of(self._state, str(application_id)), str(application_id), purpose)
 
-    def _access(self, home: str) -> tuple[str, str] | None:
+    def _access(self, application_dir: str) -> tuple[str, str] | None:
         """Return control address and token for tools; None: no ApplicationMaster is running."""
         from dlapp.values.access import TOOLS, derive_token
 
-        url, secrets = self._control_url(home), read_json(os.path.join(home, "secrets.json"))
+        url, secrets = self._control_url(application_dir), read_json(os.path.join(application_dir, "secrets.json"))
         if url is None or secrets is None:
             return None
         return url, derive_token(str(secrets["control_secret"]), TOOLS)
@@ -913,11 +913,11 @@ class LocalEngine(Closeable):
         row = self._row(str(application_id))
         if said := self._end_unstarted(row, by):
             return said
-        home = self._state.application(row.id)
+        application_dir = self._state.application(row.id)
         deadline = time.monotonic() + SOFT_KILL_ASK_S
         while True:
             try:
-                answer = self._ask(home, "softkill", by, max(0.1, deadline - time.monotonic()))
+                answer = self._ask(application_dir, "softkill", by, max(0.1, deadline - time.monotonic()))
             except Unreachable:
                 ended = self.view_json(row.id)
                 if ended["state"] in _ENDED:
@@ -944,25 +944,27 @@ class LocalEngine(Closeable):
         row = self._row(str(application_id))
         if said := self._end_unstarted(row, by):
             return said
-        home = self._state.application(row.id)
+        application_dir = self._state.application(row.id)
         deadline = time.monotonic() + KILL_ASK_S
-        full = self._write_kill_request(home, by)
+        full = self._write_kill_request(application_dir, by)
         try:
-            self._ask(home, "kill", by, KILL_ASK_S)
+            self._ask(application_dir, "kill", by, KILL_ASK_S)
         except DlappError:
             deadline = 0.0  # not answering, or not started yet: do not wait
-        if not _wait_for(lambda: not is_alive(home), deadline):
-            _kill_process(os.path.join(home, "am.pid"), self._uid)
+        if not _wait_for(lambda: not is_alive(application_dir), deadline):
+            _kill_process(os.path.join(application_dir, "am.pid"), self._uid)
         from dlapp.cluster.local.runner.orphans import OrphanReaper
 
         deadline = time.monotonic() + KILL_END_S
-        left = OrphanReaper(home, self._uid, self._state.runner_lock(self._uid), spare_am=False)
-        if not _wait_for(lambda: self._is_gone(row, home, left), deadline):
+        left = OrphanReaper(application_dir, self._uid, self._state.runner_lock(self._uid), spare_am=False)
+        if not _wait_for(lambda: self._is_gone(row, application_dir, left), deadline):
             raise TimedOut(
                 f"{row.id}: processes of it are still there {KILL_END_S:g} s after SIGKILL; its GPUs stay taken"
             )
         clear_s = KILL_END_S
-        if full and (full := self._write_kill_request(home, by)):  # ending its processes freed too little space
+        if full and (
+            full := self._write_kill_request(application_dir, by)
+        ):  # ending its processes freed too little space
             clear_s = FULL_DISK_S
             deadline = min(deadline, time.monotonic() + clear_s)
         # The runner cleans up after it and writes its outcome.
@@ -1107,11 +1109,11 @@ class LocalEngine(Closeable):
                 raise UsageError(f"{other.id} waits for its end, and its runner has not seen that yet: try again")
         return row
 
-    def _is_gone(self, row: ApplicationRow, home: str, left: OrphanReaper) -> bool:
+    def _is_gone(self, row: ApplicationRow, application_dir: str, left: OrphanReaper) -> bool:
         """Return True if no process of a killed application is left; end those that do not end by themselves."""
-        if not is_alive(home) or (row := self._row(row.id)).state == DONE:
+        if not is_alive(application_dir) or (row := self._row(row.id)).state == DONE:
             return True
-        named = os.path.join(home, "am.pid")
+        named = os.path.join(application_dir, "am.pid")
         if (pidfd := _open_named(named, self._uid)) is None:
             left.end_in_time()
         else:
@@ -1179,14 +1181,14 @@ class LocalEngine(Closeable):
         self._nudge_runner()  # those behind it may fit now
         return True
 
-    def _write_kill_request(self, home: str, by: str) -> str:
+    def _write_kill_request(self, application_dir: str, by: str) -> str:
         """Record a kill for the process that cleans up after the application.
 
         Returns:
             Why it could not be recorded, if the disk is full; the application has ended nevertheless. Otherwise empty.
         """
-        path = os.path.join(home, "kill.json")
-        check_directory(home, self._uid)
+        path = os.path.join(application_dir, "kill.json")
+        check_directory(application_dir, self._uid)
         try:
             if not os.path.exists(path):
                 write_whole(path, json.dumps({"by": by, "ms": clock.now_ms()}))
@@ -1196,10 +1198,10 @@ class LocalEngine(Closeable):
             return disk_full(path)
         return ""
 
-    def _ask(self, home: str, what: str, by: str, timeout_s: float) -> dict[str, Any]:
+    def _ask(self, application_dir: str, what: str, by: str, timeout_s: float) -> dict[str, Any]:
         from dlapp.net.control_client import ControlConnection
 
-        if (found := self._access(home)) is None:
+        if (found := self._access(application_dir)) is None:
             raise Unreachable("its ApplicationMaster is not running")
         with ControlConnection(*found, owner=self._uid) as connection:
             answer = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=timeout_s)

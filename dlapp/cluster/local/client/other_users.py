@@ -90,14 +90,16 @@ def view_of(owner: StateDir, application_id: str, boot_id: str, waiting: QueueOr
         NotFound: it is not that user's, or cannot be read.
     """
     try:
-        with owner.opened("applications", application_id) as home:
-            alive, tended = is_alive(home, owner.uid), False
-            row = _read_row(owner, application_id, home)
+        with owner.opened("applications", application_id) as application_dir:
+            alive, tended = is_alive(application_dir, owner.uid), False
+            row = _read_row(owner, application_id, application_dir)
             if row.state == RUNNING and not alive:
                 tended = spool.has_runner(owner)
-                alive = is_alive(home, owner.uid)
-                row = _read_row(owner, application_id, home)
-            view = views.view_of(row, home, boot_id, waiting, alive=alive, tended=tended, short=short, own=False)
+                alive = is_alive(application_dir, owner.uid)
+                row = _read_row(owner, application_id, application_dir)
+            view = views.view_of(
+                row, application_dir, boot_id, waiting, alive=alive, tended=tended, short=short, own=False
+            )
     except (OSError, DlappError) as error:
         raise NotFound(f"{application_id} of {user_name(owner.uid)} cannot be read: {error}") from error
     containers = os.path.join(owner.applications, application_id, "containers")
@@ -129,9 +131,9 @@ def views_of(owner: StateDir, boot_id: str, waiting: QueueOrder, *, limit: int |
     return found[::-1]
 
 
-def _read_row(owner: StateDir, application_id: str, home: str) -> ApplicationRow:
+def _read_row(owner: StateDir, application_id: str, application_dir: str) -> ApplicationRow:
     """Return the row that a user shows of an application. Raises DlappError: it cannot be one."""
-    shown: dict[str, Any] = _SINCE | dict(read_json(os.path.join(home, "row.json")) or {})
+    shown: dict[str, Any] = _SINCE | dict(read_json(os.path.join(application_dir, "row.json")) or {})
     fine = (
         shown.get("id") == application_id
         and shown.get("state") in (*UNSTARTED, RUNNING, DONE)

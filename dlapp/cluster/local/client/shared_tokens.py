@@ -99,9 +99,9 @@ def find_access(owner: StateDir, application_id: str, purpose: str) -> GrantedAc
     from dlapp.system.network.tcp_table import listeners
 
     token, url = "", ""
-    with contextlib.suppress(OSError, DlappError), owner.opened("applications", application_id) as home:
-        token = read_text(os.path.join(home, token_file(purpose)), MAX_TOKEN_BYTES)
-        url = str((read_json(os.path.join(home, "am.json")) or {}).get("control_url"))
+    with contextlib.suppress(OSError, DlappError), owner.opened("applications", application_id) as application_dir:
+        token = read_text(os.path.join(application_dir, token_file(purpose)), MAX_TOKEN_BYTES)
+        url = str((read_json(os.path.join(application_dir, "am.json")) or {}).get("control_url"))
     if not is_token(token):
         return None
     found = _ADDRESS.fullmatch(url)

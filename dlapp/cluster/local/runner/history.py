@@ -46,12 +46,12 @@ def clear_old(state: StateDir, queue: Queue, settings: RunnerSettings, uid: int,
 
 def forget(state: StateDir, queue: Queue, row: ApplicationRow) -> bool:
     """Remove an application that has ended: its directory and its row. Return False if it cannot be removed now."""
-    home = state.application(row.id)
-    if is_alive(home) or unstored_in(home):
+    application_dir = state.application(row.id)
+    if is_alive(application_dir) or unstored_in(application_dir):
         return False
     # The files first: a row without them is cleared the next time, files without a row would stay.
-    remove_tree(home)
-    if os.path.lexists(home):
+    remove_tree(application_dir)
+    if os.path.lexists(application_dir):
         return False
     with queue.change():
         queue.delete(row.number)

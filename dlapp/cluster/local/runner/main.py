@@ -249,72 +249,75 @@ class Runner:
 
     def _check(self, row: ApplicationRow) -> None:
         """Check a running row without a watched process."""
-        home = self._state.application(row.id)
-        if os.path.lexists(home):
-            check_directory(home, self._uid)  # write nothing, and report no end, if a link redirects the path
-        if row.number in self._died and os.path.exists(os.path.join(home, "am.json")):
-            note_death(home, clock.now_ms(), self._died[row.number])
-        if is_alive(home):
-            self._watch(row, home)
+        application_dir = self._state.application(row.id)
+        if os.path.lexists(application_dir):
+            check_directory(
+                application_dir, self._uid
+            )  # write nothing, and report no end, if a link redirects the path
+        if row.number in self._died and os.path.exists(os.path.join(application_dir, "am.json")):
+            note_death(application_dir, clock.now_ms(), self._died[row.number])
+        if is_alive(application_dir):
+            self._watch(row, application_dir)
             return
         self._left.pop(row.number, None)
-        outcome = self._outcome(home)
-        if outcome is None and not os.path.isdir(home):
-            self._settle(row, failed(f"its directory {home} is gone", clock.now_ms()))
+        outcome = self._outcome(application_dir)
+        if outcome is None and not os.path.isdir(application_dir):
+            self._settle(row, failed(f"its directory {application_dir} is gone", clock.now_ms()))
         elif outcome is not None:
             self._settle(row, outcome)
-        elif not began(home, row.boot_id, self._boot_id):
-            self._begin_again(row, home)
-        elif begins_again(row, home, self._boot_id) and first_attempt(home) <= MAX_ATTEMPTS:
-            self._requeue(row, home)
-        elif row.number in self._died and (attempt := next_attempt(row, home, self._boot_id)) is not None:
-            self._start_again(row, home, attempt)
+        elif not began(application_dir, row.boot_id, self._boot_id):
+            self._begin_again(row, application_dir)
+        elif begins_again(row, application_dir, self._boot_id) and first_attempt(application_dir) <= MAX_ATTEMPTS:
+            self._requeue(row, application_dir)
+        elif row.number in self._died and (attempt := next_attempt(row, application_dir, self._boot_id)) is not None:
+            self._start_again(row, application_dir, attempt)
         elif row.aftermaths >= MAX_AFTERMATHS:
-            why = why_it_died(home, row.boot_id, self._boot_id)
-            why += f"; cleaning up after it failed {MAX_AFTERMATHS} times: {last_line(os.path.join(home, 'am.log'))}"
-            derived = derive(home, row.boot_id, self._boot_id)
+            why = why_it_died(application_dir, row.boot_id, self._boot_id)
+            last = last_line(os.path.join(application_dir, "am.log"))
+            why += f"; cleaning up after it failed {MAX_AFTERMATHS} times: {last}"
+            derived = derive(application_dir, row.boot_id, self._boot_id)
             ending = derived if derived and derived["state"] == "KILLED" else failed(why, clock.now_ms())
-            self._settle(row, write_outcome(home, ending))
+            self._settle(row, write_outcome(application_dir, ending))
         else:
-            self._start_aftermath(row, home)
+            self._start_aftermath(row, application_dir)
 
-    def _outcome(self, home: str) -> Outcome | None:
+    def _outcome(self, application_dir: str) -> Outcome | None:
         try:
-            return read_outcome(home)
+            return read_outcome(application_dir)
         except DlappError as error:
             # Outcomes are synced before the rename, so another program has written this file.
             return failed(str(error), clock.now_ms())
 
-    def _watch(self, row: ApplicationRow, home: str) -> None:
+    def _watch(self, row: ApplicationRow, application_dir: str) -> None:
         """Watch the end of an existing ApplicationMaster; if it has no known pid, poll again soon.
 
         If it is gone and its orphans do not end by themselves, only this runner can end them.
         """
-        if (pidfd := self._open_master(home)) is not None:
+        if (pidfd := self._open_master(application_dir)) is not None:
             self._left.pop(row.number, None)
             self._register(row.number, pidfd)
             return
         self._pause_s = min(self._pause_s, self._lingering_s)
-        if (attempt := next_attempt(row, home, self._boot_id)) is not None:
-            self._start_again(row, home, attempt)
+        if (attempt := next_attempt(row, application_dir, self._boot_id)) is not None:
+            self._start_again(row, application_dir, attempt)
         else:
-            self._end_what_is_left(row, home)
+            self._end_what_is_left(row, application_dir)
 
-    def _open_master(self, home: str) -> int | None:
+    def _open_master(self, application_dir: str) -> int | None:
         """Return a pidfd of an application's ApplicationMaster or clean-up process; None: not known."""
         with contextlib.suppress(OSError, ValueError):
-            pid, started = (int(word) for word in read_bytes(os.path.join(home, "am.pid"), 100).split())
+            pid, started = (int(word) for word in read_bytes(os.path.join(application_dir, "am.pid"), 100).split())
             if (pidfd := open_process(pid, started, self._uid)) is not None:
                 return pidfd
         # A killed runner may have started one without recording its pid.
-        last = registration(home)
+        last = registration(application_dir)
         return None if last is None or not last.pid else open_process(last.pid, last.started, self._uid)
 
-    def _end_what_is_left(self, row: ApplicationRow, home: str) -> None:
+    def _end_what_is_left(self, row: ApplicationRow, application_dir: str) -> None:
         from dlapp.cluster.local.runner.orphans import OrphanReaper
 
         if (left := self._left.get(row.number)) is None:
-            left = self._left[row.number] = OrphanReaper(home, self._uid, self._state.runner_lock(self._uid))
+            left = self._left[row.number] = OrphanReaper(application_dir, self._uid, self._state.runner_lock(self._uid))
         _say_ended(row, left.end_in_time())
 
     def _register(self, number: int, pidfd: int) -> None:
@@ -597,7 +600,7 @@ class Runner:
 
     def _start(self, row: ApplicationRow, capacity: Amounts) -> Obstacle | None:
         """Start a row's ApplicationMaster; return what it still waits for, or None if it was started or has ended."""
-        home = self._state.application(row.id)
+        application_dir = self._state.application(row.id)
         with contextlib.ExitStack() as held:
             holds: tuple[int, ...] = ()
             if row.gcores:
@@ -607,11 +610,11 @@ class Runner:
                 held.callback(reservation.close)
                 holds = reservation.fds
             try:
-                check_own_directory(home, self._uid)
-                attempt = first_attempt(home)
-                alive = take_lock(alive_lock(home, attempt), 0o640)
+                check_own_directory(application_dir, self._uid)
+                attempt = first_attempt(application_dir)
+                alive = take_lock(alive_lock(application_dir, attempt), 0o640)
             except OSError as error:
-                why = str(error) if isinstance(error, DlappError) else f"{home}: {error.strerror}"
+                why = str(error) if isinstance(error, DlappError) else f"{application_dir}: {error.strerror}"
                 self._end_unstarted(row, failed(why, clock.now_ms()))
                 return None
             if alive is None:
@@ -621,7 +624,7 @@ class Runner:
             if not self._mark_started(row, capacity):
                 self._pause_s = 0.0
                 return Obstacle("others came first", NODES_FULL, is_known=True)
-            self._spawn(row, home, attempt, alive, holds)
+            self._spawn(row, application_dir, attempt, alive, holds)
         return None
 
     def _mark_started(self, row: ApplicationRow, capacity: Amounts) -> bool:
@@ -668,24 +671,24 @@ class Runner:
                 return False
             time.sleep(LINGERING_S[0])
 
-    def _begin_again(self, row: ApplicationRow, home: str) -> None:
+    def _begin_again(self, row: ApplicationRow, application_dir: str) -> None:
         """Set a row whose ApplicationMaster never registered back to waiting, unless tried too often."""
-        if (by := kill_request(home)) is not None:
-            self._settle(row, write_outcome(home, killed(by, clock.now_ms(), begun=False)))
+        if (by := kill_request(application_dir)) is not None:
+            self._settle(row, write_outcome(application_dir, killed(by, clock.now_ms(), begun=False)))
         elif row.starts >= MAX_STARTS:
             why = f"its ApplicationMaster did not start in {row.starts} starts"
-            if last := last_line(os.path.join(home, "am.log")):
+            if last := last_line(os.path.join(application_dir, "am.log")):
                 why = f"{why}: {last}"
-            self._settle(row, write_outcome(home, failed(why, clock.now_ms())))
+            self._settle(row, write_outcome(application_dir, failed(why, clock.now_ms())))
         else:
             self._died.pop(row.number, None)
             self._put_back(row, starts=row.starts)
 
-    def _requeue(self, row: ApplicationRow, home: str) -> None:
+    def _requeue(self, row: ApplicationRow, application_dir: str) -> None:
         """Set a row that ran when the machine was rebooted back to waiting: its next attempt starts it again."""
-        note_requeue(home)
+        note_requeue(application_dir)
         log.warning(f"{row.id}: the machine was restarted while it ran; it waits to begin again")
-        self._put_back(row, starts=first_attempt(home) - 1)
+        self._put_back(row, starts=first_attempt(application_dir) - 1)
 
     def _put_back(self, row: ApplicationRow, *, starts: int) -> None:
         if self._state.shared:
@@ -693,12 +696,12 @@ class Runner:
         with self._queue.change():
             self._queue.update(row.number, state=WAITING, started_ms=None, starts=starts)
 
-    def _start_again(self, row: ApplicationRow, home: str, attempt: int) -> None:
+    def _start_again(self, row: ApplicationRow, application_dir: str, attempt: int) -> None:
         """Start the next ApplicationMaster of a row whose last one is dead; its tasks may still run."""
-        note_death(home, died_ms(home))
+        note_death(application_dir, died_ms(application_dir))
         with contextlib.ExitStack() as held:
             holds: tuple[int, ...] = ()
-            if row.gcores and not os.path.lexists(os.path.join(home, DEVICES_RETURNED)):
+            if row.gcores and not os.path.lexists(os.path.join(application_dir, DEVICES_RETURNED)):
                 reservation = self._reserve_again(row)
                 if isinstance(reservation, str):
                     self._tell(row, Obstacle(reservation, NODES_FULL))
@@ -706,43 +709,54 @@ class Runner:
                     return
                 held.callback(reservation.close)
                 holds = reservation.fds
-            if (alive := take_lock(alive_lock(home, attempt), 0o640)) is None:
+            if (alive := take_lock(alive_lock(application_dir, attempt), 0o640)) is None:
                 self._pause_s = min(self._pause_s, self._lingering_s)  # started, but not registered yet
                 return
             held.callback(os.close, alive)
             # Update the row first, as for a clean-up process: it counts the starts.
             with self._queue.change():
                 self._queue.update(row.number, starts=row.starts + 1, reason="")
-            log.warning(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; starting attempt {attempt}")
-            self._spawn(row, home, attempt, alive, holds)
+            log.warning(
+                f"{row.id}: {why_it_died(application_dir, row.boot_id, self._boot_id)}; starting attempt {attempt}"
+            )
+            self._spawn(row, application_dir, attempt, alive, holds)
 
-    def _start_aftermath(self, row: ApplicationRow, home: str) -> None:
+    def _start_aftermath(self, row: ApplicationRow, application_dir: str) -> None:
         from dlapp.cluster.local.runner.orphans import end
 
-        note_death(home, died_ms(home))
+        note_death(application_dir, died_ms(application_dir))
         # The row first, then the lock: a held lock with an unchanged row means an ApplicationMaster.
         with self._queue.change():
             self._queue.update(row.number, aftermaths=row.aftermaths + 1)
-        if (alive := take_lock(os.path.join(home, "alive"), 0o640)) is None:
+        if (alive := take_lock(os.path.join(application_dir, "alive"), 0o640)) is None:
             self._pause_s = min(self._pause_s, self._lingering_s)
             return
         try:
             # When the daemon closes the lock it also releases the directory, before that is removed.
-            _say_ended(row, end(home, self._uid, self._state.runner_lock(self._uid)))
-            log.warning(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; cleaning up after it")
-            last = registration(home)
+            _say_ended(row, end(application_dir, self._uid, self._state.runner_lock(self._uid)))
+            log.warning(f"{row.id}: {why_it_died(application_dir, row.boot_id, self._boot_id)}; cleaning up after it")
+            last = registration(application_dir)
             attempt = (1 if last is None else last.attempt) + row.aftermaths + 1
-            self._spawn(row, home, attempt, alive, (), "--aftermath")
+            self._spawn(row, application_dir, attempt, alive, (), "--aftermath")
         finally:
             os.close(alive)
 
     def _spawn(
-        self, row: ApplicationRow, home: str, attempt: int, alive: int, holds: Sequence[int], *more: str
+        self, row: ApplicationRow, application_dir: str, attempt: int, alive: int, holds: Sequence[int], *more: str
     ) -> None:
-        words = ["--engine", "local", "--home", home, "--attempt", str(attempt), "--alive-fd", str(FIRST_KEPT)]
+        words = [
+            "--engine",
+            "local",
+            "--home",
+            application_dir,
+            "--attempt",
+            str(attempt),
+            "--alive-fd",
+            str(FIRST_KEPT),
+        ]
         words += ["--hold-fds", ",".join(str(FIRST_KEPT + 1 + place) for place in range(len(holds))), *more]
-        keep, log_path = [alive, *holds], os.path.join(home, "am.log")
-        if self._spare is not None and self._use_spare(row, home, words, keep, log_path):
+        keep, log_path = [alive, *holds], os.path.join(application_dir, "am.log")
+        if self._spare is not None and self._use_spare(row, application_dir, words, keep, log_path):
             return
         try:
             pid = spawn([*self._settings.program, "am", *words], keep=keep, log=log_path)
@@ -753,13 +767,13 @@ class Runner:
             return
         # It is our child: its pid cannot be reused before we reap it.
         self._register(row.number, os.pidfd_open(pid))
-        _name(home, pid)
+        _name(application_dir, pid)
         log.info(f"{row.id}: attempt {attempt} started, process {pid}")
 
     # ---- the spare ApplicationMaster ----
 
     def _use_spare(
-        self, row: ApplicationRow, home: str, words: Sequence[str], keep: Sequence[int], log_path: str
+        self, row: ApplicationRow, application_dir: str, words: Sequence[str], keep: Sequence[int], log_path: str
     ) -> bool:
         """Make the spare this row's ApplicationMaster. False: it did not accept the row, and ends."""
         assert self._spare is not None
@@ -767,7 +781,7 @@ class Runner:
         self._spare = None
         try:
             # Its command line does not name the application, so record the pid before assigning it.
-            _name(home, spare.pid)
+            _name(application_dir, spare.pid)
             spare.become(words, keep=keep, log=log_path)
         except OSError as error:
             spare.close()
@@ -848,19 +862,19 @@ class Runner:
         from dlapp.cluster.local.runner.history import size_of_tree
         from dlapp.cluster.local.views import summary_of
 
-        home = self._state.application(row.id)
+        application_dir = self._state.application(row.id)
         if row.gcores:
             self._clear_leases(row)
         is_marked = mark_end(self._state, row.id, outcome)
-        remove_secrets(home)
-        summary, size = summary_of(row, outcome, home), size_of_tree(home)
+        remove_secrets(application_dir)
+        summary, size = summary_of(row, outcome, application_dir), size_of_tree(application_dir)
         self._died.pop(row.number, None)
         with self._queue.change():
             self._finish_row(row, outcome, summary, size)
         log.info(f"{row.id}: {outcome['state']}, {outcome['final_status']}: {outcome['diagnostics']}")
         if is_marked:
             self._start_sender(row)
-        if _has_image(home):
+        if _has_image(application_dir):
             self._start_container_removal(row)
 
     def _start_container_removal(self, row: ApplicationRow) -> None:
@@ -912,37 +926,37 @@ def _reason_json(reason: Waiting) -> str:
     return json.dumps(to_json(reason), separators=(",", ":"))
 
 
-def _name(home: str, pid: int) -> None:
+def _name(application_dir: str, pid: int) -> None:
     """Record the pid of an application's ApplicationMaster."""
-    write_whole(os.path.join(home, "am.pid"), f"{pid} {start_time(pid) or 0}\n")
+    write_whole(os.path.join(application_dir, "am.pid"), f"{pid} {start_time(pid) or 0}\n")
 
 
-def remove_secrets(home: str) -> None:
+def remove_secrets(application_dir: str) -> None:
     """Remove an application's secrets; after its end nothing needs them."""
     from dlapp.values.access import MODIFIERS, VIEWERS, token_file
     from dlapp.values.launch_spec import FILE_NAME
 
     names = "secrets.json", token_file(VIEWERS), token_file(MODIFIERS)
-    paths = [os.path.join(home, name) for name in names]
-    with contextlib.suppress(OSError), os.scandir(os.path.join(home, "containers")) as entries:
+    paths = [os.path.join(application_dir, name) for name in names]
+    with contextlib.suppress(OSError), os.scandir(os.path.join(application_dir, "containers")) as entries:
         paths += [os.path.join(entry.path, FILE_NAME) for entry in entries]
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
-def _spec_of(home: str) -> dict[str, Any]:
+def _spec_of(application_dir: str) -> dict[str, Any]:
     """Return the application's spec in its JSON form; empty if it cannot be read."""
     try:
-        submission: dict[str, Any] = read_json(os.path.join(home, "submission.json")) or {}
+        submission: dict[str, Any] = read_json(os.path.join(application_dir, "submission.json")) or {}
     except (DlappError, OSError):
         return {}
     spec: dict[str, Any] = submission.get("spec", {})
     return spec
 
 
-def _has_image(home: str) -> bool:
-    spec = _spec_of(home)
+def _has_image(application_dir: str) -> bool:
+    spec = _spec_of(application_dir)
     return any(one.get("docker_image") is not None for one in (spec, *spec.get("roles", ())))
 
 

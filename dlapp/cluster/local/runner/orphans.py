@@ -53,15 +53,15 @@ class ProcessMatch(NamedTuple):
 
     Args:
         locks, lives: device and inode of the files.
-        names, application: variables in the form of an environment; the second proves only below ``home``.
-        home, places: directories, with a trailing slash.
+        names, application: variables in the form of an environment; the second proves only below ``application_dir``.
+        application_dir, places: directories, with a trailing slash.
     """
 
     locks: frozenset[tuple[int, int]]
     lives: frozenset[tuple[int, int]]
     names: frozenset[bytes]
     application: bytes
-    home: str
+    application_dir: str
     places: tuple[str, ...]
 
 
@@ -69,15 +69,20 @@ class OrphanReaper:
     """Reaper of the leftover processes of one application whose ApplicationMaster is gone.
 
     Args:
-        home: the application's directory.
+        application_dir: the application's directory.
         uid: owner of the application.
         runner_lock: file whose lock identifies the user's runner.
         spare_am: treat an ApplicationMaster that is still starting, and not identifiable yet, as alive; False: end it
             with the rest.
     """
 
-    def __init__(self, home: str, uid: int, runner_lock: str, *, spare_am: bool = True) -> None:
-        self._home, self._uid, self._runner_lock, self._spare_am = home, uid, runner_lock, spare_am
+    def __init__(self, application_dir: str, uid: int, runner_lock: str, *, spare_am: bool = True) -> None:
+        self._application_dir, self._uid, self._runner_lock, self._spare_am = (
+            application_dir,
+            uid,
+            runner_lock,
+            spare_am,
+        )
         self._since: float | None = None  # time of the first check
 
     def wait_anew(self) -> None:
@@ -91,8 +96,8 @@ class OrphanReaper:
         """
         if self._since is None:
             self._since = time.monotonic()
-            if not has_outcome(self._home):
-                found = find(self._home, self._uid, self._runner_lock)
+            if not has_outcome(self._application_dir):
+                found = find(self._application_dir, self._uid, self._runner_lock)
                 if self._spare_am and any(one.role == "am" for one in found):
                     self.wait_anew()
                 else:
@@ -101,18 +106,18 @@ class OrphanReaper:
         waited_s = time.monotonic() - self._since
         if waited_s < GRACE_S:
             return []
-        roles = {one.role for one in find(self._home, self._uid, self._runner_lock)}
+        roles = {one.role for one in find(self._application_dir, self._uid, self._runner_lock)}
         if self._spare_am and "am" in roles:
             self.wait_anew()
             return []
         if "task" in roles and waited_s < TASK_GRACE_S:
             return []
-        return end(self._home, self._uid, self._runner_lock)
+        return end(self._application_dir, self._uid, self._runner_lock)
 
 
-def end(home: str, uid: int, runner_lock: str) -> list[int]:
+def end(application_dir: str, uid: int, runner_lock: str) -> list[int]:
     """Stop and kill all processes of an application, and wait briefly for their end; return them."""
-    return _end(marks_of(home), uid, runner_lock)
+    return _end(marks_of(application_dir), uid, runner_lock)
 
 
 def end_containers(directories: Sequence[str], uid: int, runner_lock: str) -> list[int]:
@@ -173,28 +178,28 @@ def _wait_for_ends(pidfds: list[int]) -> None:
 # ---- finding ----
 
 
-def find(home: str, uid: int, runner_lock: str) -> list[OrphanProcess]:
+def find(application_dir: str, uid: int, runner_lock: str) -> list[OrphanProcess]:
     """Return the processes of an application, without zombies.
 
     Args:
         uid: only processes of this user are inspected.
         runner_lock: see `OrphanReaper`.
     """
-    return _find(marks_of(home), uid, runner_lock)
+    return _find(marks_of(application_dir), uid, runner_lock)
 
 
-def tasks_of(home: str, uid: int) -> dict[str, OrphanProcess]:
+def tasks_of(application_dir: str, uid: int) -> dict[str, OrphanProcess]:
     """Return the tasks of an application, by the directory of their container.
 
     Args:
-        home: the application's directory.
+        application_dir: the application's directory.
         uid: only processes of this user are inspected.
     """
-    home = os.path.realpath(home)
+    application_dir = os.path.realpath(application_dir)
     parents: dict[int, int] = {}
     found: list[tuple[str, OrphanProcess]] = []
     for one in all_processes():
-        role, place = _role_and_place(one.pid, home)
+        role, place = _role_and_place(one.pid, application_dir)
         if role == "task" and not one.is_dead and real_uid(one.pid) == uid:
             parents[one.pid] = one.parent
             found.append((place, OrphanProcess(one.pid, one.started, role)))
@@ -202,20 +207,20 @@ def tasks_of(home: str, uid: int) -> dict[str, OrphanProcess]:
     return {place: task for place, task in found if parents[task.pid] not in parents}
 
 
-def marks_of(home: str) -> ProcessMatch:
-    """Return the proof for processes of the application in ``home``."""
-    home = os.path.realpath(home)
-    containers = os.path.join(home, "containers")
+def marks_of(application_dir: str) -> ProcessMatch:
+    """Return the proof for processes of the application in ``application_dir``."""
+    application_dir = os.path.realpath(application_dir)
+    containers = os.path.join(application_dir, "containers")
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = os.listdir(containers)
-    alive = [*alive_locks(home), *(os.path.join(containers, name, "alive") for name in names)]
+    alive = [*alive_locks(application_dir), *(os.path.join(containers, name, "alive") for name in names)]
     return ProcessMatch(
         locks=_identities(alive),
         lives=_identities([os.path.join(containers, name, "life") for name in names]),
         names=frozenset(b"DLAPP_CONTAINER_ID=" + os.fsencode(name) for name in names),
-        application=b"DLAPP_APP_ID=" + os.fsencode(os.path.basename(home)),
-        home=os.path.join(home, ""),
+        application=b"DLAPP_APP_ID=" + os.fsencode(os.path.basename(application_dir)),
+        application_dir=os.path.join(application_dir, ""),
         places=(os.path.join(containers, ""),),
     )
 
@@ -227,7 +232,7 @@ def _container_marks(directories: Sequence[str]) -> ProcessMatch:
         lives=_identities([os.path.join(one, "life") for one in directories]),
         names=frozenset(b"DLAPP_CONTAINER_ID=" + os.fsencode(os.path.basename(one)) for one in directories),
         application=b"",
-        home=os.path.join(os.path.dirname(directories[0]), ""),
+        application_dir=os.path.join(os.path.dirname(directories[0]), ""),
         places=tuple(os.path.join(one, "") for one in directories),
     )
 
@@ -257,7 +262,7 @@ def _find(marks: ProcessMatch, uid: int, runner_lock: str) -> list[OrphanProcess
         if pid not in proven and pid not in spared:
             proven.add(pid)
             todo += children.get(pid, ())
-    return [OrphanProcess(pid, there[pid].started, _role(pid, marks.home)) for pid in sorted(proven)]
+    return [OrphanProcess(pid, there[pid].started, _role(pid, marks.application_dir)) for pid in sorted(proven)]
 
 
 def _is_proven(process: ProcessStat, marks: ProcessMatch) -> bool:
@@ -271,7 +276,7 @@ def _is_proven(process: ProcessStat, marks: ProcessMatch) -> bool:
         where = os.path.join(os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)"), "")
     except OSError:
         return False
-    if marks.application in variables and marks.application and where.startswith(marks.home):
+    if marks.application in variables and marks.application and where.startswith(marks.application_dir):
         return True
     return where.startswith(marks.places) and process.terminal == 0 and _is_init(process.parent)
 
@@ -308,16 +313,16 @@ def _reads(fdinfo: bytes) -> bool:
     return int(fdinfo.partition(b"flags:")[2].split(maxsplit=1)[0], 8) & os.O_ACCMODE == os.O_RDONLY
 
 
-def _role(pid: int, home: str) -> str:
-    return _role_and_place(pid, home)[0]
+def _role(pid: int, application_dir: str) -> str:
+    return _role_and_place(pid, application_dir)[0]
 
 
-def _role_and_place(pid: int, home: str) -> tuple[str, str]:
-    """Return the role of a process of the application in ``home`` by its command line, and the directory in it."""
+def _role_and_place(pid: int, application_dir: str) -> tuple[str, str]:
+    """Return the role and the directory of a process in an application, by its command line."""
     words = command_line(pid)
     for role in (b"am", b"task"):
         if role in words and b"--home" in (rest := words[words.index(role) :])[:-1]:
             place = os.path.realpath(os.fsdecode(rest[rest.index(b"--home") + 1]))
-            if os.path.join(place, "").startswith(os.path.join(home, "")):
+            if os.path.join(place, "").startswith(os.path.join(application_dir, "")):
                 return role.decode(), place
     return "", ""
