@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.applications import application_dir, ended, launch, processes, properties, run, wait_for
+from tests.applications import application_dir, ended, launch, processes, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import IMAGE, Dockerd
 
@@ -197,6 +197,10 @@ def test_on_yarn_each_result_counts_once_when_the_master_and_a_worker_are_killed
 
     finished: dict[str, str] = {}  # trials that were committed at a kill, and what they had written by then
 
+    def both_run(attempt: int) -> bool:
+        now = status(application)
+        return now["attempt"] == attempt and [one["phase"] for one in now["containers"]] == ["running"] * 2
+
     def kill(role: str) -> None:
         finished.update({name: (runs / name).read_text() for name in trials_in_target(engine)})
         found = [one.pid for one in engine.processes(application) if one.role == role]
@@ -207,6 +211,8 @@ def test_on_yarn_each_result_counts_once_when_the_master_and_a_worker_are_killed
     kill("am")
     wait_for("all that do not wait", lambda: trials_in_target(engine) >= set("0123"), timeout_s=240)
     wait_for("two that wait", lambda: {one.name for one in runs.iterdir()} >= set("012345"), timeout_s=240)
+    # Containers that the ResourceManager had not yet seen running at the first kill ended with that ApplicationMaster.
+    wait_for("both under the next master", lambda: both_run(attempt=2), timeout_s=240)
     kill("task")
     (tmp_path / "go").touch()
     end = ended(application, timeout_s=240)
