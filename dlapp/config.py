@@ -1,9 +1,9 @@
-"""The configuration: where dlapp keeps things and how much of the machine it may use.
+"""The configuration: dlapp's directories, servers, defaults and limits.
 
-Later wins: the defaults below, ``/etc/dlapp/config.yaml``, ``~/.config/dlapp/config.yaml``, the file that
-``$DLAPP_CONFIG`` names, ``DLAPP_*`` variables, and options of a command. `KEYS` is the one table of keys: parsing,
-defaults, the variables' names and docs/configuration.md come from it. Every value is read from text in the same way
-wherever it stands, so ``memory: 4g`` in a file and ``DLAPP_DEFAULTS_MEMORY=4g`` are the same.
+Each source overrides those before it: the defaults below, ``/etc/dlapp/config.yaml``, ``~/.config/dlapp/config.yaml``,
+the file in ``$DLAPP_CONFIG``, ``DLAPP_*`` variables, options of a command. `KEYS` is the only table of keys: parsing,
+defaults, the names of the variables and docs/configuration.md are derived from it. A value is parsed from its text, in
+the same way for each source: ``memory: 4g`` in a file and ``DLAPP_DEFAULTS_MEMORY=4g`` are equal.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SYSTEM_FILE = "/etc/dlapp/config.yaml"
 USER_FILE = "~/.config/dlapp/config.yaml"
 MAX_FILE_BYTES = 32 << 10
 _MEANT = 0.75
-"""How near an unknown variable is to one of ours (the ratio of difflib) for it to be refused as a slip. Others belong
-to the user or to another version, and are ignored with a line."""
+"""Similarity to a known variable (difflib's ratio) from which an unknown variable is refused as a misspelling. Other
+unknown variables belong to the user or to another version: they are ignored, with a message."""
 
 FILE_VARIABLE = "DLAPP_CONFIG"
 PREFIX = "DLAPP_"
@@ -47,20 +47,20 @@ NOT_KEYS = frozenset(
         *("ROLE", "ROLE_INDEX", "ROLE_SIZE", "WORKSPACE", "INPUT", "OUTPUT"),
     )
 )
-"""Variables of ours that are no keys: our own, and what a payload finds in its environment."""
+"""Variables of dlapp that are not keys: variables of the commands, and variables in the environment of a payload."""
 NOT_KEYS_PREFIXES = ("DLAPP_INPUT_", "DLAPP_OUTPUT_", "DLAPP_SHELL_")
 
 
-# The tree is made of named tuples: frozen as a dataclass is, and each takes 0.07 ms to define where a dataclass takes
-# 0.5 ms; every command pays for all of them.
+# Named tuples and not dataclasses: they are immutable, too, and take 0.07 ms each to define instead of 0.5 ms. Each
+# command defines all of them.
 
 
 class DefaultsConfig(NamedTuple):
     """Defaults of a properties file.
 
     Args:
-        gcores: None: 1 where the engine has GPUs, else 0.
-        idle_guard: of applications with GPUs; None: there is none.
+        gcores: None: 1 if the engine has GPUs, else 0.
+        idle_guard: the guard of applications with GPUs; None: no guard.
     """
 
     containers: int
@@ -70,11 +70,11 @@ class DefaultsConfig(NamedTuple):
     idle_guard: IdleGuard | None
 
     def idle_guard_for(self, containers: int, *, has_gpus: bool) -> IdleGuard | None:
-        """Return the guard of an application, with the shortest window that it can have if the default's is shorter.
+        """Return the guard of an application. A window below the minimum is raised to the minimum.
 
         Args:
-            containers: how many it has.
-            has_gpus: whether one of them has GPUs.
+            containers: number of its containers.
+            has_gpus: whether a container has GPUs.
         """
         guard = self.idle_guard
         if guard is None or not has_gpus:
@@ -83,7 +83,7 @@ class DefaultsConfig(NamedTuple):
 
 
 class LocalConfig(NamedTuple):
-    """The engine on one machine; None: what the machine, the cgroup or the ledger of devices has."""
+    """Settings of the embedded engine; None: the amount of the machine, the cgroup or the GPU ledger."""
 
     state_dir: str
     shared: bool
@@ -101,7 +101,7 @@ NO_CREDENTIALS = (
 
 
 class ZooKeeperConfig(NamedTuple):
-    """The ledger of GPUs of a cluster; without an ``ensemble`` there is none."""
+    """The GPU ledger of a cluster; ``ensemble`` None: no ledger."""
 
     ensemble: str | None
     root: str | None
@@ -121,7 +121,7 @@ class GpuidConfig(NamedTuple):
 
 
 class DockerConfig(NamedTuple):
-    """Docker, as payloads use it; ``gpu_mode`` is one of `dlapp.node_policy.GPU_MODES`, ``auto`` or ``none``."""
+    """Settings of Docker for payloads; ``gpu_mode`` is one of `dlapp.node_policy.GPU_MODES`, ``auto`` or ``none``."""
 
     host: str
     network: str
@@ -137,7 +137,7 @@ class RuntimeConfig(NamedTuple):
 
 
 class StorageConfig(NamedTuple):
-    """Storage: the way to HDFS, packed workspaces, and caches."""
+    """Settings of storage: protocols of HDFS, packed workspaces, caches."""
 
     hdfs: str
     workspace_limit_bytes: int
@@ -156,7 +156,7 @@ class HistoryConfig(NamedTuple):
 
 
 class YarnConfig(NamedTuple):
-    """A Hadoop cluster; ``conf_dir`` None: $HADOOP_CONF_DIR."""
+    """Settings of a Hadoop cluster; ``conf_dir`` None: $HADOOP_CONF_DIR."""
 
     conf_dir: str | None
     dialect: str
@@ -167,7 +167,7 @@ class YarnConfig(NamedTuple):
 
 
 class NotifyConfig(NamedTuple):
-    """Notifications; files hold what is secret. None: there is no such channel."""
+    """Settings of notifications; secrets are in files. A channel that is None is not used."""
 
     events: tuple[str, ...]
     waiting_after_s: float
@@ -182,7 +182,7 @@ class NotifyConfig(NamedTuple):
 
 
 class MetricsConfig(NamedTuple):
-    """Metrics for Prometheus; None: there is no file by which it finds ApplicationMasters."""
+    """Metrics for Prometheus; ``targets`` None: ApplicationMasters write no target files."""
 
     targets: str | None
 
@@ -191,10 +191,9 @@ class Config(NamedTuple):
     """The whole configuration.
 
     Args:
-        texts: key -> value as written; ``load_config(options=texts)`` makes an equal configuration anywhere.
-        origins: key -> where the value came from: ``default``, ``/etc/dlapp/config.yaml:3``, ``DLAPP_CLUSTER``,
-            ``option``.
-        ignored: a line for each ``DLAPP_*`` variable that is no key and not near to one.
+        texts: key -> value as written; ``load_config(options=texts)`` returns an equal configuration on any machine.
+        origins: key -> source of the value: ``default``, ``/etc/dlapp/config.yaml:3``, ``DLAPP_CLUSTER``, ``option``.
+        ignored: a message for each ``DLAPP_*`` variable that is not a key and not similar to one.
     """
 
     cluster: str
@@ -222,12 +221,12 @@ def _read_cluster(text: str) -> str:
 
 
 def read_containers(text: str) -> int:
-    """Return a number of containers. Raises ValueError."""
+    """Parse a number of containers. Raises ValueError."""
     return read_count(text, 1, 100_000)
 
 
 def read_vcores(text: str) -> int:
-    """Return a number of vcores. Raises ValueError."""
+    """Parse a number of vcores. Raises ValueError."""
     return read_count(text, 1)
 
 
@@ -330,10 +329,10 @@ def _read_place(text: str) -> str:
 
 
 def read_events(text: str) -> tuple[str, ...]:
-    """Return the events that a text names: words of `EVENTS` with commas between them, ``all`` or ``none``.
+    """Parse a list of events: words of `EVENTS`, separated by commas, or ``all``, or ``none``.
 
     Raises:
-        ValueError: a word is none of these.
+        ValueError: a word is not an event.
     """
     if text in ("all", "none"):
         return EVENTS if text == "all" else ()
@@ -740,12 +739,12 @@ def load_config(
     """Read the configuration from files, variables and options.
 
     Args:
-        options: key (``local.state_dir``) -> text, from a command's options; they win.
-        environ: gives HOME, DLAPP_CONFIG and the keys' variables. An empty variable counts as absent.
+        options: key (``local.state_dir``) -> text, from a command's options; they override all other sources.
+        environ: environment with HOME, DLAPP_CONFIG and the keys' variables. An empty variable counts as not set.
 
     Raises:
-        ConfigError: a file cannot be read or is not YAML, a key is not known or appears twice, a value is not possible;
-            all faults at once, a line each.
+        ConfigError: a file cannot be read or is not YAML, a key is unknown or appears twice, a value is invalid. The
+            message has one line for each error.
     """
     faults: list[str] = []
     found: dict[str, _Found] = {}
@@ -769,10 +768,10 @@ def load_config(
 
 
 def config_of_texts(texts: Mapping[str, str]) -> Config:
-    """Return the configuration that `Config.texts` was of; no file and no variable is read.
+    """Return the configuration with the given `Config.texts`, without reading files or variables.
 
     Raises:
-        ConfigError: a value is not possible.
+        ConfigError: a value is invalid.
     """
     faults: list[str] = []
     config = _tree({name: _Found(text, "option") for name, text in texts.items()}, os.path.expanduser("~"), faults)
@@ -782,7 +781,7 @@ def config_of_texts(texts: Mapping[str, str]) -> Config:
 
 
 def config_files(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return where a user's own configuration is read from, whether it is there or not."""
+    """Return the paths of a user's own configuration files, whether they exist or not."""
     home = environ.get("HOME") or os.path.expanduser("~")
     return [_under_home(USER_FILE, home), *filter(None, [environ.get(FILE_VARIABLE)])]
 
@@ -808,11 +807,11 @@ def _from_variables(environ: Mapping[str, str], faults: list[str], ignored: list
 
 
 def _meant(name: str, known: Collection[str]) -> tuple[str, str]:
-    """Return the known variable that an unknown one is a slip of, and else the nearest; empty: there is none."""
+    """Return the known variable of which an unknown one is a misspelling, and else the nearest; empty: none."""
     import difflib
 
     rest = name[len(PREFIX) :][:100]
-    whole = [one for one in known if "_" in rest and one.endswith(f"_{rest}")]  # a level was left out: STATE_DIR
+    whole = [one for one in known if "_" in rest and one.endswith(f"_{rest}")]  # a level is missing: STATE_DIR
     by_rest = {one[len(PREFIX) :]: one for one in known}
     close = difflib.get_close_matches(rest.upper(), by_rest, n=1, cutoff=_MEANT)
     if meant := [*whole, *(by_rest[one] for one in close)]:
@@ -839,18 +838,20 @@ def _from_file(path: str, must_exist: bool, faults: list[str]) -> dict[str, _Fou
 
 
 def _content(path: str) -> tuple[bytes, str]:
-    """Return what is in a configuration file, or why it is not used: it decides where dlapp writes and what it runs.
+    """Return the content of a configuration file, or why it is not trusted.
+
+    The configuration decides where dlapp writes and which programs it runs, so no other user may change the file.
 
     Raises:
         OSError: it cannot be opened or read.
     """
     uid = os.geteuid()
-    if uid == 0 and os.stat(path):  # a missing file is not refused
+    if uid == 0 and os.stat(path):  # raises FileNotFoundError: a missing file is not an error
         from dlapp.system.owners import who_may_change
 
         if who := who_may_change(path):
             return b"", f"may be changed by {who}, so root does not read it (set HOME, as sudo -H does)"
-    # Without blocking: it may be a FIFO.
+    # Non-blocking: it may be a FIFO.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
@@ -873,7 +874,13 @@ def _content(path: str) -> tuple[bytes, str]:
 
 
 def read_secret(path: str, key: str, most: int) -> str:
-    """Return the text of a file that a key names and that nobody else may read. Raises ConfigError."""
+    """Return the text of a secret file. Raises ConfigError: it cannot be read, or other users may read it.
+
+    Args:
+        path: path of the file.
+        key: key of the configuration that has this path, for messages.
+        most: maximum length of the text.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:

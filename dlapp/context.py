@@ -1,8 +1,8 @@
-"""Payload's side of dlapp: who else runs, progress and metrics, when to stop, where to resume.
+"""Interface of a payload to dlapp: the roster, progress and metrics, requests to stop, the checkpoint to resume from.
 
-A program in a container imports this file as ``dlapp_context``, and needs neither dlapp nor another library for it: it
-is one file of the standard library, for Python 3.6 and later, on PYTHONPATH. Where dlapp is installed the same file is
-``dlapp.context``. A program that does not run in a container of dlapp can call the same functions: they do nothing.
+A program in a container imports this file as ``dlapp_context``. The file is on PYTHONPATH, supports Python 3.6 and
+later, and needs only the standard library. Where dlapp is installed, the same file is ``dlapp.context``. Outside of a
+container of dlapp the functions do nothing.
 
     import dlapp_context
 
@@ -37,18 +37,18 @@ def roster() -> Optional[Dict[str, Any]]:
 
 
 def progress(share: float) -> None:
-    """Report the share of the work that is done, 0 to 1; what is beyond counts as the nearest of the two."""
+    """Report the share of the work that is done, 0 to 1; other values are set to the nearer limit."""
     number = float(share)
     if math.isfinite(number):
         _report({"progress": min(1.0, max(0.0, number))})
 
 
 def metrics(step: Optional[int] = None, **values: float) -> None:
-    """Report values by name, and the step that they are of; a value that is not finite is left out.
+    """Report values by name, and their step; omit values that are not finite.
 
     Args:
         step: a whole number; None: no step.
-        values: what ``float`` takes, such as a number, a NumPy scalar or a tensor of one element.
+        values: anything that ``float`` accepts, such as a number, a NumPy scalar or a tensor of one element.
     """
     numbers = {name: float(value) for name, value in values.items()}
     said = {"metrics": {name: number for name, number in numbers.items() if math.isfinite(number)}}  # type: Dict[str, Any]
@@ -58,16 +58,16 @@ def metrics(step: Optional[int] = None, **values: float) -> None:
 
 
 def ready() -> None:
-    """Report that this program can serve others, as ``depends_on=ROLE:ready`` waits for it."""
+    """Report that this program can serve others; ``depends_on=ROLE:ready`` waits for this report."""
     _report({"ready": True})
 
 
 def checkpoint(directory: str, step: Optional[int] = None) -> None:
-    """Report that a directory has a complete checkpoint. The positions of this process's feeds are written into it.
+    """Report that a directory has a complete checkpoint, and write the positions of this process's feeds into it.
 
     Args:
         directory: its path.
-        step: the step that it is of, a whole number; None: no step.
+        step: the step of the checkpoint, a whole number; None: no step.
     """
     if _FEED in sys.modules:
         sys.modules[_FEED].write_positions(directory)
@@ -78,26 +78,26 @@ def checkpoint(directory: str, step: Optional[int] = None) -> None:
 
 
 def should_stop() -> bool:
-    """Return whether the program should save what it has and end; cheap enough for each step."""
+    """Return whether the program should save its state and end; cheap enough for each step."""
     path = os.environ.get("DLAPP_STOP")
     return bool(path) and os.path.exists(str(path))
 
 
 def resume_from() -> Optional[str]:
-    """Return the directory of the checkpoint to continue from; None: begin anew."""
+    """Return the directory of the checkpoint to continue from; None: start from the beginning."""
     return os.environ.get("DLAPP_RESUME_FROM") or None
 
 
 def feed(name: str = "", part: Optional[Tuple[int, int]] = None, start: Optional[Dict[str, Any]] = None) -> Any:
-    """Return the feed of an input with ``mode=feed``: an iterable of the records that this process is to read.
+    """Return the feed of an input with ``mode=feed``: an iterable of the records for this process.
 
-    It continues at the position in the checkpoint of `resume_from`, where `checkpoint` reported one.
+    It continues at the position in the checkpoint of `resume_from`, if `checkpoint` wrote one there.
 
     Args:
-        name: of the section ``[from_hdfs NAME]``; empty: the one without a name, or the first one.
-        part: the number of this process among those of its container that share the records, and how many these are;
-            None: the DataLoader workers of PyTorch share them, and nobody else does.
-        start: a position of the feed (``position()``) after which to continue; ``{}``: begin anew.
+        name: the name of the section ``[from_hdfs NAME]``; empty: the section without a name, or the first section.
+        part: the number of this process among the processes of its container that share the records, and the number of
+            these processes; None: only the DataLoader workers of PyTorch share them.
+        start: a position of the feed (``position()``) after which to continue; ``{}``: start from the beginning.
 
     Raises:
         RuntimeError: there is no such feed.
@@ -128,5 +128,5 @@ def _report(said: Dict[str, Any]) -> None:
             os.write(fd, line)
         finally:
             os.close(fd)
-    except OSError as error:  # a full disk, say: no reason for a program to end
-        warnings.warn("dlapp was not told of it: {}".format(error), RuntimeWarning, stacklevel=3)
+    except OSError as error:  # for example a full disk, which must not end the program
+        warnings.warn("dlapp did not get the report: {}".format(error), RuntimeWarning, stacklevel=3)

@@ -1,18 +1,18 @@
-"""Every error that dlapp raises on purpose, and the exit code that goes with it.
+"""Errors of dlapp, each with its exit code.
 
     DlappError                   1
     ├── UsageError               2  also ValueError
-    │   ├── SpecError               a value of the spec is not possible
-    │   ├── FileRefused             a properties file, all its faults at once
-    │   ├── ConfigError             a configuration file or variable
-    │   └── AskTooLarge             no machine of the engine can ever meet the ask
+    │   ├── SpecError               an invalid value in the spec
+    │   ├── FileRefused             an invalid properties file; has all its errors
+    │   ├── ConfigError             an invalid configuration file or variable
+    │   └── AskTooLarge             a request larger than any machine of the engine
     ├── NotFound                 3  also LookupError
     ├── Denied                   4  also PermissionError
     ├── Unreachable              5  also ConnectionError
     └── TimedOut                 6  also TimeoutError
 
-Commands print ``Error: <message>`` on stderr and end with the code. Two more codes do not belong to an error of
-ours: 7, the application was killed, and 130, interrupted.
+Commands print ``Error: <message>`` on stderr and end with the code. Two more codes have no error class: 7, the
+application was killed, and 130, interrupted.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ EXIT_INTERRUPTED = 130
 
 
 class DlappError(Exception):
-    """Anything that went wrong and that we can explain in a line."""
+    """Base class: an error with a message of one line for the user."""
 
     exit_code: int = EXIT_FAILED
 
 
 class UsageError(DlappError, ValueError):
-    """A request that is not possible as it was made."""
+    """An invalid request."""
 
     exit_code = EXIT_USAGE
 
 
 class SpecError(UsageError):
-    """A value of the spec is refused; ``field`` is its path as the user wrote it."""
+    """An invalid value in the spec; ``field`` is its path as the user wrote it."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -50,7 +50,7 @@ class SpecError(UsageError):
 
 
 class FileRefused(UsageError):
-    """A properties file has faults; ``faults`` holds one line for each, in the order of the file."""
+    """An invalid properties file; ``faults`` has one line for each error, in the order of the file."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
@@ -58,15 +58,15 @@ class FileRefused(UsageError):
 
 
 class ConfigError(UsageError):
-    """A configuration file, variable or option is refused."""
+    """An invalid configuration file, variable or option."""
 
 
 class AskTooLarge(UsageError):
-    """A request that no machine of the engine can ever meet.
+    """A request larger than any machine of the engine.
 
     Args:
         problem: the whole message.
-        field: the key that it is about, as for `SpecError`; empty: none alone.
+        field: the key with the value, as for `SpecError`; empty: no single key.
     """
 
     def __init__(self, problem: str, field: str = "") -> None:
@@ -75,24 +75,24 @@ class AskTooLarge(UsageError):
 
 
 class NotFound(DlappError, LookupError):
-    """An application, container or file that does not exist."""
+    """A missing application, container or file."""
 
     exit_code = EXIT_NOT_FOUND
 
 
 class Denied(DlappError, PermissionError):
-    """The caller may not do this; often the application is another user's."""
+    """An operation without permission, often on another user's application."""
 
     exit_code = EXIT_DENIED
 
 
 class Unreachable(DlappError, ConnectionError):
-    """A server, an ApplicationMaster or a directory did not answer."""
+    """A server, ApplicationMaster or file system that does not respond."""
 
     exit_code = EXIT_UNREACHABLE
 
 
 class TimedOut(DlappError, TimeoutError):
-    """Something took longer than its deadline."""
+    """An operation that did not finish before its deadline."""
 
     exit_code = EXIT_TIMED_OUT

@@ -78,5 +78,5 @@ def test_outside_of_dlapp_it_does_nothing(tmp_path: Path, python: str) -> None:
 
 def test_a_report_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLAPP_REPORT", str(tmp_path / "gone" / "report"))
-    with pytest.warns(RuntimeWarning, match="dlapp was not told of it"):
+    with pytest.warns(RuntimeWarning, match="dlapp did not get the report"):
         context.progress(0.5)

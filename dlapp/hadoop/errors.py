@@ -1,14 +1,14 @@
 """Errors of calls to a Hadoop server.
 
 HadoopError                     a DlappError
-├── ConnectionLost            also Unreachable: nobody there, too slow, or cut off
-├── NotHadoop                 also Unreachable: what answers speaks something else
+├── ConnectionLost            also Unreachable: no server, a timeout, or a broken connection
+├── NotHadoop                 also Unreachable: the server speaks another protocol
 └── RemoteError               the server answered with a Java exception
     ├── ApplicationNotFound   also NotFound
-    ├── AttemptOver           the ResourceManager has finished with this attempt: end at once
-    ├── NotRegistered         it was restarted, or never knew us: register again
-    ├── WrongRequest          registered twice, or the numbers of the heartbeats do not fit
-    ├── RequestRefused            an ask above a limit, or malformed
+    ├── AttemptOver           the ResourceManager has unregistered this attempt: end at once
+    ├── NotRegistered         the ResourceManager was restarted, or has no such attempt: register again
+    ├── WrongRequest          registered twice, or heartbeats out of sequence
+    ├── RequestRefused        a container request above a limit, or malformed
     ├── TryAgain              standby, starting, busy
     ├── TokenRefused          also Denied
     └── NotAllowed            also Denied
@@ -20,13 +20,15 @@ from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 
 
 class HadoopError(DlappError):
-    """A call to a Hadoop server failed."""
+    """A failed call to a Hadoop server."""
 
 
 class ConnectionLost(HadoopError, Unreachable):
-    """A call without an answer; ``sent`` is False if the server cannot have carried it out.
+    """A call without an answer.
 
-    ``refused``: its host answers, and no process listens on its port.
+    Attributes:
+        sent: False if the server cannot have executed the call.
+        refused: the host answers, but no process listens on the port.
     """
 
     def __init__(self, message: str, *, sent: bool, refused: bool = False) -> None:
@@ -35,20 +37,20 @@ class ConnectionLost(HadoopError, Unreachable):
 
 
 class NotHadoop(HadoopError, Unreachable):
-    """An answer that is not of Hadoop RPC version 9: another kind of server, or garbage on the way.
+    """An answer that is not Hadoop RPC version 9: another kind of server, or damaged data.
 
-    The call may have been carried out all the same: ``sent``, as of `ConnectionLost`.
+    The server may have executed the call: ``sent`` is True, see `ConnectionLost`.
     """
 
     sent = True
 
 
 class RemoteError(HadoopError):
-    """The server answered a call with a Java exception.
+    """A Java exception as the answer to a call.
 
     Attributes:
         java_class: its full name.
-        message: all of its words, most often with a stack trace; of them the error shows the first line.
+        message: its whole text, usually with a stack trace; the error shows the first line.
     """
 
     def __init__(self, method: str, java_class: str, message: str) -> None:
@@ -59,35 +61,35 @@ class RemoteError(HadoopError):
 
 
 class ApplicationNotFound(RemoteError, NotFound):
-    """The ResourceManager does not know the application, or no longer."""
+    """An application that the ResourceManager does not know, or has forgotten."""
 
 
 class AttemptOver(RemoteError):
-    """The ResourceManager does not know this attempt any more, or told it to end."""
+    """An attempt that the ResourceManager has unregistered, or ordered to end."""
 
 
 class NotRegistered(RemoteError):
-    """The ResourceManager does not know that this attempt is alive; it was restarted."""
+    """An attempt that is not registered at the ResourceManager, which was restarted."""
 
 
 class WrongRequest(RemoteError):
-    """The ResourceManager refuses the order of our calls."""
+    """A call that the ResourceManager refuses because it is out of sequence."""
 
 
 class RequestRefused(RemoteError):
-    """An ask is larger than the largest container, or not well formed; nothing of the call counted."""
+    """A container request above the largest container, or malformed; the whole call had no effect."""
 
 
 class TryAgain(RemoteError):
-    """The server will serve us later, or another one of its kind now."""
+    """A call to retry later, or at another server."""
 
 
 class TokenRefused(RemoteError, Denied):
-    """The token is of another attempt or node, or too old."""
+    """A token of another attempt or node, or an expired token."""
 
 
 class NotAllowed(RemoteError, Denied):
-    """The caller may not do this."""
+    """A call without permission."""
 
 
 _YARN, _SECURITY = "org.apache.hadoop.yarn.exceptions", "org.apache.hadoop.security"
@@ -113,5 +115,5 @@ _MAX_TEXT = 1 << 16
 
 
 def remote_error(method: str, java_class: str, message: str) -> RemoteError:
-    """The error of ours that stands for a Java exception."""
+    """Return the error for a Java exception."""
     return _BY_JAVA_CLASS.get(java_class, RemoteError)(method, java_class[:_MAX_TEXT], message[:_MAX_TEXT])

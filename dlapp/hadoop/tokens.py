@@ -1,13 +1,13 @@
-"""Hadoop's tokens and the files that carry them (``container_tokens``), in Hadoop's own Writable form.
+"""Hadoop's tokens and the files that contain them (``container_tokens``), in Hadoop's Writable format.
 
-    "HDTS" 00   vint count, each: text alias, token            version 0, written by everyone and by us
+    "HDTS" 00   vint count, each: text alias, token            version 0: all releases and dlapp write it
                 vint count, each: text alias, vint length, secret
-    "HDTS" 01   varint length, CredentialsProto                version 1, Hadoop 3 reads and may write it
+    "HDTS" 01   varint length, CredentialsProto                version 1: Hadoop 3 reads it and may write it
 
     token = vint length, identifier; vint length, password; text kind; text service
-    text = vint length, UTF-8                                  vint is Hadoop's, not protobuf's
+    text = vint length, UTF-8                                  vint: Hadoop's format, not protobuf's
 
-Identifier and password are opaque: what a server made is given back byte for byte.
+Identifier and password are opaque: they are returned to the server unchanged.
 
 Source: org.apache.hadoop.security.Credentials, security.token.Token, io.WritableUtils.
 """
@@ -27,7 +27,7 @@ _MAX_FILE = 16 << 20
 
 
 class Token(Value):
-    """A credential of one kind for one service; never shown, the password is in it."""
+    """Credential of one kind for one service; never shown, because it contains the password."""
 
     identifier: bytes = field(repr=False)
     password: bytes = field(repr=False)
@@ -35,7 +35,7 @@ class Token(Value):
     service: str = ""
 
     def to_url(self) -> str:
-        """The form that REST takes: URL-safe base64 of the Writable, without padding."""
+        """Return the form that REST accepts: URL-safe base64 of the Writable, without padding."""
         return base64.urlsafe_b64encode(_encode_token(self)).rstrip(b"=").decode()
 
 
@@ -46,15 +46,17 @@ class Credentials(Value):
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def of_kind(self, kind: str) -> Token | None:
-        """The first token of a kind. Alias and service do not identify it: the ResourceManager leaves both empty."""
+        """Return the first token of a kind. The ResourceManager leaves alias and service empty, so neither identifies
+        a token."""
         return next((token for token in self.tokens.values() if token.kind == kind), None)
 
     def without(self, kind: str) -> Credentials:
-        """All but the tokens of a kind: a task gets everything of its ApplicationMaster's but that one's own."""
+        """Return a copy without the tokens of a kind: a task gets all tokens of its ApplicationMaster but the
+        ApplicationMaster's own."""
         return Credentials({a: t for a, t in self.tokens.items() if t.kind != kind}, self.secrets)
 
     def encode(self) -> bytes:
-        """The file's bytes, version 0."""
+        """Return the bytes of the file in version 0."""
         out = [_MAGIC, b"\0", encode_vint(len(self.tokens))]
         for alias, token in self.tokens.items():
             out += [_text(alias), _encode_token(token)]
@@ -65,10 +67,10 @@ class Credentials(Value):
 
     @classmethod
     def decode(cls, data: bytes) -> Credentials:
-        """Read the bytes of either version.
+        """Parse the bytes of a file of either version.
 
         Raises:
-            HadoopError: they are not whole, or of an unknown version.
+            HadoopError: the bytes are truncated, or of an unknown version.
         """
         if data[:4] != _MAGIC:
             raise HadoopError(f"not Hadoop credentials: they begin with {data[:4].hex()}")
@@ -80,10 +82,10 @@ class Credentials(Value):
 
 
 def read_container_credentials(environ: Mapping[str, str] = os.environ) -> Credentials:
-    """The credentials that a NodeManager gave to this process.
+    """Return the credentials that a NodeManager passed to this process.
 
     Raises:
-        HadoopError: there are none, or the file is not whole.
+        HadoopError: there are none, or the file is truncated.
     """
     path = environ.get("HADOOP_TOKEN_FILE_LOCATION")
     if not path:
@@ -99,7 +101,7 @@ def read_container_credentials(environ: Mapping[str, str] = os.environ) -> Crede
 
 
 def encode_vint(value: int) -> bytes:
-    """Hadoop's variable integer: one byte from -112 to 127, else a byte that tells sign and length, then big-endian."""
+    """Encode Hadoop's variable integer: one byte from -112 to 127, else a byte for sign and length, then big-endian."""
     if -112 <= value <= 127:
         return (value & 0xFF).to_bytes(1, "big")
     first, rest = (-112, value) if value >= 0 else (-120, ~value)

@@ -1,4 +1,4 @@
-"""Messages of protobuf (proto2), field by field.
+"""Encoding and decoding of protobuf messages (proto2), field by field.
 
 Source: "Encoding" in the documentation of Protocol Buffers.
 """
@@ -9,16 +9,17 @@ from dlapp.hadoop.errors import NotHadoop
 from dlapp.hadoop.framing import encode_varint
 
 MAX_FIELDS = 1 << 18
-"""Of one message; a listing has one for each of some thousand entries."""
+"""Maximum number of fields in a message; a listing of some thousand entries has one field for each."""
 _MAX_SHIFT = 63
 _UNSIGNED = (1 << 64) - 1
 
 
 def encode(*fields: tuple[int, int | bytes | str | None]) -> bytes:
-    """Return a message of fields, each its number and its value; None: it is left out.
+    """Encode a message.
 
-    A number of Python is an integer that is no sint, a bool or an enumeration; a text and bytes are what they are, and
-    a message is its bytes.
+    Args:
+        fields: number and value of each field; None: the field is omitted. An int is an integer (but not sint), a bool
+            or an enumeration; a string or bytes is the field's content; a message is passed as its bytes.
     """
     parts = []
     for number, value in fields:
@@ -33,7 +34,7 @@ def encode(*fields: tuple[int, int | bytes | str | None]) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place, and the place after it. Raises NotHadoop: it is not whole, or too long."""
+    """Return the number at an offset, and the offset after it. Raises NotHadoop: it is truncated, or too long."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > _MAX_SHIFT:
@@ -47,10 +48,11 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Fields:
-    """The fields of a message that was received.
+    """Fields of a received message.
 
     Raises:
-        NotHadoop: it is no message; also by each method, where a field is missing or has another form or size.
+        NotHadoop: the bytes are not a message. Each method raises it, too, if the field is missing, or has another type
+            or size.
     """
 
     __slots__ = ("_found",)
@@ -68,7 +70,7 @@ class Fields:
             kind = key & 7
             value: int | bytes
             if kind == 0 or kind == 2:
-                # Most have one byte; a call for each takes as long as all the rest.
+                # Most numbers have one byte; a function call for each takes as long as everything else here.
                 if at < end and (number := data[at]) < 0x80:
                     at += 1
                 else:
@@ -94,16 +96,16 @@ class Fields:
                 found[key >> 3] = [value]
 
     def has(self, field: int) -> bool:
-        """Return whether a field is there."""
+        """Return whether the message has a field."""
         return field in self._found
 
     def number(self, field: int, default: int | None = None, *, below: int = 1 << 63) -> int:
-        """Return a number from 0 on.
+        """Return an unsigned number.
 
         Args:
             field: number of the field.
-            default: what it is where it is missing; None: it must be there.
-            below: what it must be less than.
+            default: the value if the field is missing; None: the field is required.
+            below: the limit that the value must be below.
         """
         values = self._found.get(field)
         if values is None and default is not None:
@@ -131,7 +133,7 @@ class Fields:
         return found
 
     def data(self, field: int, default: bytes | None = None) -> bytes:
-        """Return bytes; ``default``: as of `number`."""
+        """Return a field of bytes; ``default`` as for `number`."""
         values = self._found.get(field)
         if values is None and default is not None:
             return default
@@ -141,7 +143,7 @@ class Fields:
         return value
 
     def text(self, field: int, default: str | None = None) -> str:
-        """Return a text; ``default``: as of `number`."""
+        """Return a field of text; ``default`` as for `number`."""
         try:
             return self.data(field, None if default is None else default.encode()).decode()
         except UnicodeDecodeError as error:
@@ -155,5 +157,5 @@ class Fields:
         return [one for one in found if isinstance(one, bytes)]
 
     def message(self, field: int) -> Fields:
-        """Return the message that a field is."""
+        """Return a field that is a message."""
         return Fields(self.data(field))

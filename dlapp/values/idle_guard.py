@@ -1,4 +1,4 @@
-"""Guard against GPUs that an application holds and does not use: its settings, and their text form."""
+"""Idle guard, which detects GPUs that an application holds but does not use: its settings and their text form."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MIN_REPORTS = 3
 
 
 class IdleAction(Enum):
-    """Action when GPUs are idle; that they are is shown in any case."""
+    """Action when GPUs are idle, in addition to the display of the idle state."""
 
     WARN = "warn"
-    """Nothing more."""
+    """No further action."""
     NOTIFY = "notify"
     """The user is notified."""
     STOP = "stop"
@@ -28,7 +28,7 @@ class IdleGuard(Value):
     """Settings of the guard.
 
     Args:
-        utilisation: a GPU below it is idle, above 0 and below 1.
+        utilisation: a GPU below it is idle; above 0 and below 1.
         window_s: how long all GPUs of a container must be idle.
     """
 
@@ -42,7 +42,11 @@ class IdleGuard(Value):
         self.check_window(1)
 
     def check_window(self, containers: int) -> None:
-        """Refuse a window in which so many containers report their use less than three times. Raises SpecError."""
+        """Refuse a window in which containers report their usage less than three times. Raises SpecError.
+
+        Args:
+            containers: number of the application's containers, which determines how often they report.
+        """
         if not self.window_s >= (least_s := least_window_s(containers)):
             problem = f"the window is {self.window_s:g} s, the minimum is {least_s:g} s"
             if least_s > least_window_s(1):
@@ -50,25 +54,25 @@ class IdleGuard(Value):
             raise SpecError("idle_guard", problem)
 
     def __str__(self) -> str:
-        """Return what is idle: ``below 5 % for 1800 s``."""
+        """Return the condition as text: ``below 5 % for 1800 s``."""
         return f"{self.limit} for {self.window_s:g} s"
 
     @property
     def limit(self) -> str:
-        """The utilisation as text: ``below 5 %``."""
+        """Return the utilisation as text: ``below 5 %``."""
         return f"below {self.utilisation * 100:g} %"
 
 
 def least_window_s(containers: int) -> float:
-    """Return the shortest window for so many containers [s]."""
+    """Return the shortest window for a number of containers [s]."""
     return _MIN_REPORTS * report_period_s(containers)
 
 
 def read_idle_guard(text: str) -> IdleGuard | None:
-    """Return the guard that a text describes: ``0.05, 30m, stop`` or ``5%, 30m, stop``; None: ``off``.
+    """Parse the settings of a guard: ``0.05, 30m, stop`` or ``5%, 30m, stop``; return None for ``off``.
 
     Raises:
-        ValueError: it describes none.
+        ValueError: the text is invalid.
     """
     if text == OFF:
         return None

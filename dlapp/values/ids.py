@@ -18,10 +18,10 @@ _TRIAL_PART = re.compile(r"trial_(0|[1-9][0-9]{0,8})_[1-9][0-9]{0,8}", re.ASCII)
 
 
 class ApplicationId(Value):
-    """One run of one spec: ``application_1700000000000_0042``.
+    """Id of an application: ``application_1700000000000_0042``.
 
     Args:
-        cluster_timestamp_ms: when the engine that gave the id began to count [ms since 1970].
+        cluster_timestamp_ms: when the engine that issued the id began to count [ms since 1970].
         number: the engine's count, from 1.
     """
 
@@ -36,10 +36,10 @@ class ApplicationId(Value):
 
     @classmethod
     def from_text(cls, text: str) -> ApplicationId:
-        """Read an id from text.
+        """Parse an id.
 
         Raises:
-            UsageError: it has not the form of an application id.
+            UsageError: the text is not an application id.
         """
         if not (match := _APPLICATION.fullmatch(text)):
             raise UsageError(f"{text!r} is not an application id like application_1700000000000_0042")
@@ -47,7 +47,7 @@ class ApplicationId(Value):
 
 
 class ContainerId(Value):
-    """One container of one attempt: ``container_1700000000000_0042_01_000002``."""
+    """Id of a container of one attempt: ``container_1700000000000_0042_01_000002``."""
 
     application: ApplicationId
     attempt: int
@@ -64,10 +64,10 @@ class ContainerId(Value):
 
     @classmethod
     def from_text(cls, text: str) -> ContainerId:
-        """Read an id from text.
+        """Parse an id.
 
         Raises:
-            UsageError: it has not the form of a container id.
+            UsageError: the text is not a container id.
         """
         if not (match := _CONTAINER.fullmatch(text)):
             raise UsageError(f"{text!r} is not a container id like container_1700000000000_0042_01_000002")
@@ -75,7 +75,7 @@ class ContainerId(Value):
 
 
 def trial_part(number: int, try_number: int) -> str:
-    """Return the name of what one try of a trial stores; other parts of an output have the id of their container."""
+    """Return the name of the output part of one try of a trial; other parts have the id of their container."""
     return f"trial_{number}_{try_number}"
 
 

@@ -1,4 +1,4 @@
-"""Names of Docker images: registry, repository, tag and digest, as Docker reads them; credentials for a registry.
+"""Names of Docker images: registry, repository, tag and digest, as Docker parses them; credentials for a registry.
 
 Source: github.com/distribution/reference, `normalize.go` and `regexp.go`.
 """
@@ -19,12 +19,12 @@ class ImageName(NamedTuple):
     """Name of an image.
 
     Args:
-        path: the name as written, without tag and digest; of an id all of it.
-        registry: ``docker.io`` where the name has none; empty for an id, which is only in Docker on a node.
+        path: the name as written, without tag and digest; for an id, the whole id.
+        registry: ``docker.io`` if the name has none; empty for an id, which exists only in Docker on a node.
         repository: its path at the registry.
-        tag: empty where the name has none.
-        digest: ``sha256:...``; empty where the name has none.
-        names_registry: the registry is written in the name.
+        tag: empty if the name has none.
+        digest: ``sha256:...``; empty if the name has none.
+        names_registry: the name contains the registry.
     """
 
     path: str
@@ -36,18 +36,18 @@ class ImageName(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The name by which Docker finds it: by its digest where it has one."""
+        """Return the name for requests to Docker, with the digest if there is one."""
         if self.digest:
             return f"{self.path}@{self.digest}"
         return f"{self.path}:{self.tag}" if self.tag else self.path
 
     @property
     def version(self) -> str:
-        """Digest or tag at the registry."""
+        """Return the digest, or else the tag, at the registry."""
         return self.digest or self.tag or "latest"
 
     def at(self, place: str) -> ImageName:
-        """Return the image of the same repository and version at another place, ``registry[/path]``."""
+        """Return the image of the same repository and version at another registry, ``registry[/path]``."""
         registry, _, path = place.partition("/")
         repository = f"{path}/{self.repository}" if path else self.repository
         return ImageName(f"{registry}/{repository}", registry, repository, self.tag, self.digest, True)
@@ -58,7 +58,7 @@ class RegistryCredentials(Value):
 
     Args:
         registry: as in `ImageName`.
-        header: what Docker's API takes as X-Registry-Auth.
+        header: the header X-Registry-Auth of Docker's API.
     """
 
     registry: str
@@ -66,8 +66,7 @@ class RegistryCredentials(Value):
 
 
 def parse_image_name(text: str) -> ImageName:
-    """Return the parts of an image's name. What cannot be one is refused by Docker; ValueError for a digest that is
-    none."""
+    """Return the parts of an image's name. Docker refuses invalid names; raises ValueError for an invalid digest."""
     if _ID.fullmatch(text):
         return ImageName(text, "", "")
     rest, at, digest = text.partition("@")
@@ -77,7 +76,7 @@ def parse_image_name(text: str) -> ImageName:
     last, _, tag = last.partition(":")
     path = f"{head}{slash}{last}"
     first, slash, repository = path.partition("/")
-    # A first part is a host only if it looks like one; `tony/net` is of Docker Hub.
+    # The first part is a host only if it has a dot, a colon or a capital, or is localhost; `tony/net` is at Docker Hub.
     if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()):
         registry = DOCKER_HUB if first == f"index.{DOCKER_HUB}" else first
         if registry == DOCKER_HUB and "/" not in repository:

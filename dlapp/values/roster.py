@@ -1,4 +1,4 @@
-"""Roster of an application: where each of its containers is, so that payloads find each other."""
+"""Roster of an application: the addresses of its containers, by which payloads connect to each other."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Member(Value, kw_only=True):
 
     Args:
         role_index: DLAPP_ROLE_INDEX; ``index`` is CONTAINER_INDEX.
-        host: name of its host, as the engine says it; not always one that peers can resolve.
-        address: IPv4 or IPv6 address of the interface that peers reach it at, without brackets.
-        ports: TCP ports on ``address`` that are locked for it, in the order in which the role counts them.
+        host: name of its host, as reported by the engine; peers may be unable to resolve it.
+        address: IPv4 or IPv6 address at which peers connect to it, without brackets.
+        ports: TCP ports on ``address`` that are locked for it, in the order of the role's port numbers.
 
     Raises:
-        SpecError: a value is not what it should be.
+        SpecError: a value is invalid.
     """
 
     role: str
@@ -31,7 +31,7 @@ class Member(Value, kw_only=True):
     ports: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        # A line of the file of hosts has the role and the address, which a task writes for its payload.
+        # A task writes the role and the address into a line of its payload's file of hosts.
         check_role_name("role", self.role)
         if not is_address(self.address):
             raise SpecError("address", f"{self.address[:40]!r} is not an IPv4 or IPv6 address")
@@ -64,7 +64,7 @@ class Roster(Value, kw_only=True):
         """Return the member with a CONTAINER_INDEX.
 
         Raises:
-            LookupError: it is not in this roster.
+            LookupError: there is no such member.
         """
         for one in self.members:
             if one.index == index:

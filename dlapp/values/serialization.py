@@ -1,8 +1,8 @@
-"""The JSON form of our values: a `Value` or named tuple is an object, a tuple an array, an id its text.
+"""Conversion of values to JSON and back: a `Value` or named tuple is an object, a tuple an array, an id its text.
 
-Two ways to read: ``strict`` refuses a field that it does not know (what a user wrote), and the other keeps it in the
-value's field ``unknown`` where it has one, else passes over it (what another version of dlapp wrote). So formats that
-outlive a version grow by adding.
+There are two modes for unknown fields. ``strict``, for text that a user wrote, refuses them. The other mode, for data
+that another version of dlapp wrote, keeps them in the value's field ``unknown`` if it has one, and ignores them
+otherwise. So formats that outlive a version can grow by added fields.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ T = TypeVar("T")
 _IDS = (ApplicationId, ContainerId)
 UNKNOWN = "unknown"
 _MAX_NUMBER = 1 << 63
-"""Numbers above it are not an amount, time or id of ours; some do not fit into a float or a date."""
+"""Limit of numbers: no amount, time or id is larger, and larger numbers may not fit into a float or a date."""
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return what JSON from elsewhere says.
+    """Parse JSON from an untrusted source.
 
     Raises:
         ValueError: it is not JSON, or nested too deeply.
@@ -40,7 +40,7 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Turn a value into what json.dumps takes; fields that are kept as ``unknown`` come back in their place."""
+    """Return the form of a value that json.dumps accepts; the content of ``unknown`` returns to its original place."""
     if isinstance(value, _IDS):
         return str(value)
     if isinstance(value, Enum):
@@ -63,16 +63,17 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(cls: type[T], data: Any, *, strict: bool = False, path: str = "") -> T:
-    """Make a value of ``cls`` from its JSON form.
+    """Return a value of ``cls`` from its JSON form.
 
     Args:
         cls: a `Value`, or another type that fields may have.
         data: the parsed JSON.
-        strict: refuse fields that are not known.
-        path: of ``data`` in a larger value, for messages.
+        strict: refuse unknown fields.
+        path: path of ``data`` in a larger value, for messages.
 
     Raises:
-        SpecError: a field is missing, of another type, or (with ``strict``) not known; it names the field's path.
+        SpecError: a field is missing, has another type, or (with ``strict``) is unknown; the message has the field's
+            path.
     """
     return typing.cast(T, _read(cls, data, strict, path))
 
@@ -143,7 +144,7 @@ def _read_object(cls: Any, data: Any, strict: bool, path: str) -> Any:
 
 @functools.cache
 def _keeps_unknown(cls: Any) -> bool:
-    """Return whether a class keeps the fields that it does not know; another may have an amount of that name."""
+    """Return whether a class keeps unknown fields; in other classes ``unknown`` may be an ordinary field."""
     return issubclass(cls, Value) and UNKNOWN in fields(cls) and fields(cls)[UNKNOWN].default_factory is not None
 
 

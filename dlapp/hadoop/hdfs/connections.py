@@ -1,4 +1,4 @@
-"""Connections that are kept for the next call, and that another thread can break."""
+"""Pool of connections: idle ones are kept for reuse, and another thread can interrupt busy ones."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ Address = tuple[str, int]
 
 
 class Reusable(Protocol):
-    """A connection."""
+    """Interface of a pooled connection."""
 
     def close(self) -> None:
-        """Close it. May be repeated."""
+        """Close the connection. Idempotent."""
 
     def cut(self) -> None:
-        """Let a thread that waits on it go on, with an error; for any other thread."""
+        """Interrupt a thread that waits on the connection, with an error; called by any other thread."""
 
     def is_fresh(self) -> bool:
-        """Return whether the server, as far as we can see, still listens on it."""
+        """Return whether the connection is still open, as far as visible."""
 
 
 C = TypeVar("C", bound=Reusable)
 _MAX_IDLE = 64
-"""Of one address."""
+"""Maximum number of idle connections per address."""
 
 
 class ConnectionPool(Generic[C]):
-    """Connections by address. Any thread may call; a connection is one thread's until it is given back."""
+    """Connections by address. Thread-safe; a connection belongs to one thread until it is returned."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[Address, list[C]] = {}
         self._busy: dict[C, int] = {}
-        # With ``__del__`` the collector could end the sockets first, if something in a cycle holds this.
+        # Not ``__del__``: if a reference cycle contains the pool, the collector could finalize the sockets first.
         weakref.finalize(self, _close_all, self._idle).atexit = False
 
     def take(self, address: Address, connect: Callable[[Address], C], *, is_new: bool = False) -> tuple[C, bool]:
@@ -43,8 +43,8 @@ class ConnectionPool(Generic[C]):
 
         Args:
             address: of the server.
-            connect: opens one.
-            is_new: one that was used before may not do.
+            connect: opens a connection.
+            is_new: do not reuse a connection.
 
         Raises:
             what ``connect`` raises.
@@ -65,7 +65,7 @@ class ConnectionPool(Generic[C]):
         return made, False
 
     def keep(self, address: Address, connection: C) -> None:
-        """Give back a connection that may be used again."""
+        """Return a reusable connection to the pool."""
         with self._lock:
             self._busy.pop(connection, None)
             kept = self._idle.setdefault(address, [])
@@ -75,20 +75,24 @@ class ConnectionPool(Generic[C]):
         connection.close()
 
     def drop(self, connection: C) -> None:
-        """Close a connection that may not be used again."""
+        """Close a connection that is not reusable."""
         with self._lock:
             self._busy.pop(connection, None)
         connection.close()
 
     def cut(self, threads: Collection[int]) -> None:
-        """Break what some threads use, by their identifiers."""
+        """Interrupt the connections that the given threads use.
+
+        Args:
+            threads: identifiers of the threads.
+        """
         with self._lock:
             broken = [one for one, thread in self._busy.items() if thread in threads]
         for one in broken:
             one.cut()
 
     def close(self) -> None:
-        """Close what is not in use."""
+        """Close the idle connections."""
         with self._lock:
             idle = self._idle.copy()
             self._idle.clear()
