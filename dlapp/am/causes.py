@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dlapp.am.decisions import shutdown
-from dlapp.am.decisions.verdict import LOST, PREEMPTED, container_name, diagnosis_of_end, diagnosis_of_status, listed
+from dlapp.am.decisions.assessment import LOST, PREEMPTED, container_name, diagnosis_of_end, diagnosis_of_status, listed
 from dlapp.am.model.instance import Container, Instance, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.value import replace
@@ -60,7 +60,7 @@ def of_container(container: Container) -> Diagnosis | None:
         return diagnosis_of_status(LOST) if result.lost else result.diagnosis
     if end is None:
         return None
-    if why in (StopReason.SILENT, StopReason.UNVOUCHED) and (container.presumed_end is not None or end.presumed):
+    if why in (StopReason.SILENT, StopReason.UNCONFIRMED) and (container.presumed_end is not None or end.presumed):
         return diagnosis_of_end(container.presumed_end or end)
     if why in _OF_NODES:
         return Diagnosis(rule=_OF_NODES[why], cause=why.value, fault=Fault.NODE, next_step="none; it is tried again")

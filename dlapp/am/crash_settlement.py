@@ -73,7 +73,7 @@ def _write_results(
     recovery.recover(last, replay(records(app_dir.all_journal_lines())))
     if last.sweep is not None:
         for number in committed:
-            last.sweep.note_committed(last.sweep.trials[number])
+            last.sweep.record_committed(last.sweep.trials[number])
         app_dir.write_trials(last.sweep.results())
 
 

@@ -278,7 +278,7 @@ class Loop:
         if found is not None:
             recovered, usage = found
             self._state.recall(recovered)
-            usage_history.recall(self._state, usage)
+            usage_history.restore(self._state, usage)
 
     def _take_over_trials(self) -> None:
         """Read the ended trials of the sweep that this one continues. A file system may be unavailable."""
@@ -751,7 +751,7 @@ class Loop:
             return
         self._usage_due = time.monotonic() + USAGE_EVERY_S
         while len(data := json.dumps(usage_history.as_json(self._state), separators=(",", ":"))) > MAX_USAGE_BYTES:
-            usage_history.thin_all(self._state)
+            usage_history.downsample_all(self._state)
         self._app_dir.write_usage(data.encode())
 
     def _write_trials(self, *, final: bool) -> None:

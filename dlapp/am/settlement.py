@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from dlapp.am.application_dir.interface import ApplicationDir
-from dlapp.am.decisions import verdict
+from dlapp.am.decisions import assessment
 from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settlement, SettleOutputs, in_order
 from dlapp.errors import DlappError, Unreachable
 from dlapp.locations import shown
@@ -222,7 +222,7 @@ class OutputSettlement:
                         # If its task was killed after it had stored the output, that is complete.
                         moved = Moved(int(files.exists(location)), 0)
                         if not moved.files and self._app_dir.loses_leftovers:
-                            gone[verdict.container_name(part.index, part.role, part.role_index)] = None
+                            gone[assessment.container_name(part.index, part.role, part.role_index)] = None
                 except Unreachable:
                     raise
                 except (DlappError, OSError) as error:
@@ -237,7 +237,7 @@ class OutputSettlement:
                     remove_tree(path)
             parts.append(replace(part, outputs=tuple(outputs)))
         if gone:
-            names = verdict.listed([*gone])
+            names = assessment.listed([*gone])
             problems.append(
                 f"what {names} had not stored is gone: YARN deletes a container's directory with the container"
             )

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator
 
 from dlapp.am import causes
+from dlapp.am.decisions.assessment import of_end, of_result, ranges
 from dlapp.am.decisions.gangs import gang_window
 from dlapp.am.decisions.gangs.checkpoints import can_be_resumed
 from dlapp.am.decisions.start.dependencies import is_met
 from dlapp.am.decisions.start.start_gate import closed_text
 from dlapp.am.decisions.usage import receipts
-from dlapp.am.decisions.verdict import of_end, of_result, ranges
 from dlapp.am.model.demand import Role
 from dlapp.am.model.gate import MAX_RESTARTS, Gate
 from dlapp.am.model.instance import Container, Instance, Stage
@@ -223,7 +223,7 @@ def _phase_of(state: ApplicationState) -> str:
             pass
     if state.stage is Stage.ACTIVE and (text := closed_text(state)):
         return text
-    if state.stage is Stage.ACTIVE and state.open and all(one.unvouched for one in state.open.values()):
+    if state.stage is Stage.ACTIVE and state.open and all(one.unconfirmed for one in state.open.values()):
         return "restarting"
     counts, obstacles = _counts(state), _obstacles(state)
     total = len(state.instances)

@@ -132,7 +132,7 @@ def metric_missing(metric: str, problem: str = "") -> str:
     return f"never reported {metric}" + (f" (a report was refused: {problem})" if problem else "")
 
 
-def thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+def downsampled(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Return at most `MAX_CURVE_POINTS` points of a curve, including the first and the last one."""
     most = MAX_CURVE_POINTS
     if len(points) <= most:
@@ -231,7 +231,7 @@ def _ended(record: Mapping[str, Any], sweep: SweepSpec) -> TrialView:
         container=None if index is None else int(index),
         exit_code=None if code is None else int(code),
         why=stop or str(record.get("message", "")),
-        curve=thinned(points),
+        curve=downsampled(points),
         container_id=str(record["in"]),
         is_committed=record.get("committed", False) is True,
         is_pruned=state is TrialState.STOPPED and bool(stop),

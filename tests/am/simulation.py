@@ -414,7 +414,7 @@ class World:
 
     def check_stop(self, container_id: ContainerId) -> None:
         container = self.master and self.master.state.containers.get(container_id)
-        if container and container.stop_reason is StopReason.UNVOUCHED and not self.published:
+        if container and container.stop_reason is StopReason.UNCONFIRMED and not self.published:
             self.violated(f"{container_id} was stopped because its task was silent, which could not speak")
 
     # ---- the engine ----

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dlapp.am.decisions import allocation, assignment, blockers, containers, failures, recovery, shutdown
+from dlapp.am.decisions.assessment import Assessment
 from dlapp.am.decisions.gangs import checkpoints, gang
 from dlapp.am.decisions.master import Master
 from dlapp.am.decisions.start import dependencies
-from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model.checkpoints import GangCheckpoints
 from dlapp.am.model.events import SettleOutputs
 from dlapp.am.model.gate import Gate
@@ -259,13 +259,13 @@ def gives_out_indexes_that_may_run(plant: Plant) -> None:
 
 
 def tries_again_without_end(plant: Plant) -> None:
-    lose = failures.lose
+    conclude_try = failures.conclude_try
 
-    def lose_freely(state: ApplicationState, instance: Instance, container: Container, judged: Verdict) -> None:
-        fault = Fault.NODE if judged.fault is Fault.USER else judged.fault
-        lose(state, instance, container, replace(judged, free=judged.fault is not Fault.NONE, fault=fault))
+    def lose_freely(state: ApplicationState, instance: Instance, container: Container, assessed: Assessment) -> None:
+        fault = Fault.NODE if assessed.fault is Fault.USER else assessed.fault
+        conclude_try(state, instance, container, replace(assessed, free=assessed.fault is not Fault.NONE, fault=fault))
 
-    plant.setattr(failures, "lose", lose_freely)
+    plant.setattr(failures, "conclude_try", lose_freely)
 
 
 def opens_the_gate_to_the_first(plant: Plant) -> None:
@@ -313,13 +313,13 @@ def does_not_miss_the_silent(plant: Plant) -> None:
 
 
 def forgets_what_was_stored(plant: Plant) -> None:
-    take_stored = failures.take_stored
+    record_stored_output = failures.record_stored_output
 
     def take_stored_at_first(instance: Instance, container: Container, result: TaskResult) -> None:
         if container.orders is not None and container.orders.attempt == 1:
-            take_stored(instance, container, result)
+            record_stored_output(instance, container, result)
 
-    plant.setattr(failures, "take_stored", take_stored_at_first)
+    plant.setattr(failures, "record_stored_output", take_stored_at_first)
 
 
 def takes_a_gang_for_whole(plant: Plant) -> None:
@@ -341,15 +341,15 @@ def believes_that_a_lost_node_is_dead(plant: Plant) -> None:
 
 
 def loses_sight_of_a_container(plant: Plant) -> None:
-    take_grant = allocation.take_grant
+    handle_grant = allocation.handle_grant
 
     def take_and_lose(state: ApplicationState, grant: Grant) -> None:
-        take_grant(state, grant)
+        handle_grant(state, grant)
         if grant.container_id.number == 3:
             state.open.pop(grant.container_id, None)
             state.live.pop(grant.container_id, None)
 
-    plant.setattr(allocation, "take_grant", take_and_lose)
+    plant.setattr(allocation, "handle_grant", take_and_lose)
 
 
 def commits_what_failed_containers_left(plant: Plant) -> None:
@@ -398,7 +398,7 @@ def begins_with_what_each_member_finds(plant: Plant) -> None:
     plant.setattr(GangCheckpoints, "begin", begin)
     plant.setattr(GangCheckpoints, "common", lambda known, _: max(list(known.found.values())[-1], default=0))
     plant.setattr(checkpoints, "is_restored", lambda *_: True)
-    plant.setattr(Gate, "let_none_wait", lambda _: None)
+    plant.setattr(Gate, "clear_ready", lambda _: None)
 
 
 PLANTED = (

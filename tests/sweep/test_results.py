@@ -15,10 +15,10 @@ from dlapp.sweep.results import (
     TrialState,
     TrialView,
     committed_line,
+    downsampled,
     head_line,
     metric_missing,
     read_results,
-    thinned,
     trial_line,
     with_ends,
 )
@@ -232,7 +232,7 @@ def test_a_sweep_whose_results_could_not_be_read_is_refused(value: str) -> None:
 
 def test_a_long_curve_keeps_its_ends() -> None:
     points = [(float(step), float(-step)) for step in range(1000)]
-    found = thinned(points)
+    found = downsampled(points)
     assert (len(found), found[0], found[-1]) == (MAX_CURVE_POINTS, points[0], points[-1])
-    assert thinned(points[:5]) == tuple(points[:5])
+    assert downsampled(points[:5]) == tuple(points[:5])
     assert sorted(set(found)) == list(found)

@@ -140,7 +140,7 @@ class ControlEndpoint:
 
     def _admit(self, method: str, path: str, token: str) -> Admission | Refusal:
         """Authenticate a request by its headers."""
-        match method, _words(path):
+        match method, _segments(path):
             case "GET", ["metrics", _] if hmac.compare_digest(path.encode(), self.metrics_path.encode()):
                 return Admission()
             case "GET", [_] if self._is_page(path):
@@ -180,7 +180,7 @@ class ControlEndpoint:
         def refuse(why: str) -> None:
             self.server.reply(request, 400, {"error": why})
 
-        match _words(request.path):
+        match _segments(request.path):
             case ["v1", "tasks", task, "roster"]:
                 try:
                     container_id = ContainerId.from_text(task)
@@ -253,5 +253,5 @@ class ControlEndpoint:
         self._put(ControlRequest(kind, found, request, self.server, by_viewer))
 
 
-def _words(path: str) -> list[str]:
+def _segments(path: str) -> list[str]:
     return path.partition("?")[0].strip("/").split("/")

@@ -14,7 +14,7 @@ from dlapp.values.messages import Stop
 from dlapp.values.spec import Resources, RoleSpec
 
 
-def take_registered(state: ApplicationState, registered: Registered) -> None:
+def handle_registered(state: ApplicationState, registered: Registered) -> None:
     """Handle the registration's answer."""
     state.stage = Stage.ACTIVE
     state.single_node, state.engine_lists_all = registered.single_node, registered.is_complete
@@ -24,17 +24,17 @@ def take_registered(state: ApplicationState, registered: Registered) -> None:
     state.started_ms = state.now_ms if former is None or former.started_ms is None else former.started_ms
     state.runtime_from_ms = state.awake_ms - max(0, state.now_ms - state.started_ms)
     boot, version = registered.boot_id, journal.VERSION
-    state.note("begin", attempt=state.attempt, started_ms=state.started_ms, version=version, boot=boot)
+    state.record("begin", attempt=state.attempt, started_ms=state.started_ms, version=version, boot=boot)
     if state.attempt > 1 or registered.live:
         state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
         recovery.recover(state, former or journal.RecoveredState(), registered.live)
         if registered.is_complete:
-            recovery.take_unlisted_ends(state)
+            recovery.end_unlisted_containers(state)
     if state.stop_before_start is not None:
-        shutdown.carry_out_stop(state, state.stop_before_start)
+        shutdown.execute_stop(state, state.stop_before_start)
 
 
-def take_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
+def handle_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
     """Handle a heartbeat's answer."""
     if heartbeat.shut_down is not None:
         state.stage = Stage.ENDED
@@ -45,22 +45,22 @@ def take_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
     if heartbeat.resync:
         state.avoided.clear()
     if heartbeat.killed_in_s is not None:
-        shutdown.take_lifetime(state, heartbeat.killed_in_s)
+        shutdown.handle_lifetime(state, heartbeat.killed_in_s)
     for container_id in heartbeat.ending:
-        _take_ending(state, container_id)
+        _handle_ending(state, container_id)
     for container_id in heartbeat.preempted:
-        preemption.take_notice(state, container_id, heartbeat.preemption_wait_s)
+        preemption.handle_preemption_notice(state, container_id, heartbeat.preemption_wait_s)
     for end in heartbeat.ended:
-        failures.take_end(state, end)
+        failures.handle_end(state, end)
     for end in heartbeat.start_failed:
         # The engine could not even start a task there: the node is responsible, whatever the code.
-        failures.take_end(state, end if end.node_fault else replace(end, node_fault=True))
+        failures.handle_end(state, end if end.node_fault else replace(end, node_fault=True))
     for grant in heartbeat.granted:
-        take_grant(state, grant)
+        handle_grant(state, grant)
     for container_id in heartbeat.started:
-        _take_started(state, container_id)
+        _handle_started(state, container_id)
     for container_id in heartbeat.preparing:
-        _take_preparing(state, container_id)
+        _handle_preparing(state, container_id)
     for request_id, why in heartbeat.refused:
         role = state.role_of_request(request_id)
         if state.stage is Stage.ACTIVE and role is not None and role.missing > 0:
@@ -68,7 +68,7 @@ def take_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
             shutdown.fail(state, f"{name}{why}")
 
 
-def take_grant(state: ApplicationState, grant: Grant) -> None:
+def handle_grant(state: ApplicationState, grant: Grant) -> None:
     """Start a task in a granted container, or release it if it is not needed."""
     if not state.is_new(grant.container_id):
         return
@@ -81,11 +81,11 @@ def take_grant(state: ApplicationState, grant: Grant) -> None:
         return
     container = state.add_container(grant, role)
     role.unbound[grant.container_id] = container
-    _note_change(state, role.spec, grant.resources)
+    _record_change(state, role.spec, grant.resources)
     state.do(StartTask(grant))
 
 
-def _take_started(state: ApplicationState, container_id: ContainerId) -> None:
+def _handle_started(state: ApplicationState, container_id: ContainerId) -> None:
     """Set the deadline of a container's task: its node has accepted it."""
     container = state.open.get(container_id)
     if container is not None and container.node_has_it_ms is None:
@@ -93,14 +93,14 @@ def _take_started(state: ApplicationState, container_id: ContainerId) -> None:
         state.at(state.timing.hello_ms, Due.HELLO, container)
 
 
-def _take_preparing(state: ApplicationState, container_id: ContainerId) -> None:
+def _handle_preparing(state: ApplicationState, container_id: ContainerId) -> None:
     """Record that a container's files are still being fetched to its node."""
     container = state.open.get(container_id)
     if container is not None and not container.hello:
         container.is_preparing = True
 
 
-def _note_change(state: ApplicationState, role: RoleSpec, given: Resources) -> None:
+def _record_change(state: ApplicationState, role: RoleSpec, given: Resources) -> None:
     """Record for the view that the engine gives a role's containers other amounts than requested."""
     asked = role.resources
     if given == asked:
@@ -118,10 +118,10 @@ def _note_change(state: ApplicationState, role: RoleSpec, given: Resources) -> N
     text = f"each {role.name} container: {', '.join(texts)}"
     if state.changes.get(role.name) != text:
         state.changes[role.name] = text
-        state.note("change", role=role.name, what=text)
+        state.record("change", role=role.name, what=text)
 
 
-def _take_ending(state: ApplicationState, container_id: ContainerId) -> None:
+def _handle_ending(state: ApplicationState, container_id: ContainerId) -> None:
     """Handle the engine's notice that it takes a container away. One of an earlier attempt without a journal entry may
     run any index until its end is known: YARN takes those started in the last second before their ApplicationMaster
     died.
@@ -132,4 +132,4 @@ def _take_ending(state: ApplicationState, container_id: ContainerId) -> None:
         if container.orders.stop is not Stop.NOW:
             state.order(container, stop=Stop.NOW, why="its node is lost, or it was preempted", go=False)
     elif state.is_new(container_id) and container_id.attempt < state.attempt:
-        blockers.add_stranger(state, container_id)
+        blockers.block_all_roles(state, container_id)

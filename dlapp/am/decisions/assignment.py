@@ -47,12 +47,12 @@ def serve(state: ApplicationState, role: Role) -> None:
     while role.held and not role.blockers:
         container_id, container = next(iter(role.held.items()))
         del role.held[container_id]
-        give_work(state, container)
+        assign_waiting_index(state, container)
         if container.stop_reason is not None:
             refuse(state, container_id, container.stop_reason.value)
 
 
-def give_work(state: ApplicationState, container: Container) -> None:
+def assign_waiting_index(state: ApplicationState, container: Container) -> None:
     """Give a container that asks for work the lowest waiting index, as soon as one may be assigned."""
     role = state.role_of(container)
     index = role.next_index()
@@ -76,14 +76,14 @@ def bind(state: ApplicationState, container: Container, instance: Instance) -> N
     if instance.last is not None:
         instance.spent = receipts.spent_before(instance)
         instance.add_earlier(instance.last)
-        usage_history.thin_earlier(instance)
+        usage_history.downsample_earlier(instance)
     instance.container = instance.last = container
     instance.tries += 1
     instance.stored = None
     instance.good_since_ms = state.awake_ms
     container.instance, container.try_number, container.view = instance, instance.tries, None
     container.generation = role.gate.generation
-    state.note(
+    state.record(
         "assign",
         container=str(container.container_id),
         index=instance.index,
@@ -120,7 +120,7 @@ def may_start(state: ApplicationState, container: Container) -> bool:
     return container.is_recorded and state.role_of(container).may_start
 
 
-def take_written(state: ApplicationState, lines: int) -> None:
+def handle_journal_written(state: ApplicationState, lines: int) -> None:
     """Start the payloads whose index is durable now.
 
     Args:
@@ -130,10 +130,10 @@ def take_written(state: ApplicationState, lines: int) -> None:
     while state.unrecorded and state.unrecorded[0][0] <= lines:
         _, container = state.unrecorded.popleft()
         container.is_recorded = True
-        let_start(state, container)
+        start_if_allowed(state, container)
 
 
-def let_start(state: ApplicationState, container: Container) -> None:
+def start_if_allowed(state: ApplicationState, container: Container) -> None:
     """Order a payload to start if it may, and was not ordered to before."""
     orders = container.orders
     if orders is None or orders.go or orders.stop is not Stop.NO:
@@ -159,9 +159,9 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         role_size=role.instances,
         resources=role.resources,
         script=program.script,
-        command=_words(program.command, instance),
+        command=_substitute_index(program.command, instance),
         framework=framework,
-        args=_words(program.args, instance),
+        args=_substitute_index(program.args, instance),
         docker_image=spec.image_of(role),
         username=spec.username,
         appname=spec.appname,
@@ -229,7 +229,7 @@ def _checkpoint_of(state: ApplicationState, instance: Instance) -> tuple[Checkpo
     return replace(one, target=target), stores and instance.role_index == 0
 
 
-def _words(words: tuple[str, ...], instance: Instance) -> tuple[str, ...]:
+def _substitute_index(words: tuple[str, ...], instance: Instance) -> tuple[str, ...]:
     return tuple(word.replace(INDEX, str(instance.index)) for word in words)
 
 
@@ -257,5 +257,5 @@ def free(
     state.mark_not_done(instance)
     role.gate.leave(instance.index)
     role.wait(instance.index, paused_until_ms)
-    state.note_free(instance, durable)
+    state.record_free(instance, durable)
     serve(state, role)

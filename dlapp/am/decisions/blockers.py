@@ -21,7 +21,7 @@ def add(state: ApplicationState, container: Container) -> None:
     role.blockers[container.container_id] = container
 
 
-def add_stranger(state: ApplicationState, container_id: ContainerId) -> None:
+def block_all_roles(state: ApplicationState, container_id: ContainerId) -> None:
     """Block all roles for a container of which not even the role is known."""
     for role in state.roles:
         grant = Grant(container_id=container_id, request_id=role.request_id, node="", resources=role.spec.resources)
@@ -30,13 +30,13 @@ def add_stranger(state: ApplicationState, container_id: ContainerId) -> None:
 
 def remove(state: ApplicationState, container: Container) -> None:
     """A container's task is heard, or the container is gone."""
-    container.unvouched = False
+    container.unconfirmed = False
     # Where only the engine told of it before its task did, it blocks the other roles, too.
-    remove_stranger(state, container.container_id)
+    unblock_all_roles(state, container.container_id)
     gang.check_recovered(state, state.role_of(container))
 
 
-def remove_stranger(state: ApplicationState, container_id: ContainerId) -> None:
+def unblock_all_roles(state: ApplicationState, container_id: ContainerId) -> None:
     """A container blocks none of the roles any more, whichever it was of."""
     for role in state.roles:
         if role.blockers.pop(container_id, None) is not None:

@@ -14,7 +14,7 @@ def stop(state: ApplicationState, container: Container, why: StopReason, *, at_o
     Args:
         state: of the application; it is changed.
         container: the one to end.
-        why: the reason, which its end is judged by.
+        why: the reason, which its end is assessed by.
         at_once: the engine ends it now.
     """
     if container.end is not None:

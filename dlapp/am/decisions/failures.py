@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import heapq
 
-from dlapp.am.decisions import assignment, blockers, containers, preemption, services, shutdown, verdict
+from dlapp.am.decisions import assessment, assignment, blockers, containers, preemption, services, shutdown
+from dlapp.am.decisions.assessment import Assessment
 from dlapp.am.decisions.gangs import gang, gang_window
-from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model import journal
 from dlapp.am.model.demand import Role
 from dlapp.am.model.events import CheckStart, StopContainer
@@ -19,7 +19,7 @@ from dlapp.values.messages import Fault, Phase, Stop, TaskResult
 from dlapp.values.spec import ContainerFailure, RoleFailure
 
 
-def take_end(state: ApplicationState, end: ContainerEnd) -> None:
+def handle_end(state: ApplicationState, end: ContainerEnd) -> None:
     """Handle a container's end, or its presumed end on a lost node."""
     container = state.containers.get(end.container_id)
     if end.presumed and _may_run_on(state, end, container):
@@ -27,14 +27,14 @@ def take_end(state: ApplicationState, end: ContainerEnd) -> None:
     if container is None:
         state.released.pop(end.container_id, None)
         state.gone.add(end.container_id)
-        blockers.remove_stranger(state, end.container_id)
+        blockers.unblock_all_roles(state, end.container_id)
         return
     if container.end is not None:
         return
     container.end, container.view = end, None
     if container.finished_ms is None:
         container.finished_ms = state.now_ms
-    state.note(
+    state.record(
         "end",
         container=str(end.container_id),
         status=end.exit_status,
@@ -43,7 +43,7 @@ def take_end(state: ApplicationState, end: ContainerEnd) -> None:
     )
     state.live.pop(end.container_id, None)
     if container.result is None:
-        _judge_end(state, container, end)
+        _assess_end(state, container, end)
 
 
 def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container | None) -> bool:
@@ -58,7 +58,7 @@ def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container
             return False
         state.presumed_ends.append(end)
         return True
-    if container.unvouched:
+    if container.unconfirmed:
         is_waited_for = state.recovery_until_ms is not None
     else:
         is_silent = state.awake_ms - container.heard_ms >= state.timing.silence_ms
@@ -71,7 +71,7 @@ def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container
     return True
 
 
-def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd) -> None:
+def _assess_end(state: ApplicationState, container: Container, end: ContainerEnd) -> None:
     state.open.pop(end.container_id, None)
     _release_trials(state, container)
     role = state.role_of(container)
@@ -80,34 +80,38 @@ def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd)
     match container.stop_reason:
         case None if end.exit_status == 0 and end.container_id.attempt < state.attempt:
             # Its task ended because an ApplicationMaster had its result, which that one's journal lost.
-            judged = Verdict(Fault.STOPPED, "its result was lost with its ApplicationMaster", free=True)
+            assessed = Assessment(Fault.STOPPED, "its result was lost with its ApplicationMaster", free=True)
         case None:
-            judged = verdict.of_end(end)
+            assessed = assessment.of_end(end)
         case StopReason.LATE as why:
-            judged = Verdict(Fault.NODE, why.value, avoid_node=True, free=_is_first_late(state, role))
-        case StopReason.SILENT | StopReason.UNVOUCHED if end.presumed or container.presumed_end is not None:
-            judged = verdict.of_end(container.presumed_end or end)  # its node was lost, and perhaps its task with it
-        case StopReason.SILENT | StopReason.UNVOUCHED as why:
-            judged = Verdict(Fault.NODE, why.value, avoid_node=why is not StopReason.UNVOUCHED)
+            assessed = Assessment(Fault.NODE, why.value, avoid_node=True, free=_is_first_late(state, role))
+        case StopReason.SILENT | StopReason.UNCONFIRMED if end.presumed or container.presumed_end is not None:
+            assessed = assessment.of_end(
+                container.presumed_end or end
+            )  # its node was lost, and perhaps its task with it
+        case StopReason.SILENT | StopReason.UNCONFIRMED as why:
+            assessed = Assessment(Fault.NODE, why.value, avoid_node=why is not StopReason.UNCONFIRMED)
         case StopReason.SERVICE:
-            judged = services.judged_wait(state, container.instance)
+            assessed = services.assess_wait(state, container.instance)
         case StopReason.PREEMPTED:
-            judged = preemption.VERDICT
+            assessed = preemption.ASSESSMENT
         case why:
-            judged = Verdict(Fault.STOPPED, why.value, free=True)
-    judged = _of_recalled(state, container, judged)
+            assessed = Assessment(Fault.STOPPED, why.value, free=True)
+    assessed = _assess_recalled(state, container, assessed)
     blockers.remove(state, container)
-    blockers.remove_stranger(state, end.container_id)
+    blockers.unblock_all_roles(state, end.container_id)
     if state.stage is not Stage.ACTIVE:
         return
     if container.instance is not None:
-        lose(state, container.instance, container, judged)
-    elif not judged.free and role.waiting:
+        conclude_try(state, container.instance, container, assessed)
+    elif not assessed.free and role.waiting:
         # An index waited for it: charge the one with the fewest failures, so that the application ends at some point.
         victim = min((state.instances[n] for n in role.waiting_indexes()), key=lambda one: one.node_faults)
-        lose(state, victim, container, replace(judged, fault=Fault.NODE))
-    elif judged.fault in (Fault.NODE, Fault.SERVICE) and (index := role.next_index()) is not None:
-        lose(state, state.instances[index], container, judged)  # it pauses, so that requests do not repeat without end
+        conclude_try(state, victim, container, replace(assessed, fault=Fault.NODE))
+    elif assessed.fault in (Fault.NODE, Fault.SERVICE) and (index := role.next_index()) is not None:
+        conclude_try(
+            state, state.instances[index], container, assessed
+        )  # it pauses, so that requests do not repeat without end
 
 
 def _release_trials(state: ApplicationState, container: Container) -> None:
@@ -125,7 +129,7 @@ def _is_first_late(state: ApplicationState, role: Role) -> bool:
     return first is not None
 
 
-def take_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
+def handle_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
     """Handle the result reported by a task.
 
     Args:
@@ -138,20 +142,20 @@ def take_result(state: ApplicationState, container: Container, instance: Instanc
     if result.exit_code is not None or result.signal is not None:
         container.ran = state.payload_ran = True
         state.role_of(container).begun.add(instance.index)
-        if gang.was_recalled(state, container):
+        if gang.is_of_earlier_generation(state, container):
             container.stop_reason = container.stop_reason or StopReason.RECALLED
     state.open.pop(container.container_id, None)
     _release_trials(state, container)
     blamed = result.fault in (Fault.USER, Fault.DATA)
     fields = journal.result_fields(container.container_id, result, container.generation)
-    state.note("result", durable=blamed, **fields)
+    state.record("result", durable=blamed, **fields)
     state.at(state.timing.exit_ms, Due.STOP, container)
-    judge_result(state, container, instance, result)
+    assess_result(state, container, instance, result)
     if container.presumed_end is not None:
-        take_end(state, container.presumed_end)
+        handle_end(state, container.presumed_end)
 
 
-def judge_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
+def assess_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
     """Decide about an index whose task reported its result.
 
     Args:
@@ -162,37 +166,41 @@ def judge_result(state: ApplicationState, container: Container, instance: Instan
     """
     if instance.container is not container:
         return
-    recalled = container.stop_reason is StopReason.RECALLED or (container.ran and gang.was_recalled(state, container))
+    recalled = container.stop_reason is StopReason.RECALLED or (
+        container.ran and gang.is_of_earlier_generation(state, container)
+    )
     if not recalled:
-        take_stored(instance, container, result)
+        record_stored_output(instance, container, result)
     if state.stage is Stage.ACTIVE:
         is_preempted = container.preempted and result.fault in (Fault.USER, Fault.STOPPED)
-        judged = _of_recalled(state, container, preemption.VERDICT if is_preempted else verdict.of_result(result))
+        assessed = _assess_recalled(
+            state, container, preemption.ASSESSMENT if is_preempted else assessment.of_result(result)
+        )
         if container.stop_reason is StopReason.RECALLED:
-            judged = gang.RECALLED
+            assessed = gang.RECALLED
         elif container.stop_reason is StopReason.WINDOW:
-            judged = gang_window.RELEASED
+            assessed = gang_window.RELEASED
         elif container.stop_reason is StopReason.SERVICE and result.fault is Fault.STOPPED:
-            judged = services.judged_wait(state, instance)
-        lose(state, instance, container, judged)
+            assessed = services.assess_wait(state, instance)
+        conclude_try(state, instance, container, assessed)
     elif result.fault is Fault.NONE and state.stage is Stage.CLOSING:
         state.mark_done(instance)
 
 
-def _of_recalled(state: ApplicationState, container: Container, judged: Verdict) -> Verdict:
-    """Judge the end of a container whose gang was restarted: it does not count against the index.
+def _assess_recalled(state: ApplicationState, container: Container, assessed: Assessment) -> Assessment:
+    """Assess the end of a container whose gang was restarted: it does not count against the index.
 
     If the node caused the end, it also caused the failure of the previous generation.
     """
-    if not gang.was_recalled(state, container):
-        return judged
-    if judged.fault is not Fault.NODE or container.instance is None:
+    if not gang.is_of_earlier_generation(state, container):
+        return assessed
+    if assessed.fault is not Fault.NODE or container.instance is None:
         return gang.RECALLED
-    gang.acquit_restart(state, state.role_of(container).gate, judged.reason, container.instance)
-    return judged
+    gang.uncount_restart(state, state.role_of(container).gate, assessed.reason, container.instance)
+    return assessed
 
 
-def take_failure(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
+def handle_failure(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
     """Handle the reported end of a payload: the task continues with its gang's next generation, is kept, or ends.
 
     Args:
@@ -202,24 +210,24 @@ def take_failure(state: ApplicationState, container: Container, instance: Instan
         result: how the payload failed.
     """
     gate = state.role_of(container).gate
-    is_over = container.stop_reason is not None or container.is_kept or gang.was_recalled(state, container)
+    is_over = container.stop_reason is not None or container.is_kept or gang.is_of_earlier_generation(state, container)
     if is_over or state.stage is not Stage.ACTIVE or container.orders is None or container.orders.stop is not Stop.NO:
         return  # its orders already say what to do
-    judged = verdict.of_result(result)
-    is_users = judged.fault is Fault.USER  # else its result says so, and another node may be better
+    assessed = assessment.of_result(result)
+    is_users = assessed.fault is Fault.USER  # else its result says so, and another node may be better
     may_restart = gate.gang and gate.open and gate.failure is None
     if is_users and may_restart and instance.role.on_failure is not RoleFailure.RESTART:
         instance.user_faults += 1
-        if _is_tried_again(state, instance, judged):
-            state.note_faults(instance)
-            gang.restart(state, gate, judged.reason, instance, is_charged=True)
+        if _is_tried_again(state, instance, assessed):
+            state.record_faults(instance)
+            gang.restart(state, gate, assessed.reason, instance, is_charged=True)
             return
         instance.user_faults -= 1
-    if not (is_users and _keep(state, container, instance, judged)):
-        state.order(container, stop=Stop.SOFT, why=judged.reason)
+    if not (is_users and _keep(state, container, instance, assessed)):
+        state.order(container, stop=Stop.SOFT, why=assessed.reason)
 
 
-def _keep(state: ApplicationState, container: Container, instance: Instance, judged: Verdict) -> bool:
+def _keep(state: ApplicationState, container: Container, instance: Instance, assessed: Assessment) -> bool:
     """Keep the container of a permanently failed payload, if it is a deciding one; the effects on others follow now.
 
     Returns:
@@ -229,15 +237,15 @@ def _keep(state: ApplicationState, container: Container, instance: Instance, jud
     if not keep_ms or gate.failure is not None or not (instance.index in state.deciding or _fails_all(state, instance)):
         return False
     instance.user_faults += 1
-    if _is_tried_again(state, instance, judged):
+    if _is_tried_again(state, instance, assessed):
         instance.user_faults -= 1
         return False
-    failure = _failure(state, instance, judged)
+    failure = _failure(state, instance, assessed)
     container.kept_until_ms, container.keep_ends_ms = state.now_ms + keep_ms, state.awake_ms + keep_ms
     container.phase, container.view = Phase.STARTING, None  # until its task reports that it can be inspected
     state.order(container, keep_s=state.spec.keep_failed_s)
     if gate.gang and not _fails_all(state, instance):
-        gang.hold_failure(state, gate, instance, failure)
+        gang.defer_failure(state, gate, instance, failure)
         return True
     instance.user_faults -= 1  # if it does not end the application, its result is counted
     if state.spec.on_container_failure is ContainerFailure.STOP or _fails_all(state, instance):
@@ -245,65 +253,65 @@ def _keep(state: ApplicationState, container: Container, instance: Instance, jud
     return True
 
 
-def take_stored(instance: Instance, container: Container, result: TaskResult) -> None:
+def record_stored_output(instance: Instance, container: Container, result: TaskResult) -> None:
     """Record what a container stored for an index."""
     if result.fault is Fault.NONE or result.outputs:
         instance.stored = (container.container_id, result.outputs)
 
 
-def lose(state: ApplicationState, instance: Instance, container: Container, judged: Verdict) -> None:
+def conclude_try(state: ApplicationState, instance: Instance, container: Container, assessed: Assessment) -> None:
     """Decide about an index whose container has ended, or could not be had.
 
     Args:
         state: state of the application; it is changed.
         instance: the index.
         container: the ended container.
-        judged: who was responsible, and why.
+        assessed: who was responsible, and why.
     """
-    if judged.fault is Fault.NONE and instance.role.keep_running:
-        judged = Verdict(Fault.USER, "its program ended with exit code 0")
-    if judged.fault is Fault.NONE:
+    if assessed.fault is Fault.NONE and instance.role.keep_running:
+        assessed = Assessment(Fault.USER, "its program ended with exit code 0")
+    if assessed.fault is Fault.NONE:
         state.mark_done(instance)
         return
-    judged = services.as_service(state, judged)
+    assessed = services.as_service_failure(state, assessed)
     if state.sweep is not None:
         from dlapp.am.decisions.trials import dispatch
 
-        judged = dispatch.worker_verdict(judged)
+        assessed = dispatch.assess_worker_end(assessed)
     gate = state.role_of(container).gate
     if gate.failure is not None and instance.container is container:
-        if judged.fault is not Fault.NODE:
+        if assessed.fault is not Fault.NODE:
             return  # a consequence of the failure that ends the application
-        gang.acquit(state, gate)
-        gang.restart(state, gate, judged.reason, instance)  # including members that have ended meanwhile
-    if judged.avoid_node or judged.is_silent:
-        state.avoided.add(container.grant.node, judged.reason, state.awake_ms, is_silent=judged.is_silent)
+        gang.uncount_failure(state, gate)
+        gang.restart(state, gate, assessed.reason, instance)  # including members that have ended meanwhile
+    if assessed.avoid_node or assessed.is_silent:
+        state.avoided.add(container.grant.node, assessed.reason, state.awake_ms, is_silent=assessed.is_silent)
     if instance.container is container:
-        services.forget_if_well(state, instance)
-        hours = max(0, state.now_ms - container.started_ms) // verdict.FORGIVEN_MS
+        services.reset_if_stable(state, instance)
+        hours = max(0, state.now_ms - container.started_ms) // assessment.FORGIVEN_MS
         instance.node_faults = max(0, instance.node_faults - hours)
-    if judged.fault is Fault.SERVICE:
-        services.begin(state, instance, judged.service)
+    if assessed.fault is Fault.SERVICE:
+        services.begin_wait(state, instance, assessed.service)
     else:
         state.service_waits.pop(instance.index, None)
-    if not judged.free:
-        instance.user_faults += judged.fault is Fault.USER
-        instance.node_faults += judged.fault in (Fault.NODE, Fault.STOPPED)
-    durable = judged.fault is Fault.USER
+    if not assessed.free:
+        instance.user_faults += assessed.fault is Fault.USER
+        instance.node_faults += assessed.fault in (Fault.NODE, Fault.STOPPED)
+    durable = assessed.fault is Fault.USER
     role = state.role_of(container)
-    if _is_tried_again(state, instance, judged):
-        until_ms = _pause_until_ms(state, instance, judged)
+    if _is_tried_again(state, instance, assessed):
+        until_ms = _pause_until_ms(state, instance, assessed)
         if instance.container is None and until_ms is not None:
             role.wait(instance.index, until_ms)
         if instance.container is container:
             assignment.free(state, instance, durable, paused_until_ms=until_ms)
             is_recalled = container.stop_reason is StopReason.RECALLED or role.spec.on_failure is RoleFailure.RESTART
             if role.gate.gang and role.gate.open and not is_recalled:
-                gang.restart(state, role.gate, judged.reason, instance, is_charged=judged.fault is Fault.USER)
+                gang.restart(state, role.gate, assessed.reason, instance, is_charged=assessed.fault is Fault.USER)
     elif instance.index in state.deciding or (role.gate.gang and not role.gate.open) or _fails_all(state, instance):
-        failure = _failure(state, instance, judged)
-        if judged.fault is Fault.USER and role.gate.gang and role.gate.open and not _fails_all(state, instance):
-            gang.hold_failure(state, role.gate, instance, failure)
+        failure = _failure(state, instance, assessed)
+        if assessed.fault is Fault.USER and role.gate.gang and role.gate.open and not _fails_all(state, instance):
+            gang.defer_failure(state, role.gate, instance, failure)
         elif (state.spec.on_container_failure is ContainerFailure.STOP and state.sweep is None) or _fails_all(
             state, instance
         ):
@@ -327,7 +335,7 @@ def give_up(state: ApplicationState, instance: Instance, failure: str, *, durabl
     state.give_up(instance, failure)
     faults = {"user_faults": instance.user_faults, "node_faults": instance.node_faults}
     why = {"why": failure} if failure else {}
-    state.note("give_up", durable, index=instance.index, **faults, **why)
+    state.record("give_up", durable, index=instance.index, **faults, **why)
 
 
 def _fails_all(state: ApplicationState, instance: Instance) -> bool:
@@ -335,16 +343,16 @@ def _fails_all(state: ApplicationState, instance: Instance) -> bool:
     return instance.role.on_failure is RoleFailure.FAIL or state.spec.is_service
 
 
-def _failure(state: ApplicationState, instance: Instance, judged: Verdict) -> str:
+def _failure(state: ApplicationState, instance: Instance, assessed: Assessment) -> str:
     """Return why an index failed, for the user."""
-    text = verdict.failure(
-        verdict.container_name(instance.index, instance.role.name, instance.role_index),
-        judged,
+    text = assessment.failure(
+        assessment.container_name(instance.index, instance.role.name, instance.role_index),
+        assessed,
         user_faults=instance.user_faults,
         node_faults=instance.node_faults,
         patience_s=state.spec.service_patience_s,
     )
-    if judged.fault is Fault.USER and (faults := _user_faults(state, instance)) > instance.user_faults:
+    if assessed.fault is Fault.USER and (faults := _user_faults(state, instance)) > instance.user_faults:
         text += f" (role {instance.role.name} failed {faults} times in all)"
     return text
 
@@ -361,16 +369,16 @@ def _user_faults(state: ApplicationState, instance: Instance) -> int:
     return sum(state.instances[index].user_faults for index in role.indexes)
 
 
-def _is_tried_again(state: ApplicationState, instance: Instance, judged: Verdict) -> bool:
-    if judged.fault is Fault.SERVICE:
-        return services.left_ms(state, instance, judged.service) > 0
-    if instance.role.keep_running and judged.fault is not Fault.DATA:
+def _is_tried_again(state: ApplicationState, instance: Instance, assessed: Assessment) -> bool:
+    if assessed.fault is Fault.SERVICE:
+        return services.left_ms(state, instance, assessed.service) > 0
+    if instance.role.keep_running and assessed.fault is not Fault.DATA:
         return True
-    is_users = judged.fault is Fault.USER
+    is_users = assessed.fault is Fault.USER
     if is_users and _fails_all(state, instance):
         return False
-    return verdict.tried_again(
-        judged,
+    return assessment.tried_again(
+        assessed,
         # Not counted for the members of a restarted gang, of which there may be thousands.
         user_faults=_user_faults(state, instance) if is_users else 0,
         node_faults=instance.node_faults,
@@ -378,15 +386,15 @@ def _is_tried_again(state: ApplicationState, instance: Instance, judged: Verdict
     )
 
 
-def _pause_until_ms(state: ApplicationState, instance: Instance, judged: Verdict) -> int | None:
+def _pause_until_ms(state: ApplicationState, instance: Instance, assessed: Assessment) -> int | None:
     """Return when an index may have its next try [ms of time awake]; None: at once, as after the failure of one node
     of many.
     """
-    is_taken_away = judged.fault is Fault.NODE and (judged.free or state.single_node)
-    if not (is_taken_away or judged.fault is Fault.SERVICE or instance.role.keep_running):
+    is_taken_away = assessed.fault is Fault.NODE and (assessed.free or state.single_node)
+    if not (is_taken_away or assessed.fault is Fault.SERVICE or instance.role.keep_running):
         return None
     instance.pauses += 1
-    return state.awake_ms + verdict.pause_ms(instance.pauses)
+    return state.awake_ms + assessment.pause_ms(instance.pauses)
 
 
 def check_deadlines(state: ApplicationState) -> None:
@@ -396,8 +404,8 @@ def check_deadlines(state: ApplicationState) -> None:
         if container.end is not None:
             continue
         match what:
-            case Due.STOP if _is_nobodys(state, container):
-                presume_gone(state, container)
+            case Due.STOP if _is_presumed_dead(state, container):
+                record_presumed_end(state, container)
             case Due.STOP:
                 containers.request_stop(state, container)
             case Due.HELLO if not container.hello and container.stop_reason is None:
@@ -416,7 +424,7 @@ def check_deadlines(state: ApplicationState) -> None:
                 services.check_wait(state, container)
             case Due.SILENCE if container.result is None and container.stop_reason is None:
                 left = container.heard_ms + state.timing.silence_ms - state.awake_ms
-                if left > 0 or container.unvouched:
+                if left > 0 or container.unconfirmed:
                     state.at(max(left, 1000), Due.SILENCE, container)
                 else:
                     containers.stop(state, container, StopReason.SILENT, at_once=True)
@@ -430,14 +438,14 @@ def _may_prepare(state: ApplicationState, container: Container) -> bool:
     return since_ms is not None and state.awake_ms - since_ms < state.timing.prepare_ms
 
 
-def _is_nobodys(state: ApplicationState, container: Container) -> bool:
+def _is_presumed_dead(state: ApplicationState, container: Container) -> bool:
     """Return whether a container, known only from a journal or a late message, has been silent."""
     return not container.listed and state.awake_ms - container.heard_ms >= state.timing.silence_ms
 
 
-def presume_gone(state: ApplicationState, container: Container) -> None:
+def record_presumed_end(state: ApplicationState, container: Container) -> None:
     """Record the end of a container known neither to the engine nor to a task: it is gone, and nothing will report
     it."""
     state.do(StopContainer(container.container_id))
     end = ContainerEnd(container_id=container.container_id, exit_status=-100, node_fault=True)
-    take_end(state, replace(container.presumed_end or end, presumed=False))
+    handle_end(state, replace(container.presumed_end or end, presumed=False))

@@ -62,49 +62,49 @@ class Master:
         state = self.state
         state.pass_time(now_ms)
         if state.stage is Stage.ENDED:
-            self._answer_after_the_end(event)
-            return state.take_actions()
+            self._handle_after_end(event)
+            return state.pop_actions()
         match event:
             case Report():
-                tasks.take_report(state, event)
+                tasks.handle_report(state, event)
             case Hello():
-                tasks.take_hello(state, event)
+                tasks.handle_hello(state, event)
             case Heartbeat():
-                allocation.take_heartbeat(state, event)
+                allocation.handle_heartbeat(state, event)
             case Registered():
-                allocation.take_registered(state, event)
+                allocation.handle_registered(state, event)
             case SoftKill() | Kill():
-                shutdown.take_stop(state, event)
+                shutdown.handle_stop(state, event)
             case OutputsSettled():
-                shutdown.take_settled(state, event)
+                shutdown.handle_settled(state, event)
             case TrialsTakenOver():
                 from dlapp.am.decisions.trials import takeover
 
-                takeover.take(state, event)
+                takeover.apply(state, event)
             case TrialCommitted():
                 from dlapp.am.decisions.trials import dispatch
 
-                dispatch.take_committed(state, event)
+                dispatch.handle_committed(state, event)
             case SettlementWaits(lack):
                 state.lack = lack
             case DeviceCountsRead(usable):
                 state.devices.take(usable)
             case OthersEnded():
-                start_gate.take_ends(state, event)
+                start_gate.handle_others_ended(state, event)
             case Release():
-                start_gate.take_release(state, event)
+                start_gate.handle_release(state, event)
             case Published():
-                recovery.take_published(state)
+                recovery.handle_published(state)
             case JournalWritten(lines):
-                assignment.take_written(state, lines)
+                assignment.handle_journal_written(state, lines)
                 if state.sweep is not None:
                     from dlapp.am.decisions.trials import dispatch  # few applications need it
 
-                    dispatch.take_written(state, lines)
+                    dispatch.handle_journal_written(state, lines)
             case OpenStream():
                 from dlapp.am.decisions import streams  # most applications have none
 
-                streams.take_open(state, event)
+                streams.handle_open_stream(state, event)
             case Tick():
                 pass
         # Consequences without an event of their own.
@@ -125,18 +125,18 @@ class Master:
         idle_guard.check(state)
         unused_services.check(state)
         notices.check(state)
-        return state.take_actions()
+        return state.pop_actions()
 
-    def _answer_after_the_end(self, event: Event) -> None:
+    def _handle_after_end(self, event: Event) -> None:
         match event:
             case Hello():
                 self.state.do(Refuse(event.container_id, StopReason.ENDING.value))
             case Report():
-                tasks.end_stranger(self.state, event)
+                tasks.stop_unknown_task(self.state, event)
             case SoftKill() | Kill():
-                shutdown.take_stop(self.state, event)
+                shutdown.handle_stop(self.state, event)
             case Release():
-                start_gate.take_release(self.state, event)
+                start_gate.handle_release(self.state, event)
             case OpenStream(order=order):
                 self.state.do(RefuseStream(order.number, StopReason.ENDING.value))
 

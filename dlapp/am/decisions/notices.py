@@ -16,20 +16,20 @@ def check(state: ApplicationState) -> None:
     if state.stage is not Stage.ACTIVE:
         return
     if state.payload_ran:
-        _tell(state, RUNNING, "", "the program runs")
+        _notify(state, RUNNING, "", "the program runs")
     if state.attempt > 1:
         text = f"attempt {state.attempt} of its ApplicationMaster has begun: the one before died"
-        _tell(state, RESTARTED, f"attempt-{state.attempt}", text)
+        _notify(state, RESTARTED, f"attempt-{state.attempt}", text)
     for gate in state.gates:
         if gate.generation:
             text = f"the programs of a gang start again (role {gate.name}, restart {gate.generation})"
             if gate.restarts and gate.restarts[-1].generation == gate.generation:
                 text += f": {gate.restarts[-1].cause}"
-            _tell(state, RESTARTED, f"{gate.name}-{gate.generation}", text)
+            _notify(state, RESTARTED, f"{gate.name}-{gate.generation}", text)
     _check_waiting(state)
 
 
-def _tell(state: ApplicationState, event: str, key: str, text: str) -> None:
+def _notify(state: ApplicationState, event: str, key: str, text: str) -> None:
     if (event, key) not in state.notices.events:
         state.notices.events.add((event, key))
         state.notify(event, key, text)

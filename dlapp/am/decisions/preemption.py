@@ -11,21 +11,21 @@ A container whose payload has ended is left alone. It stores its output, as long
 from __future__ import annotations
 
 from dlapp.am.decisions import containers
+from dlapp.am.decisions.assessment import Assessment
 from dlapp.am.decisions.gangs import gang
-from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import PREEMPTED, Fault, Stop
 from dlapp.values.spec import RoleFailure
 
-VERDICT = Verdict(Fault.NODE, StopReason.PREEMPTED.value, free=True)
+ASSESSMENT = Assessment(Fault.NODE, StopReason.PREEMPTED.value, free=True)
 """Reason for the end of a payload after the notice, unless it succeeded."""
 _PAYLOADS_SHARE = 2 / 3
 """Share of the engine's time for the payload; the rest is for storing."""
 
 
-def take_notice(state: ApplicationState, container_id: ContainerId, wait_s: float) -> None:
+def handle_preemption_notice(state: ApplicationState, container_id: ContainerId, wait_s: float) -> None:
     """Handle the engine's notice that it will take a container away.
 
     Args:
@@ -44,10 +44,10 @@ def take_notice(state: ApplicationState, container_id: ContainerId, wait_s: floa
         return
     if container.orders.stop is Stop.NO:
         grace_s = min(state.spec.kill_grace_s, wait_s * _PAYLOADS_SHARE)
-        state.order(container, stop=Stop.SOFT, why=VERDICT.reason, reason=PREEMPTED, grace_s=grace_s)
+        state.order(container, stop=Stop.SOFT, why=ASSESSMENT.reason, reason=PREEMPTED, grace_s=grace_s)
     role = state.role_of(container)
     role.gate.leave(container.instance.index)
     if role.gate.gang and role.gate.open and role.spec.on_failure is not RoleFailure.RESTART:
         if role.gate.failure is not None:
-            gang.acquit(state, role.gate)
-        gang.restart(state, role.gate, VERDICT.reason, container.instance)
+            gang.uncount_failure(state, role.gate)
+        gang.restart(state, role.gate, ASSESSMENT.reason, container.instance)

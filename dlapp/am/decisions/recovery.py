@@ -12,7 +12,7 @@ tasks of the earlier attempt keep computing, so the deadline starts when the fil
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, services, shutdown, verdict
+from dlapp.am.decisions import assessment, assignment, blockers, containers, failures, services, shutdown
 from dlapp.am.decisions.gangs import gang
 from dlapp.am.decisions.start import start_gate
 from dlapp.am.model.events import StopContainer
@@ -63,7 +63,7 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
     if former.ending is not None:
         _end_as_decided(state, former)
         return
-    _judge_what_is_over(state)
+    _assess_recorded_ends(state)
     if state.stage is Stage.ACTIVE and former.soft is not None:
         by, cause, ends_ms = former.soft
         shutdown.stop_softly(state, by, cause, ends_ms=ends_ms)
@@ -76,7 +76,7 @@ def _end_as_decided(state: ApplicationState, former: RecoveredState) -> None:
     assert former.ending is not None
     for instance in state.instances:
         if (container := instance.container) is not None and (result := container.result) is not None:
-            failures.take_stored(instance, container, result)
+            failures.record_stored_output(instance, container, result)
     state.ending, state.settlement = former.ending
     if former.outputs is not None:
         state.outputs = former.outputs
@@ -131,7 +131,7 @@ def _recover_container(
             state.live[container_id] = container
         if container.result is None:
             state.open[container_id] = container
-            container.unvouched = True
+            container.unconfirmed = True
         elif alive:
             state.at(state.timing.exit_ms, Due.STOP, container)
     if index is not None and former.last.get(index) == container_id:
@@ -139,25 +139,25 @@ def _recover_container(
         state.instances[index].tries = former.tries.get(index, 0)
         state.instances[index].spent = former.spent.get(index)
     if index is None or not bound:
-        if container.unvouched:
+        if container.unconfirmed:
             blockers.add(state, container)
         return
     instance = state.instances[index]
     instance.container, container.instance, container.is_recorded = container, instance, True
     role.take(index)
-    if container.unvouched and gang.was_recalled(state, container):
+    if container.unconfirmed and gang.is_of_earlier_generation(state, container):
         container.ran = False  # in this generation
     if container.ran:
         role.begun.add(index)
-    if container.unvouched:
+    if container.unconfirmed:
         assignment.make_orders(state, container)
 
 
-def _judge_what_is_over(state: ApplicationState) -> None:
+def _assess_recorded_ends(state: ApplicationState) -> None:
     """Decide on the results and ends for which the earlier attempt recorded no decision."""
     # Successes first: if they decide, the others were stopped because of them, and some of those exit with an error.
     # Then failures: others ended because of them.
-    for instance in sorted(state.instances, key=_order_of_judgement):
+    for instance in sorted(state.instances, key=_assessment_order):
         if state.stage is Stage.ACTIVE and not state.undecided:
             shutdown.advance(state)
         container = instance.container
@@ -165,16 +165,16 @@ def _judge_what_is_over(state: ApplicationState) -> None:
             continue
         if instance.given_up:
             if container.result is not None:
-                failures.take_stored(instance, container, container.result)
-        elif (container.result or container.end) and container.ran and gang.was_recalled(state, container):
+                failures.record_stored_output(instance, container, container.result)
+        elif (container.result or container.end) and container.ran and gang.is_of_earlier_generation(state, container):
             assignment.free(state, instance)
         elif container.result is not None:
-            failures.judge_result(state, container, instance, container.result)
+            failures.assess_result(state, container, instance, container.result)
         elif container.end is not None:
-            failures.lose(state, instance, container, verdict.of_end(container.end))
+            failures.conclude_try(state, instance, container, assessment.of_end(container.end))
 
 
-def _order_of_judgement(instance: Instance) -> int:
+def _assessment_order(instance: Instance) -> int:
     result = instance.container.result if instance.container is not None else None
     if result is None:
         return 1
@@ -193,7 +193,7 @@ def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Cont
         state.do(StopContainer(grant.container_id))
         return None
     container = state.add_container(grant, role)
-    container.unvouched = container.renumber = True
+    container.unconfirmed = container.renumber = True
     container.listed = listed
     if state.recovery_until_ms is None or state.recovery_until_ms <= state.awake_ms:
         state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
@@ -203,16 +203,16 @@ def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Cont
     return container
 
 
-def take_unlisted_ends(state: ApplicationState) -> None:
+def end_unlisted_containers(state: ApplicationState) -> None:
     """Treat containers that the engine does not list as gone, if its list is complete."""
     for container in [one for one in state.live.values() if not one.listed]:
         # An index whose payload never ran is retried in any case.
         status, is_fresh = (STATUS_UNKNOWN, False) if container.ran else (-100, True)
         end = ContainerEnd(container_id=container.container_id, exit_status=status, node_fault=is_fresh)
-        failures.take_end(state, end)
+        failures.handle_end(state, end)
 
 
-def take_published(state: ApplicationState) -> None:
+def handle_published(state: ApplicationState) -> None:
     """Record that tasks of an earlier attempt can find this one from now on."""
     if state.recovery_until_ms is not None and state.unpublished_until_ms > state.awake_ms:
         state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
@@ -228,9 +228,9 @@ def check_deadline(state: ApplicationState) -> None:
     state.recovery_until_ms = None
     presumed, state.presumed_ends = state.presumed_ends, []
     for end in presumed:
-        failures.take_end(state, end)
-    for container in [one for one in state.open.values() if one.unvouched]:
+        failures.handle_end(state, end)
+    for container in [one for one in state.open.values() if one.unconfirmed]:
         if container.listed:
-            containers.stop(state, container, StopReason.UNVOUCHED, at_once=True)
+            containers.stop(state, container, StopReason.UNCONFIRMED, at_once=True)
         else:
-            failures.presume_gone(state, container)
+            failures.record_presumed_end(state, container)

@@ -10,7 +10,7 @@ without a container, until `service_patience` has passed since it first waited f
 from __future__ import annotations
 
 from dlapp.am.decisions import containers
-from dlapp.am.decisions.verdict import GOOD_MS, Verdict
+from dlapp.am.decisions.assessment import GOOD_MS, Assessment
 from dlapp.am.model.instance import Container, Instance, StopReason
 from dlapp.am.model.journal import RecoveredWait
 from dlapp.am.model.state import ApplicationState, Due
@@ -22,7 +22,7 @@ HELD_MS = 600_000
 """How long a container on a cluster waits for a service before it is released."""
 
 
-def take_wait(state: ApplicationState, container: Container, instance: Instance, service: str) -> None:
+def handle_wait(state: ApplicationState, container: Container, instance: Instance, service: str) -> None:
     """Record the service that a task reports to wait for, or that it no longer waits.
 
     Args:
@@ -33,34 +33,34 @@ def take_wait(state: ApplicationState, container: Container, instance: Instance,
     """
     if service:
         is_new = container.waits_since_ms is None or state.service_waits.get(instance.index) != service
-        begin(state, instance, service)
+        begin_wait(state, instance, service)
         if container.waits_since_ms is None:
             container.waits_since_ms = state.awake_ms
         if is_new:
             check_wait(state, container)
     elif container.stop_reason is StopReason.SERVICE:
-        return  # it is ending, and is judged by the service it waited for
+        return  # it is ending, and is assessed by the service it waited for
     elif container.waits_since_ms is not None or instance.index in state.service_waits:
         container.waits_since_ms = None
         instance.good_since_ms = state.awake_ms
         if state.service_waits.pop(instance.index, None) is not None:
-            _note(state, instance)
+            _record_wait(state, instance)
 
 
-def begin(state: ApplicationState, instance: Instance, service: str) -> None:
+def begin_wait(state: ApplicationState, instance: Instance, service: str) -> None:
     """Make an index wait for a service; the start time is kept until it has run well for `GOOD_MS`."""
-    forget_if_well(state, instance)
+    reset_if_stable(state, instance)
     instance.waits_since_ms.setdefault(service, state.awake_ms)
     if state.service_waits.get(instance.index) != service:
         state.service_waits[instance.index] = service
-        _note(state, instance)
+        _record_wait(state, instance)
 
 
-def _note(state: ApplicationState, instance: Instance) -> None:
+def _record_wait(state: ApplicationState, instance: Instance) -> None:
     """Record for which service an index waits, and its start times by service, for a next attempt."""
     since_ms = {service: state.now_ms - state.awake_ms + ms for service, ms in instance.waits_since_ms.items()}
     service = state.service_waits.get(instance.index, "")
-    state.note("wait", index=instance.index, service=service, since_ms=since_ms)
+    state.record("wait", index=instance.index, service=service, since_ms=since_ms)
 
 
 def recover(state: ApplicationState, instance: Instance, wait: RecoveredWait) -> None:
@@ -81,7 +81,7 @@ def recover(state: ApplicationState, instance: Instance, wait: RecoveredWait) ->
         state.service_waits[instance.index] = wait.service
 
 
-def forget_if_well(state: ApplicationState, instance: Instance) -> None:
+def reset_if_stable(state: ApplicationState, instance: Instance) -> None:
     """Forget the earlier waits and pauses of an index whose container has run for `GOOD_MS` without waiting."""
     if instance.container is None or instance.index in state.service_waits:
         return
@@ -89,7 +89,7 @@ def forget_if_well(state: ApplicationState, instance: Instance) -> None:
         instance.pauses = 0
         if instance.waits_since_ms:
             instance.waits_since_ms.clear()
-            _note(state, instance)
+            _record_wait(state, instance)
 
 
 def left_ms(state: ApplicationState, instance: Instance, service: str) -> int:
@@ -99,7 +99,7 @@ def left_ms(state: ApplicationState, instance: Instance, service: str) -> int:
 
 
 def check_wait(state: ApplicationState, container: Container) -> None:
-    """End a container whose time to wait is up, or set the deadline; `judged_wait` judges its index."""
+    """End a container whose time to wait is up, or set the deadline; `assess_wait` assesses its index."""
     instance = container.instance
     if instance is None or container.waits_since_ms is None:
         return
@@ -121,15 +121,15 @@ def may_delay_hello(state: ApplicationState, container: Container) -> bool:
     return is_away and state.awake_ms - container.heard_ms < longest_ms
 
 
-def judged_wait(state: ApplicationState, instance: Instance | None) -> Verdict:
-    """Return the verdict on a container that was stopped because it waited for a service."""
+def assess_wait(state: ApplicationState, instance: Instance | None) -> Assessment:
+    """Return the assessment of a container that was stopped because it waited for a service."""
     service = state.service_waits.get(instance.index, "") if instance is not None else ""
-    return Verdict(Fault.SERVICE, "it does not answer", free=True, service=service)
+    return Assessment(Fault.SERVICE, "it does not answer", free=True, service=service)
 
 
-def as_service(state: ApplicationState, judged: Verdict) -> Verdict:
-    """Return a verdict of SERVICE also if a single node lacks a service of its own, such as Docker."""
-    is_service = judged.fault is Fault.SERVICE or (judged.fault is Fault.NODE and state.single_node)
-    if not judged.service or not is_service:
-        return judged
-    return replace(judged, fault=Fault.SERVICE, free=True, avoid_node=False)
+def as_service_failure(state: ApplicationState, assessed: Assessment) -> Assessment:
+    """Return an assessment of SERVICE also if a single node lacks a service of its own, such as Docker."""
+    is_service = assessed.fault is Fault.SERVICE or (assessed.fault is Fault.NODE and state.single_node)
+    if not assessed.service or not is_service:
+        return assessed
+    return replace(assessed, fault=Fault.SERVICE, free=True, avoid_node=False)

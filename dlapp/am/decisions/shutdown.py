@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from dlapp.am.decisions import containers, verdict
+from dlapp.am.decisions import assessment, containers
 from dlapp.am.model import journal
 from dlapp.am.model.events import (
     AnswerStop,
@@ -41,7 +41,7 @@ IDLE_GUARD = "idle_guard"
 MAX_IDLE = "max_idle"
 
 
-def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
+def handle_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
     """Handle a request to end the application."""
     soft = isinstance(event, SoftKill)
     if state.stage is Stage.STARTING:
@@ -51,7 +51,7 @@ def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
     elif state.stage is Stage.ACTIVE or (
         state.stage is Stage.CLOSING and state.settlement is not Settlement.DROP and not soft
     ):
-        carry_out_stop(state, event)
+        execute_stop(state, event)
         commits = state.commits and bool(state.spec.outputs)
         answer = StopAnswer(state="stopping", left_s=_grace_left_s(state), commits=commits)
     elif soft and (kept := _kept(state)):
@@ -88,7 +88,7 @@ def _grace_left_s(state: ApplicationState) -> float:
     return max(0, state.soft_until_ms - state.awake_ms) / 1000
 
 
-def carry_out_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
+def execute_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
     """End the application as requested."""
     if isinstance(event, SoftKill):
         stop_softly(state, event.by, Cause.SOFT_KILLED)
@@ -110,7 +110,7 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
     text = f"soft-killed by {by}" if cause is Cause.SOFT_KILLED else f"timed out: {by}"
     if by == MAX_RUNTIME:
         text = f"timed out after {state.spec.max_runtime_s:g} s"
-    if not state.payload_ran and not any(one.unvouched for one in state.open.values()):
+    if not state.payload_ran and not any(one.unconfirmed for one in state.open.values()):
         cause = Cause.KILLED if cause is Cause.SOFT_KILLED else cause
         ending = ApplicationEnd(FinalStatus.KILLED, cause, f"{text} before a payload ran")
         conclude(state, ending, Settlement.DROP)
@@ -122,7 +122,7 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
         state.soft_ends_ms = ends_ms
         grace_ms = max(0, min(grace_ms, ends_ms - state.now_ms))
     state.soft_by, state.soft_text = by, text
-    state.note("soft", durable=True, by=by, cause=cause.value, ends_ms=state.soft_ends_ms)
+    state.record("soft", durable=True, by=by, cause=cause.value, ends_ms=state.soft_ends_ms)
     conclude(state, ApplicationEnd(FinalStatus.KILLED, cause, text), Settlement.COMMIT, grace_ms=grace_ms)
 
 
@@ -146,7 +146,7 @@ def diagnosis_of_limit(ending: ApplicationEnd) -> Diagnosis:
     return Diagnosis(rule=rule, cause=cause, fault=Fault.USER, next_step=next_step)
 
 
-def take_lifetime(state: ApplicationState, killed_in_s: float) -> None:
+def handle_lifetime(state: ApplicationState, killed_in_s: float) -> None:
     """Record when the engine is going to kill the application.
 
     Args:
@@ -200,7 +200,7 @@ def conclude(
     state.closing_stage = 0
     if grace_ms is None or decided:
         # Durable before any payload is stopped: a next attempt must not treat their ends as failures.
-        state.note("ending", durable=True, **journal.ending_record(ending, how))
+        state.record("ending", durable=True, **journal.ending_record(ending, how))
     if grace_ms is None:
         containers.stop_all(state)
         state.closing_stage = 2
@@ -260,7 +260,7 @@ def _conclude_sweep(state: ApplicationState, sweep: SweepState) -> None:
     text = sweep_summary.failures_text(sweep)
     if sweep.left:
         failures = {one.index: one.failed for one in state.instances if one.failed}
-        fail(state, verdict.failures(failures, len(state.instances)) or "no container is left that runs trials")
+        fail(state, assessment.failures(failures, len(state.instances)) or "no container is left that runs trials")
     elif sweep.failed == len(sweep.trials):
         fail(state, text)
     else:
@@ -270,7 +270,7 @@ def _conclude_sweep(state: ApplicationState, sweep: SweepState) -> None:
 
 def _failure_text(state: ApplicationState) -> str:
     """Return the indexes that failed while the others continued, as text; empty: none."""
-    return verdict.failures({one.index: one.failed for one in state.instances if one.failed}, len(state.instances))
+    return assessment.failures({one.index: one.failed for one in state.instances if one.failed}, len(state.instances))
 
 
 def _check_closing(state: ApplicationState) -> None:
@@ -327,7 +327,7 @@ def settle(state: ApplicationState) -> None:
         _describe_soft_end(state, state.soft_text, parts, has_rest=bool(failed or lost))
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
     if state.commits or state.soft_text is not None:
-        state.note("ending", durable=True, **journal.ending_record(state.ending, state.settlement))
+        state.record("ending", durable=True, **journal.ending_record(state.ending, state.settlement))
     state.stage = Stage.SETTLING
     committed = state.sweep.committed if state.sweep is not None else 0
     dead = tuple(
@@ -351,7 +351,7 @@ def settle(state: ApplicationState) -> None:
 
 
 def _committed_text(state: ApplicationState, committed: int) -> str:
-    places = verdict.listed([one.target for one in state.spec.outputs])
+    places = assessment.listed([one.target for one in state.spec.outputs])
     return f"the output of {committed} trial{'s is' if committed > 1 else ' is'} committed in {places}"
 
 
@@ -405,7 +405,7 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
     elif not filled:
         text += ", there was no output to commit"
         state.settlement = Settlement.KEEP if parts or has_rest else Settlement.DROP
-    elif state.ending.cause is Cause.TIMED_OUT and not _all_came_to_a_good_end(state):
+    elif state.ending.cause is Cause.TIMED_OUT and not _all_succeeded(state):
         # Nobody has checked that it is worth keeping, and it may be incomplete.
         text += ", output kept as partial: not every script ended with exit code 0 in its grace time"
         state.settlement = Settlement.KEEP
@@ -416,10 +416,10 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
         if state.sweep is not None:
             without = []  # its parts belong to trials
         if without:
-            names = [verdict.container_name(one.index, one.role.name, one.role_index) for one in without]
-            text += f" but for {verdict.listed(names)}"
+            names = [assessment.container_name(one.index, one.role.name, one.role_index) for one in without]
+            text += f" but for {assessment.listed(names)}"
         if empty := [one.target for one in state.spec.outputs if one.name not in filled]:
-            text += f"; there was none for {verdict.listed(empty)}"
+            text += f"; there was none for {assessment.listed(empty)}"
     if failure := _failure_text(state):
         text += f"; {failure}"
     state.ending = replace(state.ending, diagnostics=text)
@@ -429,13 +429,13 @@ def _with_output(state: ApplicationState) -> list[Instance]:
     return [one for one in state.instances if not one.role.keep_running]
 
 
-def _all_came_to_a_good_end(state: ApplicationState) -> bool:
+def _all_succeeded(state: ApplicationState) -> bool:
     """Return whether every payload exited with 0, so that it saved its state."""
     lasts = [one.last for one in _with_output(state)]
     return all(one is not None and one.result is not None and one.result.exit_code == 0 for one in lasts)
 
 
-def take_settled(state: ApplicationState, event: OutputsSettled) -> None:
+def handle_settled(state: ApplicationState, event: OutputsSettled) -> None:
     """Handle the settled outputs, or their failure: wait for the last ends."""
     if state.stage is not Stage.SETTLING:
         return
@@ -452,7 +452,7 @@ def take_settled(state: ApplicationState, event: OutputsSettled) -> None:
     if state.sweep is not None and state.sweep.committed and not state.commits:
         text = _committed_text(state, state.sweep.committed)
         state.ending = replace(state.ending, diagnostics="; ".join(filter(None, (state.ending.diagnostics, text))))
-    state.note("settled", **journal.settled_record(state.ending, state.settlement, state.outputs))
+    state.record("settled", **journal.settled_record(state.ending, state.settlement, state.outputs))
     state.stage = Stage.LEAVING
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
 
@@ -461,10 +461,10 @@ def _finish(state: ApplicationState) -> None:
     assert state.ending is not None
     if state.live:
         names = [f"{one.container_id} on {one.host}" for one in state.live.values()]
-        end = "the end of " + verdict.listed(names) + " is not known"
+        end = "the end of " + assessment.listed(names) + " is not known"
         text = state.ending.diagnostics
         state.ending = replace(state.ending, diagnostics=f"{text}; {end}" if text else end)
     state.stage = Stage.ENDED
     state.finished_ms = state.now_ms
-    state.note("finish")
+    state.record("finish")
     state.do(Finish(state.ending))

@@ -8,7 +8,7 @@ from dlapp.am.model.state import ApplicationState
 from dlapp.values.messages import Phase, Stop
 
 
-def take_open(state: ApplicationState, event: OpenStream) -> None:
+def handle_open_stream(state: ApplicationState, event: OpenStream) -> None:
     """Order the task of an index to open a stream, or refuse it."""
     number, index = event.order.number, event.index
     if not 0 <= index < len(state.instances):

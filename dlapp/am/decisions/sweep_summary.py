@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlapp.am.decisions import verdict
+from dlapp.am.decisions import assessment
 from dlapp.am.model.events import Part
 from dlapp.am.model.trials import SweepState, part_of
 from dlapp.sweep.results import TrialState
@@ -19,7 +19,7 @@ def failures_text(sweep: SweepState) -> str:
     first, count = failed[0], f"{len(failed)} of {len(sweep.trials)} trials failed"
     if len(failed) == 1:
         return f"{count} (trial {first.number}): {first.message}"
-    names = ", ".join(verdict.ranges([one.number for one in failed]))
+    names = ", ".join(assessment.ranges([one.number for one in failed]))
     return f"{count} (trials {names}); the first of them, trial {first.number}: {first.message}"
 
 

@@ -12,7 +12,7 @@ from dlapp.am.decisions.idle import idle_guard
 from dlapp.am.decisions.usage import usage_history
 from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
-from dlapp.am.model.roster import take_place
+from dlapp.am.model.roster import record_address
 from dlapp.am.model.state import ApplicationState
 from dlapp.cluster import Grant
 from dlapp.values.ids import ContainerId
@@ -21,7 +21,7 @@ from dlapp.values.messages import Hello, Orders, Phase, Report, Stop
 RAN = (Phase.RUNNING, Phase.STORING)
 
 
-def take_hello(state: ApplicationState, hello: Hello) -> None:
+def handle_hello(state: ApplicationState, hello: Hello) -> None:
     """Handle a task's first message to this attempt."""
     if state.stage is Stage.STARTING:
         return  # The task says it again; a container of ours may only be known with the registration.
@@ -36,87 +36,87 @@ def take_hello(state: ApplicationState, hello: Hello) -> None:
     container.heard_ms = state.awake_ms
     container.host = hello.host or container.host
     if container.stop_reason is None and hello.index is not None:
-        _take_index(state, container, hello.index, hello.phase, hello.generation)
-    elif container.unvouched and container.instance is None:
+        _bind_reported_index(state, container, hello.index, hello.phase, hello.generation)
+    elif container.unconfirmed and container.instance is None:
         blockers.remove(state, container)  # it runs nothing: a container like any other
     if container.stop_reason is None and container.instance is None:
-        assignment.give_work(state, container)
+        assignment.assign_waiting_index(state, container)
     elif container.stop_reason is None and container.instance is not None:
-        _vouch(state, container)
+        _confirm(state, container)
         assignment.assign(state, container, container.instance)
     if container.stop_reason is not None:
         assignment.refuse(state, hello.container_id, container.stop_reason.value)
 
 
-def take_report(state: ApplicationState, report: Report) -> None:
+def handle_report(state: ApplicationState, report: Report) -> None:
     """Handle a task's report."""
     if state.stage is Stage.STARTING:
         return  # It is held back, and the task says it again.
     container = _container_of(state, report.container_id, report.index, "")
     if container is None or container.end is not None:
-        end_stranger(state, report)
+        stop_unknown_task(state, report)
         return
     container.heard_ms = state.awake_ms
     if container.result is not None:
         return
     if container.instance is None or container.instance.index != report.index:
         if container.stop_reason is None:
-            _take_index(state, container, report.index, report.phase, report.generation)
+            _bind_reported_index(state, container, report.index, report.phase, report.generation)
         if container.instance is None or container.instance.index != report.index:
-            end_stranger(state, report)
+            stop_unknown_task(state, report)
             return
     instance = container.instance
     if report.number >= container.report_number:
         # First: with the last one the roster is complete, and so are the checkpoints of a gang.
-        take_place(state, container, instance, report)
+        record_address(state, container, instance, report)
         container.restored = report.restored
-    _vouch(state, container)
+    _confirm(state, container)
     if container.renumber:
         container.renumber = False
         assert container.orders is not None
         if report.seen >= container.orders.number:
             state.order(container, number=report.seen)
     if report.number > container.report_number:
-        _take_news(state, container, instance, report)
-    hangs.take_usage(state, container, report.usage)
-    idle_guard.take_usage(state, container, report.usage)
-    usage_history.take(state, container, report)
+        _handle_new_report(state, container, instance, report)
+    hangs.handle_usage(state, container, report.usage)
+    idle_guard.handle_usage(state, container, report.usage)
+    usage_history.record_report(state, container, report)
 
 
-def _take_news(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+def _handle_new_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
     container.report_number, container.view = report.number, None
-    gang.take_generation(state, container, report.generation)
+    gang.handle_generation(state, container, report.generation)
     container.progress, container.detail = report.progress, report.detail
     container.gpus, container.address = report.gpus, report.address
-    hangs.take_status(state, container, report.payload)
+    hangs.handle_status(state, container, report.payload)
     container.image, container.payload, container.board = report.image, report.payload, report.board
     container.phase = report.phase
     if report.failure is None and report.result is None and not container.storing:
         container.payload_ended_ms = None
     elif container.payload_ended_ms is None:
         container.payload_ended_ms = state.now_ms
-    _note_run(state, container, report.phase)
+    _record_run(state, container, report.phase)
     if report.payload is not None and container.ran:
         members = state.role_of(container).ready
         (members.add if report.payload.ready else members.discard)(instance.index)
     if report.result is None:
-        services.take_wait(state, container, instance, report.waits_for)
-    roster.tell(state, container)
-    checkpoints.take_report(state, container, instance, report)
-    launches.take(state, container, instance, report)
+        services.handle_wait(state, container, instance, report.waits_for)
+    roster.send_roster(state, container)
+    checkpoints.handle_report(state, container, instance, report)
+    launches.handle_report(state, container, instance, report)
     if state.sweep is not None:
         from dlapp.am.decisions.trials import reports  # few applications need it
 
-        reports.take(state, container, instance, report)
+        reports.handle_report(state, container, instance, report)
     if report.result is not None:
-        failures.take_result(state, container, instance, report.result)
+        failures.handle_result(state, container, instance, report.result)
     elif report.failure is not None:
-        failures.take_failure(state, container, instance, report.failure)
+        failures.handle_failure(state, container, instance, report.failure)
     elif report.phase is Phase.WAITING:
         gang.arrive(state, instance, container)
 
 
-def end_stranger(state: ApplicationState, report: Report) -> None:
+def stop_unknown_task(state: ApplicationState, report: Report) -> None:
     """Answer a task that runs something it should not: a known end, another's index, or a container that is not
     ours."""
     orders = Orders(attempt=state.attempt, number=report.seen + 1, stop=Stop.NOW)
@@ -137,7 +137,9 @@ def _container_of(state: ApplicationState, container_id: ContainerId, index: int
     return recovery.adopt(state, grant, listed=False)
 
 
-def _take_index(state: ApplicationState, container: Container, index: int, phase: Phase, generation: int) -> None:
+def _bind_reported_index(
+    state: ApplicationState, container: Container, index: int, phase: Phase, generation: int
+) -> None:
     """Bind the index that a task reports to run, unless that index runs elsewhere."""
     role = state.role_of(container)
     if container.instance is not None:
@@ -148,7 +150,7 @@ def _take_index(state: ApplicationState, container: Container, index: int, phase
         index in role.indexes
         and state.instances[index].container is None
         and not state.instances[index].given_up
-        and container.unvouched
+        and container.unconfirmed
         and state.stage is Stage.ACTIVE
     )
     if not free:
@@ -156,22 +158,22 @@ def _take_index(state: ApplicationState, container: Container, index: int, phase
         return
     assignment.bind(state, container, state.instances[index])
     container.phase = phase
-    gang.take_generation(state, container, generation)
-    _note_run(state, container, phase)
-    _vouch(state, container)
+    gang.handle_generation(state, container, generation)
+    _record_run(state, container, phase)
+    _confirm(state, container)
 
 
-def _vouch(state: ApplicationState, container: Container) -> None:
+def _confirm(state: ApplicationState, container: Container) -> None:
     """Record that a task has reported and its index is known."""
     container.hello = True
-    if container.unvouched and container.stop_reason is not StopReason.UNVOUCHED:
+    if container.unconfirmed and container.stop_reason is not StopReason.UNCONFIRMED:
         blockers.remove(state, container)
 
 
-def _note_run(state: ApplicationState, container: Container, phase: Phase) -> None:
-    if phase in RAN and not container.ran and not gang.was_recalled(state, container):
+def _record_run(state: ApplicationState, container: Container, phase: Phase) -> None:
+    if phase in RAN and not container.ran and not gang.is_of_earlier_generation(state, container):
         container.ran = state.payload_ran = True
         container.idle_since_ms = container.gpus_idle_ms = None
         if container.instance is not None:
             state.role_of(container).begun.add(container.instance.index)
-        state.note("run", container=str(container.container_id), generation=container.generation)
+        state.record("run", container=str(container.container_id), generation=container.generation)

@@ -59,7 +59,7 @@ class GangCheckpoints:
         self.number, self.after = number, self._after(starts)
         return True
 
-    def choose_alone(self, index: int, starts: int) -> tuple[int, int]:
+    def choose_for_member(self, index: int, starts: int) -> tuple[int, int]:
         """Return the checkpoint from which a member restarted alone starts, and the offset of its own: its newest one
         that
         the storing members also have."""

@@ -93,7 +93,7 @@ class Gate:
         if self.checkpoints is not None:
             self.checkpoints.found.pop(index, None)
 
-    def let_none_wait(self) -> None:
+    def clear_ready(self) -> None:
         """Forget the ready indexes: all must prepare another generation or checkpoint."""
         self._ready.clear()
 

@@ -40,7 +40,7 @@ class StopReason(Enum):
     WINDOW = "its gang was not complete within gang_window"
     LATE = "its task did not start in time"
     SILENT = "its task stopped reporting"
-    UNVOUCHED = "its task did not find the new ApplicationMaster in time"
+    UNCONFIRMED = "its task did not find the new ApplicationMaster in time"
     CONFLICT = "its index runs in another container"
     SERVICE = "it waited for a service that does not answer"
 
@@ -135,7 +135,7 @@ class Container:
         hello: its task has sent a message to this attempt.
         node_has_it_ms: when its node accepted it [ms of time awake]; None: the node was not reached yet.
         is_preparing: its node has just reported that it is still fetching its files.
-        unvouched: an earlier attempt left it; it may run an index not yet known to this attempt.
+        unconfirmed: an earlier attempt left it; it may run an index not yet known to this attempt.
         listed: the engine reports it as live; False: only a journal does.
         renumber: its task may have seen orders of an earlier attempt with higher numbers than ours.
         is_recorded: its index is durable in the journal, if a next attempt depends on that.
@@ -201,7 +201,7 @@ class Container:
         "started_ms",
         "stop_reason",
         "try_number",
-        "unvouched",
+        "unconfirmed",
         "usage",
         "view",
         "waits_since_ms",
@@ -239,7 +239,7 @@ class Container:
         self.keep_ends_ms = 0
         self.node_has_it_ms: int | None = None
         self.heard_ms = self.report_number = self.try_number = self.generation = 0
-        self.hello = self.ran = self.unvouched = self.renumber = self.is_preparing = self.is_recorded = False
+        self.hello = self.ran = self.unconfirmed = self.renumber = self.is_preparing = self.is_recorded = False
         self.preempted = False
         self.listed = True
 

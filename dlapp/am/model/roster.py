@@ -42,7 +42,7 @@ class RosterState:
         self.quiet_until_ms = 0
 
 
-def take_place(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+def record_address(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
     """Record the address of a container.
 
     Args:
@@ -76,7 +76,7 @@ def take_place(state: ApplicationState, container: Container, instance: Instance
         state.roster.is_changed = True
 
 
-def has_place(state: ApplicationState, container: Container) -> bool:
+def has_address(state: ApplicationState, container: Container) -> bool:
     """Return whether a bound container's task has reported its address, if its peers need it."""
     if not state.roster.exists:
         return True
@@ -97,7 +97,7 @@ def publish(state: ApplicationState) -> int:
 
 def roster_for(state: ApplicationState, container: Container) -> int:
     """Return the number of the roster with which a container's payload may start; 0: none yet."""
-    return publish(state) if state.roster.is_known and has_place(state, container) else 0
+    return publish(state) if state.roster.is_known and has_address(state, container) else 0
 
 
 def roster_of(state: ApplicationState, gate: Gate) -> Roster:

@@ -318,10 +318,10 @@ class ApplicationState:
         self.now_ms = now_ms
 
     def do(self, action: Action) -> None:
-        """Queue an action; `take_actions` returns them in this order."""
+        """Queue an action; `pop_actions` returns them in this order."""
         self.actions.append(action)
 
-    def take_actions(self) -> list[Action]:
+    def pop_actions(self) -> list[Action]:
         """Return the actions queued since the last call."""
         actions, self.actions = self.actions, []
         return actions
@@ -336,7 +336,7 @@ class ApplicationState:
         """
         self.do(Notify(event, key, text))
 
-    def note(self, kind: str, durable: bool = False, **fields: Any) -> None:
+    def record(self, kind: str, durable: bool = False, **fields: Any) -> None:
         """Write a record to the journal (`dlapp.am.model.journal`)."""
         self.journal_lines += 1
         self.do(WriteJournal({"kind": kind, "t": self.now_ms, **fields}, durable))
@@ -379,7 +379,7 @@ class ApplicationState:
         container.heard_ms = self.awake_ms
         container_id = grant.container_id
         self.containers[container_id] = self.live[container_id] = self.open[container_id] = container
-        self.note(
+        self.record(
             "grant", container=str(container_id), request_id=role.request_id, node=grant.node, log_url=grant.log_url
         )
         return container
@@ -418,11 +418,11 @@ class ApplicationState:
         role.begun.discard(instance.index)
         role.ready.discard(instance.index)
         role.wait(instance.index)
-        self.note_free(instance)
+        self.record_free(instance)
 
-    def note_free(self, instance: Instance, durable: bool = False) -> None:
+    def record_free(self, instance: Instance, durable: bool = False) -> None:
         """Record that an index is no longer bound and waits."""
-        self.note(
+        self.record(
             "free",
             durable,
             index=instance.index,
@@ -430,10 +430,10 @@ class ApplicationState:
             node_faults=instance.node_faults,
         )
 
-    def note_faults(self, instance: Instance) -> None:
+    def record_faults(self, instance: Instance) -> None:
         """Record how many ends of an index count."""
         faults = {"user_faults": instance.user_faults, "node_faults": instance.node_faults}
-        self.note("faults", True, index=instance.index, **faults)
+        self.record("faults", True, index=instance.index, **faults)
 
     def mark_not_done(self, instance: Instance) -> None:
         """Record that an index is to run again; its earlier output does not count."""

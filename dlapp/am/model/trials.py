@@ -17,9 +17,9 @@ from dlapp.sweep.results import (
     TrialState,
     TrialView,
     committed_line,
+    downsampled,
     finite_number,
     head_line,
-    thinned,
     trial_line,
 )
 from dlapp.sweep.spec import Sampler, SweepSpec
@@ -164,7 +164,7 @@ class SweepState:
         )
 
     @property
-    def learns(self) -> bool:
+    def uses_optuna(self) -> bool:
         """Return True if Optuna chooses the parameters."""
         return self.spec.sampler is Sampler.OPTUNA
 
@@ -187,7 +187,7 @@ class SweepState:
 
     def parameters_of(self, trial: TrialRecord) -> dict[str, str]:
         """Return the parameters of a trial; none if Optuna has not chosen them."""
-        return (trial.parameters or {}) if self.learns else trial_of(self.spec, trial.number).parameters
+        return (trial.parameters or {}) if self.uses_optuna else trial_of(self.spec, trial.number).parameters
 
     def next_waiting(self) -> TrialRecord | None:
         """Return the first waiting trial; it keeps waiting until it is given to a container."""
@@ -237,13 +237,13 @@ class SweepState:
         self.unrecorded.append((line, trial.holder, trial))
         self.changed += 1
 
-    def forget_end(self, trial: TrialRecord, holder: ContainerId) -> None:
+    def record_durable_end(self, trial: TrialRecord, holder: ContainerId) -> None:
         """Record that the end of a trial is durable."""
         if trial.has_ended:
             self.left -= 1
         self._drop(holder, trial)
 
-    def recall_end(self, trial: TrialRecord, ended: TrialState) -> None:
+    def restore_end(self, trial: TrialRecord, ended: TrialState) -> None:
         """Record that a trial has ended in an earlier attempt."""
         trial.state = ended
         self._fix_line(trial)
@@ -251,7 +251,7 @@ class SweepState:
         self.failed += ended is TrialState.FAILED
         self.committed += trial.is_committed
 
-    def note_committed(self, trial: TrialRecord) -> None:
+    def record_committed(self, trial: TrialRecord) -> None:
         """Record that the output of an ended trial is committed."""
         self.committing.discard(trial.number)
         if not trial.is_committed:
@@ -261,7 +261,7 @@ class SweepState:
 
     def _fix_line(self, trial: TrialRecord) -> None:
         trial.line = trial_line(view_of(self, trial), self.spec.parameters)
-        if not self.learns:
+        if not self.uses_optuna:
             trial.points = trial.points[-1:]
 
     def results(self) -> str:
@@ -332,7 +332,7 @@ def end_fields(trial: TrialRecord, ended: TrialState) -> dict[str, Any]:
     return fields
 
 
-def take_end_fields(trial: TrialRecord, record: dict[str, Any]) -> TrialState:
+def apply_end_fields(trial: TrialRecord, record: dict[str, Any]) -> TrialState:
     """Apply a record of `end_fields`. Return how the trial ended.
 
     Raises:
@@ -372,7 +372,7 @@ def view_of(sweep: SweepState, trial: TrialRecord) -> TrialView:
         container=trial.index,
         exit_code=trial.exit_code,
         why=trial.stop or trial.message,
-        curve=thinned(trial.points),
+        curve=downsampled(trial.points),
         container_id="" if trial.holder is None else str(trial.holder),
         is_committed=trial.is_committed,
         is_pruned=trial.is_pruned,
@@ -399,7 +399,7 @@ def recovered_parts(trials: dict[int, RecoveredTrial], *, ended_only: bool = Fal
         try:
             if known.end is None or known.holder is None:
                 continue
-            how = take_end_fields(trial, known.end)
+            how = apply_end_fields(trial, known.end)
         except (LookupError, TypeError, ValueError, OverflowError):
             continue
         trial.holder, trial.tries = known.holder, known.tries

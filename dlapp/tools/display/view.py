@@ -26,7 +26,7 @@ _NAMED = re.compile(r"container (\d+) \(")
 _FAILED = re.compile(
     r"container \d+ \(\S+ \d+\) failed(?: \d+ times, the last time)?: (?:exit code (\d+)|killed by signal (\d+))"
 )
-"""Source: dlapp.am.decisions.verdict, `failure` and `of_result`."""
+"""Source: dlapp.am.decisions.assessment, `failure` and `of_result`."""
 
 
 def local_time(ms: int | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.am.decisions.verdict import NODE_RETRIES
+from dlapp.am.decisions.assessment import NODE_RETRIES
 from dlapp.am.model import events, journal
 from dlapp.am.model.events import Settlement
 from dlapp.am.model.instance import Stage, StopReason

@@ -225,7 +225,7 @@ def test_usage_is_kept_with_progress_and_metrics_and_survives_the_applicationmas
 
     former = journal.replay(journal.records(json.dumps(one.record) for one in am.of(events.WriteJournal, am.all)))
     after = Driver(attempt=2, former=former, live=(am.grant(2),))
-    usage_history.recall(after.state, written)
+    usage_history.restore(after.state, written)
     assert usage_history.as_json(after.state)["containers"] == written["containers"]
     after.report(2, Phase.RUNNING, attempt=1, index=0, usage=Usage(at_ms=30_000, cpu_cores=3.0), receipt=receipt())
     (series,) = from_json(UsageHistory, usage_history.as_json(after.state)).containers
@@ -237,7 +237,7 @@ def test_usage_is_kept_with_progress_and_metrics_and_survives_the_applicationmas
 )
 def test_a_damaged_file_of_the_attempt_before_is_passed_over(written: dict[str, Any]) -> None:
     am = running()
-    usage_history.recall(am.state, written)
+    usage_history.restore(am.state, written)
     am.report(2, Phase.RUNNING, usage=Usage(at_ms=30_000, cpu_cores=3.0), receipt=receipt())
     assert len(usage_history.as_json(am.state)["containers"]) == 1
 

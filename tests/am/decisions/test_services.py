@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.am.decisions.verdict import FIRST_PAUSE_MS
+from dlapp.am.decisions.assessment import FIRST_PAUSE_MS
 from dlapp.am.model import events
 from dlapp.am.model.instance import Stage
 from dlapp.am.view import for_strangers

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.am.decisions.verdict import NODE_RETRIES
+from dlapp.am.decisions.assessment import NODE_RETRIES
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.system.processes.proc import start_time

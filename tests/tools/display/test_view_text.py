@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.am.decisions.verdict import Verdict, container_name, failure, of_end, of_result
+from dlapp.am.decisions.assessment import Assessment, container_name, failure, of_end, of_result
 from dlapp.cluster import ContainerEnd
 from dlapp.tools.applications.list import STATES
 from dlapp.tools.display.progress import PlainLines, picture_lines
@@ -571,7 +571,7 @@ def test_the_exit_of_an_application_is_that_of_the_first_container_that_failed()
 )
 @pytest.mark.parametrize("times", [1, 3])
 def test_where_the_containers_are_not_known_the_exit_is_in_what_was_said_of_the_end(
-    said: Verdict, exit_: str, times: int
+    said: Assessment, exit_: str, times: int
 ) -> None:
     diagnostics = failure(container_name(7, "worker", 7), said, user_faults=times, node_faults=0)
     ended = view(final_status=FinalStatus.FAILED, cause=Cause.FAILED, diagnostics=diagnostics)

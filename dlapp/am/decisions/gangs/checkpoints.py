@@ -13,7 +13,7 @@ from dlapp.values.serialization import to_json
 from dlapp.values.spec import RoleFailure
 
 
-def take_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+def handle_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
     """Take in which checkpoints a task has found, stored and restored.
 
     Args:
@@ -37,7 +37,9 @@ def take_report(state: ApplicationState, container: Container, instance: Instanc
     if not gate.open:
         _choose(state, gate)
     elif report.restored is None:
-        number, after = known.choose_alone(instance.index, state.checkpoint_starts(gate.generation + instance.tries))
+        number, after = known.choose_for_member(
+            instance.index, state.checkpoint_starts(gate.generation + instance.tries)
+        )
         if number != orders.checkpoint:
             state.order(container, checkpoint=number, checkpoints_after=after)
     elif known.of_every_index and known.complete_now():
@@ -63,7 +65,7 @@ def is_restored(container: Container, gate: Gate) -> bool:
     return known is None or (known.number is not None and container.restored == known.number)
 
 
-def began_alike(state: ApplicationState, gate: Gate, members: Iterable[Container]) -> bool:
+def have_same_checkpoint(state: ApplicationState, gate: Gate, members: Iterable[Container]) -> bool:
     """Return whether members of an earlier attempt have the same checkpoint, of those that begin together."""
     if gate.checkpoints is None:
         return True
@@ -77,14 +79,14 @@ def _choose(state: ApplicationState, gate: Gate) -> None:
     tries = max(state.instances[index].tries for index in known.writers)
     if not known.choose(state.checkpoint_starts(gate.generation + tries)):
         return
-    gate.let_none_wait()  # those who are ready have restored another one
+    gate.clear_ready()  # those who are ready have restored another one
     # It counts when the gate opens, which is on the disk; until then a next attempt can choose anew.
-    note(state, gate, durable=False)
+    record_gate(state, gate, durable=False)
     for container in _members(state, gate):
         state.order(container, checkpoint=known.number, checkpoints_after=known.after)
 
 
-def note(state: ApplicationState, gate: Gate, *, durable: bool = True) -> None:
+def record_gate(state: ApplicationState, gate: Gate, *, durable: bool = True) -> None:
     """Write down the state of a gate, with the checkpoint of its generation and its latest restarts."""
     known = gate.checkpoints
     more: dict[str, Any] = {}
@@ -92,7 +94,7 @@ def note(state: ApplicationState, gate: Gate, *, durable: bool = True) -> None:
         more = {"checkpoint": known.number, "after": known.after}
     if gate.restarts:
         more["restarts"] = [to_json(one) for one in gate.restarts]
-    state.note("gate", durable=durable, role=gate.name, open=gate.open, generation=gate.generation, **more)
+    state.record("gate", durable=durable, role=gate.name, open=gate.open, generation=gate.generation, **more)
 
 
 def _members(state: ApplicationState, gate: Gate) -> Iterator[Container]:

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dlapp.am.decisions import assignment, containers, shutdown
+from dlapp.am.decisions.assessment import Assessment, container_name
 from dlapp.am.decisions.gangs import checkpoints, launches, roster
-from dlapp.am.decisions.verdict import Verdict, container_name
 from dlapp.am.model.demand import Role
 from dlapp.am.model.gate import MAX_RESTARTS, GangFailure, Gate
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
-from dlapp.am.model.roster import has_place
+from dlapp.am.model.roster import has_address
 from dlapp.am.model.state import ApplicationState
 from dlapp.value import replace
 from dlapp.values.messages import Fault, Phase, Stop
 from dlapp.values.report import RestartView
 from dlapp.values.spec import RoleFailure
 
-RECALLED = Verdict(Fault.STOPPED, StopReason.RECALLED.value, free=True)
+RECALLED = Assessment(Fault.STOPPED, StopReason.RECALLED.value, free=True)
 """Reason for the end of a payload whose gang had been restarted before."""
 MAX_CAUSE = 200
 """Maximum length of the cause of a restart [characters]."""
@@ -33,7 +33,7 @@ def arrive(state: ApplicationState, instance: Instance, container: Container) ->
     role = state.role_of_index(instance.index)
     if container.stop_reason is not None or container.preempted:
         return
-    if not has_place(state, container):
+    if not has_address(state, container):
         return  # its peers could not find it
     if not role.gate.open and not checkpoints.is_restored(container, role.gate):
         return  # it is told to restore another one
@@ -46,7 +46,7 @@ def arrive(state: ApplicationState, instance: Instance, container: Container) ->
 def open_gate(state: ApplicationState, gate: Gate) -> None:
     """Let the payloads of all members start, except in roles whose dependencies are not met."""
     gate.reopen()
-    checkpoints.note(state, gate)
+    checkpoints.record_gate(state, gate)
     roster.begin(state, gate)
     for role in state.roles_of(gate):
         start_payloads(state, role, role.indexes)
@@ -59,7 +59,7 @@ def start_payloads(state: ApplicationState, role: Role, indexes: Iterable[int]) 
     for index in indexes:
         container = state.instances[index].container
         if container is not None:
-            assignment.let_start(state, container)
+            assignment.start_if_allowed(state, container)
 
 
 def restart(
@@ -91,7 +91,7 @@ def _restart_view(
     return RestartView(role=gate.name, generation=generation, at_ms=state.now_ms, container=index, cause=cause)
 
 
-def acquit_restart(state: ApplicationState, gate: Gate, why: str, member: Instance) -> None:
+def uncount_restart(state: ApplicationState, gate: Gate, why: str, member: Instance) -> None:
     """Uncount a restart: the member that seemed to cause it failed with the node of another one.
 
     Args:
@@ -101,15 +101,15 @@ def acquit_restart(state: ApplicationState, gate: Gate, why: str, member: Instan
         member: the other member.
     """
     was_charged = gate.charged is not None
-    acquit(state, gate)
+    uncount_failure(state, gate)
     if was_charged and gate.restarts and gate.restarts[-1].generation == gate.generation:
         known = gate.restarts[-1]
         one = _restart_view(state, gate, gate.generation, why, member)
         gate.restarts = (*gate.restarts[:-1], replace(one, at_ms=known.at_ms))
-        checkpoints.note(state, gate, durable=False)
+        checkpoints.record_gate(state, gate, durable=False)
 
 
-def hold_failure(state: ApplicationState, gate: Gate, instance: Instance, text: str) -> None:
+def defer_failure(state: ApplicationState, gate: Gate, instance: Instance, text: str) -> None:
     """Let a failure end the application when the other members have ended: they get SIGTERM, and store their output.
 
     When a node is lost or a GPU fails, the peers exit with errors, and their reports often arrive first.
@@ -145,13 +145,13 @@ def check_failures(state: ApplicationState) -> None:
             shutdown.fail(state, failure.text)
 
 
-def acquit(state: ApplicationState, gate: Gate) -> None:
+def uncount_failure(state: ApplicationState, gate: Gate) -> None:
     """Uncount the failure of a member: its generation failed with a node, or with a container that YARN took away."""
     index = gate.failure.member if gate.failure is not None else gate.charged
     gate.failure = gate.charged = None
     if index is not None:
         state.instances[index].user_faults -= 1
-        state.note_faults(state.instances[index])
+        state.record_faults(state.instances[index])
 
 
 def _open_members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
@@ -163,7 +163,7 @@ def _open_members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
                 yield container
 
 
-def take_generation(state: ApplicationState, container: Container, generation: int) -> None:
+def handle_generation(state: ApplicationState, container: Container, generation: int) -> None:
     """Record the generation of a phase, as reported by a task.
 
     Only an attempt without the journals of earlier ones can receive unknown generations. The highest one is that of the
@@ -179,14 +179,14 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
     """Bring all members of an earlier generation to the gate: in the same containers if their tasks support it, else in
     new ones."""
     gate.close(generation)
-    launches.forget(state)
+    launches.clear(state)
     members = [state.instances[index] for role in state.roles_of(gate) for index in role.indexes]
     taken_back = {one.index for one in members if one.given_up}
     # Without finished members the others are not complete. Recorded before the gate: a next attempt that finds it
     # closed would wait for them in vain.
     for index in sorted(taken_back):
         state.take_back(state.instances[index])
-    checkpoints.note(state, gate)
+    checkpoints.record_gate(state, gate)
     for instance in members:
         container = instance.container
         if container is None or instance.index in taken_back:
@@ -222,7 +222,7 @@ def _is_stopping(container: Container) -> bool:
     return is_told or container.stop_reason is not None
 
 
-def was_recalled(state: ApplicationState, container: Container) -> bool:
+def is_of_earlier_generation(state: ApplicationState, container: Container) -> bool:
     """Return whether the gang of a container's payload has been restarted since the payload began."""
     gate = state.role_of(container).gate
     return gate.gang and container.instance is not None and container.generation < gate.generation
@@ -237,7 +237,7 @@ def check_recovered(state: ApplicationState, role: Role) -> None:
         return
     indexes = [index for one in members for index in one.indexes]
     bound = [container for index in indexes if (container := state.instances[index].container) is not None]
-    if any(one.unvouched for one in bound):
+    if any(one.unconfirmed for one in bound):
         return
     for one in members:
         one.recovering = False
@@ -245,9 +245,11 @@ def check_recovered(state: ApplicationState, role: Role) -> None:
     if role.gate.open:
         if is_incomplete:
             restart(state, role.gate, _INCOMPLETE)
-    elif any(_has_passed(one) and one.stop_reason is None and not was_recalled(state, one) for one in bound):
+    elif any(
+        _has_passed(one) and one.stop_reason is None and not is_of_earlier_generation(state, one) for one in bound
+    ):
         # No journal says that it was opened, but payloads run. If all are there, it was; else it cannot be completed.
-        if is_incomplete or not checkpoints.began_alike(state, role.gate, bound):
+        if is_incomplete or not checkpoints.have_same_checkpoint(state, role.gate, bound):
             restart(state, role.gate, _INCOMPLETE)
         else:
             open_gate(state, role.gate)

@@ -14,13 +14,13 @@ is replaced as usual. A new attempt restarts the window.
 from __future__ import annotations
 
 from dlapp.am.decisions import containers
-from dlapp.am.decisions.verdict import Verdict
+from dlapp.am.decisions.assessment import Assessment
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.values.messages import Fault, Phase
 
-RELEASED = Verdict(Fault.STOPPED, StopReason.WINDOW.value, free=True)
+RELEASED = Assessment(Fault.STOPPED, StopReason.WINDOW.value, free=True)
 """Reason for the end of a container that its gang released."""
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 10_000, 600_000
 """Maximum pause after the first release; doubled with each further one, up to the second value. Two gangs need some

@@ -3,7 +3,7 @@
 One reporting member proves that its whole gang is alive, because a rank that waits for another one cannot report
 either. A busy device proves nothing: a hanging collective call of NCCL keeps it at 100 %.
 
-Payloads that never reported are judged only with ``hang_idle``, by their tasks' measurements: all of a gang have used
+Payloads that never reported are assessed only with ``hang_idle``, by their tasks' measurements: all of a gang have used
 neither CPU nor GPU for that time. Unknown usage does not count as idle.
 """
 
@@ -23,7 +23,7 @@ _MAX_CORES, _MAX_UTILISATION = 0.05, 0.01
 """CPU usage of an idle payload: threads that poll a few times a second use less than 0.01 cores."""
 
 
-def take_status(state: ApplicationState, container: Container, status: PayloadStatus | None) -> None:
+def handle_status(state: ApplicationState, container: Container, status: PayloadStatus | None) -> None:
     """Record when a payload reported something new; its container still has the previous report."""
     before = container.payload.lines if container.payload is not None else 0
     if status is None or not status.lines:
@@ -32,7 +32,7 @@ def take_status(state: ApplicationState, container: Container, status: PayloadSt
         container.reported_ms = state.awake_ms
 
 
-def take_usage(state: ApplicationState, container: Container, usage: Usage | None) -> None:
+def handle_usage(state: ApplicationState, container: Container, usage: Usage | None) -> None:
     """Record since when a payload is idle; None: no new measurement."""
     if usage is None:
         return
@@ -67,7 +67,7 @@ def check(state: ApplicationState) -> None:
 
 
 def _groups(state: ApplicationState) -> Iterator[tuple[list[Container], bool]]:
-    """Yield the containers whose payloads are judged together, as far as they run, and whether all of them do."""
+    """Yield the containers whose payloads are assessed together, as far as they run, and whether all of them do."""
     seen = set()
     for role in state.roles:
         if role.spec.keep_running:
@@ -82,11 +82,11 @@ def _groups(state: ApplicationState) -> Iterator[tuple[list[Container], bool]]:
 
 def _running(state: ApplicationState, indexes: list[int]) -> tuple[list[Container], bool]:
     members = [one for one in (state.instances[index] for index in indexes) if not (one.done or one.given_up)]
-    found = [one.container for one in members if one.container is not None and is_judged(state, one.container)]
+    found = [one.container for one in members if one.container is not None and is_supervised(state, one.container)]
     return found, len(found) == len(members)
 
 
-def is_judged(state: ApplicationState, container: Container) -> bool:
+def is_supervised(state: ApplicationState, container: Container) -> bool:
     """Return whether a container's payload runs, and was not told to end."""
     orders = container.orders
     return (
@@ -99,5 +99,5 @@ def is_judged(state: ApplicationState, container: Container) -> bool:
         and orders is not None
         and orders.stop is Stop.NO
         and not orders.abort
-        and not gang.was_recalled(state, container)
+        and not gang.is_of_earlier_generation(state, container)
     )

@@ -17,13 +17,13 @@ NOT_THERE = 255
 """Exit status of a launch in a container that cannot run it, as ssh has it."""
 
 
-def forget(state: ApplicationState) -> None:
+def clear(state: ApplicationState) -> None:
     """Forget the launches of an earlier generation."""
     state.launches = ()
     state.launch_states.clear()
 
 
-def take(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+def handle_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
     """Pass on what a task says of launches.
 
     Args:

@@ -11,7 +11,7 @@ from functools import partial
 
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Stage
-from dlapp.am.model.roster import has_place, publish, roster_for
+from dlapp.am.model.roster import has_address, publish, roster_for
 from dlapp.am.model.state import ApplicationState
 from dlapp.values.messages import Stop
 
@@ -26,7 +26,7 @@ def begin(state: ApplicationState, gate: Gate) -> None:
         gate.roster_version = 0
 
 
-def tell(state: ApplicationState, container: Container) -> None:
+def send_roster(state: ApplicationState, container: Container) -> None:
     """Give a container a roster without which its payload does not start, if it has none and there is one."""
     orders = container.orders
     if orders is None or not orders.go or orders.roster or orders.stop is not Stop.NO or container.instance is None:
@@ -56,16 +56,16 @@ def check(state: ApplicationState) -> None:
             state.order(container, roster=roster.told)
 
 
-def _may_lack(state: ApplicationState, container: Container) -> bool:
+def _may_lack_address(state: ApplicationState, container: Container) -> bool:
     """Return whether a container may run a payload at a place that is not known."""
     is_bound = container.instance is not None
-    return container.unvouched or (is_bound and container.ran and not has_place(state, container))
+    return container.unconfirmed or (is_bound and container.ran and not has_address(state, container))
 
 
 def _check_recovered(state: ApplicationState) -> None:
     """Let payloads start, or go on with a new roster, once all tasks that an earlier attempt left are heard or gone."""
-    if any(role.recovering for role in state.roles) or any(map(partial(_may_lack, state), state.open.values())):
+    if any(role.recovering for role in state.roles) or any(map(partial(_may_lack_address, state), state.open.values())):
         return
     state.roster.is_known = True
     for container in state.open.values():
-        tell(state, container)
+        send_roster(state, container)

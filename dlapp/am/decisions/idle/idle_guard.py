@@ -1,6 +1,6 @@
 """GPUs that an application holds and does not use (`dlapp.values.idle_guard`).
 
-Each container with GPUs is judged by what its task measures while its payload runs: all of its GPUs were below the
+Each container with GPUs is assessed by what its task measures while its payload runs: all of its GPUs were below the
 guard's utilisation in every report for so long as the window. What is not known counts as busy, also that of a task
 which is not heard, and the window begins anew with each start of a payload and with each ApplicationMaster.
 
@@ -25,7 +25,7 @@ from dlapp.values.usage import Usage
 _EVERY_MS = 1000
 
 
-def take_usage(state: ApplicationState, container: Container, usage: Usage | None) -> None:
+def handle_usage(state: ApplicationState, container: Container, usage: Usage | None) -> None:
     """Note since when the GPUs of a container are idle; its use is still that of the report before.
 
     Args:
@@ -55,8 +55,8 @@ def check(state: ApplicationState) -> None:
     if state.awake_ms - state.idle_checked_ms < _EVERY_MS:
         return
     state.idle_checked_ms = state.awake_ms
-    judged = list(_with_gpus(state))
-    before, state.idle = state.idle, tuple(one for one in judged if _is_idle(state, guard, one.container))
+    assessed = list(_with_gpus(state))
+    before, state.idle = state.idle, tuple(one for one in assessed if _is_idle(state, guard, one.container))
     if not state.idle:
         return
     if guard.action is IdleAction.NOTIFY and not before:
@@ -65,7 +65,7 @@ def check(state: ApplicationState) -> None:
         assert first is not None
         text = f"all GPUs of container {state.idle[0].index} on {first.host} {guard}; dlapp-status shows which others"
         state.notify(IDLE, f"{first.container_id}-{notices.idle_spells}", text)
-    if guard.action is IdleAction.STOP and len(state.idle) == len(judged):
+    if guard.action is IdleAction.STOP and len(state.idle) == len(assessed):
         shutdown.stop_softly(state, f"{shutdown.IDLE_GUARD} (all GPUs {guard})", Cause.TIMED_OUT)
         state.idle = ()
 
@@ -81,7 +81,7 @@ def _with_gpus(state: ApplicationState) -> Iterator[Instance]:
 
 
 def _is_idle(state: ApplicationState, guard: IdleGuard, container: Container | None) -> bool:
-    if container is None or container.gpus_idle_ms is None or not hangs.is_judged(state, container):
+    if container is None or container.gpus_idle_ms is None or not hangs.is_supervised(state, container):
         return False
     first_ms, last_ms = container.gpus_idle_ms
     return _is_fresh(state, last_ms) and last_ms - first_ms >= guard.window_s * 1000

@@ -18,12 +18,12 @@ def check(state: ApplicationState) -> None:
     """End the application if none of the services with a ``max_idle`` was in use for so long."""
     if not state.spec.is_service or state.stage is not Stage.ACTIVE:
         return
-    judged = [role for role in state.roles if role.spec.max_idle_s is not None]
-    for role in judged:
+    assessed = [role for role in state.roles if role.spec.max_idle_s is not None]
+    for role in assessed:
         if not state.start_gate.is_open or any(_is_used(state.instances[index]) for index in role.indexes):
             role.used_ms = state.awake_ms
-    if judged and all(state.awake_ms - role.used_ms >= (role.spec.max_idle_s or 0) * 1000 for role in judged):
-        shutdown.end_unused(state, max(role.spec.max_idle_s or 0 for role in judged))
+    if assessed and all(state.awake_ms - role.used_ms >= (role.spec.max_idle_s or 0) * 1000 for role in assessed):
+        shutdown.end_unused(state, max(role.spec.max_idle_s or 0 for role in assessed))
 
 
 def _is_used(instance: Instance) -> bool:

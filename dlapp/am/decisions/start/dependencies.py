@@ -7,7 +7,7 @@ that role has reached its state: until then they would hold resources that the o
 
 from __future__ import annotations
 
-from dlapp.am.decisions import containers, failures, shutdown, verdict
+from dlapp.am.decisions import assessment, containers, failures, shutdown
 from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.demand import Role
 from dlapp.am.model.instance import Stage, StopReason
@@ -31,7 +31,7 @@ def check(state: ApplicationState) -> None:
         if role.may_begin and not began:
             gang.start_payloads(state, role, role.indexes)
         elif not role.may_begin:
-            _give_up_if_in_vain(state, role, [one for condition in conditions if (one := _lost(*condition))])
+            _give_up_if_impossible(state, role, [one for condition in conditions if (one := _lost(*condition))])
 
 
 def is_met(other: Role, until: Until) -> bool:
@@ -49,7 +49,7 @@ def _so_far(other: Role, until: Until) -> set[int]:
     return {Until.STARTED: other.begun, Until.READY: other.ready, Until.DONE: other.done}[until]
 
 
-def _give_up_if_in_vain(state: ApplicationState, role: Role, lost: list[set[int]]) -> None:
+def _give_up_if_impossible(state: ApplicationState, role: Role, lost: list[set[int]]) -> None:
     """End, or continue without, the indexes of a role that can never start because these, its dependencies, were lost.
 
     Those that an earlier attempt had bound are stopped first; they are given up when their containers have ended.
@@ -60,7 +60,7 @@ def _give_up_if_in_vain(state: ApplicationState, role: Role, lost: list[set[int]
     if not unstarted:
         return
     first = state.instances[min(lost[0])]
-    name = verdict.container_name(first.index, first.role.name, first.role_index)
+    name = assessment.container_name(first.index, first.role.name, first.role_index)
     failure = f"role {role.spec.name} cannot start: it depends on role {first.role.name}, and {name} failed"
     decides = state.spec.decides(role.spec)
     bound = [one for index in sorted(unstarted) if (one := state.instances[index].container) is not None]

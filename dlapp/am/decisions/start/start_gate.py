@@ -25,7 +25,7 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
         state.runtime_from_ms = state.awake_ms - max(0, state.now_ms - at_ms)
 
 
-def take_ends(state: ApplicationState, event: OthersEnded) -> None:
+def handle_others_ended(state: ApplicationState, event: OthersEnded) -> None:
     """Other applications have ended, or it cannot be read whether they have."""
     gate = state.start_gate
     gate.unread = event.unread
@@ -39,7 +39,7 @@ def take_ends(state: ApplicationState, event: OthersEnded) -> None:
         _record(state)
 
 
-def take_release(state: ApplicationState, event: Release) -> None:
+def handle_release(state: ApplicationState, event: Release) -> None:
     """Somebody releases the application."""
     gate, name = state.start_gate, state.application_id
     if not gate.is_held:
@@ -61,6 +61,6 @@ def closed_text(state: ApplicationState) -> str:
 
 def _record(state: ApplicationState) -> None:
     gate = state.start_gate
-    state.note("start", durable=True, after=[str(one) for one in gate.pending], held=gate.is_held)
+    state.record("start", durable=True, after=[str(one) for one in gate.pending], held=gate.is_held)
     if gate.is_open:
         state.runtime_from_ms = state.awake_ms

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlapp.am.decisions import containers, shutdown, verdict
+from dlapp.am.decisions import assessment, containers, shutdown
 from dlapp.am.decisions.sweep_summary import failures_text
 from dlapp.am.model.events import CommitTrial, Settlement, TrialCommitted
 from dlapp.am.model.instance import Container, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.trials import SweepState, TrialRecord, end_fields, part_of
 from dlapp.errors import DlappError
-from dlapp.sweep.results import TrialState, thinned
+from dlapp.sweep.results import TrialState, downsampled
 from dlapp.sweep.spec import SweepCommit
 from dlapp.value import replace
 from dlapp.values.messages import Fault, Phase, Stop
@@ -32,19 +32,19 @@ def check(state: ApplicationState) -> None:
         allowed = f"max_failures={sweep.spec.max_failures}"
         shutdown.fail(state, f"more trials failed than {allowed} allows: {failures_text(sweep)}")
         return
-    if sweep.learns and sweep.study is None:
+    if sweep.uses_optuna and sweep.study is None:
         try:
             sweep.open_study()
         except DlappError as error:
             shutdown.fail(state, str(error))
             return
-    if sweep.free and not any(one.unvouched for one in state.open.values()):
-        _give_out(state, sweep)
+    if sweep.free and not any(one.unconfirmed for one in state.open.values()):
+        _dispatch(state, sweep)
     if not sweep.left:
         _end_all(state, sweep)
 
 
-def note_room(state: ApplicationState, container: Container) -> None:
+def update_free_slot(state: ApplicationState, container: Container) -> None:
     """Update whether a container has a free slot; call this when that may have changed."""
     sweep, orders = state.sweep, container.orders
     assert sweep is not None
@@ -62,7 +62,7 @@ def note_room(state: ApplicationState, container: Container) -> None:
         sweep.free.pop(container.container_id, None)
 
 
-def _give_out(state: ApplicationState, sweep: SweepState) -> None:
+def _dispatch(state: ApplicationState, sweep: SweepState) -> None:
     for container_id in list(sweep.free):
         container, is_new = state.containers[container_id], False
         while container_id in sweep.free and sweep.running < sweep.concurrency:
@@ -79,15 +79,15 @@ def _give_out(state: ApplicationState, sweep: SweepState) -> None:
                     return
                 fields["parameters"] = trial.parameters
             sweep.give(trial, container_id, index, trial.tries + 1, state.now_ms)
-            state.note("trial", sweep.study is not None, index=index, **fields)
-            note_room(state, container)
+            state.record("trial", sweep.study is not None, index=index, **fields)
+            update_free_slot(state, container)
             is_new = True
         if is_new:
             send_orders(state, container)
         elif sweep.next_waiting() is None and not sweep.held.get(container_id):
             # A trial that runs elsewhere and fails is retried there, and the index of a lost container gets another
             # container.
-            _let_end(state, sweep, container)
+            _end_container(state, sweep, container)
 
 
 def send_orders(state: ApplicationState, container: Container) -> None:
@@ -100,7 +100,7 @@ def send_orders(state: ApplicationState, container: Container) -> None:
         state.order(container, trials=trials)
 
 
-def _let_end(state: ApplicationState, sweep: SweepState, container: Container) -> None:
+def _end_container(state: ApplicationState, sweep: SweepState, container: Container) -> None:
     sweep.free.pop(container.container_id, None)
     state.order(container, trials=(), trials_are_over=True)
 
@@ -119,7 +119,7 @@ def _end_all(state: ApplicationState, sweep: SweepState) -> None:
             continue
         elif container.phase is Phase.RUNNING and container.orders.stop is Stop.NO:
             if not container.orders.trials_are_over:
-                _let_end(state, sweep, container)
+                _end_container(state, sweep, container)
         else:
             containers.stop(state, container, StopReason.ENDING)
 
@@ -139,26 +139,26 @@ def release(state: ApplicationState, container: Container) -> None:
             trial.message = f"its container was lost {trial.node_faults} times while it ran"
             end(state, trial, TrialState.FAILED)
         else:
-            run_again(state, trial)
+            requeue(state, trial)
 
 
-def run_again(state: ApplicationState, trial: TrialRecord) -> None:
+def requeue(state: ApplicationState, trial: TrialRecord) -> None:
     """Make a trial wait again, and record the counted failure."""
     assert state.sweep is not None
     state.sweep.take_back(trial)
-    state.note("trial_back", number=trial.number, user_faults=trial.user_faults, node_faults=trial.node_faults)
+    state.record("trial_back", number=trial.number, user_faults=trial.user_faults, node_faults=trial.node_faults)
 
 
 def end(state: ApplicationState, trial: TrialRecord, how: TrialState) -> None:
     """Record the end of a trial; its container may forget it when that is durable."""
     sweep = state.sweep
     assert sweep is not None
-    trial.finished_ms, trial.points = state.now_ms, thinned(trial.points)
-    state.note("trial_end", **end_fields(trial, how))
+    trial.finished_ms, trial.points = state.now_ms, downsampled(trial.points)
+    state.record("trial_end", **end_fields(trial, how))
     sweep.end(trial, how, state.now_ms, state.journal_lines)
 
 
-def take_written(state: ApplicationState, lines: int) -> None:
+def handle_journal_written(state: ApplicationState, lines: int) -> None:
     """Let containers forget ends of trials that are durable now.
 
     Args:
@@ -170,13 +170,13 @@ def take_written(state: ApplicationState, lines: int) -> None:
         return
     while sweep.unrecorded and sweep.unrecorded[0][0] <= lines:
         _, holder, trial = sweep.unrecorded.popleft()
-        sweep.forget_end(trial, holder)
+        sweep.record_durable_end(trial, holder)
         commit(state, trial, again=False)
         container = state.open.get(holder)
         if container is not None and container.instance is not None:
             # The container works, however often the earlier ones were lost.
             container.instance.node_faults = container.instance.pauses = 0
-            note_room(state, container)
+            update_free_slot(state, container)
 
 
 def commit(state: ApplicationState, trial: TrialRecord, *, again: bool) -> None:
@@ -201,19 +201,19 @@ def commit(state: ApplicationState, trial: TrialRecord, *, again: bool) -> None:
         state.do(CommitTrial(part_of(trial), again))
 
 
-def take_committed(state: ApplicationState, event: TrialCommitted) -> None:
+def handle_committed(state: ApplicationState, event: TrialCommitted) -> None:
     """Record that the output of a trial is committed; if it is not, the end of the application tries again."""
     sweep = state.sweep
     if sweep is None or not 0 <= event.number < len(sweep.trials):
         return
     sweep.committing.discard(event.number)
     if not event.error:
-        sweep.note_committed(sweep.trials[event.number])
-        state.note("trial_committed", number=event.number)
+        sweep.record_committed(sweep.trials[event.number])
+        state.record("trial_committed", number=event.number)
 
 
-def worker_verdict(judged: verdict.Verdict) -> verdict.Verdict:
-    """Return the verdict on the end of a container that runs trials: their programs are judged separately."""
-    if judged.fault is not Fault.USER:
-        return judged
-    return replace(judged, fault=Fault.NODE, is_final=False)
+def assess_worker_end(assessed: assessment.Assessment) -> assessment.Assessment:
+    """Return the assessment of the end of a container that runs trials: their programs are assessed separately."""
+    if assessed.fault is not Fault.USER:
+        return assessed
+    return replace(assessed, fault=Fault.NODE, is_final=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dlapp.am.decisions.trials import dispatch
 from dlapp.am.model.journal import RecoveredState
 from dlapp.am.model.state import ApplicationState
-from dlapp.am.model.trials import take_end_fields
+from dlapp.am.model.trials import apply_end_fields
 from dlapp.errors import SpecError
 from dlapp.sweep.asha import RungDecision
 from dlapp.sweep.results import TrialState
@@ -32,11 +32,11 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
         trial.parameters = known.parameters
         if known.end is not None:
             try:
-                how = take_end_fields(trial, known.end)
+                how = apply_end_fields(trial, known.end)
             except (LookupError, TypeError, ValueError, OverflowError):
                 continue
             if how is not TrialState.WAITING:
-                sweep.recall_end(trial, how)
+                sweep.restore_end(trial, how)
                 if former.outputs is None:
                     dispatch.commit(state, trial, again=True)
         elif known.runs and known.holder in state.open and known.index is not None:

@@ -1,12 +1,12 @@
 """Tasks say what became of trials: reports of the metric, and ends.
 
-How the program of a trial ended is judged like that of a container (`dlapp.am.decisions.verdict`): an exit code counts
-against ``retries``; what the node or a service did is tried again some times; missing input never.
+How the program of a trial ended is assessed like that of a container (`dlapp.am.decisions.assessment`): an exit code
+counts against ``retries``; what the node or a service did is tried again some times; missing input never.
 """
 
 from __future__ import annotations
 
-from dlapp.am.decisions import verdict
+from dlapp.am.decisions import assessment
 from dlapp.am.decisions.trials import dispatch
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
@@ -19,7 +19,7 @@ MAX_REPORTED_POINTS = 256
 """Of one report of a trial; a task sends half as many."""
 
 
-def take(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+def handle_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
     """Take what a task says of trials.
 
     Args:
@@ -37,23 +37,23 @@ def take(state: ApplicationState, container: Container, instance: Instance, repo
         if not 0 <= one.number < len(sweep.trials):
             continue
         trial = sweep.trials[one.number]
-        is_known = not sweep.learns or trial.parameters is not None
+        is_known = not sweep.uses_optuna or trial.parameters is not None
         if is_first and is_known and trial.state is TrialState.WAITING and one.try_number >= trial.tries:
             # An earlier attempt gave it out and died before that was written.
             sweep.give(trial, container_id, instance.index, one.try_number, state.now_ms)
         if trial.holder == container_id and trial.tries == one.try_number and trial.state is TrialState.RUNNING:
             named.add(one.number)
-            _take_report(state, trial, one)
+            _handle_trial_report(state, trial, one)
     if is_first:
         for trial in sweep.running_in(container_id):
             if trial.number not in named:
                 sweep.take_back(trial)  # the task never heard of it
-    dispatch.note_room(state, container)
+    dispatch.update_free_slot(state, container)
     if container.orders is not None and (is_first or any(one.stop for one in sweep.running_in(container_id))):
         dispatch.send_orders(state, container)
 
 
-def _take_report(state: ApplicationState, trial: TrialRecord, one: TrialReport) -> None:
+def _handle_trial_report(state: ApplicationState, trial: TrialRecord, one: TrialReport) -> None:
     sweep = state.sweep
     assert sweep is not None
     points = tuple((point[0], point[1]) for point in one.points[-MAX_REPORTED_POINTS:] if len(point) == 2)
@@ -67,7 +67,7 @@ def _take_report(state: ApplicationState, trial: TrialRecord, one: TrialReport) 
                 trial.asked = int(step)
                 decision = sweep.asha.report(trial.number, int(step), value)
                 if decision is not None:
-                    state.note("rung", **to_json(decision))
+                    state.record("rung", **to_json(decision))
                     trial.stop = decision.message if decision.stops else ""
     elif sweep.study is not None:
         for step, value in points:
@@ -77,35 +77,37 @@ def _take_report(state: ApplicationState, trial: TrialRecord, one: TrialReport) 
                     pruner = sweep.spec.optuna_pruner
                     trial.stop = f"stopped early at step {int(step)}: {value:.6g}, by Optuna's pruner {pruner}"
     if one.result is not None:
-        _judge(state, trial, one, one.result)
+        _assess(state, trial, one, one.result)
 
 
-def _judge(state: ApplicationState, trial: TrialRecord, one: TrialReport, result: TaskResult) -> None:
+def _assess(state: ApplicationState, trial: TrialRecord, one: TrialReport, result: TaskResult) -> None:
     """Decide what becomes of a trial whose program has ended."""
     sweep = state.sweep
     assert sweep is not None
-    judged = verdict.of_result(result)
-    trial.exit_code, trial.outputs, trial.message = result.exit_code, result.outputs, judged.reason
-    if judged.fault is Fault.NONE:
+    assessed = assessment.of_result(result)
+    trial.exit_code, trial.outputs, trial.message = result.exit_code, result.outputs, assessed.reason
+    if assessed.fault is Fault.NONE:
         trial.message = ""
         if sweep.spec.metric and not trial.points:
             trial.message = metric_missing(sweep.spec.metric, trial.problem)
         dispatch.end(state, trial, TrialState.DONE)
-    elif judged.fault is Fault.STOPPED and (one.timed_out or trial.stop):
+    elif assessed.fault is Fault.STOPPED and (one.timed_out or trial.stop):
         dispatch.end(state, trial, TrialState.STOPPED)
     elif state.stage is not Stage.ACTIVE:
-        trial.message = state.ending.diagnostics if state.ending is not None else judged.reason
+        trial.message = state.ending.diagnostics if state.ending is not None else assessed.reason
         dispatch.end(state, trial, TrialState.WAITING)
     else:
-        trial.user_faults += judged.fault is Fault.USER
-        trial.node_faults += judged.fault in (Fault.NODE, Fault.STOPPED, Fault.SERVICE)
-        if _is_tried_again(sweep.spec.retries, trial, judged):
-            dispatch.run_again(state, trial)
+        trial.user_faults += assessed.fault is Fault.USER
+        trial.node_faults += assessed.fault in (Fault.NODE, Fault.STOPPED, Fault.SERVICE)
+        if _is_tried_again(sweep.spec.retries, trial, assessed):
+            dispatch.requeue(state, trial)
         else:
             dispatch.end(state, trial, TrialState.FAILED)
 
 
-def _is_tried_again(retries: int, trial: TrialRecord, judged: verdict.Verdict) -> bool:
-    if judged.fault is Fault.SERVICE:
+def _is_tried_again(retries: int, trial: TrialRecord, assessed: assessment.Assessment) -> bool:
+    if assessed.fault is Fault.SERVICE:
         return trial.node_faults <= dispatch.LOSSES
-    return verdict.tried_again(judged, user_faults=trial.user_faults, node_faults=trial.node_faults, retries=retries)
+    return assessment.tried_again(
+        assessed, user_faults=trial.user_faults, node_faults=trial.node_faults, retries=retries
+    )

@@ -12,7 +12,7 @@ from dlapp.errors import UsageError
 from dlapp.values.ids import ContainerId
 
 
-def take(state: ApplicationState, event: TrialsTakenOver) -> None:
+def apply(state: ApplicationState, event: TrialsTakenOver) -> None:
     """Take over trials, before any is given out."""
     sweep = state.sweep
     if sweep is None:
@@ -31,8 +31,8 @@ def take(state: ApplicationState, event: TrialsTakenOver) -> None:
         trial.exit_code = view.exit_code
         trial.stop, trial.message = (view.why, "") if view.is_pruned else ("", view.why)
         trial.outputs, trial.sources, trial.is_committed = one.outputs, one.sources, one.is_committed
-        trial.parameters = view.parameters if sweep.learns else None
+        trial.parameters = view.parameters if sweep.uses_optuna else None
         trial.finished_ms = state.now_ms
-        state.note("trial_end", **end_fields(trial, view.state))
-        sweep.recall_end(trial, view.state)
-    state.note("taken", durable=True, of=state.submission.resumed_from)
+        state.record("trial_end", **end_fields(trial, view.state))
+        sweep.restore_end(trial, view.state)
+    state.record("taken", durable=True, of=state.submission.resumed_from)

@@ -25,7 +25,7 @@ _METRICS = 8
 """Of those that a payload reports: the first ones."""
 
 
-def take(state: ApplicationState, container: Container, report: Report) -> None:
+def record_report(state: ApplicationState, container: Container, report: Report) -> None:
     """Keep what a report says on the use and the cost of a container."""
     if report.receipt is not None:
         container.receipt, container.view = report.receipt, None
@@ -38,7 +38,7 @@ def take(state: ApplicationState, container: Container, report: Report) -> None:
     container.series.add(usage.at_ms, dict(_columns(container, usage, before)))
 
 
-def thin_earlier(instance: Instance) -> None:
+def downsample_earlier(instance: Instance) -> None:
     """Keep less of the containers that an index had before."""
     for age, one in enumerate(reversed(instance.earlier)):
         if one.series is not None:
@@ -48,7 +48,7 @@ def thin_earlier(instance: Instance) -> None:
                 one.series = None
 
 
-def recall(state: ApplicationState, written: Mapping[str, Any]) -> None:
+def restore(state: ApplicationState, written: Mapping[str, Any]) -> None:
     """Take what an earlier attempt wrote. What cannot be read is passed over: nothing depends on it."""
     with contextlib.suppress(TypeError, ValueError, LookupError):
         state.former_series = {str(one["container_id"]): one for one in written["containers"]}
@@ -75,7 +75,7 @@ def of(state: ApplicationState) -> UsageHistory:
     return UsageHistory()
 
 
-def thin_all(state: ApplicationState) -> None:
+def downsample_all(state: ApplicationState) -> None:
     """Keep half as many buckets of each container."""
     for one in state.containers.values():
         if one.series is not None:

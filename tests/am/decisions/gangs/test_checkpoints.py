@@ -80,9 +80,9 @@ def test_a_number_is_complete_when_all_have_stored_it() -> None:
 def test_a_member_that_is_started_alone_begins_with_the_newest() -> None:
     known = GangCheckpoints(3, [0], of_every_index=False)
     known.found = {0: frozenset({1, 2}), 1: frozenset({1}), 2: frozenset({1, 2})}
-    assert known.choose_alone(2, 2) == (2, checkpoints_after(2, 2))
+    assert known.choose_for_member(2, 2) == (2, checkpoints_after(2, 2))
     del known.found[0]  # who stores is being started again, too
-    assert known.choose_alone(2, 2)[0] == 2
+    assert known.choose_for_member(2, 2)[0] == 2
 
 
 def test_each_start_numbers_its_checkpoints_apart_from_all_others() -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dlapp.am.decisions.verdict import NODE_RETRIES
+from dlapp.am.decisions.assessment import NODE_RETRIES
 from dlapp.am.model.events import SettleOutputs
 from dlapp.am.model.instance import Stage
 from dlapp.values.messages import Fault, Phase, Stop

@@ -1,4 +1,4 @@
-"""Verdict on an end: who is responsible, whether the index is retried, and the message.
+"""Assessment of an end: who is responsible, whether the index is retried, and the message.
 
     fault     reported by                                         retry?
     NONE      the task: the payload ended with 0, output stored   done
@@ -68,8 +68,8 @@ _RULES = {
 """Status -> name of the rule and the user's next step; the cause is in `_WORDS`."""
 
 
-class Verdict(Value):
-    """Verdict on one end.
+class Assessment(Value):
+    """Assessment of one end.
 
     Args:
         reason: one line for the user.
@@ -89,8 +89,8 @@ class Verdict(Value):
     is_final: bool = False
 
 
-def of_result(result: TaskResult) -> Verdict:
-    """Judge an end reported by the task itself."""
+def of_result(result: TaskResult) -> Assessment:
+    """Assess an end reported by the task itself."""
     words, code = result.message, result.exit_text
     if code and code not in words:
         words = f"{code}: {words}" if words else code
@@ -100,10 +100,10 @@ def of_result(result: TaskResult) -> Verdict:
     if result.fault is Fault.USER and found is not None and found.retry is not None:
         # The program's own log is the source. It can only use up the retries for node failures, of its own application.
         if found.retry:
-            return Verdict(Fault.NODE, f"{words}: {found.cause}", avoid_node=found.avoid_node)
-        return Verdict(Fault.USER, words, is_final=True)
+            return Assessment(Fault.NODE, f"{words}: {found.cause}", avoid_node=found.avoid_node)
+        return Assessment(Fault.USER, words, is_final=True)
     is_avoided = result.fault is Fault.NODE and not result.lost
-    return Verdict(result.fault, words, avoid_node=is_avoided, free=result.lost, service=result.service)
+    return Assessment(result.fault, words, avoid_node=is_avoided, free=result.lost, service=result.service)
 
 
 def diagnosis_of_end(end: ContainerEnd) -> Diagnosis | None:
@@ -126,17 +126,17 @@ def diagnosis_of_status(status: int) -> Diagnosis | None:
     return Diagnosis(rule=rule, cause=_WORDS[status], fault=fault, next_step=next_step)
 
 
-def of_end(end: ContainerEnd) -> Verdict:
-    """Judge the end of a container whose task reported no result."""
+def of_end(end: ContainerEnd) -> Assessment:
+    """Assess the end of a container whose task reported no result."""
     status, said = end.exit_status, end.diagnostics.strip().partition("\n")[0]
     if end.service:
-        return Verdict(Fault.SERVICE, said, free=True, service=end.service, is_silent=end.is_silent)
+        return Assessment(Fault.SERVICE, said, free=True, service=end.service, is_silent=end.is_silent)
     if end.node_fault:
         reason, free = said or _WORDS.get(status, "its node failed"), status in TAKEN_AWAY
-        return Verdict(Fault.NODE, reason, avoid_node=not free, free=free, is_silent=end.is_silent)
+        return Assessment(Fault.NODE, reason, avoid_node=not free, free=free, is_silent=end.is_silent)
     if status in _WORDS:
         fault = Fault.USER if status in _LIMITS else Fault.STOPPED if status == _BY_US else Fault.NODE
-        return Verdict(fault, said or _WORDS[status], free=status in TAKEN_AWAY)
+        return Assessment(fault, said or _WORDS[status], free=status in TAKEN_AWAY)
     if status == STATUS_UNKNOWN:
         reason = "the task was killed, or ended without a result, under an earlier attempt"
     elif -_LAST_SIGNAL <= status < 0:
@@ -147,22 +147,22 @@ def of_end(end: ContainerEnd) -> Verdict:
         reason = "the task ended without a result"
     else:
         reason = f"the container ended with status {status}"
-    return Verdict(Fault.USER, f"{reason}: {said}" if said and said not in reason else reason)
+    return Assessment(Fault.USER, f"{reason}: {said}" if said and said not in reason else reason)
 
 
-def tried_again(verdict: Verdict, *, user_faults: int, node_faults: int, retries: int) -> bool:
+def tried_again(assessment: Assessment, *, user_faults: int, node_faults: int, retries: int) -> bool:
     """Return whether the index is retried.
 
     Args:
-        verdict: verdict on this end.
+        assessment: assessment of this end.
         user_faults, node_faults: number of ends counted against each, including this one if counted.
         retries: number of retries after the user's failures.
     """
-    match verdict.fault:
+    match assessment.fault:
         case Fault.USER:
-            return user_faults <= retries and not verdict.is_final
+            return user_faults <= retries and not assessment.is_final
         case Fault.NODE | Fault.STOPPED:
-            return verdict.free or node_faults <= NODE_RETRIES
+            return assessment.free or node_faults <= NODE_RETRIES
         case _:
             return False
 
@@ -181,22 +181,26 @@ def container_name(index: int, role: str, role_index: int) -> str:
     return f"container {index} ({role} {role_index})"
 
 
-def failure(name: str, verdict: Verdict, *, user_faults: int, node_faults: int, patience_s: float = 0.0) -> str:
+def failure(name: str, assessment: Assessment, *, user_faults: int, node_faults: int, patience_s: float = 0.0) -> str:
     """Return the diagnostics of an application that fails by this end: ``container 2 (worker 2) failed: exit code 3``.
 
     Args:
         name: name of the container, as in ``container 2 (worker 2)``.
-        verdict: verdict on its last end.
+        assessment: assessment of its last end.
         user_faults, node_faults: number of ends counted against each.
         patience_s: how long it waited for a service, if that is the reason.
     """
-    if verdict.fault is Fault.SERVICE:
-        return f"{name} failed: waited {patience_s:g} s (service_patience) for {verdict.service}: {verdict.reason}"
-    if verdict.fault is Fault.USER and user_faults > 1:
-        return f"{name} failed {user_faults} times, the last time: {verdict.reason}"
-    if verdict.fault in (Fault.NODE, Fault.STOPPED) and node_faults > 1:
-        return f"{name} failed {node_faults} times for reasons other than its program, the last time: {verdict.reason}"
-    return f"{name} failed: {verdict.reason}"
+    if assessment.fault is Fault.SERVICE:
+        return (
+            f"{name} failed: waited {patience_s:g} s (service_patience) for {assessment.service}: {assessment.reason}"
+        )
+    if assessment.fault is Fault.USER and user_faults > 1:
+        return f"{name} failed {user_faults} times, the last time: {assessment.reason}"
+    if assessment.fault in (Fault.NODE, Fault.STOPPED) and node_faults > 1:
+        return (
+            f"{name} failed {node_faults} times for reasons other than its program, the last time: {assessment.reason}"
+        )
+    return f"{name} failed: {assessment.reason}"
 
 
 def failures(by_index: dict[int, str], total: int) -> str:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.am.decisions import verdict
-from dlapp.am.decisions.verdict import NODE_RETRIES, Verdict
+from dlapp.am.decisions import assessment
+from dlapp.am.decisions.assessment import NODE_RETRIES, Assessment
 from dlapp.cluster import ContainerEnd
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Diagnosis, Fault, Phase, Stop, TaskResult
@@ -31,14 +31,14 @@ CONTAINER = ContainerId(APPLICATION, 1, 2)
     ],
 )
 def test_a_result_is_put_into_one_line(result: TaskResult, words: str) -> None:
-    assert verdict.of_result(result).reason == words
+    assert assessment.of_result(result).reason == words
 
 
 def test_a_cause_that_lasts_is_not_tried_again() -> None:
     lasts = Diagnosis(rule="module_missing", cause="no torch", fault=Fault.USER, retry=False)
-    judged = verdict.of_result(TaskResult(fault=Fault.USER, exit_code=1, diagnosis=lasts))
-    assert judged == Verdict(Fault.USER, "exit code 1", is_final=True)
-    assert not verdict.tried_again(judged, user_faults=1, node_faults=0, retries=5)
+    assessed = assessment.of_result(TaskResult(fault=Fault.USER, exit_code=1, diagnosis=lasts))
+    assert assessed == Assessment(Fault.USER, "exit code 1", is_final=True)
+    assert not assessment.tried_again(assessed, user_faults=1, node_faults=0, retries=5)
 
 
 def test_a_gang_with_a_cause_that_lasts_is_not_restarted() -> None:
@@ -69,14 +69,14 @@ def test_a_gang_is_restarted_at_no_cost_for_a_cause_of_the_node() -> None:
 @pytest.mark.parametrize("avoid_node", [True, False])
 def test_a_cause_of_the_node_counts_as_the_nodes(avoid_node: bool) -> None:
     passes = Diagnosis(rule="gpu_lost", cause="the GPU failed", fault=Fault.NODE, retry=True, avoid_node=avoid_node)
-    judged = verdict.of_result(TaskResult(fault=Fault.USER, exit_code=1, diagnosis=passes))
-    assert judged == Verdict(Fault.NODE, "exit code 1: the GPU failed", avoid_node=avoid_node)
+    assessed = assessment.of_result(TaskResult(fault=Fault.USER, exit_code=1, diagnosis=passes))
+    assert assessed == Assessment(Fault.NODE, "exit code 1: the GPU failed", avoid_node=avoid_node)
 
 
 @pytest.mark.parametrize("fault", [Fault.NODE, Fault.SERVICE, Fault.DATA, Fault.STOPPED])
 def test_a_cause_changes_nothing_where_the_program_is_not_to_blame(fault: Fault) -> None:
     found = Diagnosis(rule="module_missing", cause="no torch", fault=Fault.USER, retry=False)
-    assert verdict.of_result(TaskResult(fault=fault, message="m", diagnosis=found)) == verdict.of_result(
+    assert assessment.of_result(TaskResult(fault=fault, message="m", diagnosis=found)) == assessment.of_result(
         TaskResult(fault=fault, message="m")
     )
 
@@ -84,9 +84,9 @@ def test_a_cause_changes_nothing_where_the_program_is_not_to_blame(fault: Fault)
 @pytest.mark.parametrize("status", [-100, -101, -102, -103, -104, -106, -108, -109, -1000])
 def test_an_end_that_yarn_explains_has_a_cause(status: int) -> None:
     end = ContainerEnd(container_id=CONTAINER, exit_status=status, node_fault=status not in (-103, -104, -109))
-    found = verdict.diagnosis_of_end(end)
+    found = assessment.diagnosis_of_end(end)
     assert found is not None
-    assert found.fault is verdict.of_end(end).fault
+    assert found.fault is assessment.of_end(end).fault
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_an_end_without_a_last_word_is_judged_by_what_the_engine_says(
     status: int, node_fault: bool, said: str, fault: Fault, words: str
 ) -> None:
     end = ContainerEnd(container_id=CONTAINER, exit_status=status, diagnostics=said, node_fault=node_fault)
-    judged = verdict.of_end(end)
-    assert (judged.fault, judged.reason) == (fault, words)
+    assessed = assessment.of_end(end)
+    assert (assessed.fault, assessed.reason) == (fault, words)
 
 
 def test_what_yarn_takes_away_is_not_counted_and_says_nothing_against_its_node() -> None:
@@ -129,18 +129,18 @@ def test_what_yarn_takes_away_is_not_counted_and_says_nothing_against_its_node()
         (1, False),
     ):
         end = ContainerEnd(container_id=CONTAINER, exit_status=status, node_fault=True)
-        judged = verdict.of_end(end)
-        assert (judged.free, judged.avoid_node) == (free, not free)
+        assessed = assessment.of_end(end)
+        assert (assessed.free, assessed.avoid_node) == (free, not free)
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5), st.sampled_from(Fault))
 def test_every_fault_has_an_end(user: int, node: int, retries: int, fault: Fault) -> None:
-    again = verdict.tried_again(Verdict(fault, ""), user_faults=user, node_faults=node, retries=retries)
+    again = assessment.tried_again(Assessment(fault, ""), user_faults=user, node_faults=node, retries=retries)
     assert not (again and fault is Fault.USER and user > retries)
     assert not (again and fault in (Fault.NODE, Fault.STOPPED) and node > NODE_RETRIES)
     assert not (again and fault in (Fault.NONE, Fault.DATA))
 
 
 def test_a_list_stays_short() -> None:
-    assert verdict.listed(["a", "b", "c"]) == "a, b, c"
-    assert verdict.listed(list("abcde")) == "a, b, c and 2 more"
+    assert assessment.listed(["a", "b", "c"]) == "a, b, c"
+    assert assessment.listed(list("abcde")) == "a, b, c and 2 more"
