@@ -1,4 +1,4 @@
-"""Conversion between Hadoop's messages and our values."""
+"""Conversion between Hadoop's messages and dlapp's values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dlapp.hadoop.tokens import Token
 from dlapp.values.ids import ApplicationId, ContainerId
 
 REPLACED = ("{{", "}}", "<CPS>", "<ADD_OPENS>", "\0")
-"""What a NodeManager makes something else of wherever it stands in a command or a variable."""
+"""Texts that a NodeManager replaces anywhere in a command or a variable, so that they cannot be passed."""
 
 _NUMBER_BITS = 40
 _NUMBER = (1 << _NUMBER_BITS) - 1
@@ -33,12 +33,15 @@ _USABLE = (pb.NS_NEW, pb.NS_RUNNING)
 
 
 def application_id_to_proto(application_id: ApplicationId) -> pb.ApplicationIdProto:
-    """The id in a message."""
+    """Convert the id of an application to its message."""
     return pb.ApplicationIdProto(id=application_id.number, cluster_timestamp=application_id.cluster_timestamp_ms)
 
 
 def container_id_to_proto(container_id: ContainerId) -> pb.ContainerIdProto:
-    """Fields 2 and 3, as every release writes them. Source: ContainerId.newContainerId; the epoch is above bit 40."""
+    """Convert the id of a container to its message: fields 2 and 3, which all releases write.
+
+    Source: ContainerId.newContainerId; the epoch is above bit 40.
+    """
     message = pb.ContainerIdProto(id=container_id.epoch << _NUMBER_BITS | container_id.number)
     message.app_attempt_id.attemptId = container_id.attempt
     message.app_attempt_id.application_id.CopyFrom(application_id_to_proto(container_id.application))
@@ -46,7 +49,7 @@ def container_id_to_proto(container_id: ContainerId) -> pb.ContainerIdProto:
 
 
 def container_id_from_proto(message: pb.ContainerIdProto) -> ContainerId:
-    """The id in a message."""
+    """Return the container's id in a message."""
     attempt = message.app_attempt_id
     application = attempt.application_id if attempt.HasField("application_id") else message.app_id
     return ContainerId(
@@ -58,17 +61,17 @@ def container_id_from_proto(message: pb.ContainerIdProto) -> ContainerId:
 
 
 def node_from_proto(message: pb.NodeIdProto) -> NodeId:
-    """A node's id."""
+    """Return the node's id in a message."""
     return NodeId(message.host, message.port)
 
 
 def token_from_proto(message: TokenProto) -> Token:
-    """A token."""
+    """Return the token in a message."""
     return Token(message.identifier, message.password, message.kind, message.service)
 
 
 def row_to_proto(row: ResourceRequest, dialect: Dialect) -> pb.ResourceRequestProto:
-    """A row of an ask. Raises AskTooLarge where it wants GPUs and the cluster counts none."""
+    """Convert a resource request to its message. Raises AskTooLarge: it has GPUs, and the cluster counts none."""
     message = pb.ResourceRequestProto(
         priority=pb.PriorityProto(priority=row.priority),
         resource_name=row.name,
@@ -83,7 +86,7 @@ def row_to_proto(row: ResourceRequest, dialect: Dialect) -> pb.ResourceRequestPr
 
 
 def granted_from_proto(message: pb.ContainerProto, dialect: Dialect) -> Granted:
-    """A container that was given."""
+    """Return the allocated container in a message."""
     return Granted(
         container_id=container_id_from_proto(message.id),
         node=node_from_proto(message.nodeId),
@@ -91,15 +94,15 @@ def granted_from_proto(message: pb.ContainerProto, dialect: Dialect) -> Granted:
         resources=dialect.decode(message.resource),
         priority=message.priority.priority,
         request_id=message.allocation_request_id,
-        # A container that the ResourceManager learnt of after its restart has none: it was started long ago.
+        # A container that the ResourceManager recovered after its restart has no token: it was started before.
         token=message.container_token.SerializePartialToString() if message.HasField("container_token") else b"",
     )
 
 
 def status_from_proto(message: pb.ContainerStatusProto) -> ContainerStatus:
-    """Return the status of a container. A state that we do not know is not the end.
+    """Return the container's status in a message. An unknown state does not count as the end.
 
-    Hadoop 2 does not say that a container is being prepared: it runs. Source: ContainerImpl.getCurrentState and, of
+    Hadoop 2 reports a container that is being prepared as running. Source: ContainerImpl.getCurrentState and, for
     Hadoop 3, getContainerSubState.
     """
     stage = ContainerStage.RUNNING
@@ -118,7 +121,7 @@ def status_from_proto(message: pb.ContainerStatusProto) -> ContainerStatus:
 
 
 def node_report_from_proto(message: pb.NodeReportProto, dialect: Dialect) -> NodeReport:
-    """A node; one in a state that we do not know is not usable."""
+    """Return the node in a message; a node in an unknown state is not usable."""
     return NodeReport(
         node=node_from_proto(message.nodeId),
         rack=message.rackName,
@@ -129,8 +132,8 @@ def node_report_from_proto(message: pb.NodeReportProto, dialect: Dialect) -> Nod
 
 
 def launch_to_proto(launch: Launch) -> pb.ContainerLaunchContextProto:
-    """Return the launch of a container, quoted so that everything arrives as it was given: a NodeManager makes a shell
-    script of it."""
+    """Convert the launch of a container to its message. A NodeManager writes it as a shell script, so it is quoted to
+    arrive unchanged."""
     message = pb.ContainerLaunchContextProto(command=[shell_command(launch.command)])
     for name, value in launch.environment.items():
         message.environment.add(key=name, value=_inside_double_quotes(value))
@@ -154,7 +157,7 @@ def _resource_to_proto(resource: LocalResource) -> pb.LocalResourceProto:
 
 
 def url_to_proto(url: str) -> pb.URLProto:
-    """A location; its path goes over percent-decoded. Source: ConverterUtils / URL.fromURI."""
+    """Convert a location to its message, with a percent-decoded path. Source: ConverterUtils / URL.fromURI."""
     parts = urllib.parse.urlsplit(url)
     message = pb.URLProto(scheme=parts.scheme, port=parts.port or -1, file=urllib.parse.unquote(parts.path))
     if parts.hostname:
@@ -165,14 +168,14 @@ def url_to_proto(url: str) -> pb.URLProto:
 
 
 def shell_command(words: tuple[str, ...]) -> str:
-    """One command line that gives a program exactly these arguments, in the script that a NodeManager writes.
+    """Return a command line that passes exactly these arguments to a program in the script that a NodeManager writes.
 
-    The NodeManager puts it inside ``bash -c "..."``: so each word is quoted for the inner shell and the whole for the
-    double quotes of the outer one. ``<LOG_DIR>`` is replaced before both and survives. The program replaces the shell
-    and its output goes to the container's log directory. Source: ContainerLaunch, ContainerExecutor.
+    The NodeManager puts it inside ``bash -c "..."``. So each word is quoted for the inner shell, and the whole line for
+    the double quotes of the outer shell. ``<LOG_DIR>`` is replaced before both. The program replaces the shell (exec);
+    its output goes to the container's log directory. Source: ContainerLaunch, ContainerExecutor.
 
     Raises:
-        ValueError: a word has something of `REPLACED` in it.
+        ValueError: a word contains a text of `REPLACED`.
     """
     quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
     return _inside_double_quotes(f"exec {quoted}") + " 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr </dev/null"

@@ -1,13 +1,13 @@
-"""Dialects of GPU counts on the wire: the same number, four ways.
+"""Dialects: four encodings of the number of GPUs in Hadoop's messages.
 
-    gcores       a resource type of that name, Hadoop 3:    1a 0a 0a 06 "gcores" 10 03
-    yarn.io/gpu  Hadoop's own type; the node gives the GPUs, 1a 0f 0a 0b "yarn.io/gpu" 10 03
-    field3       a patched Hadoop 2.7: gpu_cores = 3        18 03
+    gcores       a resource type of this name (Hadoop 3)              1a 0a 0a 06 "gcores" 10 03
+    yarn.io/gpu  Hadoop's own type; the NodeManager assigns the GPUs  1a 0f 0a 0b "yarn.io/gpu" 10 03
+    field3       a patched Hadoop 2.7: gpu_cores = 3                  18 03
     none         the cluster counts no GPUs
 
-The last but one and the first two use the same field of ResourceProto for different things, and a server that does not
-know a form ignores it without a word: the container comes, without GPUs. So the dialect is chosen for a cluster, and
-what is granted is compared with what was asked for.
+field3 and the first two use the same field of ResourceProto for different types. A server ignores an encoding that it
+does not know, without an error: it allocates a container without GPUs. So the dialect is a setting of the cluster, and
+the allocated amounts are compared with the requested amounts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dlapp.errors import AskTooLarge, ConfigError
 from dlapp.system.text import counted
 from dlapp.values.spec import Resources
 
-# A client names a dialect and writes none of its messages: it is spared the 40 ms that protobuf takes to load.
+# A client uses the names of dialects only, and does not encode messages: loading protobuf would take it 40 ms.
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
 
 SETTING = "yarn.dialect"
-"""The key of the configuration that chooses; errors name it."""
+"""The configuration key that selects the dialect, for error messages."""
 
 FIELD3_LIMIT = "yarn.scheduler.maximum-allocation-gcores"
-"""A property that only the patched Hadoop has; its presence in the ResourceManager's configuration tells."""
+"""A property of the patched Hadoop only: its presence in the ResourceManager's configuration identifies the patch."""
 FIELD3_MINIMUM, FIELD3_NODE = "yarn.scheduler.minimum-allocation-gcores", "yarn.nodemanager.resource.gcores"
 FIELD3_SETTINGS = (FIELD3_MINIMUM, FIELD3_LIMIT, FIELD3_NODE)
 
@@ -38,7 +38,7 @@ _VARINT = 0
 
 
 class Dialect(Enum):
-    """One way to count GPUs."""
+    """Encoding of the number of GPUs."""
 
     GCORES = "gcores"
     YARN_GPU = "yarn.io/gpu"
@@ -46,10 +46,10 @@ class Dialect(Enum):
     NONE = "none"
 
     def encode(self, resources: Resources) -> ResourceProto:
-        """The message that asks for ``resources``.
+        """Return the message that requests ``resources``.
 
         Raises:
-            AskTooLarge: GPUs are asked for where none are counted.
+            AskTooLarge: GPUs are requested, but the cluster counts none.
         """
         from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
         from dlapp.hadoop.framing import encode_varint
@@ -67,7 +67,8 @@ class Dialect(Enum):
         return message
 
     def decode(self, message: ResourceProto) -> Resources:
-        """The amounts in a message. What is missing or 0 counts as the least that a container has: 1 MiB, 1 vcore."""
+        """Return the amounts in a message. A missing amount or 0 counts as the minimum of a container: 1 MiB, 1
+        vcore."""
         gcores = 0
         if self is Dialect.FIELD3:
             from google.protobuf.unknown_fields import UnknownFieldSet
@@ -82,15 +83,16 @@ class Dialect(Enum):
 
 
 def choose_dialect(configured: str, resource_types: Collection[str], *, has_field3: bool) -> Dialect:
-    """The dialect that the configuration names, or with ``auto`` the one that the cluster shows.
+    """Return the configured dialect, or with ``auto`` the dialect of the cluster.
 
     Args:
         configured: ``auto`` or a dialect's name.
-        resource_types: names of what the ResourceManager counts.
+        resource_types: names of the ResourceManager's resource types.
         has_field3: whether its configuration has `FIELD3_LIMIT`.
 
     Raises:
-        ConfigError: no such dialect, one that the cluster does not have, or two that it has.
+        ConfigError: there is no such dialect, the cluster does not support it, or the cluster has two and the setting
+            is ``auto``.
     """
     there = [one for one in (Dialect.GCORES, Dialect.YARN_GPU) if one.value in resource_types]
     if has_field3:
@@ -105,7 +107,7 @@ def choose_dialect(configured: str, resource_types: Collection[str], *, has_fiel
     except ValueError:
         allowed = ", ".join(one.value for one in Dialect)
         raise ConfigError(f"{SETTING}: is {configured!r}, allowed are auto, {allowed}") from None
-    # Whether a Hadoop is the patched one cannot be told for sure from outside: there the setting is believed.
+    # A client cannot reliably detect the patched Hadoop, so the setting field3 is not checked.
     if dialect in (Dialect.GCORES, Dialect.YARN_GPU) and dialect not in there:
         counted = ", ".join(sorted(resource_types)) or "memory and vcores alone"
         raise ConfigError(f"{SETTING}: is {configured}, and the ResourceManager counts {counted}")

@@ -1,8 +1,8 @@
-"""Start of a task in a container of YARN: what it is told comes from the container's credentials.
+"""Start of a task in a container of YARN, with the launch specification in the container's credentials.
 
-A task knows one directory, its home, on every engine. Here that is a new one in the container's working directory,
-where its logs are links into the container's log directory: so the node's pages and ``yarn logs`` show them under
-their names. The NodeManager ends the processes of its own session alone; ours have lifelines, and end with the task.
+On each engine a task has one directory. On YARN this is a new directory in the container's working directory. Its log
+files are symbolic links into the container's log directory, so the node's pages and ``yarn logs`` show them under their
+names. The NodeManager kills only the processes of its own session; the others have lifelines, and end with the task.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from dlapp.values.launch_spec import FILE_NAME, LaunchSpec
 from dlapp.values.serialization import from_json, parse_json, to_json
 
 TASK_SECRET = "dlapp.task"
-"""Alias of the secret in a task's credentials that holds what it is told."""
+"""Alias of the secret in a task's credentials that has its launch specification."""
 _TAKEN_OVER = ("PATH", "USER", "LOGNAME")
 
 
 INPUT_CACHE, PAYLOAD_CACHES, UNSTORED = "dlapp-cache", "dlapp-payload-caches", "dlapp-unstored"
-"""For input that is used again and for what payloads keep, where the operator named no directory; for output that could
-not be stored."""
+"""Names of directories below `user_directory`: the input cache and the caches of payloads, if the operator configured
+none, and output that could not be stored."""
 
 
 def user_directory(environ: Mapping[str, str], here: str) -> str:
-    """The directory that is the user's on this node, and on the disk of this container.
+    """Return the user's directory on this node, on the disk of this container.
 
-    What is in it has to outlive containers and applications, and be the user's alone: the directory that the
-    NodeManager keeps for a user (``<local-dir>/usercache/<user>``) is both, and it is cleared with all else of YARN's
-    when a NodeManager without recovery starts. Of several disks it is the one that this container lies on.
+    Its files must outlive containers and applications, and only the user may access them. Both hold for the directory
+    of a user in the NodeManager's local directories (``<local-dir>/usercache/<user>``). A NodeManager that starts
+    without recovery clears it, like all its local directories. Among several disks, it is the one of this container.
 
     Source: ContainerLocalizer.USERCACHE, ResourceLocalizationService.cleanUpLocalDirs; LOCAL_DIRS of ContainerLaunch
     has ``<local-dir>/usercache/<user>/appcache/<application id>`` for each disk.
@@ -49,10 +49,10 @@ def user_directory(environ: Mapping[str, str], here: str) -> str:
 
 
 def make_home(environ: Mapping[str, str] = os.environ) -> str:
-    """Make the task's home directory of what the NodeManager gave to this process; its path.
+    """Create the task's directory from the credentials and environment of its container; return the path.
 
     Raises:
-        HadoopError: this process was not started by an ApplicationMaster of ours.
+        HadoopError: this process was not started by an ApplicationMaster of dlapp.
     """
     secrets = read_container_credentials(environ).secrets
     if TASK_SECRET not in secrets:
@@ -69,7 +69,7 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
         }
         spec = replace(spec, cache=replace(spec.cache, **caches))
     if spec.ledger is not None:
-        # Of a ledger that the NodeManager keeps.
+        # The ledger of this node's NodeManager.
         web = f"{spec.ledger.web}{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}"
         spec = replace(spec, ledger=replace(spec.ledger, web=web))
     home = os.path.join(os.getcwd(), "task")
@@ -80,7 +80,7 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
     descriptor = os.open(os.path.join(home, FILE_NAME), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         json.dump(to_json(spec), file)
-    # What a fault of ours prints is not the payload's.
+    # Internal errors go to dlapp.log, and not to the payload's output.
     own = os.open(os.path.join(logs, "dlapp.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     for number in (1, 2):
         os.dup2(own, number)

@@ -1,6 +1,6 @@
-"""Exit codes of YARN: whose fault the end of a container is.
+"""Exit statuses of YARN's containers: whether the node or the container caused the end.
 
-Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus; what 3.4.2 answers.
+Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus; answers of 3.4.2.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ NODE_FAULTS = {
     -108: "was ended by its node's scheduler",
 }
 TAKEN_AWAY = (ABORTED, -102, -106)
-"""What the ResourceManager says by itself; what a node says comes when the container has ended. Source: SchedulerUtils,
-createAbnormalContainerStatus, createPreemptedContainerStatus and createKilledContainerStatus."""
+"""Exit statuses that the ResourceManager sets itself; those of a node follow when the container has ended. Source:
+SchedulerUtils, createAbnormalContainerStatus, createPreemptedContainerStatus and createKilledContainerStatus."""
 LOST_NODE = "*lost* node"
-"""In the ResourceManager's words on a container of a node that it has given up, whose processes may live on. Source:
+"""Part of the ResourceManager's diagnostics of a container on a lost node, whose processes may still run. Source:
 SchedulerUtils.LOST_CONTAINER, Hadoop 2.6 to 3.4."""
 VIRTUAL_MEMORY = -103
 MEMORY = {
@@ -32,9 +32,9 @@ MEMORY = {
     -104: "raise memory of its role",
 }
 NO_PYTHON = (126, 127)
-"""What a container's command exits with where its node has no Python for dlapp (`plan`, `travel`)."""
+"""Exit codes of a container's command if its node has no Python for dlapp."""
 OURS = "dlapp: "
-"""How a line begins that the command then leaves on standard error."""
+"""Prefix of the line that the command then writes to standard error."""
 OWN_FAULTS = {
     VIRTUAL_MEMORY: "was ended for using too much virtual memory",
     -104: "was ended for using too much memory",
@@ -45,7 +45,7 @@ OWN_FAULTS = {
 
 
 def end_of(status: ContainerStatus) -> ContainerEnd:
-    """Return how a container ended. YARN's own message follows if YARN ended it: it has the numbers."""
+    """Return how a container ended, with YARN's own message and its numbers if YARN ended it."""
     code = status.exit_status
     if code in NO_PYTHON and (said := _our_words(status.diagnostics)):
         return ContainerEnd(container_id=status.container_id, exit_status=code, diagnostics=said, node_fault=True)
@@ -62,32 +62,30 @@ def end_of(status: ContainerStatus) -> ContainerEnd:
 
 
 def _memory(status: ContainerStatus) -> str:
-    """The numbers: ``607.8 MB of 256 MB``; source: ContainersMonitorImpl.formatErrorMessage."""
+    """Return the amounts: ``607.8 MB of 256 MB``. Source: ContainersMonitorImpl.formatErrorMessage."""
     kind = "virtual" if status.exit_status == VIRTUAL_MEMORY else "physical"
     found = re.search(rf"(\d[\d.]* \w+ of \d[\d.]* \w+) {kind} memory used", status.diagnostics)
     return found[1] if found else _first_words(status.diagnostics)
 
 
 def was_taken_away(status: ContainerStatus) -> bool:
-    """Return True if the ResourceManager says that it takes a container away: its node hears of that later, or, if the
-    node is lost, never.
-    """
+    """Return True if the ResourceManager ended a container: its node gets the order later, or never if it is lost."""
     return status.exit_status in TAKEN_AWAY
 
 
 def is_of_lost_node(status: ContainerStatus) -> bool:
-    """Return True if the ResourceManager took a container away because it has lost its node."""
+    """Return True if the ResourceManager ended a container because its node is lost."""
     return was_taken_away(status) and LOST_NODE in status.diagnostics
 
 
 def _our_words(diagnostics: str) -> str:
-    """The line that the command left; YARN shows the end of what went to standard error."""
+    """Return the line that the command wrote; YARN's diagnostics have the end of standard error."""
     lines = (line.strip() for line in diagnostics.splitlines())
     return next((line.removeprefix(OURS) for line in lines if line.startswith(OURS)), "")
 
 
 def _first_words(diagnostics: str) -> str:
-    """The first line that says something, without the date that YARN puts before it."""
+    """Return the first line that is not empty, without YARN's date before it."""
     for line in diagnostics.splitlines():
         if line.startswith("[") and "]" in line:
             line = line.partition("]")[2]

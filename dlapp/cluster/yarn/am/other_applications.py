@@ -1,7 +1,7 @@
-"""Ends of other applications, for one that waits for them: of the ResourceManager, or of the user's history on HDFS.
+"""Ends of other applications, for an application with `after`: from the ResourceManager, or the history on HDFS.
 
-A ResourceManager forgets applications (yarn.resourcemanager.max-completed-applications). That it does not know one is
-believed only if it knows this one: then the other one has ended, and how may be in the history.
+A ResourceManager forgets ended applications (yarn.resourcemanager.max-completed-applications). An unknown application
+counts as ended only if the ResourceManager knows this application; the history may then have how it ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EndReader:
 
     Args:
         urls: web addresses of the ResourceManagers.
-        login: as whom they are asked.
+        login: identity for the requests.
         files: the file system with the user's history.
         own: this application.
     """
@@ -37,10 +37,10 @@ class EndReader:
         self._urls, self._login, self._files, self._own = urls, login, files, own
 
     def read(self, application_id: str) -> str | None:
-        """Return how an application ended, as `dlapp.values.start_conditions` has it; None: it has not.
+        """Return how an application ended, as in `dlapp.values.start_conditions`; None: it has not ended.
 
         Raises:
-            Unreachable: no ResourceManager answers, or not in a form that is known.
+            Unreachable: no ResourceManager answers, or an answer is invalid.
             DlappError: the history cannot be read now.
         """
         why = "no ResourceManager is configured"
@@ -58,7 +58,7 @@ class EndReader:
                     return read_end(answer, application_id)
                 except ValueError as error:
                     raise Unreachable(f"{url}: {error}") from error
-            why = f"{url}: status {status}"  # one on standby redirects to the active one, which is asked itself
+            why = f"{url}: status {status}"  # a standby redirects to the active one, which has its own URL here
         raise Unreachable(f"whether {application_id} has ended cannot be read: {why}")
 
     def _ask(self, web: Web, url: str, application_id: str) -> tuple[int, Any]:
@@ -78,10 +78,10 @@ class EndReader:
 
 
 def read_end(answer: Any, application_id: str) -> str | None:
-    """Return how an application ended by the answer of a ResourceManager; None: it has not.
+    """Return how an application ended from the answer of a ResourceManager; None: it has not ended.
 
     Raises:
-        ValueError: it is no answer on this application.
+        ValueError: the answer is not about this application.
 
     Source: RMWebServices.getApp, AppInfo (``id``, ``state``, ``finalStatus``).
     """

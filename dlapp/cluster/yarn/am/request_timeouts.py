@@ -1,6 +1,7 @@
-"""Timeouts of requests that are refused, or that fit no node; no I/O.
+"""Timeouts of container requests that the ResourceManager refuses, or that fit no node; no I/O.
 
-Neither ends at once: the largest node may have been away for a moment, and after a ResourceManager's restart all are.
+They are retried for a while: the largest node may be absent for a moment, and after a restart of the ResourceManager
+all nodes are.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ from dlapp.errors import AskTooLarge, DlappError
 from dlapp.hadoop.errors import RemoteError, RequestRefused
 
 REFUSED_GRACE_S = 5.0
-"""So long an ask is tried that the ResourceManager refuses: its largest node may have been away for a moment."""
+"""How long a request that the ResourceManager refuses is retried: the largest node may be absent for a moment."""
 ODD_GRACE_S = 300.0
-"""So long where it answers with an error that we know nothing of: it may be the server's own trouble."""
+"""The same for an unknown error, which may be an internal error of the server."""
 NO_NODE_GRACE_S = 60.0
-"""An ask that no present node could hold, were it empty, waits so long for one that could."""
+"""How long a request that fits no present node, even an empty one, waits for a larger node."""
 
 
 class UnsatisfiedRequestTimeouts:
-    """Since when each ask, by request id, has been refused, and since when no node could hold it."""
+    """Times since when each container request, by request id, was refused, and since when it fits no node."""
 
     def __init__(self) -> None:
         self._refused_since: dict[int, float] = {}
         self._unmet_since: dict[int, float] = {}
 
     def taken(self, request_id: int) -> None:
-        """The ResourceManager took an ask."""
+        """Record that the ResourceManager accepted a request."""
         self._refused_since.pop(request_id, None)
 
     def refused(self, request_id: int, error: DlappError, now: float, *, restarted: bool) -> str | None:
-        """Return why a request that the ResourceManager refused is given up; None: it is tried again.
+        """Return why a request that the ResourceManager refused is given up; None: it is retried.
 
         Args:
-            request_id: of the container request.
-            error: what the ResourceManager said.
+            request_id: id of the container request.
+            error: the ResourceManager's answer.
             now: the time [s, monotonic].
-            restarted: the ResourceManager was, so that its nodes may not be back.
+            restarted: the ResourceManager was restarted, so that its nodes may not be registered again.
         """
         since = self._refused_since.setdefault(request_id, now)
         grace_s = NO_NODE_GRACE_S if restarted else REFUSED_GRACE_S
@@ -47,7 +48,7 @@ class UnsatisfiedRequestTimeouts:
         return None if now - since < grace_s else _reason(error)
 
     def fits_nowhere(self, wants: ResourceRequestTable, now: float) -> Collection[tuple[int, str]]:
-        """Asks that no present node could hold for too long, with the reason."""
+        """Return the requests that have fitted no present node for too long, each with the reason."""
         waiting, given_up = wants.waiting(), []
         for request_id in set(self._unmet_since) - {ask.request_id for ask in waiting}:
             del self._unmet_since[request_id]
@@ -61,12 +62,12 @@ class UnsatisfiedRequestTimeouts:
 
 
 def is_expected(error: DlappError) -> bool:
-    """Return whether a refusal is one of the ask, rather than trouble of the server's."""
+    """Return whether the request itself was refused, and not because of an error of the server."""
     return isinstance(error, RequestRefused | AskTooLarge)
 
 
 def _reason(error: DlappError) -> str:
-    """Return what the server said, without the name of our call and of its exception."""
+    """Return the server's message, without the names of the call and of the exception."""
     return error.message.partition("\n")[0].strip() if isinstance(error, RemoteError) else str(error)
 
 

@@ -1,7 +1,7 @@
-"""The Python that runs dlapp on a node: the node's own, or one that travels there as an archive.
+"""The Python that runs dlapp on a node: the node's own, or one in an archive that YARN localizes.
 
-An archive is unpacked by the NodeManager, once on each node where everybody may read it, else once for each user, in
-about 3.5 ms for each file in it. It lies in a container's working directory as ``python``.
+The NodeManager unpacks an archive that everybody may read once per node, and others once per node and user. This takes
+about 3.5 ms for each file in it. In a container's working directory it is the directory ``python``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from dlapp.errors import ConfigError, Denied
 DIRECTORY = "python"
 SETTING = "yarn.python_archive"
 _KINDS = (".tar.gz", ".tgz", ".tar", ".zip")
-"""What a NodeManager unpacks, by the name's end; anything else it leaves as it is. Source: FSDownload, 3.4.2."""
+"""Suffixes of the archives that a NodeManager unpacks. Source: FSDownload, 3.4.2."""
 _DEFAULT, _IN_ARCHIVE = "python3", "bin/python3"
 
 
 def interpreter(python: str, archive: str | None) -> str:
-    """The Python to call in a container's working directory.
+    """Return the path of Python relative to a container's working directory, or its name.
 
     Args:
-        python: ``yarn.python``; of an archive the path in it, by default ``bin/python3``.
+        python: ``yarn.python``; with an archive the path in it, by default ``bin/python3``.
+        archive: ``yarn.python_archive``; None: the node's own Python.
 
     Raises:
-        ConfigError: the path leads out of the archive.
+        ConfigError: the path points out of the archive.
     """
     if archive is None:
         return python
@@ -35,28 +36,29 @@ def interpreter(python: str, archive: str | None) -> str:
 
 
 def check_archive(archive: str) -> None:
-    """Raise ConfigError for an archive that a NodeManager would not unpack."""
+    """Refuse an archive that a NodeManager would not unpack. Raises ConfigError."""
     if not archive.endswith(_KINDS):
         raise ConfigError(f"{SETTING}: is {archive!r}; a NodeManager unpacks {', '.join(_KINDS)}")
 
 
 def archive_resource(files: StagingFiles, location: str, *, public: bool) -> LocalResource:
-    """The archive as a file that YARN brings to a container.
+    """Return the archive as a file that YARN localizes for a container.
 
     Args:
-        location: with its scheme and host.
-        public: everybody may read it, along its whole path.
+        files: the file system with the archive.
+        location: its location, with scheme and host.
+        public: everybody may read it, and all directories of its path.
 
     Raises:
-        ConfigError: it is not there.
-        Denied: others than its owner may write it, so it runs what they like.
+        ConfigError: the archive does not exist.
+        Denied: other users than its owner may write it, and could execute any program by it.
     """
     found = files.look(location)
     if found is None:
         raise ConfigError(f"{SETTING}: {location} is not there")
     above = files.look(location.rpartition("/")[0])
     for place, mode in ((location, found.mode), (location.rpartition("/")[0], above.mode if above else 0)):
-        # In a directory with the sticky bit nobody replaces another one's file.
+        # In a directory with the sticky bit only the owner can replace a file.
         if mode & 0o022 and not mode & 0o1000:
             raise Denied(f"{SETTING}: {place} has mode {mode:o}: others may write it, and it would run as its user")
     return LocalResource(

@@ -1,4 +1,4 @@
-"""Ending applications, and releasing held ones: dlapp-softkill, dlapp-kill and dlapp-release."""
+"""End of applications, and release of held ones: dlapp-softkill, dlapp-kill and dlapp-release."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from dlapp.values.report import FinalStatus, State
 from dlapp.values.serialization import from_json, to_json
 
 KILL_ASK_S = 2.0
-"""How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
+"""Time limit for an ApplicationMaster to end by itself after a request by dlapp-kill."""
 
 
 class ApplicationKiller:
-    """Ends applications, and releases held ones, by way of their ApplicationMasters where those answer."""
+    """Ends applications, and releases held ones, through their ApplicationMasters if these respond."""
 
     def __init__(self, there: ClusterSession, masters: AmClients, looker: ApplicationReader) -> None:
         self._session, self._masters, self._looker = there, masters, looker
 
     def soft_kill(self, application_id: ApplicationId, by: str) -> str:
-        """Ask for a soft-kill: the ApplicationMaster, or by a request file that it finds; one that waits is killed.
+        """Request a soft-kill from the ApplicationMaster, directly or by a request file; kill a waiting application.
 
         Raises:
-            NotFound, Denied: it is not there, or another user's.
+            NotFound, Denied: the application does not exist, or is another user's.
         """
         report, token = self._permitted(application_id, by)
         if report.state.ended:
@@ -48,7 +48,7 @@ class ApplicationKiller:
             return self.kill(application_id, by)
         own = self._is_own(report)
         if not own and token is None:
-            # Only its user's word reaches its ApplicationMaster; YARN may listen to others.
+            # The ApplicationMaster accepts requests of its user only; YARN may accept requests of others.
             raise Denied(f"{application_id} belongs to {report.user}; only they may soft-kill it: dlapp-kill asks YARN")
         try:
             answer = from_json(StopAnswer, self._ask(report, "softkill", by, ASK_S, token))
@@ -60,10 +60,10 @@ class ApplicationKiller:
         return answer.line(str(application_id))
 
     def release(self, application_id: ApplicationId, by: str) -> str:
-        """Let an application that is held start: by its ApplicationMaster, or by a request file that it finds.
+        """Release a held application by a request to its ApplicationMaster, directly or by a request file.
 
         Raises:
-            NotFound, Denied: it is not there, or another user's.
+            NotFound, Denied: the application does not exist, or is another user's.
         """
         report = self._looker.report(application_id)
         if report.state.ended:
@@ -82,18 +82,19 @@ class ApplicationKiller:
             return f"{application_id} cannot be asked now; if it is held, it starts when it finds the request on HDFS"
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
-        """Kill: ask its ApplicationMaster, then YARN, and remove what it left; where YARN fails, leave a mark.
+        """Kill an application: request it from its ApplicationMaster, then from YARN, and remove its output and files.
+        If YARN fails, leave a request file.
 
         Raises:
-            NotFound, Denied: it is not there, or another user's.
-            TimedOut: YARN did not end it in a minute; it goes on with it.
+            NotFound, Denied: the application does not exist, or is another user's.
+            TimedOut: YARN did not end it within a minute; YARN continues.
         """
         report, token = self._permitted(application_id, by)
         if report.state.ended:
             return _over(report)
         own = self._is_own(report)
         if report.tracking_url and (own or token is not None):
-            # Whatever hinders this, YARN's kill follows.
+            # YARN's kill follows, so any error here is ignored.
             with contextlib.suppress(DlappError, OSError, ValueError):
                 self._ask(report, "kill", by, KILL_ASK_S, token)
                 self._wait_for_end(application_id, KILL_ASK_S)
@@ -102,7 +103,7 @@ class ApplicationKiller:
         except NotAllowed as error:
             raise Denied(f"YARN does not let {self._session.user} kill {application_id} of {report.user}") from error
         except DlappError:
-            # The request comes last: a file system that takes none costs 20 s, in which nothing would be ended.
+            # Write the request file last: if HDFS does not respond, this takes 20 s, which would delay the kill.
             if own:
                 with contextlib.suppress(DlappError, OSError):
                     self._mark(report, KILL, by)
@@ -116,7 +117,7 @@ class ApplicationKiller:
             return f"{application_id} {said}; {report.user}'s next command settles what it left"
         if state is State.KILLED:
             return f"{application_id} was killed, {self._settled(report, by)}"
-        # Most often it did that itself; else what it was just doing is over when the next command looks at it.
+        # Usually the ApplicationMaster did this itself; otherwise the user's next command completes it.
         try:
             with contextlib.suppress(DlappError, OSError):
                 files = self._session.files(report.user)
@@ -130,19 +131,19 @@ class ApplicationKiller:
         return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
 
     def _settled(self, report: AppReport, by: str) -> str:
-        """Remove the output of an application that was just killed, and return the result in words."""
+        """Remove the output of an application that was just killed, and return the result as text."""
         later = "your next command keeps what was stored as partial output"
         try:
             files = self._session.files(report.user)
             places = StagingPaths(files.home)
             if files.look(places.staging(report.application_id)) is not None:
-                # Without it the output is kept: others may have ended the application.
+                # Without this file the output is kept, because another user may have ended the application.
                 self._mark(report, KILL, by)
             later = "your next command tries it again"
             notices = self._session.notices(files)
             said = settle(files, places, report.application_id, EndedApplication(State.KILLED, 0.0), notices)
             if said is None:
-                # Its ApplicationMaster may be at the commit at this moment, and its tasks store.
+                # Its ApplicationMaster may be committing, and its tasks may be storing, at this moment.
                 time.sleep(GONE_AFTER_S)
                 ended = EndedApplication(State.KILLED, GONE_AFTER_S)
                 said = settle(files, places, report.application_id, ended, notices)
@@ -160,8 +161,8 @@ class ApplicationKiller:
         return self._masters.ask(report, what, to_json(StopRequest(user=by)), timeout_s=timeout_s, token=token)
 
     def _permitted(self, application_id: ApplicationId, by: str) -> tuple[AppReport, str | None]:
-        """Return the report on an application that the caller may end, and the token where its `modify_acl` names the
-        caller. Raises NotFound, Denied."""
+        """Return the report on an application that the caller may end, and the caller's token if its `modify_acl` has
+        the caller. Raises NotFound, Denied."""
         report = self._looker.report(application_id)
         if by == "root" or self._is_own(report):
             return report, None

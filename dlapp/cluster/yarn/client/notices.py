@@ -1,6 +1,6 @@
-"""Notifications that an application's ApplicationMaster could not deliver, because it died: its user's commands do.
+"""Notifications of applications whose ApplicationMaster died before delivery; the user's commands deliver them.
 
-They read the user's own configuration, so nothing on HDFS decides where something is sent.
+The commands use the user's own configuration, so no file on HDFS determines where a notification is sent.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from dlapp.config import Config
 
 DELIVER_S = 5.0
-"""How long a command stays for deliveries at most: so long only if a server does not answer."""
+"""Maximum time that a command waits for deliveries; it is reached only if a server does not answer."""
 AM_STAYS_S, AM_DIES_S = 45.0, 5.0
-"""How long after the end an ApplicationMaster may still send: one that ended by itself, and one that was killed."""
+"""Time after the end in which an ApplicationMaster may still deliver: one that ended by itself, and a killed one."""
 MAX_AT_ONCE = 20
 
 
 class EndNotices:
-    """Records ends of applications, and delivers what is recorded.
+    """Records notifications of ends of applications, and delivers them.
 
     Args:
-        config: of the user.
+        config: the user's configuration.
         files: the default file system, as the user.
     """
 
@@ -45,21 +45,21 @@ class EndNotices:
         self._config, self._files = config, files
 
     def record_end(self, application_id: ApplicationId, kept: Mapping[str, Any]) -> None:
-        """Record the end of an application that did not tell it itself.
+        """Record the end of an application that did not record it itself.
 
         Args:
-            application_id: of the application.
-            kept: what its history gets: ``submission``, ``view``, ``state`` and ``finished_ms``.
+            application_id: id of the application.
+            kept: its entry for the history: ``submission``, ``view``, ``state`` and ``finished_ms``.
 
         Raises:
-            DlappError, OSError: it cannot be recorded.
+            DlappError, OSError: the record cannot be written.
         """
         try:
             submission = from_json(Submission, kept["submission"])
             view = None if kept.get("view") is None else from_json(ApplicationView, kept["view"])
             settings = settings_of(self._config, submission.spec.notify)
         except (ConfigError, LookupError, ValueError):
-            return  # the configuration is refused at the next submission; a damaged file has nothing to tell
+            return  # the next submission refuses the configuration; a damaged file has no valid content
         if settings is None:
             return
         state = str(kept.get("state", view.state.value if view is not None else ""))
@@ -83,14 +83,14 @@ class EndNotices:
                 file.write(to_bytes(after))
 
     def is_there_any(self) -> bool:
-        """Return whether something is recorded. Raises Unreachable."""
+        """Return whether there are recorded notifications. Raises Unreachable."""
         return bool(self._files.names(StagingPaths(self._files.home).all_outboxes))
 
     def deliver(self, ended: Mapping[ApplicationId, EndedApplication]) -> None:
-        """Deliver what ended applications left; each is tried once, and waited for for at most `DELIVER_S`.
+        """Deliver the notifications of ended applications. Each is tried once; return after at most `DELIVER_S`.
 
         Args:
-            ended: the user's applications that have ended, how, and how long ago.
+            ended: the user's ended applications, with how and how long ago they ended.
 
         Raises:
             Unreachable: the file system does not answer.
@@ -110,10 +110,10 @@ class EndNotices:
                 continue
             end = ended.get(application_id)
             if end is None and now_ms() - changed_ms > 2 * MAX_AGE_MS:
-                # The ResourceManager has forgotten it, or nobody looked for so long: nothing in it is sent any more.
+                # The ResourceManager has forgotten the application, so its notifications are too old to be sent.
                 self._files.remove(places.outbox(application_id))
             if end is None or end.ago_s < (AM_STAYS_S if end.state is State.FINISHED else AM_DIES_S):
-                continue  # its ApplicationMaster may send it now
+                continue  # its ApplicationMaster may still deliver them
             left.append(StagedOutbox(self._files, application_id))
             if len(left) == MAX_AT_ONCE:
                 break

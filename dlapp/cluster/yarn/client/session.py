@@ -1,4 +1,4 @@
-"""Session of a command: the connections to a cluster, each made when it is first needed."""
+"""Session of a command: the connections to a cluster, each opened on first use."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FilesOf = Callable[[HdfsPlace], StagingFiles]
 
 
 class ClusterSession:
-    """A cluster as one user reaches it.
+    """Connections of one command to a cluster.
 
     Args:
-        open_files: gives the file system of the cluster as one user.
-        login: as whom we look and kill.
+        open_files: opens the file system of the cluster as a user.
+        login: identity for status requests and kills.
 
     Raises:
-        ConfigError: nothing says where the cluster is.
+        ConfigError: the address of the cluster is not configured.
     """
 
     def __init__(self, config: Config, open_files: FilesOf, login: Login) -> None:
@@ -48,7 +48,7 @@ class ClusterSession:
 
     @property
     def user(self) -> str:
-        """The Hadoop user that looks and kills."""
+        """Return the Hadoop user for status requests and kills."""
         return self.login.user
 
     def close(self) -> None:
@@ -59,28 +59,28 @@ class ClusterSession:
             files.close()
 
     def rest(self, user: str | None = None) -> YarnRest:
-        """The ResourceManager, as ``user``; None: as who looks."""
+        """Return the REST client of the ResourceManager as ``user``; None: as the session's user."""
         user = user or self.user
         if user not in self._rest_by_user:
             self._rest_by_user[user] = self.own_rest(user)
         return self._rest_by_user[user]
 
     def files(self, user: str) -> StagingFiles:
-        """The file system, as ``user``."""
+        """Return the file system as ``user``."""
         if user not in self._files_by_user:
             self._files_by_user[user] = self._open_files(self.hdfs(user))
         return self._files_by_user[user]
 
     def own_rest(self, user: str | None = None) -> YarnRest:
-        """A connection of its own, as `rest` has one, for another thread, which closes it."""
+        """Return a new REST client, like `rest`, for another thread, which must close it."""
         return YarnRest(self.site.web_urls(), self.login.as_user(user or self.user))
 
     def own_files(self) -> StagingFiles:
-        """A connection of its own, for another thread, which closes it."""
+        """Return a new connection to the file system for another thread, which must close it."""
         return self._open_files(self.hdfs(self.user))
 
     def notices(self, files: StagingFiles) -> EndNotices | None:
-        """Return what tells the user of ends that no ApplicationMaster told; None: they are told of nothing."""
+        """Return the notifications of ends that no ApplicationMaster delivered; None: no channel is configured."""
         notify = self.config.notify
         if not (notify.webhook or notify.mail or notify.command):
             return None
@@ -89,14 +89,14 @@ class ClusterSession:
         return EndNotices(self.config, files)
 
     def hdfs(self, user: str) -> HdfsPlace:
-        """Return where the default file system is, used as ``user``."""
+        """Return the default file system with ``user`` as its identity."""
         return self.site.hdfs(self.login.as_user(user), self.config.storage.hdfs)
 
     def nodes(self, *, afresh: bool = False) -> list[NodeInfo]:
-        """Return the nodes that run.
+        """Return the running nodes.
 
         Args:
-            afresh: as the ResourceManager has them now; else they may be `node_cache.MAX_AGE_S` old.
+            afresh: read the list from the ResourceManager now; otherwise it may be `node_cache.MAX_AGE_S` old.
         """
         urls = self.site.web_urls()
         if not afresh and (kept := node_cache.find(urls)) is not None:
@@ -106,22 +106,23 @@ class ClusterSession:
         return nodes
 
     def ask_anew(self) -> None:
-        """Forget what the ResourceManager said of its largest container, so that it is asked again."""
+        """Discard the cached size of the largest container, so that the next use reads it again."""
         self._new = None
 
     def largest(self) -> Mapping[str, int]:
-        """The most of each resource in one container; an id for an application comes with it."""
+        """Return the maximum of each resource in one container; the answer has a new application's id, too."""
         if self._new is None:
             self._new = self.rest().new_application()
         return self._new.largest
 
     def take_id(self, rest: YarnRest) -> NewApplication:
-        """The id for an application; each is good for one."""
+        """Return a new id; it is valid for one application."""
         new, self._new = self._new or rest.new_application(), None
         return new
 
     def dialect(self) -> Dialect:
-        """Return the form in which this cluster counts GPUs. Raises ConfigError: not as configured."""
+        """Return the dialect in which this cluster counts GPUs. Raises ConfigError: the cluster does not support the
+        configured one."""
         if self._dialect is None:
             types = set(self.largest())
             configured = self.config.yarn.dialect
@@ -131,16 +132,16 @@ class ClusterSession:
         return self._dialect
 
     def preemption_wait_s(self) -> float:
-        """Return how long the ResourceManager waits after it has said that it preempts a container."""
+        """Return the time between the announcement of a preemption and the end of the container [s]."""
         text = self.rest().configuration(PREEMPTION_WAIT)
         return int(text) / 1000 if text is not None and text.isdecimal() else DEFAULT_PREEMPTION_WAIT_S
 
     def check_credentials(self) -> None:
-        """Refuse GPUs of a ledger that everybody may write, unless the operator wants it so. Raises ConfigError."""
+        """Refuse a GPU ledger that everybody may write, unless the operator allowed it. Raises ConfigError."""
         zookeeper = self.config.gpuid.zookeeper
         if self.dialect() is not Dialect.YARN_GPU and zookeeper.ensemble is not None and zookeeper.credentials is None:
             raise ConfigError(NO_CREDENTIALS)
 
     def has_ledger(self) -> bool:
-        """Return whether GPUs have a ledger: ours, or with ``yarn.io/gpu`` each NodeManager's."""
+        """Return whether GPUs have a ledger: dlapp's, or with ``yarn.io/gpu`` that of each NodeManager."""
         return self.dialect() is Dialect.YARN_GPU or self.config.gpuid.zookeeper.ensemble is not None

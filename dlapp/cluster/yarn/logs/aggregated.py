@@ -1,6 +1,6 @@
-"""The logs of an ended application, as its nodes collected them on HDFS: what is left where no server shows them.
+"""Aggregated logs of an ended application on HDFS, for clusters without a log server.
 
-A directory of the application has a file for each of its nodes (`dlapp.cluster.yarn.logs.tfile`):
+The directory of an application has one file for each of its nodes (`dlapp.cluster.yarn.logs.tfile`):
 
     <remote-app-log-dir>/<user>/bucket-<suffix>-tfile/<number modulo 10000>/<application id>/<host>_<port>   Hadoop 3.3
     <remote-app-log-dir>/<user>/<suffix>/<application id>/<host>_<port>                                      before
@@ -26,11 +26,11 @@ _UNFINISHED = ".tmp"
 
 
 class AggregatedLogs(NamedTuple):
-    """The collected logs of one application.
+    """Aggregated logs of one application.
 
     Args:
         hdfs: the HDFS of the cluster.
-        user: whose application it is.
+        user: the owner of the application.
     """
 
     files: StagingFiles
@@ -40,10 +40,12 @@ class AggregatedLogs(NamedTuple):
     application_id: ApplicationId
 
     def log(self, container: str, name: str, host: str = "") -> Iterator[bytes] | None:
-        """One log file of one container; None: it is not there, or not yet.
+        """Return one log file of one container; None: it does not exist, or not yet.
 
         Args:
-            host: its node, where it is known: that one's file is looked at first.
+            container: id of the container.
+            name: name of the log file.
+            host: its node, if known; the file of this node is read first.
 
         Raises:
             Denied: the caller may not read it.

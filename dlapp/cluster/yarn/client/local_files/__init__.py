@@ -1,1 +1,1 @@
-"""The files that a client of YARN keeps on its own machine."""
+"""Files that a client of YARN stores on its own machine."""

@@ -1,6 +1,6 @@
-"""The last application that this user submitted to YARN from here.
+"""The last application that this user submitted to YARN from this machine.
 
-Whoever has another engine as the default would else have to ask YARN, which may be far, what ``last`` means.
+With this file a user whose default engine is another one can use ``last`` without a request to YARN.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _LINE = re.compile(rf"(?P<id>{APPLICATION_ID}) (?P<submitted_ms>\d+)\n", re.ASCI
 
 
 class LastApplication(NamedTuple):
-    """An id, and when it was submitted [ms since 1970]."""
+    """Id and time of submission [ms since 1970]."""
 
     application_id: str
     submitted_ms: int
 
 
 def local_cache(name: str) -> str:
-    """A place in this user's cache on this machine.
+    """Return a path in this user's cache on this machine.
 
     Raises:
-        Denied: this is root, and the place is another user's.
+        Denied: the caller is root, and the path is another user's.
     """
     path = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dlapp", name)
     refuse_place_of_others(path)
@@ -35,12 +35,12 @@ def local_cache(name: str) -> str:
 
 
 def local_state(name: str) -> str:
-    """Return a place among what this user keeps on this machine; who uses it checks its owner."""
+    """Return a path in this user's state directory on this machine; the caller checks its owner."""
     return os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "dlapp", name)
 
 
 def remember(application_id: str, submitted_ms: int) -> None:
-    """Write it down; where that is not possible, it is only not found as ``last``."""
+    """Store the id. If this fails, ``last`` does not find the application; there is no other effect."""
     with contextlib.suppress(OSError):
         path = local_cache("last-on-yarn")
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -51,7 +51,7 @@ def remember(application_id: str, submitted_ms: int) -> None:
 
 
 def last_application() -> LastApplication | None:
-    """Return the id that was written last; None: nothing was ever submitted."""
+    """Return the stored id; None: there is none."""
     try:
         with open(local_cache("last-on-yarn"), encoding="ascii") as file:
             found = _LINE.fullmatch(file.read(200))

@@ -1,12 +1,12 @@
-"""The nodes of a cluster that run, kept on the client's machine for some minutes.
+"""Cache of the running nodes of a cluster on the client's machine, for some minutes.
 
-A list of 10,000 nodes has some 6 MB, and the ResourceManager makes it anew for each question. Each submission looks at
-the nodes for what it tells the user; so a script that submits in a loop would ask for nothing else.
+A list of 10,000 nodes has about 6 MB, and the ResourceManager builds it for each request. Each submission uses the list
+for its messages to the user, so without a cache a script that submits in a loop would request it each time.
 
     ~/.local/state/dlapp/nodes/       0700
         <digest of the addresses of the ResourceManagers>.json    0600
 
-A list may be ten minutes old: nothing is refused by one, and what a user is told is looked up afresh.
+A list may be ten minutes old, so no submission is refused because of it; messages to the user are based on a new list.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from dlapp.system.owners import refuse_place_of_others
 
 MAX_AGE_S = 600.0
 MAX_BYTES = 4 << 20
-"""Of a file; a node has some 120 bytes. A list that is larger is not kept."""
+"""Size limit of a file; a node has about 120 bytes. A larger list is not stored."""
 
 
 def keep(urls: Sequence[str], nodes: Sequence[NodeInfo]) -> None:
-    """Write down the nodes of a cluster; where that is not possible, they are asked for again.
+    """Store the nodes of a cluster. If this fails, the next command requests them again.
 
     Args:
         urls: the web addresses of its ResourceManagers.
-        nodes: those that run, as they said a moment ago.
+        nodes: the running nodes, just received.
     """
     told = {"read_ms": clock.now_ms(), "nodes": [[one.name, one.web, one.total] for one in nodes]}
     data = json.dumps(told, separators=(",", ":")).encode()
@@ -53,7 +53,7 @@ def keep(urls: Sequence[str], nodes: Sequence[NodeInfo]) -> None:
 
 
 def find(urls: Sequence[str]) -> list[NodeInfo] | None:
-    """Return the nodes of a cluster that ran at most `MAX_AGE_S` ago; None: there is no such list of this user's alone.
+    """Return the stored nodes of a cluster, at most `MAX_AGE_S` old; None: no such file that only this user can write.
 
     Args:
         urls: the web addresses of its ResourceManagers.
@@ -62,7 +62,7 @@ def find(urls: Sequence[str]) -> list[NodeInfo] | None:
         told = files.read_json_object(
             _name(urls), dir_fd=fd, path=directory(), owners={os.geteuid()}, max_bytes=MAX_BYTES
         )
-        # The clock may have been set back since.
+        # The clock may have been set back since then.
         if 0 <= clock.now_ms() - int(told["read_ms"]) <= MAX_AGE_S * 1000:
             return [_node(*one) for one in told["nodes"]]
     return None

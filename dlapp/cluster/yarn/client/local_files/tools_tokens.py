@@ -1,8 +1,8 @@
-"""The tools tokens of applications that were submitted to YARN from this machine.
+"""Tools tokens of applications that were submitted to YARN from this machine.
 
-Who has an application's tools token may end it. It is in the credentials of its ApplicationMaster, and here, in a file
-of its submitter's alone; nowhere on HDFS, whose servers believe every name without Kerberos. A command on another
-machine has no token: it reads the view, and asks for a soft-kill by a file in the staging directory.
+The holder of an application's tools token may end it. The token is in the credentials of its ApplicationMaster and in
+a file here that only the submitter can read. It is not on HDFS, which without Kerberos accepts any user name. A command
+on another machine has no token: it reads the view, and requests a soft-kill by a file in the staging directory.
 
     ~/.local/state/dlapp/tokens/      0700
         <application id>.json         0600    {"user": the Hadoop user that it runs as, "token": ...}
@@ -24,18 +24,18 @@ from dlapp.value import Value, field
 from dlapp.values.ids import ApplicationId
 
 MAX_AGE_S = 90 * 86_400.0
-"""A file whose application nobody looked at after its end goes then."""
+"""Age from which a file is removed, if no command removed it after the end of its application."""
 _NAME = re.compile(rf"\.?{APPLICATION_ID}\.json(\.\d+)?", re.ASCII)
-"""Of a file here, and of one that is being written."""
+"""Name of a file here, and of its temporary file."""
 _MAX_BYTES = 4096
 _MAX_NAMES = 100_000
 
 
 class KeptToken(Value):
-    """Stored state of one application.
+    """Stored token of one application.
 
     Args:
-        user: the Hadoop user that the submitter ran it as.
+        user: the Hadoop user as whom the submitter ran it.
         token: its tools token; empty once it has ended.
     """
 
@@ -49,10 +49,10 @@ def directory() -> str:
 
 
 def keep(application_id: ApplicationId, kept: KeptToken) -> None:
-    """Write a file; others that are too old go.
+    """Write the file of an application, and remove old files.
 
     Raises:
-        OSError: it cannot be written, or the directory is not this user's alone.
+        OSError: it cannot be written, or other users may change the directory.
     """
     refuse_place_of_others(directory())
     os.makedirs(directory(), mode=0o700, exist_ok=True)
@@ -87,11 +87,12 @@ def known_ids() -> list[str]:
 
 
 def is_own(application_id: ApplicationId, user: str, login_user: str) -> bool:
-    """Return whether YARN says that an application is the caller's, or it was submitted from here as another user.
+    """Return whether an application is the caller's by YARN's report, or was submitted from here as another user.
 
     Args:
-        user: the Hadoop user that YARN says it runs as.
-        login_user: the caller's.
+        application_id: id of the application.
+        user: the Hadoop user of the application, as reported by YARN.
+        login_user: the caller's Hadoop user.
     """
     if user == login_user:
         return True
@@ -100,9 +101,10 @@ def is_own(application_id: ApplicationId, user: str, login_user: str) -> bool:
 
 
 def forget(application_id: ApplicationId, *, login_user: str) -> None:
-    """Remove the token of an application that has ended.
+    """Remove the token of an ended application.
 
-    Where it ran as another Hadoop user than ``login_user``, that stays on record: it still is the submitter's own.
+    If it ran as another Hadoop user than ``login_user``, that user stays recorded: the application is still the
+    submitter's.
     """
     kept = find(application_id)
     if kept is None or (not kept.token and kept.user != login_user):
