@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,6 +154,31 @@ class Engine:
         if self.hadoop is None:
             return [one for one in processes(self.state_dir) if one.role != "runner"]
         return processes_of(application)
+
+    def master(self, application: str) -> int:
+        """Return the process of its ApplicationMaster."""
+        if self.hadoop is None:
+            return int(json.loads((application_dir(self.state_dir, application) / "am.json").read_text())["pid"])
+
+        def look() -> list[int]:
+            found = [one.pid for one in self.processes(application) if one.role == "am"]
+            return found if len(found) == 1 else []  # a child that it forks has its command line at first
+
+        return wait_for("its ApplicationMaster", look)[0]
+
+    def kill_master(self, application: str) -> None:
+        """SIGKILL its ApplicationMaster as soon as its containers outlive that.
+
+        1. A NodeManager tells the ResourceManager once a second which containers run.
+        2. Those that it has not heard of when an ApplicationMaster dies, the ResourceManager takes away.
+        """
+        if self.hadoop is not None:
+            from dlapp.values.ids import ContainerId
+            from tests.cluster.yarn.on_yarn import until_heard_of
+
+            living = [one["container_id"] for one in status(application)["containers"] if one["finished_ms"] is None]
+            until_heard_of(self.hadoop, *map(ContainerId.from_text, living))
+        os.kill(self.master(application), signal.SIGKILL)
 
     def runners(self) -> list[Process]:
         """The embedded engine's runner, where it runs."""

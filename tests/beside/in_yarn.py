@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.end_to_end.test_idle_guard import stub
 from tests.end_to_end.test_keep_failed import FAILS, LOOKS, kept
 from tests.end_to_end.test_notebooks import answer, opened
 from tests.end_to_end.test_ports import SERVER as PROGRAM
-from tests.end_to_end.test_ports import master_of, talk
+from tests.end_to_end.test_ports import talk
 from tests.end_to_end.test_services import API, get, ready_url
 from tests.end_to_end.test_services import SERVER as SERVICE
 from tests.engines import Engine
@@ -129,7 +128,7 @@ def test_a_port_a_command_and_a_service_end_with_what_is_lost_and_the_program_go
             socket.create_connection(("127.0.0.1", local), timeout=120)
 
         executed, forward, local = reach()
-        os.kill(master_of(engine, application), signal.SIGKILL)
+        engine.kill_master(application)
         assert executed.wait(PATIENCE_S) not in (0, None)
         wait_for("the command ends with its ApplicationMaster", lambda: not sleepers(marker), PATIENCE_S)
         wait_for("the next ApplicationMaster", lambda: status(application)["attempt"] == 2, PATIENCE_S)
@@ -159,7 +158,7 @@ def test_a_notebook_goes_on_without_its_master_and_its_node_and_its_end_leaves_n
         assert answer(url, token) == 200
         application = run("dlapp-list", "-o", "id").out.split()[-1]
         assert holders() == [application]
-        os.kill(master_of(engine, application), signal.SIGKILL)
+        engine.kill_master(application)
         wait_for("the next ApplicationMaster", lambda: status(application)["attempt"] == 2, PATIENCE_S)
 
         def is_there() -> bool:
@@ -186,7 +185,7 @@ def test_a_failed_container_is_kept_without_its_gpu_until_its_master_dies(engine
     assert (looked.code, looked.out) == (4, "data\nscratch\nhi there||\n"), looked.err
     other = launch(properties(tmp_path, "exit 0", name="other", resources={"gcores": 1}))
     assert ended(other, PATIENCE_S)["final_status"] == "SUCCEEDED"
-    os.kill(master_of(engine, application), signal.SIGKILL)
+    engine.kill_master(application)
     end = ended(application, PATIENCE_S)
     assert (end["final_status"], end["diagnostics"]) == ("FAILED", "container 0 (worker 0) failed: exit code 3")
     check_nothing_is_left(engine, application)

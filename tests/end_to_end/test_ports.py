@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +15,7 @@ from dlapp.client import Client
 from dlapp.client.streams.ports import PortForward
 from dlapp.errors import TimedOut
 from dlapp.system.processes.proc import descendants
-from tests.applications import BIN, application_dir, ended, launch, properties, run, status, wait_for
+from tests.applications import BIN, ended, launch, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import IMAGE, Dockerd
 
@@ -106,7 +103,7 @@ def kill_master(engine: Engine, application: str, forward: PortForward) -> None:
         assert data, answer
         answer += data
     assert answer.startswith(b"HTTP/1.1 200 OK")
-    os.kill(master_of(engine, application), signal.SIGKILL)
+    engine.kill_master(application)
     with contextlib.suppress(ConnectionResetError):
         assert stream.recv(1) == b""
     stream.close()
@@ -120,13 +117,6 @@ def kill_master(engine: Engine, application: str, forward: PortForward) -> None:
 
     wait_for("the next ApplicationMaster", is_back, 240.0)
     assert status(application)["attempt"] == 2
-
-
-def master_of(engine: Engine, application: str) -> int:
-    if engine.hadoop is None:
-        return int(json.loads((application_dir(engine.state_dir, application) / "am.json").read_text())["pid"])
-    (master,) = [one.pid for one in engine.processes(application) if one.role == "am"]
-    return master
 
 
 @pytest.mark.slow

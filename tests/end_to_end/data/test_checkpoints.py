@@ -165,9 +165,9 @@ def test_ranks_with_checkpoints_of_their_own_continue_from_one_that_all_have(
         if epoch == 3:
             engine.remove(f"kept/result.checkpoints/{application}/1/checkpoint-3.json")
             if master_dies:
-                for one in (*engine.runners(), *engine.processes(application)):
-                    if one.role in ("runner", "am"):
-                        os.kill(one.pid, signal.SIGKILL)
+                for one in engine.runners():
+                    os.kill(one.pid, signal.SIGKILL)
+                engine.kill_master(application)
                 wait_for("the next ApplicationMaster", lambda: status(application)["attempt"] == 2, END_S)
         (tmp_path / f"go.{epoch}").touch()
     (tmp_path / "go.done").touch()

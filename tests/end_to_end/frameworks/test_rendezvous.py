@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 from pathlib import Path
 
@@ -204,8 +202,7 @@ def test_who_runs_on_learns_where_the_one_is_that_replaces_another(
     application = launch(file)
     wait_for("both run", lambda: all((tmp_path / f"up-{index}").exists() for index in (0, 1)), END_S)
     if master_dies:
-        (master,) = [one.pid for one in engine.processes(application) if one.role == "am"]
-        os.kill(master, signal.SIGKILL)
+        engine.kill_master(application)
         wait_for("the next master", lambda: status(application)["attempt"] == 2, END_S)
     (tmp_path / "again").touch()
     wait_for("its end", lambda: status(application)["state"] == "FINISHED", END_S)
