@@ -16,11 +16,16 @@ LOOKS = 'cat left "$TMPDIR/scratch"; echo "$GREETING|$NV_GPU|"; exit 4'
 
 
 def kept(application: str) -> dict[str, Any]:
-    """Wait until its container is kept."""
+    """Wait until its container is kept.
+
+    Its ApplicationMaster decides so while the container still reports the program that failed: it runs, and cannot be
+    looked into before it reports that it is kept.
+    """
 
     def look() -> dict[str, Any] | None:
         (one,) = status(application)["containers"] or [{}]
-        return one if one.get("kept_until_ms") is not None and one["phase"] == "running" and not one["gpus"] else None
+        is_kept = one.get("kept_until_ms") is not None and one["detail"].startswith("failed, kept until ")
+        return one if is_kept and one["phase"] == "running" and not one["gpus"] else None
 
     return wait_for("the container is kept", look, 120.0)
 
