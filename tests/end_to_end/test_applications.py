@@ -176,7 +176,7 @@ def test_the_exit_code_of_a_program_decides(engine: Engine, tmp_path: Path) -> N
     wrote = tmp_path / "wrote"
     script = (
         "mkdir output; echo half >output/x; echo $CONTAINER_INDEX\n"
-        f"[ $CONTAINER_INDEX = 1 ] || {{ touch {wrote}; exec sleep 60; }}\n"
+        f"[ $CONTAINER_INDEX = 1 ] || {{ touch {wrote}; exec sleep 600; }}\n"
         f"until [ -e {wrote} ]; do sleep 0.05; done; exit 7"
     )
     done = waited(
@@ -221,7 +221,11 @@ def test_a_program_that_fails_is_started_again_as_often_as_its_role_says(engine:
 def test_lines_of_both_streams_are_shown_in_the_order_in_which_they_were_printed(
     engine: Engine, tmp_path: Path
 ) -> None:
-    script = "echo one >&2; sleep 0.4; echo two; sleep 0.4; echo three >&2; sleep 0.4; printf four"
+    # Its task notes the sizes of both files ten times a second, one line each: that orders them.
+    noted = (
+        "noted() { until [ $(wc -l <$(dirname $(readlink /proc/$$/fd/1))/dlapp.times) -ge $1 ]; do sleep 0.05; done; }"
+    )
+    script = f"{noted}\necho one >&2; noted 1; echo two; noted 2; echo three >&2; noted 3; printf four"
     application = launch(properties(tmp_path, script))
     in_order = ["[0 err] one", "[0] two", "[0 err] three", "[0] four"]
     followed = run("dlapp-logs", "-f", application, timeout_s=END_S)
@@ -241,8 +245,8 @@ def test_lines_of_both_streams_are_shown_in_the_order_in_which_they_were_printed
 
 @on_yarn_when_full
 def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp_path: Path) -> None:
-    limit_s = 4 if engine.name == "local" else 15  # from the start of its ApplicationMaster
-    script = "mkdir output; echo half >output/x; exec sleep 60"
+    limit_s = 8 if engine.name == "local" else 25  # from the start of its ApplicationMaster
+    script = "mkdir output; echo half >output/x; exec sleep 600"
     file = properties(
         tmp_path,
         script,
@@ -266,7 +270,7 @@ def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp
 
 @on_yarn_when_full
 def test_a_list_says_how_far_it_is_and_that_it_was_killed(engine: Engine, tmp_path: Path) -> None:
-    application = launch(properties(tmp_path, "sleep 60"))
+    application = launch(properties(tmp_path, "sleep 600"))
     wait_for("the list says that it runs", lambda: "running 1 of 1" in run("dlapp-list").out, END_S)
     assert run("dlapp-kill", application).code == 0
     listed = json.loads(run("dlapp-list", "--json").out)["applications"][-1]

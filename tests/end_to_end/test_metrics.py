@@ -37,7 +37,7 @@ def ended_at_last(words: list[str], log: Path) -> Iterator[subprocess.Popen[byte
         yield process
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def ask(port: int, query: str) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def ask(port: int, query: str) -> list[dict[str, Any]]:
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return list(json.load(answer)["data"]["result"])
-    except urllib.error.URLError:
+    except OSError:
         return []
 
 

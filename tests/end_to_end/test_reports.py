@@ -34,7 +34,7 @@ def test_a_browser_shows_an_application_while_it_runs_and_its_report_afterwards(
     assert check_page(browser) >= 4
 
     browser.follow('a[href="?log=0.stdout"]')
-    assert "started" in browser.text()
+    wait_for("what was printed", lambda: "started" in browser.text(), END_S)
     go.touch()
     wait_for("what was printed since, without a click", lambda: "went on" in browser.text(), END_S)
     browser.follow('a[href="?log=0.stderr"]')

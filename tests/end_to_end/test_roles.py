@@ -164,7 +164,7 @@ def test_a_gang_that_hangs_is_restarted_and_its_stacks_are_in_the_log(engine: En
     file = file_of(
         tmp_path,
         "worker]\ninstances=2\nretries=1\nscript=hang.sh\n",
-        application={"hang_timeout": "3s"},
+        application={"hang_timeout": "8s"},
         hang=f"exec python3 -c '{HANGS}'",
     )
     done = waited(file)
@@ -184,7 +184,7 @@ def test_a_gang_that_never_reports_and_uses_no_cpu_is_restarted_with_hang_idle(e
     file = file_of(
         tmp_path,
         "worker]\ninstances=2\nretries=1\nscript=hang.sh\n",
-        application={"hang_timeout": "2s", "hang_idle": "true"},
+        application={"hang_timeout": "8s", "hang_idle": "true"},
         hang=f"exec python3 -c '{HANGS.replace('dlapp_context.progress(0.5)', '')}'",
     )
     done = waited(file)
@@ -213,7 +213,7 @@ def test_the_stacks_of_ranks_in_docker_are_in_their_logs(
     file = file_of(
         tmp_path,
         "worker]\ninstances=2\nretries=1\nscript=hang.sh\n",
-        application={"hang_timeout": "2s", "hang_idle": "true", "docker_image": PYTHON_IMAGE, "network": "none"},
+        application={"hang_timeout": "8s", "hang_idle": "true", "docker_image": PYTHON_IMAGE, "network": "none"},
         hang=f"exec python3 -c '{HANGS.replace('dlapp_context.progress(0.5)', '')}'",
     )
     done = waited(file)
@@ -287,7 +287,9 @@ def test_where_all_ranks_exit_at_once_each_generation_counts_one_failure(engine:
     file = file_of(
         tmp_path,
         "worker]\ninstances=4\nretries=1\nscript=work.sh\n",
-        work=f"touch {ran}-$DLAPP_ROLE_INDEX-$DLAPP_GENERATION; exit 3",
+        # The first one that exits ends the others: none does before all have begun.
+        work=f"touch {ran}-$DLAPP_ROLE_INDEX-$DLAPP_GENERATION\n"
+        f"until [ $(ls {ran}-*-$DLAPP_GENERATION | wc -l) = 4 ]; do sleep 0.05; done; exit 3",
     )
     done = waited(file)
     assert done.code == 1, done.out
@@ -353,14 +355,21 @@ def test_two_gangs_of_four_on_a_cluster_with_room_for_six_always_both_finish(
 ) -> None:
     del part  # of the rounds: all of them take longer than a test may; ten parts, 20 rounds, take eight minutes
     # Of each node an ApplicationMaster leaves room for three containers of 1 GiB.
+    # What the first gang has it keeps until the other one was seen to wait or to give back, at most for a minute.
+    seen_one = tmp_path / "seen"
+    waits = f"n=0; until [ -e {seen_one} ] || [ $n = 300 ]; do n=$((n + 1)); sleep 0.2; done"
     phases: set[str] = set()
+
+    def is_seen() -> bool:
+        return any("gave back what it held" in phase or "held, waiting for" in phase for phase in phases)
+
     for number in range(2):
         applications = []
         for name in ("a", "b"):
             (tmp_path / f"{number}{name}").mkdir()
             file = file_of(
                 tmp_path / f"{number}{name}",
-                "worker]\ninstances=4\nmemory=1g\ncommand=sleep 8\n",
+                f"worker]\ninstances=4\nmemory=1g\ncommand=sh -c '{waits}'\n",
                 application={"gang_window": "3s"},
             )
             applications.append(launch(file))
@@ -368,11 +377,13 @@ def test_two_gangs_of_four_on_a_cluster_with_room_for_six_always_both_finish(
         def both_have_ended(ids: tuple[str, ...] = tuple(applications)) -> bool:
             seen = [status(one) for one in ids]
             phases.update(one["phase"] for one in seen)
+            if is_seen():
+                seen_one.touch()
             return all(one["final_status"] != "UNDEFINED" for one in seen)
 
         wait_for(f"the end of both gangs in round {number}", both_have_ended, 300)
         assert [status(one)["final_status"] for one in applications] == ["SUCCEEDED"] * 2
-    assert any("gave back what it held" in phase or "held, waiting for" in phase for phase in phases), phases
+    assert is_seen(), phases
 
 
 WAITS = "touch @/up-$CONTAINER_INDEX-$DLAPP_GENERATION; until [ -e @/done ]; do sleep 0.02; done"

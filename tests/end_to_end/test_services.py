@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -127,7 +128,7 @@ def test_in_docker_a_service_is_in_the_network_of_the_host_and_a_soft_kill_ends_
     assert run("dlapp-softkill", application).code == 0
     end = ended(application, END_S)
     assert (end["state"], end["final_status"], end["cause"]) == ("FINISHED", "KILLED", "soft-killed")
-    assert dockerd.containers() == []
+    assert dockerd.containers(f"label=dlapp.app={application}") == []
 
 
 STANDS_IN = """\
@@ -177,14 +178,20 @@ def test_in_docker_tensorboard_is_a_container_that_reads_the_workspace_and_ends_
         assert not links or not links[0]["problem"], links
         return str(links[0]["url"]) if links else ""
 
+    def shows_one() -> bool:
+        with contextlib.suppress(OSError):
+            return get(url) == "one"
+        return False
+
     url = wait_for("its address", look, END_S)
-    assert get(url) == "one"
-    assert len(dockerd.containers()) == 2
-    (name,) = dockerd.docker("ps", "--format", "{{.Names}}", "--filter", "name=board").stdout.decode().split()
+    wait_for("the file of the program", shows_one, END_S)
+    names = dockerd.containers(f"label=dlapp.app={application}")
+    assert len(names) == 2
+    (name,) = [one for one in names if "board" in one]
     assert name.endswith(".board")
     home = str(status(application)["containers"][0]["log_url"]).removeprefix("file://")
     Path(home, "workspace/out/finish").touch()
     end = ended(application, END_S)
     assert (end["final_status"], engine.tree("out")) == ("SUCCEEDED", {"one": ""})
-    assert dockerd.containers() == []
+    assert dockerd.containers(f"label=dlapp.app={application}") == []
     assert run("dlapp-logs", "--own", application).out.count("TensorBoard") == 0

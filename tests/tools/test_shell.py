@@ -431,12 +431,13 @@ def test_in_docker_a_pull_with_the_users_credentials_is_a_bar_until_the_shell_op
         "DOCKER_CONFIG": str(tmp_path),
     }
     root, login = busybox_root({"ballast": os.urandom(33 << 20)}), "tony:secret"
-    with Registry(root, login=login, slow_s=3.0) as registry:
+    with Registry(root, login=login, slow_s=30.0) as registry:
         auth = {"auth": base64.b64encode(login.encode()).decode()}
         (tmp_path / "config.json").write_text(json.dumps({"auths": {registry.address: auth}}))
         file = properties(tmp_path, "true", application={"docker_image": registry.image})
         with Terminal("dlapp-shell", file, env=env) as terminal:
             terminal.expect(r"pulling [━╸╺]+ +[1-9][\d.]*/[\d.]+ MB +[\d.]+ MB/s +0:00:\d\d")
+            registry.slow_s = 0.0
             terminal.expect("[#$] ")
             opened = len(terminal.text)
             terminal.type("echo $((40 + 2)); exit 6\n")

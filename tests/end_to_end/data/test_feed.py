@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 from pathlib import Path
 
 import pytest
 
-from tests.applications import BIN, ended, launch, properties
+from dlapp.errors import NotFound
+from tests.applications import BIN, ended, launch, properties, wait_for
 from tests.engines import Engine
 
 PROGRAM = """
@@ -25,7 +27,8 @@ for record in dlapp_context.feed():
         os.rename("model/new", "model/seen")
         dlapp_context.checkpoint("model")
     if len(seen) == 12 and not was:
-        time.sleep(3)  # for the copy
+        while not os.path.exists(os.environ["COPIED"]):
+            time.sleep(0.1)
         sys.exit(1)
 os.makedirs("output")
 with open("output/seen", "w") as file:
@@ -60,7 +63,7 @@ def test_each_record_is_read_once_in_each_epoch_also_by_containers_that_begin_ag
     file = properties(
         tmp_path,
         "exec python3 read.py",
-        application={"env.PATH": f"{BIN}:/usr/bin:/bin"},
+        application={"env.PATH": f"{BIN}:/usr/bin:/bin", "env.COPIED": tmp_path / "copied"},
         resources={"containers": 2, "retries": 2},
         from_hdfs={
             "hdfs": f"{engine.root}/lines/*",
@@ -74,7 +77,17 @@ def test_each_record_is_read_once_in_each_epoch_also_by_containers_that_begin_ag
         checkpoint={"path": "model", "every": "1s", "role": "all"},
     )
     (tmp_path / "test_workspace/read.py").write_text(PROGRAM)
-    view = ended(launch(file))
+    application = launch(file)
+    place = f"out.checkpoints/{application}"
+
+    def are_copied() -> bool:
+        with contextlib.suppress(FileNotFoundError, NotFound):
+            return all(any(name.endswith(".json") for name in engine.names(f"{place}/{index}")) for index in (0, 1))
+        return False
+
+    wait_for("a checkpoint of both", are_copied)
+    (tmp_path / "copied").touch()
+    view = ended(application)
     assert view["cause"] == "succeeded", view["diagnostics"]
     seen = [line for text in engine.tree("out").values() for line in text.split()]
     assert sorted(seen) == sorted(2 * [f"{number}-{line}" for number in range(10) for line in range(6)])

@@ -276,7 +276,7 @@ def test_whoever_is_killed_nothing_is_left(
         as_wanted = {"SUCCEEDED"}  # all that was to be done is done
     elif (who, number) == ("task", signal.SIGTERM):
         # As a node does that takes a container away: it is tried again.
-        wait_for("the next one", lambda: container_of(application) != home.name and box.payloads(), 60)
+        wait_for("the next one", lambda: container_of(application) != home.name and box.payloads())
         assert run("dlapp-kill", application).code == 0
     elif who != "payload":
         # The promise is a second; the machine may be busy with other tests.
@@ -288,7 +288,7 @@ def test_whoever_is_killed_nothing_is_left(
 
 @pytest.mark.slow
 def test_killed_while_an_image_is_pulled_the_next_one_pulls_it(box: Box, dockerd: Dockerd) -> None:
-    with Registry(busybox_root({"bin/x": os.urandom(8 << 20)}), slow_s=30.0) as registry:
+    with Registry(busybox_root({"bin/x": os.urandom(8 << 20)}), slow_s=60.0) as registry:
         first = box.launch(image=registry.image)
         wait_for("the pull", in_phase(first, "pulling"))
         wait_for("the layer", lambda: registry.layers_sent)
@@ -452,7 +452,7 @@ def test_more_restarts_of_docker_than_a_node_has_retries_end_no_application(
         def runs(attempt: int = attempt) -> bool:
             return any((c["attempt"], c["phase"]) == (attempt, "running") for c in status(application)["containers"])
 
-        wait_for("its payload", runs, 60)
+        wait_for("its payload", runs)
         if attempt < NODE_RETRIES + 2:
             own.restart()
     finish(state_dir, application)
@@ -548,7 +548,7 @@ if FULL:
             return properties(box.directory, script, application={"docker_image": GPU_IMAGE}, resources=resources)
 
         first = launch(file(f"trap '' TERM; sleep {box.marker}"))
-        wait_for("its payload", lambda: in_phase(first, "running")() and box.payloads(), 60)
+        wait_for("its payload", lambda: in_phase(first, "running")() and box.payloads())
         victims = [one.pid for one in processes_of(first) if one.role in (*WHO[who], *(["payload"] * (who == "all")))]
         assert victims
         for pid in victims:

@@ -58,7 +58,7 @@ def command(place: Path) -> Run:
     def command(name: str, *args: object) -> Done:
         words: list[str | Path] = [*become, python, "-m", "dlapp.tools", name, *map(str, args)]
         done = subprocess.run(
-            words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, env=env, cwd=place
+            words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, env=env, cwd=place
         )
         return Done(done.returncode, done.stdout, done.stderr)
 

@@ -112,7 +112,7 @@ class Node:
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=60,
+            timeout=120,
             env={**os.environ, **self.env(uid), **env},
             cwd=self.home(uid),
         )
@@ -121,7 +121,7 @@ class Node:
         """End a user's application as that user: root ends nothing of who has no entry in passwd."""
         env = {**os.environ, **self.env(uid)}
         words = self.command(uid, tool, application)
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env, cwd=self.home(uid))
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=env, cwd=self.home(uid))
         assert done.returncode == 0, done.stderr
 
     @contextlib.contextmanager
@@ -142,7 +142,7 @@ class Node:
             process.stdin.flush()
             yield [line.rstrip("\n") for line in takewhile(lambda line: line != "ready\n", process.stdout)]
             process.stdin.close()
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=120) == 0
 
     def container(self, filtered: str) -> dict[str, Any]:
         """Return what dockerd says of the only container that the filter leaves."""
@@ -372,7 +372,7 @@ def test_where_node_yaml_is_refused_a_plain_program_is_refused_before_submission
 
 @pytest.mark.slow
 def test_of_the_containers_of_two_users_one_pulls_the_image(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Registry(busybox_root({"ballast": os.urandom(1 << 20)}), slow_s=30.0) as registry:
+    with Registry(busybox_root({"ballast": os.urandom(1 << 20)}), slow_s=120.0) as registry:
         started = {uid: node.launch(uid, "mkdir out", registry.image, containers=2) for uid in (ROOT, TONY)}
         for uid, application in started.items():
             node.look_as(uid, monkeypatch)
@@ -422,7 +422,7 @@ def test_on_a_cluster_a_task_that_is_root_starts_a_container_only_where_the_oper
     end = status("last")
     assert done.code == (0 if allowed else 1), done.err
     if allowed:
-        out = wait_for("its log", lambda: run("dlapp-logs", "--container", "0", "--stdout").out, 60)
+        out = wait_for("its log", lambda: run("dlapp-logs", "--container", "0", "--stdout").out)
         assert out == "user 0\n"
     else:
         assert (

@@ -37,7 +37,7 @@ def waiting_launcher(file: Path) -> Iterator[Path]:
         waiting = subprocess.Popen([BIN / "dlapp-launcher", "--wait", file], stdout=subprocess.DEVNULL, stderr=to)
     try:
         yield err
-        assert waiting.wait(60) == 0, err.read_text()
+        assert waiting.wait(120) == 0, err.read_text()
     finally:
         waiting.kill()
         waiting.wait()

@@ -108,7 +108,9 @@ class Registry:
                 size = -(-len(blob) // parts)
                 for number in range(parts):
                     if blob is layer:
-                        time.sleep(registry.slow_s / parts)
+                        began = time.monotonic()
+                        while time.monotonic() < began + registry.slow_s / parts:
+                            time.sleep(min(0.05, registry.slow_s / parts))
                         if registry.break_off and number == parts // 2:
                             self.close_connection = True
                             return
