@@ -856,7 +856,7 @@ def test_a_rack_that_does_not_answer_is_avoided_and_counts_against_nothing() -> 
     assert am.state.instances[0].node_faults == 0
     nodes = ResourceRequestTable()
     nodes.node_count = 12
-    nodes.want([ask], Counter())
+    nodes.set_requests([ask], Counter())
     assert nodes.avoid() == (["node2", "node3", "node4", "node5"], []), "a third of all, those that failed last"
     am.running(20)
     am.finished(20)

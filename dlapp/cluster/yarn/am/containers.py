@@ -29,7 +29,7 @@ TAKEN_AWAY_S = 5.0
 """Time from the ResourceManager's report that it takes a container away to the end of its processes: a heartbeat of the
 node (1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s. Used if the node does not report
 it."""
-LOOK_EVERY_S = 0.25
+QUERY_INTERVAL_S = 0.25
 _REFUSED_AFTER_RESTART = ("allocated by a previous RM", "This token is expired")
 UNKNOWN_S = 600.0
 """A container that YARN was told to take away, and about which it reports nothing for this long, is unknown to it: YARN
@@ -87,20 +87,20 @@ class _ReleasedContainer(Record):
     Args:
         end: its end, as reported when the time is up.
         over_at: time at which it counts as gone in any case.
-        look_at: time of the next query to its node; infinity: a query is pending, or the node is not known.
+        query_at: time of the next query to its node; infinity: a query is pending, or the node is not known.
     """
 
     end: ContainerEnd
     over_at: float
     node: NodeId | None
-    look_at: float
+    query_at: float
 
 
 class ContainerTracker:
     """Containers that an attempt holds. The owner of this object does the locking.
 
     Attributes:
-        news: unreported events.
+        events: unreported events.
         releases: containers that the ResourceManager has yet to be told to take away.
 
     Args:
@@ -110,7 +110,7 @@ class ContainerTracker:
     """
 
     def __init__(self, attempt: int, user: str, web_scheme: str = "http") -> None:
-        self.news = AllocateEvents()
+        self.events = AllocateEvents()
         self.releases: set[ContainerId] = set()
         self._attempt, self._user, self._web_scheme = attempt, user, web_scheme
         self._live: dict[ContainerId, Granted] = {}
@@ -119,32 +119,32 @@ class ContainerTracker:
         self._taken_away: dict[ContainerId, _ReleasedContainer] = {}
         self._ended_before_us: set[ContainerId] = set()
         self._unknown_at: dict[ContainerId, float] = {}
-        self._doubts: dict[ContainerId, str] = {}
+        self._uncertain_starts: dict[ContainerId, str] = {}
 
-    def hold(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
+    def adopt(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
         """Add the containers that an earlier attempt left running, and return them; they are no new events."""
         self._live = {one.container_id: one for one in live}
         return tuple(map(self._grant_of, self._live.values()))
 
-    def take_news(self) -> AllocateEvents:
+    def pop_events(self) -> AllocateEvents:
         """Return the unreported events, and clear them."""
-        news, self.news = self.news, AllocateEvents()
-        return news
+        events, self.events = self.events, AllocateEvents()
+        return events
 
-    def change_under_way(self) -> bool:
+    def has_pending_ends(self) -> bool:
         """Return True if a container is ending, or is to end, whose end is not known yet."""
         return bool(self._stopping or self.releases or self._taken_away)
 
-    # ---- what the ApplicationMaster wants ----
+    # ---- orders of the ApplicationMaster ----
 
-    def starts(self, container_id: ContainerId) -> Granted | None:
+    def mark_starting(self, container_id: ContainerId) -> Granted | None:
         """Return a container whose task is about to start; None: it was taken away again, and its end is reported."""
         granted = self._live.get(container_id)
         if granted is not None:
             self._started.add(container_id)
         return granted
 
-    def stops(self, container_id: ContainerId) -> Granted | None:
+    def mark_stopping(self, container_id: ContainerId) -> Granted | None:
         """Mark a container as to be ended; return it if its node is to be told."""
         granted = self._live.get(container_id)
         if granted is None and container_id in self._ended_before_us:
@@ -160,39 +160,39 @@ class ContainerTracker:
         """Return a container that we hold; None: we do not, or no longer."""
         return self._live.get(container_id)
 
-    def gives_back(self, containers: Iterable[ContainerId]) -> bool:
+    def mark_for_release(self, containers: Iterable[ContainerId]) -> bool:
         """Mark containers as to be taken away; return whether one of them was not marked before."""
         known = {one for one in containers if one in self._live}
         new = known - self.releases
         self.releases |= known
         return bool(new)
 
-    def released(self, containers: Iterable[ContainerId], now: float) -> None:
+    def record_released(self, containers: Iterable[ContainerId], now: float) -> None:
         """Record that YARN was told to take these away."""
         for container_id in containers:
             self.releases.discard(container_id)
             if container_id in self._live:
                 self._unknown_at.setdefault(container_id, now + UNKNOWN_S)
 
-    def silent(self, now: float) -> None:
+    def record_silence(self, now: float) -> None:
         """Record that YARN did not answer, so it cannot have confirmed that it knows them."""
         self._unknown_at = dict.fromkeys(self._unknown_at, now + UNKNOWN_S)
 
-    def release_again(self) -> None:
+    def restore_releases(self) -> None:
         """Record that YARN was restarted: it does not know what it was told to take away."""
         self.releases |= (self._unknown_at.keys() & self._live.keys()) | self._stopping
         self._unknown_at.clear()
 
-    # ---- what YARN says ----
+    # ---- reports of YARN ----
 
-    def granted(self, containers: Iterable[Granted]) -> None:
+    def add_granted(self, containers: Iterable[Granted]) -> None:
         """Add granted or reported containers; known ones are no new events."""
         for granted in containers:
             if granted.container_id not in self._live:
                 self._live[granted.container_id] = granted
-                self.news.granted.append(self._grant_of(granted))
+                self.events.granted.append(self._grant_of(granted))
 
-    def ended(self, status: ContainerStatus, now: float) -> None:
+    def record_end(self, status: ContainerStatus, now: float) -> None:
         """Record a container's end reported by the ResourceManager."""
         container_id = status.container_id
         earlier = self._is_of_an_earlier_attempt(container_id)
@@ -203,41 +203,41 @@ class ContainerTracker:
             return
         if earlier:
             self._ended_before_us.add(container_id)
-        end, doubt = end_of(status), self._doubts.get(container_id)
+        end, uncertain = end_of(status), self._uncertain_starts.get(container_id)
         may_run = earlier or container_id in self._started
-        self._let_go(container_id)
+        self._forget(container_id)
         if was_taken_away(status) and may_run:
-            if doubt is not None:
-                why = f"the container could not be started: {doubt}"
+            if uncertain is not None:
+                why = f"the container could not be started: {uncertain}"
                 end = replace(end, diagnostics=why, node_fault=True, is_silent=True)
             node = granted.node if granted else None
-            look_at = now if node else math.inf
+            query_at = now if node else math.inf
             end = replace(end, presumed=is_of_lost_node(status))
-            self._taken_away[container_id] = _ReleasedContainer(end, now + TAKEN_AWAY_S, node, look_at)
-            self.news.ending.append(container_id)
+            self._taken_away[container_id] = _ReleasedContainer(end, now + TAKEN_AWAY_S, node, query_at)
+            self.events.ending.append(container_id)
         else:
-            self.news.ended.append(end)
+            self.events.ended.append(end)
 
-    def preempts(self, containers: Iterable[ContainerId]) -> None:
+    def record_preempted(self, containers: Iterable[ContainerId]) -> None:
         """Record that the ResourceManager announced their preemption."""
-        self.news.preempted += [one for one in containers if one in self._live]
+        self.events.preempted += [one for one in containers if one in self._live]
 
-    def _let_go(self, container_id: ContainerId) -> None:
-        """Forget a container whose end is known, or will be reported by `tell_what_is_gone`."""
+    def _forget(self, container_id: ContainerId) -> None:
+        """Forget a container whose end is known, or will be reported by `report_gone`."""
         self._live.pop(container_id, None)
         self._stopping.discard(container_id)
         self.releases.discard(container_id)
         self._started.discard(container_id)
         self._unknown_at.pop(container_id, None)
-        self._doubts.pop(container_id, None)
+        self._uncertain_starts.pop(container_id, None)
 
-    def tell_what_is_gone(self, now: float) -> None:
+    def report_gone(self, now: float) -> None:
         """Report containers that were taken away and whose processes must be gone by now; and those unknown to YARN."""
         gone = [container_id for container_id, one in self._taken_away.items() if one.over_at <= now]
-        self.news.ended += [self._taken_away.pop(container_id).end for container_id in gone]
+        self.events.ended += [self._taken_away.pop(container_id).end for container_id in gone]
         for container_id in [one for one, at in self._unknown_at.items() if at <= now]:
-            self._let_go(container_id)
-            self.news.ended.append(
+            self._forget(container_id)
+            self.events.ended.append(
                 ContainerEnd(
                     container_id=container_id,
                     exit_status=ABORTED,
@@ -246,17 +246,17 @@ class ContainerTracker:
                 )
             )
 
-    def to_look_at(self, now: float) -> list[tuple[NodeId, ContainerId]]:
+    def due_status_queries(self, now: float) -> list[tuple[NodeId, ContainerId]]:
         """Return the containers that were taken away and whose nodes are to be queried now; each stays so until
-        `seen`."""
+        `record_stage`."""
         due = []
         for container_id, one in self._taken_away.items():
-            if one.node is not None and one.look_at <= now:
-                one.look_at = math.inf
+            if one.node is not None and one.query_at <= now:
+                one.query_at = math.inf
                 due.append((one.node, container_id))
         return due
 
-    def seen(self, container_id: ContainerId, stage: ContainerStage | None, now: float) -> None:
+    def record_stage(self, container_id: ContainerId, stage: ContainerStage | None, now: float) -> None:
         """Record the stage of a container reported by its node; None: not reported.
 
         Args:
@@ -267,29 +267,29 @@ class ContainerTracker:
         one = self._taken_away.get(container_id)
         if one is None:
             if stage is ContainerStage.PREPARING and container_id in self._live:
-                self.news.preparing.append(container_id)
+                self.events.preparing.append(container_id)
             return
-        one.look_at = now + LOOK_EVERY_S
+        one.query_at = now + QUERY_INTERVAL_S
         if stage is ContainerStage.ENDED:
-            self.news.ended.append(replace(self._taken_away.pop(container_id).end, presumed=False))
+            self.events.ended.append(replace(self._taken_away.pop(container_id).end, presumed=False))
         elif stage is not None:
             one.over_at = now + TAKEN_AWAY_S
 
-    def taken(self, containers: Iterable[ContainerId]) -> None:
+    def record_started(self, containers: Iterable[ContainerId]) -> None:
         """Record that their node has accepted these and is fetching their files."""
-        self.news.started += [one for one in containers if one in self._live]
+        self.events.started += [one for one in containers if one in self._live]
 
-    def failed(self, container_id: ContainerId, error: Exception, *, start: bool) -> bool:
+    def record_failed(self, container_id: ContainerId, error: Exception, *, start: bool) -> bool:
         """Record that a node did not obey: the ResourceManager takes the container away. False: it has ended."""
         granted = self._live.get(container_id)
         if granted is None:
             return False
         if start and isinstance(error, ConnectionLost | NotHadoop) and error.sent:
             # It may have been started: its index must not run elsewhere before its end is known.
-            self._doubts[container_id] = str(error)
+            self._uncertain_starts[container_id] = str(error)
         elif start:
-            # Its end is reported here; later reports of the ResourceManager are no news.
-            self._let_go(container_id)
+            # Its end is reported here; later reports of the ResourceManager are no new events.
+            self._forget(container_id)
             is_away = isinstance(error, ConnectionLost)
             end = ContainerEnd(
                 container_id=container_id,
@@ -300,7 +300,7 @@ class ContainerTracker:
                 # A host that refuses the connection is up; its NodeManager may be restarting.
                 is_silent=isinstance(error, ConnectionLost) and not error.refused,
             )
-            self.news.start_failed.append(end)
+            self.events.start_failed.append(end)
         self.releases.add(container_id)
         return True
 

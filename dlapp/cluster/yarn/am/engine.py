@@ -1,8 +1,8 @@
 """YarnAmEngine: containers on a Hadoop cluster, for one ApplicationMaster.
 
     ApplicationMaster's thread      am-heartbeat                         am-nodes-0 ..
-    heartbeat(asks) ── wanted ──>   allocate, again and again
-                    <── news ────   (wake)
+    heartbeat(asks) ─ requests ─>   allocate, again and again
+                    <── events ──   (wake)
     start, stop ─────────────────────────────────────────────────────>   startContainers, stopContainers
                     <── failed ───────────────────────────────────────   (wake)
                                     of what YARN takes away ─────────>   getContainerStatuses
@@ -10,8 +10,8 @@
 
 One thread alone calls the ResourceManager: every 0.1 s while a request is new or a container is ending, every second
 otherwise, and for as long as it takes while the ResourceManager is unavailable. The ApplicationMaster's own thread
-never waits for it. The shared state is under one lock, which is never held across a call: the requests (`asks`), how
-long they are retried (`patience`), and our containers (`holdings`).
+never waits for it. The shared state is under one lock, which is never held across a call: the requests, how
+long they are retried, and our containers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch, Wake
 from dlapp.cluster.yarn.am.containers import ContainerTracker
-from dlapp.cluster.yarn.am.node_calls import FailedOrder, LookOrder, NodeCalls, StartOrder, StopOrder
+from dlapp.cluster.yarn.am.node_calls import FailedOrder, NodeCalls, StartOrder, StatusOrder, StopOrder
 from dlapp.cluster.yarn.am.node_list import NodeList
 from dlapp.cluster.yarn.am.request_timeouts import UnsatisfiedRequestTimeouts, is_expected
 from dlapp.cluster.yarn.am.resource_manager import ResourceManager, lifetime_left_s, usable_nodes
@@ -61,7 +61,7 @@ BUSY_S, QUIET_S = 0.1, 1.0
 BUSY_FOR_S = 60.0
 """How long the short interval is used: a queue that is full stays so for longer, and its cluster is busy enough. The
 ends of the last containers are also awaited this long."""
-AWAY_S = 86_400.0
+MAX_OUTAGE_S = 86_400.0
 """How long an attempt (before registration, after it, and at its end) waits for a ResourceManager that is unavailable.
 
 YARN counts no time against an attempt during the outage: a starting ResourceManager gives each recovered attempt
@@ -76,7 +76,7 @@ REGISTER_TIMEOUT_S = 60.0
 REFUSED_S = 300.0
 """If every heartbeat, or the token, is refused for this long, the attempt no longer learns anything: it leaves its
 containers to the next attempt."""
-REFUSED_AGAIN_S = 1.0
+REFUSED_RETRY_S = 1.0
 CALM_S = 30.0
 """A restarted ResourceManager serves all ApplicationMasters and nodes at once: for this long, ours sends one heartbeat
 per second, whatever is pending."""
@@ -101,7 +101,7 @@ class YarnAmEngine:
             tasks.
         attempt: number of the application's attempt.
         program: program of the tasks.
-        wake: called, from any thread, when a heartbeat would return news.
+        wake: called, from any thread, when a heartbeat would return events.
         application_id: application whose lifetime limit is polled; None: it is not polled.
     """
 
@@ -121,25 +121,25 @@ class YarnAmEngine:
             raise HadoopError("the container's credentials have no token for the ResourceManager")
         self._cluster, self._attempt, self._program, self._wake, self._clock = cluster, attempt, program, wake, clock
         self._application_id = application_id
-        self._handed_on = credentials.without(AM_RM_KIND)
+        self._task_credentials = credentials.without(AM_RM_KIND)
         self._rm = ResourceManager([address(one) for one in cluster.schedulers], token, cluster.dialect)
-        self._nodes = NodeCalls(self._rm.node_tokens.get, self._on_failed, self._on_seen, self._on_taken)
+        self._nodes = NodeCalls(self._rm.node_tokens.get, self._on_failed, self._on_stage, self._on_started)
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
-        self._node_list = NodeList(self._read_nodes, self._know_nodes)
+        self._node_list = NodeList(self._read_nodes, self._set_nodes)
         self._control_url = ""
         self._registered = self._restarted = False
-        self._look_at_lifetime_at = 0.0
+        self._next_lifetime_poll = 0.0
         self._busy_until = self._calm_until = 0.0
-        self._said_last = ""
+        self._last_logged = ""
         self._refused_since: float | None = None
-        self._away = Wait("the ResourceManager", AWAY_S)
+        self._outage = Wait("the ResourceManager", MAX_OUTAGE_S)
         # Shared: access only under the lock from here on.
-        self._wants = ResourceRequestTable()
-        self._patience = UnsatisfiedRequestTimeouts()
-        self._holdings = ContainerTracker(attempt, cluster.login.user, cluster.web_scheme)
+        self._requests = ResourceRequestTable()
+        self._timeouts = UnsatisfiedRequestTimeouts()
+        self._containers = ContainerTracker(attempt, cluster.login.user, cluster.web_scheme)
         self._progress = 0.0
 
     # ---- the engine's calls ----
@@ -149,22 +149,22 @@ class YarnAmEngine:
 
         Raises:
             AttemptOver, TokenRefused: YARN has given it up.
-            ConnectionLost: no ResourceManager answered in `AWAY_S`.
+            ConnectionLost: no ResourceManager answered in `MAX_OUTAGE_S`.
         """
         self._control_url = control_url
         registration = None
         # Already registered: the answer was lost, and with it the list of live containers. The journal and the tasks
         # that contact us name them, and the ResourceManager takes away those that we want ended.
         with contextlib.suppress(WrongRequest):
-            registration = self._while_refused(lambda: self._register(AWAY_S))
+            registration = self._while_refused(lambda: self._register(MAX_OUTAGE_S))
         live = registration.live if registration else ()
         with self._lock:
-            grants = self._holdings.hold(live)
+            grants = self._containers.adopt(live)
         if self._cluster.clients:
             self._node_list.start()
         self._registered = True
-        self._away.renew()
-        self._thread = threading.Thread(target=self._beat, name="am-heartbeat", daemon=True)
+        self._outage.renew()
+        self._thread = threading.Thread(target=self._run_heartbeats, name="am-heartbeat", daemon=True)
         self._thread.start()
         return Registered(
             limits=ResourceLimits(largest=registration.largest if registration else None),
@@ -174,27 +174,27 @@ class YarnAmEngine:
     def heartbeat(
         self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
     ) -> Heartbeat:
-        """Store the current requests, and return the news. Does not block."""
+        """Store the current requests, and return the new events. Does not block."""
         with self._lock:
-            news = self._holdings.take_news()
-            # The requests account for the news returned so far, not for those in this answer.
-            self._wants.want(asks, Counter(grant.request_id for grant in news.granted))
-            new = self._holdings.gives_back(releases)
+            events = self._containers.pop_events()
+            # The requests account for the events returned so far, not for those in this answer.
+            self._requests.set_requests(asks, Counter(grant.request_id for grant in events.granted))
+            new = self._containers.mark_for_release(releases)
             # All is done, and the application only waits for ends: use the short interval.
             new = new or (progress >= 1.0 > self._progress)
             self._progress = progress
-            if new or any(self._wants.rows_due(ask.request_id) for ask in asks):
-                self._be_busy()
-        return news.to_heartbeat(self._cluster.preemption_wait_s)
+            if new or any(self._requests.rows_due(ask.request_id) for ask in asks):
+                self._use_short_interval()
+        return events.to_heartbeat(self._cluster.preemption_wait_s)
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
         """Start a task in a container; a failure is reported by a later heartbeat as ``start_failed``."""
         with self._lock:
-            granted = self._holdings.starts(grant.container_id)
+            granted = self._containers.mark_starting(grant.container_id)
         if granted is None:
             return
-        command, told = self._program.launch(grant, launch)
-        credentials = Credentials(self._handed_on.tokens, {TASK_SECRET: told})
+        command, secret = self._program.launch(grant, launch)
+        credentials = Credentials(self._task_credentials.tokens, {TASK_SECRET: secret})
         started = Launch(
             command=command,
             resources=dict(self._program.resources),
@@ -209,19 +209,19 @@ class YarnAmEngine:
     def stop(self, container_id: ContainerId) -> None:
         """End a container and all its processes; a heartbeat reports its end. May be repeated."""
         with self._lock:
-            granted = self._holdings.stops(container_id)
-            if granted is None and container_id not in self._holdings.releases:
+            granted = self._containers.mark_stopping(container_id)
+            if granted is None and container_id not in self._containers.releases:
                 return
         if granted is not None:
             self._nodes.order(granted.node, StopOrder(container_id))
-        self._be_busy()
+        self._use_short_interval()
 
     def check_start(self, container_id: ContainerId) -> None:
         """Ask the node for a container's stage; `Heartbeat.preparing` lists it if its files are still being fetched."""
         with self._lock:
-            granted = self._holdings.live(container_id)
+            granted = self._containers.live(container_id)
         if granted is not None:
-            self._nodes.order(granted.node, LookOrder(container_id))
+            self._nodes.order(granted.node, StatusOrder(container_id))
 
     def log_tail(self, _container_id: ContainerId, log_url: str, stream: str, most_bytes: int) -> bytes | None:
         """Return the end of a log, as its node shows it to everyone. See `AmEngine`.
@@ -245,10 +245,10 @@ class YarnAmEngine:
             Whether YARN has recorded it. False: YARN has ended the application, or only this attempt.
 
         Raises:
-            ConnectionLost: no ResourceManager answered in `AWAY_S`.
+            ConnectionLost: no ResourceManager answered in `MAX_OUTAGE_S`.
         """
         self._close_threads()
-        deadline = self._clock() + AWAY_S
+        deadline = self._clock() + MAX_OUTAGE_S
         try:
             while True:
                 left_s = max(1.0, deadline - self._clock())
@@ -266,7 +266,9 @@ class YarnAmEngine:
                     log.warning(f"YARN has already unregistered this attempt: {error}")
                     return False
                 if self._clock() > deadline:
-                    raise ConnectionLost(f"YARN did not record the end of this attempt in {AWAY_S:g} s", sent=True)
+                    raise ConnectionLost(
+                        f"YARN did not record the end of this attempt in {MAX_OUTAGE_S:g} s", sent=True
+                    )
                 time.sleep(0.02)
         finally:
             self._rm.close()
@@ -282,23 +284,23 @@ class YarnAmEngine:
         self._node_list.close()
         if self._thread is not None:
             self._thread.join()
-        self._away.end()
+        self._outage.end()
         self._nodes.close(timeout_s=5.0)
 
     # ---- the heartbeat's thread ----
 
-    def _beat(self) -> None:
+    def _run_heartbeats(self) -> None:
         try:
-            while not self._closed.is_set() and self._beat_once():
-                self._give_up_what_fits_nowhere()
-                self._tell_what_is_gone()
+            while not self._closed.is_set() and self._send_heartbeat():
+                self._give_up_unsatisfiable()
+                self._report_gone()
                 with self._lock:
-                    waits = self._wants.waiting() or self._progress >= 1.0
-                    busy = self._holdings.change_under_way() or (waits and self._clock() < self._busy_until)
+                    waits = self._requests.waiting() or self._progress >= 1.0
+                    busy = self._containers.has_pending_ends() or (waits and self._clock() < self._busy_until)
                 self._wait(busy=busy)
         except BaseException as error:
             # Without heartbeats YARN would consider the attempt alive for ten minutes.
-            self._tell(shut_down=f"the heartbeat to YARN has stopped: {error}")
+            self._publish_events(shut_down=f"the heartbeat to YARN has stopped: {error}")
             raise
 
     def _wait(self, *, busy: bool) -> None:
@@ -310,7 +312,7 @@ class YarnAmEngine:
         else:
             self._changed.wait(BUSY_S * random.uniform(0.75, 1.25) if busy else QUIET_S)
 
-    def _beat_once(self) -> bool:
+    def _send_heartbeat(self) -> bool:
         """Run one exchange with the ResourceManager; False: it was the last."""
         self._changed.clear()
         try:
@@ -318,50 +320,52 @@ class YarnAmEngine:
                 self._allocate()
             else:
                 self._register_again()
-            if self._clock() >= self._look_at_lifetime_at:
-                self._look_at_lifetime()
+            if self._clock() >= self._next_lifetime_poll:
+                self._poll_lifetime()
             self._refused_since = None
-            self._hear()
+            self._record_answer()
         except NotRegistered:
             self._registered = False
-            self._hear()
+            self._record_answer()
             self._changed.set()
         except ConnectionLost as error:
             # It was retried for the call's whole time limit; the next call continues.
-            self._say(str(error))
+            self._log_once(str(error))
             with self._lock:
-                self._holdings.silent(self._clock())
-            self._away.why = str(error)
-            self._away.begin()
-            if self._away.lasted_s > AWAY_S:
-                self._tell(shut_down=f"no ResourceManager answered in {AWAY_S:g} s: {error}")
+                self._containers.record_silence(self._clock())
+            self._outage.why = str(error)
+            self._outage.begin()
+            if self._outage.lasted_s > MAX_OUTAGE_S:
+                self._publish_events(shut_down=f"no ResourceManager answered in {MAX_OUTAGE_S:g} s: {error}")
                 return False
         except AttemptOver as error:
-            self._tell(shut_down=str(error))
+            self._publish_events(shut_down=str(error))
             return False
         except DlappError as error:
-            self._say(f"the ResourceManager: {error}")
+            self._log_once(f"the ResourceManager: {error}")
             with self._lock:
-                self._holdings.silent(self._clock())
+                self._containers.record_silence(self._clock())
             if self._refused_since is None:
                 self._refused_since = self._clock()
             if self._clock() - self._refused_since > REFUSED_S:
-                self._tell(shut_down=f"the ResourceManager has refused every heartbeat for {REFUSED_S:g} s: {error}")
+                self._publish_events(
+                    shut_down=f"the ResourceManager has refused every heartbeat for {REFUSED_S:g} s: {error}"
+                )
                 return False
         return True
 
     def _allocate(self) -> None:
         with self._lock:
-            avoid, no_longer_avoid = self._wants.avoid()
+            avoid, no_longer_avoid = self._requests.avoid()
             roles: list[int | None] = [
-                one.request_id for one in self._wants.asks if self._wants.rows_due(one.request_id)
+                one.request_id for one in self._requests.asks if self._requests.rows_due(one.request_id)
             ]
-            releases = sorted(self._holdings.releases)
+            releases = sorted(self._containers.releases)
             progress = self._progress
         # A refusal affects the whole call, so each role has its own call; most applications need only the first.
         for request_id in roles or [None]:
             with self._lock:
-                rows = self._wants.rows(request_id) if request_id is not None else []
+                rows = self._requests.rows(request_id) if request_id is not None else []
             try:
                 answer = self._rm.allocate(
                     rows,
@@ -372,7 +376,7 @@ class YarnAmEngine:
                     timeout_s=ALLOCATE_TIMEOUT_S,
                 )
             except (ConnectionLost, TokenRefused):
-                self._said(releases, avoid, no_longer_avoid)
+                self._record_sent(releases, avoid, no_longer_avoid)
                 raise
             except (NotRegistered, AttemptOver, Unreachable):
                 raise
@@ -382,52 +386,52 @@ class YarnAmEngine:
                 # The whole call was refused: its other parts are sent with the next one.
                 self._on_refused(request_id, error)
                 continue
-            self._said(releases, avoid, no_longer_avoid)
+            self._record_sent(releases, avoid, no_longer_avoid)
             releases, avoid, no_longer_avoid = [], [], []
             if request_id is not None:
                 with self._lock:
-                    self._patience.taken(request_id)
-            self._take_in(answer)
+                    self._timeouts.record_accepted(request_id)
+            self._handle_answer(answer)
 
-    def _said(self, releases: list[ContainerId], avoid: list[str], no_longer_avoid: list[str]) -> None:
+    def _record_sent(self, releases: list[ContainerId], avoid: list[str], no_longer_avoid: list[str]) -> None:
         """Record that the ResourceManager has this, or will get it first: unanswered calls are repeated."""
         with self._lock:
-            self._holdings.released(releases, self._clock())
-            self._wants.said_avoid(avoid, no_longer_avoid)
+            self._containers.record_released(releases, self._clock())
+            self._requests.record_avoided(avoid, no_longer_avoid)
 
-    def _take_in(self, answer: Allocation) -> None:
+    def _handle_answer(self, answer: Allocation) -> None:
         with self._lock:
-            self._wants.node_count = answer.node_count
-            self._wants.take_changed_nodes(answer.nodes)
-            self._holdings.granted((*answer.granted, *answer.live))
+            self._requests.node_count = answer.node_count
+            self._requests.update_nodes(answer.nodes)
+            self._containers.add_granted((*answer.granted, *answer.live))
             for granted in answer.granted:
-                self._wants.give(granted.priority)
+                self._requests.record_granted(granted.priority)
                 self._check_gcores(granted)
                 self._busy_until = self._clock() + BUSY_FOR_S
             if answer.preempted:
                 log.info(f"the ResourceManager preempts {', '.join(map(str, answer.preempted))}")
-            self._holdings.preempts(answer.preempted)
+            self._containers.record_preempted(answer.preempted)
             for status in answer.ended:
-                self._holdings.ended(status, self._clock())
-        self._tell()
+                self._containers.record_end(status, self._clock())
+        self._publish_events()
 
-    def _tell_what_is_gone(self) -> None:
+    def _report_gone(self) -> None:
         with self._lock:
             now = self._clock()
-            self._holdings.tell_what_is_gone(now)
-            looks = self._holdings.to_look_at(now)
-        for node, container_id in looks:
-            self._nodes.order(node, LookOrder(container_id))
-        self._tell()
+            self._containers.report_gone(now)
+            queries = self._containers.due_status_queries(now)
+        for node, container_id in queries:
+            self._nodes.order(node, StatusOrder(container_id))
+        self._publish_events()
 
     def _check_gcores(self, granted: Granted) -> None:
         """Warn if the ResourceManager silently ignores our form of gcores."""
-        asked = self._wants.size(granted.priority)
-        if asked is None or granted.resources.gcores >= asked.gcores:
+        requested = self._requests.size(granted.priority)
+        if requested is None or granted.resources.gcores >= requested.gcores:
             return
-        self._holdings.releases.add(granted.container_id)
+        self._containers.releases.add(granted.container_id)
         why = (
-            f"asked for {asked.gcores} gcores, YARN gave a container with {granted.resources.gcores}: "
+            f"asked for {requested.gcores} gcores, YARN gave a container with {granted.resources.gcores}: "
             f"it does not understand the dialect {self._cluster.dialect.value} ({SETTING})"
         )
         self._give_up(granted.priority, why)
@@ -441,44 +445,44 @@ class YarnAmEngine:
         self._registered = self._restarted = True
         self._calm_until = self._clock() + CALM_S
         with self._lock:
-            self._wants.forget()
-            self._holdings.release_again()
-            self._holdings.granted(live)
-            self._holdings.news.resync = True
+            self._requests.reset()
+            self._containers.restore_releases()
+            self._containers.add_granted(live)
+            self._containers.events.resync = True
         self._node_list.read_soon()
-        self._tell()
+        self._publish_events()
 
     def _on_refused(self, request_id: int, error: DlappError) -> None:
         with self._lock:
             # The refused rows are not in the ResourceManager's table, and are sent again with the next heartbeat.
-            self._wants.forget_role(request_id)
-            why = self._patience.refused(request_id, error, self._clock(), restarted=self._restarted)
+            self._requests.forget_role(request_id)
+            why = self._timeouts.record_refusal(request_id, error, self._clock(), restarted=self._restarted)
             if not is_expected(error):
-                self._say(f"the ResourceManager refuses the request of role {request_id}: {error}")
+                self._log_once(f"the ResourceManager refuses the request of role {request_id}: {error}")
             if why is None:
                 return
             self._give_up(request_id, why)
-        self._tell()
+        self._publish_events()
 
-    def _give_up_what_fits_nowhere(self) -> None:
+    def _give_up_unsatisfiable(self) -> None:
         with self._lock:
-            for request_id, why in self._patience.fits_nowhere(self._wants, self._clock()):
+            for request_id, why in self._timeouts.expire_unsatisfiable(self._requests, self._clock()):
                 self._give_up(request_id, why)
-        self._tell()
+        self._publish_events()
 
     def _give_up(self, request_id: int, why: str) -> None:
-        self._holdings.news.refused.append((request_id, why))
-        self._wants.drop(request_id)
+        self._containers.events.refused.append((request_id, why))
+        self._requests.drop(request_id)
 
-    def _look_at_lifetime(self) -> None:
-        self._look_at_lifetime_at = self._clock() + LIFETIME_EVERY_S
+    def _poll_lifetime(self) -> None:
+        self._next_lifetime_poll = self._clock() + LIFETIME_EVERY_S
         if not self._cluster.clients or self._application_id is None:
             return
         clients = [address(one) for one in self._cluster.clients]
         with contextlib.suppress(DlappError):
             left_s = lifetime_left_s(clients, self._cluster.login, self._application_id, timeout_s=LIFETIME_TIMEOUT_S)
             with self._lock:
-                self._holdings.news.killed_in_s = left_s
+                self._containers.events.killed_in_s = left_s
 
     # ---- the thread of the node list ----
 
@@ -486,33 +490,33 @@ class YarnAmEngine:
         clients = [address(one) for one in self._cluster.clients]
         return usable_nodes(clients, self._cluster.login, self._cluster.dialect, timeout_s=NODES_TIMEOUT_S)
 
-    def _know_nodes(self, nodes: Sequence[NodeReport]) -> None:
+    def _set_nodes(self, nodes: Sequence[NodeReport]) -> None:
         with self._lock:
-            self._wants.know_nodes(nodes)
+            self._requests.set_nodes(nodes)
 
     # ---- the nodes' threads ----
 
     def _on_failed(self, failed: FailedOrder) -> None:
         with self._lock:
-            if not self._holdings.failed(failed.container_id, failed.error, start=failed.start):
+            if not self._containers.record_failed(failed.container_id, failed.error, start=failed.start):
                 return
         self._changed.set()
-        self._tell()
+        self._publish_events()
 
-    def _on_seen(self, container_id: ContainerId, stage: ContainerStage | None) -> None:
+    def _on_stage(self, container_id: ContainerId, stage: ContainerStage | None) -> None:
         with self._lock:
-            self._holdings.seen(container_id, stage, self._clock())
-        self._tell()
+            self._containers.record_stage(container_id, stage, self._clock())
+        self._publish_events()
 
-    def _on_taken(self, containers: Sequence[ContainerId]) -> None:
+    def _on_started(self, containers: Sequence[ContainerId]) -> None:
         with self._lock:
-            self._holdings.taken(containers)
-        self._tell()
+            self._containers.record_started(containers)
+        self._publish_events()
 
     # ---- small ----
 
     def _register(self, timeout_s: float) -> Registration:
-        return self._rm.register(*self._where(), self._control_url, timeout_s=timeout_s)
+        return self._rm.register(*self._address(), self._control_url, timeout_s=timeout_s)
 
     def _while_refused(self, call: Callable[[], _T]) -> _T:
         """Make a call, and retry it for `REFUSED_S` while every ResourceManager refuses our tokens: one that has just
@@ -522,34 +526,34 @@ class YarnAmEngine:
             try:
                 return call()
             except TokenRefused as error:
-                self._say(f"the ResourceManager: {error}")
+                self._log_once(f"the ResourceManager: {error}")
                 if self._clock() >= deadline:
                     raise
-                time.sleep(REFUSED_AGAIN_S)
+                time.sleep(REFUSED_RETRY_S)
 
-    def _say(self, line: str) -> None:
+    def _log_once(self, line: str) -> None:
         """Log a line, unless it repeats the last one."""
-        if line != self._said_last:
-            self._said_last = line
+        if line != self._last_logged:
+            self._last_logged = line
             log.warning(line)
 
-    def _hear(self) -> None:
+    def _record_answer(self) -> None:
         """Record that a ResourceManager has answered."""
-        self._away.end()
-        self._away.renew()
+        self._outage.end()
+        self._outage.renew()
 
-    def _be_busy(self) -> None:
+    def _use_short_interval(self) -> None:
         self._busy_until = self._clock() + BUSY_FOR_S
         self._changed.set()
 
-    def _tell(self, *, shut_down: str | None = None) -> None:
+    def _publish_events(self, *, shut_down: str | None = None) -> None:
         with self._lock:
             if shut_down is not None:
-                self._holdings.news.shut_down = shut_down
-            if not self._holdings.news:
+                self._containers.events.shut_down = shut_down
+            if not self._containers.events:
                 return
         self._wake()
 
-    def _where(self) -> tuple[str, int]:
+    def _address(self) -> tuple[str, int]:
         parts = urlsplit(self._control_url)
         return parts.hostname or os.environ.get("NM_HOST") or socket.gethostname(), parts.port or 0

@@ -33,7 +33,7 @@ MEMORY = {
 }
 NO_PYTHON = (126, 127)
 """Exit codes of a container's command if its node has no Python for dlapp."""
-OURS = "dlapp: "
+OWN_PREFIX = "dlapp: "
 """Prefix of the line that the command then writes to standard error."""
 OWN_FAULTS = {
     VIRTUAL_MEMORY: "was ended for using too much virtual memory",
@@ -47,16 +47,16 @@ OWN_FAULTS = {
 def end_of(status: ContainerStatus) -> ContainerEnd:
     """Return how a container ended, with YARN's own message and its numbers if YARN ended it."""
     code = status.exit_status
-    if code in NO_PYTHON and (said := _our_words(status.diagnostics)):
-        return ContainerEnd(container_id=status.container_id, exit_status=code, diagnostics=said, node_fault=True)
-    words = NODE_FAULTS.get(code) or OWN_FAULTS.get(code)
-    told = _first_words(status.diagnostics)
+    if code in NO_PYTHON and (message := _own_message(status.diagnostics)):
+        return ContainerEnd(container_id=status.container_id, exit_status=code, diagnostics=message, node_fault=True)
+    text = NODE_FAULTS.get(code) or OWN_FAULTS.get(code)
+    detail = _first_line(status.diagnostics)
     if code in MEMORY:
-        told = f"{_memory(status)}; {MEMORY[code]}"
+        detail = f"{_memory(status)}; {MEMORY[code]}"
     return ContainerEnd(
         container_id=status.container_id,
         exit_status=code,
-        diagnostics=f"the container {words}{f': {told}' if told else ''}" if words else told,
+        diagnostics=f"the container {text}{f': {detail}' if detail else ''}" if text else detail,
         node_fault=code in NODE_FAULTS,
     )
 
@@ -65,7 +65,7 @@ def _memory(status: ContainerStatus) -> str:
     """Return the amounts: ``607.8 MB of 256 MB``. Source: ContainersMonitorImpl.formatErrorMessage."""
     kind = "virtual" if status.exit_status == VIRTUAL_MEMORY else "physical"
     found = re.search(rf"(\d[\d.]* \w+ of \d[\d.]* \w+) {kind} memory used", status.diagnostics)
-    return found[1] if found else _first_words(status.diagnostics)
+    return found[1] if found else _first_line(status.diagnostics)
 
 
 def was_taken_away(status: ContainerStatus) -> bool:
@@ -78,13 +78,13 @@ def is_of_lost_node(status: ContainerStatus) -> bool:
     return was_taken_away(status) and LOST_NODE in status.diagnostics
 
 
-def _our_words(diagnostics: str) -> str:
+def _own_message(diagnostics: str) -> str:
     """Return the line that the command wrote; YARN's diagnostics have the end of standard error."""
     lines = (line.strip() for line in diagnostics.splitlines())
-    return next((line.removeprefix(OURS) for line in lines if line.startswith(OURS)), "")
+    return next((line.removeprefix(OWN_PREFIX) for line in lines if line.startswith(OWN_PREFIX)), "")
 
 
-def _first_words(diagnostics: str) -> str:
+def _first_line(diagnostics: str) -> str:
     """Return the first line that is not empty, without YARN's date before it."""
     for line in diagnostics.splitlines():
         if line.startswith("[") and "]" in line:

@@ -31,7 +31,7 @@ MAX_STARTS = 50
 CONNECT_TIMEOUT_S = 3.0
 """Time limit of a connection with its handshake, which takes a working node some milliseconds."""
 ANSWER_TIMEOUT_S = 10.0
-START_TIMEOUT_S, STOP_TIMEOUT_S, LOOK_TIMEOUT_S = 30.0, 10.0, 3.0
+START_TIMEOUT_S, STOP_TIMEOUT_S, STATUS_TIMEOUT_S = 30.0, 10.0, 3.0
 """How long an order is retried on a node that has not answered since its first try."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 
@@ -49,13 +49,13 @@ class StopOrder(NamedTuple):
     container_id: ContainerId
 
 
-class LookOrder(NamedTuple):
+class StatusOrder(NamedTuple):
     """Order to query the stage of a container."""
 
     container_id: ContainerId
 
 
-Order = StartOrder | StopOrder | LookOrder
+Order = StartOrder | StopOrder | StatusOrder
 
 
 class FailedOrder(NamedTuple):
@@ -70,15 +70,15 @@ class _PendingOrder:
     """Pending order.
 
     Attributes:
-        given_at: when it was given [s, monotonic].
+        ordered_at: when it was ordered [s, monotonic].
         is_tried: it was sent, and the node did not answer.
         sent: the node may have received it.
     """
 
-    __slots__ = ("given_at", "is_tried", "order", "sent")
+    __slots__ = ("is_tried", "order", "ordered_at", "sent")
 
     def __init__(self, order: Order) -> None:
-        self.order, self.given_at = order, time.monotonic()
+        self.order, self.ordered_at = order, time.monotonic()
         self.is_tried = self.sent = False
 
     @property
@@ -88,9 +88,9 @@ class _PendingOrder:
         return order.granted.container_id if isinstance(order, StartOrder) else order.container_id
 
     @property
-    def patience_s(self) -> float:
+    def retry_s(self) -> float:
         """Return how long it is tried [s]."""
-        timeouts_s = {StartOrder: START_TIMEOUT_S, StopOrder: STOP_TIMEOUT_S, LookOrder: LOOK_TIMEOUT_S}
+        timeouts_s = {StartOrder: START_TIMEOUT_S, StopOrder: STOP_TIMEOUT_S, StatusOrder: STATUS_TIMEOUT_S}
         return timeouts_s[type(self.order)]
 
 
@@ -125,7 +125,7 @@ class _NodeQueue:
             batch.append(self.orders.popleft())
         return batch
 
-    def take_late(self) -> list[_PendingOrder]:
+    def pop_overdue(self) -> list[_PendingOrder]:
         """Take the orders whose retry time is up on this silent node.
 
         An order given when the node had been silent for long is tried once, if a thread is free for it.
@@ -133,15 +133,15 @@ class _NodeQueue:
         if self.failing_since is None:
             return []
         now, since = time.monotonic(), self.failing_since
-        late: list[_PendingOrder] = []
+        overdue: list[_PendingOrder] = []
         left: deque[_PendingOrder] = deque()
         for one in self.orders:
-            over_at = (since if one.is_tried else max(since, one.given_at)) + one.patience_s
-            (late if now >= over_at else left).append(one)
+            over_at = (since if one.is_tried else max(since, one.ordered_at)) + one.retry_s
+            (overdue if now >= over_at else left).append(one)
         self.orders = left
-        return late
+        return overdue
 
-    def put_back(self, batch: Sequence[_PendingOrder], began: float, error: HadoopError) -> None:
+    def requeue(self, batch: Sequence[_PendingOrder], began: float, error: HadoopError) -> None:
         """Put orders that the node did not answer back for the next try."""
         if self.failing_since is None:
             self.failing_since, self.pauses_s = began, backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -169,19 +169,19 @@ class NodeCalls:
 
     Args:
         token_of: returns the token for a node.
-        failed: called, from other threads, with each start or stop that failed.
-        seen: called likewise with the result of a `LookOrder`; None: not reported.
-        started: called likewise with the containers that a node has accepted.
+        on_failed: called, from other threads, with each start or stop that failed.
+        on_stage: called likewise with the result of a `StatusOrder`; None: not reported.
+        on_started: called likewise with the containers that a node has accepted.
     """
 
     def __init__(
         self,
         token_of: Callable[[NodeId], Token | None],
-        failed: Callable[[FailedOrder], None],
-        seen: Callable[[ContainerId, ContainerStage | None], None],
-        started: Callable[[Sequence[ContainerId]], None],
+        on_failed: Callable[[FailedOrder], None],
+        on_stage: Callable[[ContainerId, ContainerStage | None], None],
+        on_started: Callable[[Sequence[ContainerId]], None],
     ) -> None:
-        self._token_of, self._failed, self._seen, self._started = token_of, failed, seen, started
+        self._token_of, self._on_failed, self._on_stage, self._on_started = token_of, on_failed, on_stage, on_started
         self._lock = threading.Lock()
         self._queues: dict[NodeId, _NodeQueue] = {}
         self._lane = _Lane("am-nodes", MAX_THREADS, self._lock)
@@ -228,9 +228,9 @@ class NodeCalls:
                 if (node := self._next_node(lane)) is None:
                     return
                 queue = self._queues[node]
-                late, batch = queue.take_late(), queue.next_batch()
+                overdue, batch = queue.pop_overdue(), queue.next_batch()
             try:
-                self._give_up(node, queue, late)
+                self._give_up(node, queue, overdue)
                 if batch:
                     self._carry_out(node, queue, batch)
             finally:
@@ -262,26 +262,26 @@ class NodeCalls:
     def _carry_out(self, node: NodeId, queue: _NodeQueue, batch: list[_PendingOrder]) -> None:
         first, began = batch[0].order, time.monotonic()
         if not batch[0].is_tried:
-            queue.wait.renew().longest_s = batch[0].patience_s
+            queue.wait.renew().longest_s = batch[0].retry_s
         queue.wait.begin()
         containers = [one.container_id for one in batch]
         outcome: dict[ContainerId, DlappError | None] = {}
         stages: dict[ContainerId, ContainerStage | None] = {}
         try:
-            there = self._there(node)
+            manager = self._node_manager(node)
             if isinstance(first, StartOrder):
                 starts = [one.order for one in batch if isinstance(one.order, StartOrder)]
-                outcome |= there.start([(one.granted, one.launch) for one in starts], timeout_s=ANSWER_TIMEOUT_S)
+                outcome |= manager.start([(one.granted, one.launch) for one in starts], timeout_s=ANSWER_TIMEOUT_S)
             elif isinstance(first, StopOrder):
-                outcome |= there.stop(containers, timeout_s=ANSWER_TIMEOUT_S)
+                outcome |= manager.stop(containers, timeout_s=ANSWER_TIMEOUT_S)
             else:
-                stages = there.stages(containers, timeout_s=LOOK_TIMEOUT_S)
+                stages = manager.stages(containers, timeout_s=STATUS_TIMEOUT_S)
         except (ConnectionLost, NotHadoop, TryAgain) as error:
-            is_look = isinstance(first, LookOrder)
+            is_status = isinstance(first, StatusOrder)
             with self._lock:
-                queue.put_back(() if is_look else batch, began, error)
-            for container_id in containers if is_look else ():
-                self._seen(container_id, None)
+                queue.requeue(() if is_status else batch, began, error)
+            for container_id in containers if is_status else ():
+                self._on_stage(container_id, None)
             return
         except DlappError as error:
             outcome = dict.fromkeys(containers, error)
@@ -292,31 +292,31 @@ class NodeCalls:
             outcome = dict.fromkeys(containers, HadoopError(f"{node}: {error!r}"))
         with self._lock:
             queue.failing_since, queue.retry_at = None, 0.0
-        if isinstance(first, LookOrder):
+        if isinstance(first, StatusOrder):
             for container_id in containers:
-                self._seen(container_id, stages.get(container_id))
+                self._on_stage(container_id, stages.get(container_id))
             return
         is_start = isinstance(first, StartOrder)
         for container_id, failure in outcome.items():
             if failure is not None:
-                self._failed(FailedOrder(container_id, is_start, failure))
-        if is_start and (taken := [one for one, failure in outcome.items() if failure is None]):
-            self._started(taken)
+                self._on_failed(FailedOrder(container_id, is_start, failure))
+        if is_start and (accepted := [one for one, failure in outcome.items() if failure is None]):
+            self._on_started(accepted)
 
-    def _give_up(self, node: NodeId, queue: _NodeQueue, late: Sequence[_PendingOrder]) -> None:
+    def _give_up(self, node: NodeId, queue: _NodeQueue, overdue: Sequence[_PendingOrder]) -> None:
         """Report orders that a silent node did not answer in time."""
-        for one in late:
-            if isinstance(one.order, LookOrder):
-                self._seen(one.container_id, None)
+        for one in overdue:
+            if isinstance(one.order, StatusOrder):
+                self._on_stage(one.container_id, None)
                 continue
             error = queue.error
             if one.sent or not isinstance(error, TryAgain):
-                text = f"the NodeManager {node} did not answer in {one.patience_s:g} s: {error}"
+                text = f"the NodeManager {node} did not answer in {one.retry_s:g} s: {error}"
                 refused = isinstance(error, ConnectionLost) and error.refused
                 error = ConnectionLost(text, sent=one.sent, refused=refused and not one.sent)
-            self._failed(FailedOrder(one.container_id, isinstance(one.order, StartOrder), error))
+            self._on_failed(FailedOrder(one.container_id, isinstance(one.order, StartOrder), error))
 
-    def _there(self, node: NodeId) -> NodeManager:
+    def _node_manager(self, node: NodeId) -> NodeManager:
         token = self._token_of(node)
         if token is None:
             raise HadoopError(f"{node}: the ResourceManager gave no token for this node")

@@ -28,14 +28,16 @@ class NodeList:
 
     Args:
         read: returns the nodes.
-        take: receives them, from another thread.
+        receive: receives them, from another thread.
     """
 
-    def __init__(self, read: Callable[[], Sequence[NodeReport]], take: Callable[[Sequence[NodeReport]], None]) -> None:
-        self._read, self._take = read, take
+    def __init__(
+        self, read: Callable[[], Sequence[NodeReport]], receive: Callable[[Sequence[NodeReport]], None]
+    ) -> None:
+        self._read, self._receive = read, receive
         self._changed = threading.Condition()
         self._has_first = threading.Event()
-        self._is_wanted = self._closed = False
+        self._is_due_soon = self._closed = False
         self._thread = threading.Thread(target=self._run, name="am-node-list", daemon=True)
 
     def start(self) -> None:
@@ -46,7 +48,7 @@ class NodeList:
     def read_soon(self) -> None:
         """Have the list read ahead of schedule. Does not block."""
         with self._changed:
-            self._is_wanted = True
+            self._is_due_soon = True
             self._changed.notify()
 
     def close(self) -> None:
@@ -62,7 +64,7 @@ class NodeList:
             try:
                 count = self._read_once()
             except ConnectionLost:
-                self._is_wanted = True
+                self._is_due_soon = True
             except DlappError:
                 pass
             self._has_first.set()
@@ -71,7 +73,7 @@ class NodeList:
     def _read_once(self) -> int:
         """Read the list, and return its length."""
         nodes = self._read()
-        self._take(nodes)
+        self._receive(nodes)
         return len(nodes)
 
     def _wait(self, began: float, count: int) -> None:
@@ -79,9 +81,9 @@ class NodeList:
         spread = 1.0 + random.random() / 2
         with self._changed:
             while not self._closed:
-                due = began + spread * (MIN_INTERVAL_S if self._is_wanted else max(EVERY_S, EVERY_S_EACH * count))
-                left = due - time.monotonic()
-                if left <= 0:
-                    self._is_wanted = False
+                due = began + spread * (MIN_INTERVAL_S if self._is_due_soon else max(EVERY_S, EVERY_S_EACH * count))
+                remaining_s = due - time.monotonic()
+                if remaining_s <= 0:
+                    self._is_due_soon = False
                     return
-                self._changed.wait(left)
+                self._changed.wait(remaining_s)

@@ -15,7 +15,7 @@ from dlapp.hadoop.errors import RemoteError, RequestRefused
 
 REFUSED_GRACE_S = 5.0
 """How long a request that the ResourceManager refuses is retried: the largest node may be absent for a moment."""
-ODD_GRACE_S = 300.0
+UNKNOWN_ERROR_GRACE_S = 300.0
 """The same for an unknown error, which may be an internal error of the server."""
 NO_NODE_GRACE_S = 60.0
 """How long a request that fits no present node, even an empty one, waits for a larger node."""
@@ -28,11 +28,11 @@ class UnsatisfiedRequestTimeouts:
         self._refused_since: dict[int, float] = {}
         self._unmet_since: dict[int, float] = {}
 
-    def taken(self, request_id: int) -> None:
+    def record_accepted(self, request_id: int) -> None:
         """Record that the ResourceManager accepted a request."""
         self._refused_since.pop(request_id, None)
 
-    def refused(self, request_id: int, error: DlappError, now: float, *, restarted: bool) -> str | None:
+    def record_refusal(self, request_id: int, error: DlappError, now: float, *, restarted: bool) -> str | None:
         """Return why a request that the ResourceManager refused is given up; None: it is retried.
 
         Args:
@@ -44,19 +44,19 @@ class UnsatisfiedRequestTimeouts:
         since = self._refused_since.setdefault(request_id, now)
         grace_s = NO_NODE_GRACE_S if restarted else REFUSED_GRACE_S
         if not is_expected(error):
-            grace_s = ODD_GRACE_S
+            grace_s = UNKNOWN_ERROR_GRACE_S
         return None if now - since < grace_s else _reason(error)
 
-    def fits_nowhere(self, wants: ResourceRequestTable, now: float) -> Collection[tuple[int, str]]:
+    def expire_unsatisfiable(self, table: ResourceRequestTable, now: float) -> Collection[tuple[int, str]]:
         """Return the requests that have fitted no present node for too long, each with the reason."""
-        waiting, given_up = wants.waiting(), []
+        waiting, given_up = table.waiting(), []
         for request_id in set(self._unmet_since) - {ask.request_id for ask in waiting}:
             del self._unmet_since[request_id]
         for ask in waiting:
-            if wants.fits_a_node(ask):
+            if table.fits_a_node(ask):
                 self._unmet_since.pop(ask.request_id, None)
             elif now - self._unmet_since.setdefault(ask.request_id, now) >= NO_NODE_GRACE_S:
-                why = f"{_where_in_words(ask)} has {_in_words(ask)}, in all, for one container"
+                why = f"{_placement_text(ask)} has {_amounts_text(ask)}, in all, for one container"
                 given_up.append((ask.request_id, why))
         return given_up
 
@@ -71,7 +71,7 @@ def _reason(error: DlappError) -> str:
     return error.message.partition("\n")[0].strip() if isinstance(error, RemoteError) else str(error)
 
 
-def _where_in_words(ask: ContainerRequest) -> str:
+def _placement_text(ask: ContainerRequest) -> str:
     place = ask.placement
     if place.nodes:
         return f"none of the nodes asked for ({', '.join(place.nodes)}) is there and"
@@ -79,6 +79,6 @@ def _where_in_words(ask: ContainerRequest) -> str:
     return f"no node of the cluster{others}"
 
 
-def _in_words(ask: ContainerRequest) -> str:
+def _amounts_text(ask: ContainerRequest) -> str:
     amounts = ask.resources
     return f"{amounts.memory_mib} MiB, {amounts.vcores} vcores and {amounts.gcores} gcores"

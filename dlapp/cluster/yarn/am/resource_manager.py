@@ -65,7 +65,7 @@ class ResourceManager:
         self._rpc = RpcClient("ResourceManager", addresses, PROTOCOL, token)
         self._response_id = 0
         self._unanswered: deque[pb.AllocateRequestProto] = deque()
-        self._news: list[Allocation] = []
+        self._unreported: list[Allocation] = []
 
     def close(self) -> None:
         """Close the connection."""
@@ -95,16 +95,16 @@ class ResourceManager:
                 answer_s=REGISTRATION_S,
             )
         except WrongRequest:
-            self._begin_again()
+            self._reset()
             raise
-        self._begin_again()
+        self._reset()
         self._keep_node_tokens(answer.nm_tokens_from_previous_attempts)
         return Registration(
             largest=self.dialect.decode(answer.maximumCapability),
             live=self._granted(answer.containers_from_previous_attempts),
         )
 
-    def _begin_again(self) -> None:
+    def _reset(self) -> None:
         """Reset after a restart of the ResourceManager: it counts from 0, and does not know our requests."""
         self._response_id = 0
         self._unanswered.clear()
@@ -148,10 +148,10 @@ class ResourceManager:
             self._unanswered.append(request)
         while self._unanswered:
             # The content of an answer comes only once: it reaches the caller whatever happens to the next call.
-            self._news.append(self._allocate(self._unanswered[0], timeout_s))
+            self._unreported.append(self._allocate(self._unanswered[0], timeout_s))
             self._unanswered.popleft()
-        news, self._news = self._news, []
-        return _joined(news)
+        unreported, self._unreported = self._unreported, []
+        return _joined(unreported)
 
     def _allocate(self, request: pb.AllocateRequestProto, timeout_s: float) -> Allocation:
         request.response_id = self._response_id

@@ -46,9 +46,9 @@ class ResourceRequestTable:
         self._sample = sample
         self._nodes: dict[str, NodeReport] = {}
         self._asks: dict[int, ContainerRequest] = {}
-        self._given: Counter[int] = Counter()
+        self._granted: Counter[int] = Counter()
         self._table: dict[tuple[int, str], ResourceRequest] = {}
-        self._left: Counter[int] = Counter()
+        self._remaining: Counter[int] = Counter()
         self._avoided: set[str] = set()
         self.node_count = 0
         self._dropped: set[int] = set()
@@ -63,11 +63,11 @@ class ResourceRequestTable:
         """Return the known usable nodes."""
         return self._nodes.values()
 
-    def know_nodes(self, nodes: Iterable[NodeReport]) -> None:
+    def set_nodes(self, nodes: Iterable[NodeReport]) -> None:
         """Set the cluster's current nodes."""
         self._nodes = {one.node.host: one for one in nodes if one.usable}
 
-    def take_changed_nodes(self, nodes: Iterable[NodeReport]) -> None:
+    def update_nodes(self, nodes: Iterable[NodeReport]) -> None:
         """Update changed nodes; if none are known by name, these are not all."""
         if not self._nodes:
             return
@@ -77,31 +77,31 @@ class ResourceRequestTable:
             else:
                 self._nodes.pop(one.node.host, None)
 
-    def want(self, asks: Iterable[ContainerRequest], given: Counter[int]) -> None:
+    def set_requests(self, asks: Iterable[ContainerRequest], granted: Counter[int]) -> None:
         """Set the requests from now on.
 
         Args:
             asks: one per role.
-            given: by request id, granted containers that the requests do not account for yet.
+            granted: by request id, granted containers that the requests do not account for yet.
         """
         self._asks = {ask.request_id: replace(ask, count=0) if ask.request_id in self._dropped else ask for ask in asks}
-        self._given = Counter(given)
+        self._granted = Counter(granted)
 
-    def give(self, request_id: int) -> None:
+    def record_granted(self, request_id: int) -> None:
         """Record a granted container."""
-        self._given[request_id] += 1
-        self._left[request_id] -= 1
+        self._granted[request_id] += 1
+        self._remaining[request_id] -= 1
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Record a restart of the ResourceManager: its table is empty."""
         self._table.clear()
-        self._left.clear()
+        self._remaining.clear()
         self._avoided.clear()
 
     def count(self, request_id: int) -> int:
         """Return the number of containers of a role that are still needed."""
         ask = self._asks.get(request_id)
-        return max(0, ask.count - self._given[request_id]) if ask else 0
+        return max(0, ask.count - self._granted[request_id]) if ask else 0
 
     def size(self, request_id: int) -> Resources | None:
         """Return the container size of a role's request; None: there is no such role."""
@@ -115,13 +115,13 @@ class ResourceRequestTable:
     def fits_a_node(self, ask: ContainerRequest) -> bool:
         """Return True if an allowed node could hold such a container when empty, or if no nodes are known."""
         return not self._nodes or any(
-            host in self._nodes for host in self._places(ask, set(ask.placement.exclude_nodes))
+            host in self._nodes for host in self._usable_hosts(ask, set(ask.placement.exclude_nodes))
         )
 
     def avoid(self) -> tuple[list[str], list[str]]:
         """Return the hosts to newly avoid, and those no longer to avoid."""
-        wanted = self._to_avoid()
-        return sorted(wanted - self._avoided), sorted(self._avoided - wanted)
+        avoided = self._to_avoid()
+        return sorted(avoided - self._avoided), sorted(self._avoided - avoided)
 
     def _to_avoid(self) -> set[str]:
         """Return the nodes excluded by the user, and those that failed, unless no node would be left for a waiting
@@ -132,7 +132,7 @@ class ResourceRequestTable:
         # Avoided nodes are avoided for the whole application: a role that needs fewer GPUs may find them there.
         short = set.intersection(*(self._short(ask) for ask in waiting)) if waiting else set()
         for avoided in (excluded | failed | short, excluded | failed):
-            if avoided != excluded and all(self._places(ask, avoided) for ask in waiting if self._hosts(ask)):
+            if avoided != excluded and all(self._usable_hosts(ask, avoided) for ask in waiting if self._hosts(ask)):
                 return avoided
         return excluded
 
@@ -158,9 +158,9 @@ class ResourceRequestTable:
     def _failed(self) -> set[str]:
         """Return the nodes on which containers failed, the latest, up to a third of all."""
         failed = dict.fromkeys(host for ask in self._asks.values() for host in ask.avoid)
-        there = [host for host in failed if host in self._nodes or not self._nodes]
+        present = [host for host in failed if host in self._nodes or not self._nodes]
         most = (len(self._nodes) or self.node_count) // AVOIDED_SHARE
-        return set(there[-most:] if most else ())
+        return set(present[-most:] if most else ())
 
     def _short(self, ask: ContainerRequest) -> set[str]:
         """Return the nodes with too few GPUs for a request; the ledger may have a host's short or full name."""
@@ -175,7 +175,7 @@ class ResourceRequestTable:
         named = self._named(ask)
         return self._nodes if named is None else named
 
-    def _places(self, ask: ContainerRequest, avoided: set[str]) -> list[str]:
+    def _usable_hosts(self, ask: ContainerRequest, avoided: set[str]) -> list[str]:
         """Return the hosts of a request that are not avoided and, as far as known, large enough."""
         return [
             host
@@ -183,9 +183,9 @@ class ResourceRequestTable:
             if host not in avoided and (host not in self._nodes or _fits(ask.resources, self._nodes[host].capability))
         ]
 
-    def said_avoid(self, more: Iterable[str], less: Iterable[str]) -> None:
+    def record_avoided(self, added: Iterable[str], removed: Iterable[str]) -> None:
         """Record that the result of `avoid` was sent."""
-        self._avoided = (self._avoided | set(more)) - set(less)
+        self._avoided = (self._avoided | set(added)) - set(removed)
 
     def drop(self, request_id: int) -> None:
         """Give up a role: send no requests for it any more, and take back those sent."""
@@ -196,19 +196,19 @@ class ResourceRequestTable:
         """Record that the ResourceManager refused a role's rows: its table contains none of them."""
         for key in [key for key in self._table if key[0] == request_id]:
             del self._table[key]
-        self._left[request_id] = 0
+        self._remaining[request_id] = 0
 
     def rows_due(self, request_id: int) -> bool:
         """Return True if rows of a role are pending."""
         ask, count = self._asks.get(request_id), self.count(request_id)
-        return ask is not None and (count != max(0, self._left[request_id]) or self._moved(ask, count))
+        return ask is not None and (count != max(0, self._remaining[request_id]) or self._placement_differs(ask, count))
 
     def rows(self, request_id: int) -> list[ResourceRequest]:
         """Return the rows of a role to send now; empty if the ResourceManager's table is as needed."""
         ask, count = self._asks.get(request_id), self.count(request_id)
         if ask is None or not self.rows_due(request_id):
             return []
-        rows = {row.name: row for row in (self._place(ask, count) if count else ())}
+        rows = {row.name: row for row in (self._make_rows(ask, count) if count else ())}
         for priority, name in [key for key in self._table if key[0] == request_id]:
             if name not in rows:
                 old = self._table.pop((priority, name))
@@ -223,19 +223,19 @@ class ResourceRequestTable:
         for row in rows.values():
             if row.count:
                 self._table[row.priority, row.name] = row
-        self._left[request_id] = count
+        self._remaining[request_id] = count
         return list(rows.values())
 
-    def _moved(self, ask: ContainerRequest, count: int) -> bool:
+    def _placement_differs(self, ask: ContainerRequest, count: int) -> bool:
         """Return True if the placement of a request differs from its sent rows."""
-        said = self._table.get((ask.request_id, ANY))
-        if not count or said is None:
+        sent = self._table.get((ask.request_id, ANY))
+        if not count or sent is None:
             return False
         named = self._named(ask)
         hosts = {name for request_id, name in self._table if request_id == ask.request_id and name[0] not in "*/"}
-        return said.label != ask.placement.node_label or (hosts != set(named) if named is not None else not said.relax)
+        return sent.label != ask.placement.node_label or (hosts != set(named) if named is not None else not sent.relax)
 
-    def _place(self, ask: ContainerRequest, count: int) -> list[ResourceRequest]:
+    def _make_rows(self, ask: ContainerRequest, count: int) -> list[ResourceRequest]:
         def row(name: str, *, relax: bool = True) -> ResourceRequest:
             return ResourceRequest(
                 priority=ask.request_id,
@@ -254,12 +254,12 @@ class ResourceRequestTable:
         if ask.placement.node_label is not None:
             return [row(ANY)]
         avoided = self._to_avoid()
-        names = self._places(ask, avoided | self._short(ask)) or self._places(ask, avoided)
+        names = self._usable_hosts(ask, avoided | self._short(ask)) or self._usable_hosts(ask, avoided)
         fit = [self._nodes[host] for host in names]
         chosen = self._sample(fit, min(len(fit), 2 * count, MAX_HOSTS))
         racks = {node.rack or DEFAULT_RACK for node in chosen}
         return [*(row(node.node.host) for node in chosen), *map(row, sorted(racks)), row(ANY)]
 
 
-def _fits(wanted: Resources, there: Resources) -> bool:
-    return all(one <= most for one, most in zip(wanted.times(1), there.times(1), strict=True))
+def _fits(requested: Resources, capacity: Resources) -> bool:
+    return all(one <= most for one, most in zip(requested.times(1), capacity.times(1), strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlapp.cluster.yarn.am.containers import LOOK_EVERY_S, TAKEN_AWAY_S, UNKNOWN_S, ContainerTracker
+from dlapp.cluster.yarn.am.containers import QUERY_INTERVAL_S, TAKEN_AWAY_S, UNKNOWN_S, ContainerTracker
 from dlapp.cluster.yarn.am.node_manager import NodeManager
 from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError, remote_error
@@ -37,51 +37,51 @@ def taken_away(container_id: ContainerId) -> ContainerStatus:
 def holdings() -> ContainerTracker:
     """Make a tracker with a started container of which the ResourceManager says at time 0 that it has ended."""
     one = ContainerTracker(2, "tony")
-    one.granted([granted(OURS)])
-    assert one.starts(OURS)
-    one.take_news()
-    one.ended(taken_away(OURS), 0.0)
-    news = one.take_news()
-    assert (news.ending, news.ended) == ([OURS], [])
+    one.add_granted([granted(OURS)])
+    assert one.mark_starting(OURS)
+    one.pop_events()
+    one.record_end(taken_away(OURS), 0.0)
+    events = one.pop_events()
+    assert (events.ending, events.ended) == ([OURS], [])
     return one
 
 
 def test_what_an_earlier_attempt_left_is_taken_away_by_the_next_resource_manager_too() -> None:
     holdings = ContainerTracker(2, "tony")
-    assert holdings.stops(EARLIER) is None  # nobody named it: no node to tell
-    holdings.released({EARLIER}, 0.0)
+    assert holdings.mark_stopping(EARLIER) is None  # nobody named it: no node to tell
+    holdings.record_released({EARLIER}, 0.0)
     assert not holdings.releases
-    holdings.hold([granted(EARLIER)])
-    holdings.release_again()
+    holdings.adopt([granted(EARLIER)])
+    holdings.restore_releases()
     assert holdings.releases == {EARLIER}
 
 
 def told(holdings: ContainerTracker, now: float) -> list[ContainerId]:
-    holdings.tell_what_is_gone(now)
-    return [one.container_id for one in holdings.take_news().ended]
+    holdings.report_gone(now)
+    return [one.container_id for one in holdings.pop_events().ended]
 
 
 def test_as_long_as_its_node_says_that_it_runs_it_runs(holdings: ContainerTracker) -> None:
     now = 0.0
     while now < 10 * TAKEN_AWAY_S:
-        assert holdings.to_look_at(now) == [(NODE, OURS)]
-        assert holdings.to_look_at(now) == [], "asked again before it answered"
-        holdings.seen(OURS, ContainerStage.RUNNING, now)
-        now += LOOK_EVERY_S
+        assert holdings.due_status_queries(now) == [(NODE, OURS)]
+        assert holdings.due_status_queries(now) == [], "asked again before it answered"
+        holdings.record_stage(OURS, ContainerStage.RUNNING, now)
+        now += QUERY_INTERVAL_S
         assert told(holdings, now) == []
-        assert holdings.change_under_way()
-    assert holdings.to_look_at(now) == [(NODE, OURS)]
-    holdings.seen(OURS, ContainerStage.ENDED, now)
+        assert holdings.has_pending_ends()
+    assert holdings.due_status_queries(now) == [(NODE, OURS)]
+    holdings.record_stage(OURS, ContainerStage.ENDED, now)
     assert told(holdings, now) == [OURS]
-    holdings.seen(OURS, ContainerStage.ENDED, now)
+    holdings.record_stage(OURS, ContainerStage.ENDED, now)
     assert told(holdings, 10 * now) == []
-    assert not holdings.change_under_way()
+    assert not holdings.has_pending_ends()
 
 
 def test_where_its_node_does_not_say_time_has_to_do(holdings: ContainerTracker) -> None:
-    holdings.to_look_at(0.0)
-    holdings.seen(OURS, None, 3.0)
-    assert holdings.to_look_at(3.0 + LOOK_EVERY_S) == [(NODE, OURS)]
+    holdings.due_status_queries(0.0)
+    holdings.record_stage(OURS, None, 3.0)
+    assert holdings.due_status_queries(3.0 + QUERY_INTERVAL_S) == [(NODE, OURS)]
     assert told(holdings, 0.9 * TAKEN_AWAY_S) == []
     assert told(holdings, TAKEN_AWAY_S) == [OURS]
 
@@ -92,97 +92,97 @@ def test_of_a_lost_node_nobody_has_seen_the_processes_end_unless_it_says_so(
 ) -> None:
     holdings = started()
     words = "Container released on a *lost* node"
-    holdings.ended(replace(taken_away(OURS), diagnostics=words), 0.0)
-    holdings.to_look_at(0.0)
-    holdings.seen(OURS, seen, 1.0)
-    holdings.tell_what_is_gone(TAKEN_AWAY_S)
-    (end,) = holdings.take_news().ended
+    holdings.record_end(replace(taken_away(OURS), diagnostics=words), 0.0)
+    holdings.due_status_queries(0.0)
+    holdings.record_stage(OURS, seen, 1.0)
+    holdings.report_gone(TAKEN_AWAY_S)
+    (end,) = holdings.pop_events().ended
     assert end.presumed is (seen is None)
 
 
 def test_what_has_ended_of_an_earlier_attempt_is_not_taken_away_again(holdings: ContainerTracker) -> None:
-    holdings.ended(taken_away(EARLIER), 0.0)
+    holdings.record_end(taken_away(EARLIER), 0.0)
     assert told(holdings, TAKEN_AWAY_S) == [OURS, EARLIER]
-    assert holdings.stops(EARLIER) is None
+    assert holdings.mark_stopping(EARLIER) is None
     assert not holdings.releases
-    assert not holdings.change_under_way()
+    assert not holdings.has_pending_ends()
 
 
 def test_of_an_earlier_attempts_container_nobody_knows_the_node(holdings: ContainerTracker) -> None:
-    holdings.to_look_at(0.0)
-    holdings.ended(taken_away(EARLIER), 1.0)
-    assert holdings.take_news().ending == [EARLIER]
-    assert holdings.to_look_at(2.0) == []
+    holdings.due_status_queries(0.0)
+    holdings.record_end(taken_away(EARLIER), 1.0)
+    assert holdings.pop_events().ending == [EARLIER]
+    assert holdings.due_status_queries(2.0) == []
     assert told(holdings, 1.0 + TAKEN_AWAY_S) == [OURS, EARLIER]
 
 
 def test_an_earlier_attempts_container_that_the_registration_named_has_a_node() -> None:
     holdings = ContainerTracker(2, "tony")
-    assert [one.container_id for one in holdings.hold([granted(EARLIER)])] == [EARLIER]
-    holdings.ended(taken_away(EARLIER), 0.0)
-    assert holdings.to_look_at(0.0) == [(NODE, EARLIER)]
+    assert [one.container_id for one in holdings.adopt([granted(EARLIER)])] == [EARLIER]
+    holdings.record_end(taken_away(EARLIER), 0.0)
+    assert holdings.due_status_queries(0.0) == [(NODE, EARLIER)]
 
 
 def test_a_log_is_at_the_node_s_web_address_in_the_scheme_of_the_cluster() -> None:
     for scheme in ("http", "https"):
         tracker = ContainerTracker(1, "tony", scheme)
-        tracker.granted([granted(OURS)])
-        (grant,) = tracker.take_news().granted
+        tracker.add_granted([granted(OURS)])
+        (grant,) = tracker.pop_events().granted
         assert grant.log_url == f"{scheme}://{granted(OURS).web}/node/containerlogs/{OURS}/tony"
 
 
 def test_what_nothing_was_started_in_has_ended_at_once() -> None:
     holdings = ContainerTracker(1, "tony")
-    holdings.granted([granted(OURS)])
-    holdings.take_news()
-    holdings.ended(taken_away(OURS), 0.0)
+    holdings.add_granted([granted(OURS)])
+    holdings.pop_events()
+    holdings.record_end(taken_away(OURS), 0.0)
     assert told(holdings, 0.0) == [OURS]
 
 
 def started() -> ContainerTracker:
     """Make a tracker with a container that was started."""
     one = ContainerTracker(2, "tony")
-    one.granted([granted(OURS)])
-    assert one.starts(OURS)
-    one.take_news()
+    one.add_granted([granted(OURS)])
+    assert one.mark_starting(OURS)
+    one.pop_events()
     return one
 
 
 def test_what_yarn_does_not_know_and_its_node_does_not_end_counts_as_lost_after_a_time() -> None:
     holdings = started()
-    assert holdings.stops(OURS)
-    assert holdings.failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
+    assert holdings.mark_stopping(OURS)
+    assert holdings.record_failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
     assert holdings.releases == {OURS}
     assert told(holdings, 10 * UNKNOWN_S) == [], "YARN was not told"
-    holdings.released([OURS], now=100.0)
+    holdings.record_released([OURS], now=100.0)
     assert told(holdings, 99.0 + UNKNOWN_S) == []
-    holdings.tell_what_is_gone(100.0 + UNKNOWN_S)
-    (end,) = holdings.take_news().ended
+    holdings.report_gone(100.0 + UNKNOWN_S)
+    (end,) = holdings.pop_events().ended
     assert (end.container_id, end.node_fault) == (OURS, True)
     assert "lost" in end.diagnostics
-    assert not holdings.change_under_way()
-    holdings.ended(taken_away(OURS), 101.0 + UNKNOWN_S)
-    assert not holdings.take_news()
+    assert not holdings.has_pending_ends()
+    holdings.record_end(taken_away(OURS), 101.0 + UNKNOWN_S)
+    assert not holdings.pop_events()
 
 
 def test_as_long_as_yarn_does_not_answer_nothing_is_lost() -> None:
     holdings = started()
-    holdings.failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
-    holdings.released([OURS], now=0.0)
+    holdings.record_failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
+    holdings.record_released([OURS], now=0.0)
     for now in range(0, 10 * int(UNKNOWN_S), 30):
         assert told(holdings, now) == []
-        holdings.silent(now)
+        holdings.record_silence(now)
     assert told(holdings, 11 * UNKNOWN_S) == [OURS]
 
 
 def test_a_restarted_yarn_is_told_again_what_to_take_away_and_has_its_time_anew() -> None:
     holdings = started()
-    holdings.failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
-    holdings.released([OURS], now=0.0)
+    holdings.record_failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
+    holdings.record_released([OURS], now=0.0)
     assert not holdings.releases
-    holdings.release_again()
+    holdings.restore_releases()
     assert holdings.releases == {OURS}
-    holdings.released([OURS], now=UNKNOWN_S - 1)
+    holdings.record_released([OURS], now=UNKNOWN_S - 1)
     assert told(holdings, UNKNOWN_S) == []
     assert told(holdings, 2 * UNKNOWN_S) == [OURS]
 
@@ -190,16 +190,16 @@ def test_a_restarted_yarn_is_told_again_what_to_take_away_and_has_its_time_anew(
 @pytest.mark.parametrize("error", [ConnectionLost("node1: timed out", sent=True), NotHadoop("node1: garbage")])
 def test_what_may_have_been_started_has_ended_when_its_processes_have(error: HadoopError) -> None:
     holdings = started()
-    assert holdings.failed(OURS, error, start=True)
-    assert not holdings.take_news()
+    assert holdings.record_failed(OURS, error, start=True)
+    assert not holdings.pop_events()
     assert holdings.releases == {OURS}
-    holdings.released([OURS], 0.0)
-    holdings.ended(taken_away(OURS), 0.1)
-    assert holdings.to_look_at(0.1) == [(NODE, OURS)]
-    holdings.seen(OURS, ContainerStage.RUNNING, 1.0)
+    holdings.record_released([OURS], 0.0)
+    holdings.record_end(taken_away(OURS), 0.1)
+    assert holdings.due_status_queries(0.1) == [(NODE, OURS)]
+    holdings.record_stage(OURS, ContainerStage.RUNNING, 1.0)
     assert told(holdings, TAKEN_AWAY_S) == []
-    holdings.tell_what_is_gone(1.0 + TAKEN_AWAY_S)
-    (end,) = holdings.take_news().ended
+    holdings.report_gone(1.0 + TAKEN_AWAY_S)
+    (end,) = holdings.pop_events().ended
     assert (end.node_fault, end.is_silent) == (True, True)
     assert end.diagnostics == f"the container could not be started: {error}"
 
@@ -209,19 +209,19 @@ def test_what_may_have_been_started_has_ended_when_its_processes_have(error: Had
 )
 def test_what_was_never_started_has_ended_at_once(error: HadoopError) -> None:
     holdings = started()
-    assert holdings.failed(OURS, error, start=True)
-    (end,) = holdings.take_news().start_failed
+    assert holdings.record_failed(OURS, error, start=True)
+    (end,) = holdings.pop_events().start_failed
     assert (end.container_id, end.exit_status) == (OURS, -1)
     assert holdings.releases == {OURS}
-    holdings.ended(taken_away(OURS), 0.1)
-    assert not holdings.take_news()
+    holdings.record_end(taken_away(OURS), 0.1)
+    assert not holdings.pop_events()
 
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_nodemanager_that_does_not_answer_is_a_service_and_silent_where_its_host_is(refused: bool) -> None:
     holdings = started()
-    assert holdings.failed(OURS, ConnectionLost("node1: gone", sent=False, refused=refused), start=True)
-    (end,) = holdings.take_news().start_failed
+    assert holdings.record_failed(OURS, ConnectionLost("node1: gone", sent=False, refused=refused), start=True)
+    (end,) = holdings.pop_events().start_failed
     assert (end.service, end.is_silent) == (f"the NodeManager on {NODE.host}", not refused)
 
 
@@ -265,7 +265,7 @@ def test_a_start_that_is_refused_after_a_restart_is_as_if_the_container_was_take
     java_class: str, message: str
 ) -> None:
     holdings = started()
-    assert holdings.failed(OURS, remote_error("startContainers", java_class, message), start=True)
-    (end,) = holdings.take_news().start_failed
+    assert holdings.record_failed(OURS, remote_error("startContainers", java_class, message), start=True)
+    (end,) = holdings.pop_events().start_failed
     assert (end.exit_status, end.node_fault) == (-100, True)
     assert "could not be started" in end.diagnostics

@@ -63,18 +63,18 @@ class Driver:
                     avoid=self.avoid,
                 )
             )
-        news = self.engine.heartbeat(asks, self.releases, 0.5)
-        for grant in news.granted:
+        events = self.engine.heartbeat(asks, self.releases, 0.5)
+        for grant in events.granted:
             assert grant.container_id not in self.granted, "granted twice"
             self.granted[grant.container_id] = grant
-        for end in news.ended:
+        for end in events.ended:
             assert end.container_id not in self.ended, "ended twice"
             self.ended[end.container_id] = end
-        self.start_failed.update({end.container_id: end for end in news.start_failed})
-        self.ending += news.ending
-        self.refused.update(news.refused)
-        self.shut_down = self.shut_down or news.shut_down
-        return news
+        self.start_failed.update({end.container_id: end for end in events.start_failed})
+        self.ending += events.ending
+        self.refused.update(events.refused)
+        self.shut_down = self.shut_down or events.shut_down
+        return events
 
     def until(self, condition: Callable[[], object], timeout_s: float = 120) -> None:
         until(lambda: self.beat() and condition(), timeout_s)

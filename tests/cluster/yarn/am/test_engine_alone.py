@@ -93,7 +93,7 @@ def refused(engine: YarnAmEngine, resources: Resources) -> dict[int, str]:
 def test_an_error_that_nobody_knows_ends_an_ask_after_a_while_and_fills_no_log(
     scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(request_timeouts, "ODD_GRACE_S", 1.0)
+    monkeypatch.setattr(request_timeouts, "UNKNOWN_ERROR_GRACE_S", 1.0)
 
     def refuse(request: pb.AllocateRequestProto) -> None:
         if any(row.num_containers for row in request.ask):
@@ -156,13 +156,13 @@ def test_a_notice_of_preemption_reaches_the_master_with_the_time_that_is_left(
 ) -> None:
     ours = [ContainerId(APPLICATION, 1, number) for number in (2, 3, 4)]
     scheduler.granted = list(ours)
-    until(lambda: len(engine._holdings._live) == 3)
+    until(lambda: len(engine._containers._live) == 3)
     notice = pb.PreemptionMessageProto()
     notice.strictContract.container.add(id=container_id_to_proto(ours[0]))
     notice.contract.container.add(id=container_id_to_proto(ours[1]))
     notice.contract.container.add(id=container_id_to_proto(ContainerId(APPLICATION, 1, 1)))  # the ApplicationMaster's
     scheduler.preempt = notice
-    until(lambda: engine._holdings.news.preempted)
+    until(lambda: engine._containers.events.preempted)
     told = engine.heartbeat((), (), 0.0)
     assert (told.preempted, told.preemption_wait_s) == ((ours[0], ours[1]), 15.0)
     assert not engine.heartbeat((), (), 0.0).preempted
@@ -415,8 +415,8 @@ def test_where_a_resource_manager_is_replaced_while_200_containers_start_no_node
         assert state.avoided.names(state.awake_ms) == ("node7",)
 
         def beat() -> bool:
-            news = engine.heartbeat(master.asks(), master.releases(), 0.0)
-            for action in master.handle(news, clock.now_ms()):
+            events = engine.heartbeat(master.asks(), master.releases(), 0.0)
+            for action in master.handle(events, clock.now_ms()):
                 if isinstance(action, StartTask):
                     launch = TaskLaunch(container_id=action.grant.container_id, control_url="http://here:1", token="")
                     engine.start(action.grant, launch)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from dlapp.cluster.yarn.am import node_calls
-from dlapp.cluster.yarn.am.node_calls import FailedOrder, LookOrder, NodeCalls, StopOrder
+from dlapp.cluster.yarn.am.node_calls import FailedOrder, NodeCalls, StatusOrder, StopOrder
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import ContainerStage, NodeId
 from dlapp.hadoop.errors import ConnectionLost, TryAgain
@@ -87,7 +87,7 @@ def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started
     with SilentNode(full=full) as dead:
         outcome.calls.order(dead.node, start_of(id_of(2), dead.node))
         until(lambda: waits.longest_text().startswith("waits for the NodeManager on 127.0.0.1 since "))
-        outcome.calls.order(dead.node, LookOrder(id_of(4)))
+        outcome.calls.order(dead.node, StatusOrder(id_of(4)))
         outcome.calls.order(dead.node, StopOrder(id_of(3)))
         until(lambda: len(outcome.failed) == 2 and outcome.seen)
         assert [(one.container_id, one.start) for one in outcome.failed] == [(id_of(2), True), (id_of(3), False)]

@@ -29,7 +29,7 @@ def ask(count: int, request_id: int = 1, resources: Resources = SMALL, **placeme
 
 def wants(*nodes: NodeReport) -> ResourceRequestTable:
     one = ResourceRequestTable(sample=lambda of, count: list(of)[:count])
-    one.know_nodes(nodes)
+    one.set_nodes(nodes)
     return one
 
 
@@ -39,7 +39,7 @@ def shown(rows: list[ResourceRequest]) -> dict[str, tuple[int, bool]]:
 
 def test_usable_hosts_are_named_beside_their_racks_and_the_cluster() -> None:
     one = wants(node("a"), node("b", rack="/r2"), node("c", gcores=0), node("d", usable=False))
-    one.want([ask(3)], NONE)
+    one.set_requests([ask(3)], NONE)
     rows = one.rows(1)
     assert shown(rows) == dict.fromkeys(("a", "b", "/r1", "/r2", ANY), (3, True))
     assert {(row.priority, row.request_id) for row in rows} == {(1, 1)}
@@ -47,43 +47,45 @@ def test_usable_hosts_are_named_beside_their_racks_and_the_cluster() -> None:
 
 def test_at_most_twice_the_count_and_64_hosts_are_named() -> None:
     one = wants(*(node(f"n{number}") for number in range(200)))
-    one.want([ask(3), ask(100, 2)], NONE)
+    one.set_requests([ask(3), ask(100, 2)], NONE)
     assert len([row for row in one.rows(1) if row.name.startswith("n")]) == 6
     assert len([row for row in one.rows(2) if row.name.startswith("n")]) == 64
 
 
 def test_what_only_one_role_excludes_is_left_to_the_others() -> None:
     one = wants(node("a"), node("b"), node("c"))
-    one.want([ask(1, exclude_nodes=("a", "b")), ask(1, 2, exclude_nodes=("a",)), ask(1, 3, nodes=("a", "b"))], NONE)
+    one.set_requests(
+        [ask(1, exclude_nodes=("a", "b")), ask(1, 2, exclude_nodes=("a",)), ask(1, 3, nodes=("a", "b"))], NONE
+    )
     assert one.avoid() == ([], []), "the third role is to be there"
     assert shown(one.rows(1)) == {"c": (1, True), "/r1": (1, False), ANY: (1, False)}
     assert shown(one.rows(2)) == {"b": (1, True), "c": (1, True), "/r1": (1, False), ANY: (1, False)}
     assert {"a", "b"} < shown(one.rows(3)).keys()
     assert not any(one.rows_due(request_id) for request_id in (1, 2, 3))
-    one.take_changed_nodes([node("d")])
+    one.update_nodes([node("d")])
     assert [one.rows_due(request_id) for request_id in (1, 2, 3)] == [True, True, False]
     assert "d" in shown(one.rows(1))
-    one.want([ask(1, exclude_nodes=("a", "b")), ask(1, 2, exclude_nodes=("a",))], NONE)
+    one.set_requests([ask(1, exclude_nodes=("a", "b")), ask(1, 2, exclude_nodes=("a",))], NONE)
     assert one.avoid() == (["a"], [])
     assert shown(one.rows(2))[ANY] == (1, True), "the whole application avoids it"
 
 
 def test_a_role_that_excludes_every_node_is_put_on_none() -> None:
     one = wants(node("a"))
-    one.want([ask(1, exclude_nodes=("a",)), ask(1, 2)], NONE)
+    one.set_requests([ask(1, exclude_nodes=("a",)), ask(1, 2)], NONE)
     assert shown(one.rows(1)) == {ANY: (1, False)}
     assert not one.fits_a_node(ask(1, exclude_nodes=("a",)))
 
 
 def test_where_no_nodes_are_known_by_name_what_any_role_excludes_is_avoided_unless_another_asks_for_it() -> None:
     one = wants()
-    one.want([ask(1, exclude_nodes=("a", "b")), ask(1, 2, nodes=("b",))], NONE)
+    one.set_requests([ask(1, exclude_nodes=("a", "b")), ask(1, 2, nodes=("b",))], NONE)
     assert one.avoid() == (["a"], [])
 
 
 def test_named_nodes_are_strict_with_their_racks() -> None:
     one = wants(node("a", rack="/r7"))
-    one.want([ask(2, nodes=("a", "unknown"))], NONE)
+    one.set_requests([ask(2, nodes=("a", "unknown"))], NONE)
     assert shown(one.rows(1)) == {
         "a": (2, True),
         "unknown": (2, True),
@@ -95,41 +97,41 @@ def test_named_nodes_are_strict_with_their_racks() -> None:
 
 def test_a_label_stands_on_the_row_of_the_cluster_alone() -> None:
     one = wants(node("a"))
-    one.want([ask(2, node_label="gpu")], NONE)
+    one.set_requests([ask(2, node_label="gpu")], NONE)
     assert [(row.name, row.label) for row in one.rows(1)] == [(ANY, "gpu")]
 
 
 def test_nothing_is_said_twice_and_zero_takes_everything_back() -> None:
     one = wants(node("a"))
-    one.want([ask(2)], NONE)
+    one.set_requests([ask(2)], NONE)
     assert one.rows(1)
     assert one.rows(1) == []
-    one.want([ask(0)], NONE)
+    one.set_requests([ask(0)], NONE)
     assert shown(one.rows(1)) == dict.fromkeys(("a", "/r1", ANY), (0, True))
     assert one.rows(1) == []
 
 
 def test_a_grant_is_no_reason_to_say_anything() -> None:
     one = wants(node("a"))
-    one.want([ask(2)], NONE)
+    one.set_requests([ask(2)], NONE)
     one.rows(1)
-    one.give(1)
+    one.record_granted(1)
     assert one.rows(1) == []
-    one.want([ask(2)], Counter({1: 1}))  # the asks do not know of it yet
+    one.set_requests([ask(2)], Counter({1: 1}))  # the asks do not know of it yet
     assert one.rows(1) == []
-    one.want([ask(1)], NONE)
+    one.set_requests([ask(1)], NONE)
     assert one.rows(1) == []
-    one.want([ask(2)], NONE)  # another one is wanted
+    one.set_requests([ask(2)], NONE)  # another one is wanted
     assert shown(one.rows(1))[ANY] == (2, True)
 
 
 def test_after_a_restart_everything_is_said_again() -> None:
     one = wants(node("a"))
-    one.want([ask(2, exclude_nodes=("x",))], NONE)
+    one.set_requests([ask(2, exclude_nodes=("x",))], NONE)
     one.rows(1)
-    one.said_avoid(*one.avoid())
+    one.record_avoided(*one.avoid())
     assert one.avoid() == ([], [])
-    one.forget()
+    one.reset()
     assert one.rows_due(1)
     assert one.avoid() == (["x"], [])
     assert shown(one.rows(1))[ANY] == (2, True)
@@ -137,22 +139,22 @@ def test_after_a_restart_everything_is_said_again() -> None:
 
 def test_other_named_nodes_replace_those_before() -> None:
     one = wants(node("a"), node("b"))
-    one.want([ask(1, nodes=("a",))], NONE)
+    one.set_requests([ask(1, nodes=("a",))], NONE)
     one.rows(1)
-    one.want([ask(1, nodes=("b",))], NONE)
+    one.set_requests([ask(1, nodes=("b",))], NONE)
     assert shown(one.rows(1)) == {"b": (1, True), "/r1": (1, False), ANY: (1, False), "a": (0, True)}
-    one.want([ask(1)], NONE)
+    one.set_requests([ask(1)], NONE)
     assert shown(one.rows(1))[ANY] == (1, True)
     assert one.rows(1) == []
 
 
 def test_a_role_that_cannot_be_had_is_not_asked_for_again() -> None:
     one = wants(node("a"))
-    one.want([ask(2), ask(1, 2)], NONE)
+    one.set_requests([ask(2), ask(1, 2)], NONE)
     one.rows(1)
     one.drop(1)
     assert shown(one.rows(1))[ANY] == (0, True)
-    one.want([ask(2), ask(1, 2)], NONE)
+    one.set_requests([ask(2), ask(1, 2)], NONE)
     assert one.rows(1) == []
     assert [each.request_id for each in one.waiting()] == [2]
 
@@ -173,21 +175,21 @@ def test_of_nodes_that_were_named_or_excluded_only_those_that_may_be_used_count(
 
 def test_nodes_that_failed_are_avoided_as_long_as_there_are_others() -> None:
     one = wants(node("a"), node("b"), node("c", gcores=0))
-    one.want([replace(ask(2, exclude_nodes=("c",)), avoid=("a",))], NONE)
+    one.set_requests([replace(ask(2, exclude_nodes=("c",)), avoid=("a",))], NONE)
     assert one.avoid() == (["a", "c"], [])
-    one.said_avoid(["a", "c"], [])
+    one.record_avoided(["a", "c"], [])
     assert "a" not in shown(one.rows(1))
-    one.want([replace(ask(2, exclude_nodes=("b", "c")), avoid=("a",))], NONE)
+    one.set_requests([replace(ask(2, exclude_nodes=("b", "c")), avoid=("a",))], NONE)
     assert one.avoid() == (["b"], ["a"])
-    one.want([replace(ask(2, nodes=("a", "b")), avoid=("a",))], NONE)
+    one.set_requests([replace(ask(2, nodes=("a", "b")), avoid=("a",))], NONE)
     assert one.avoid() == ([], ["c"])
-    one.want([replace(ask(2, nodes=("a",)), avoid=("a",))], NONE)
+    one.set_requests([replace(ask(2, nodes=("a",)), avoid=("a",))], NONE)
     assert one.avoid() == ([], ["a", "c"])
 
 
 def test_of_many_nodes_that_failed_the_latest_are_avoided() -> None:
     one = wants(*map(node, "abcdefg"))
-    one.want([replace(ask(2), avoid=("g", "gone", "b", "a"))], NONE)
+    one.set_requests([replace(ask(2), avoid=("g", "gone", "b", "a"))], NONE)
     assert one.avoid() == (["a", "b"], [])
 
 
@@ -195,7 +197,7 @@ def test_of_many_nodes_that_failed_the_latest_are_avoided() -> None:
 def test_at_most_a_third_of_the_nodes_is_avoided_because_they_failed(known: int, failed: list[int], count: int) -> None:
     one = wants(*(node(f"n{number}") for number in range(known)))
     one.node_count = known or count
-    one.want([replace(ask(2), avoid=tuple(f"n{number}" for number in failed))], NONE)
+    one.set_requests([replace(ask(2), avoid=tuple(f"n{number}" for number in failed))], NONE)
     avoided, _ = one.avoid()
     assert len(avoided) <= (known or count) // 3
     assert len(avoided) == min((known or count) // 3, len([one for one in failed if one < known or not known]))
@@ -203,42 +205,42 @@ def test_at_most_a_third_of_the_nodes_is_avoided_because_they_failed(known: int,
 
 def test_hosts_short_of_gpus_are_known_by_their_short_names_and_by_their_full_ones() -> None:
     one = wants(node("a.lab"), node("b"), node("127.0.1.1"), node("127.0.1.2"))
-    one.want([replace(ask(1), short_of_gpus=("a", "b.lab", "127.0.1.1", "elsewhere"))], NONE)
+    one.set_requests([replace(ask(1), short_of_gpus=("a", "b.lab", "127.0.1.1", "elsewhere"))], NONE)
     assert one.avoid() == (["127.0.1.1", "a.lab", "b"], [])
     assert shown(one.rows(1)).keys() == {"127.0.1.2", "/r1", ANY}
 
 
 def test_hosts_short_of_gpus_are_used_where_there_are_no_others_and_what_failed_is_avoided_before_them() -> None:
     one = wants(node("a"), node("b"), node("c"))
-    one.want([replace(ask(2), short_of_gpus=("a", "b", "c"))], NONE)
+    one.set_requests([replace(ask(2), short_of_gpus=("a", "b", "c"))], NONE)
     assert one.avoid() == ([], [])
     assert shown(one.rows(1)).keys() == {"a", "b", "c", "/r1", ANY}
-    one.want([replace(ask(1), avoid=("a",), short_of_gpus=("b", "c"))], NONE)
+    one.set_requests([replace(ask(1), avoid=("a",), short_of_gpus=("b", "c"))], NONE)
     assert one.avoid() == (["a"], [])
 
 
 def test_a_role_that_needs_no_gpus_may_be_where_another_finds_too_few() -> None:
     one = wants(node("a"), node("b"))
     workers, servers = replace(ask(1), short_of_gpus=("a",)), ask(1, 2, replace(SMALL, gcores=0))
-    one.want([workers, servers], NONE)
+    one.set_requests([workers, servers], NONE)
     assert one.avoid() == ([], [])
     assert shown(one.rows(1)).keys() == {"b", "/r1", ANY}
     assert shown(one.rows(2)).keys() == {"a", "b", "/r1", ANY}
-    one.want([workers, replace(servers, count=0)], NONE)
+    one.set_requests([workers, replace(servers, count=0)], NONE)
     assert one.avoid() == (["a"], [])
-    one.want([replace(workers, count=0), servers], NONE)
+    one.set_requests([replace(workers, count=0), servers], NONE)
     assert one.avoid() == ([], [])
 
 
 def test_where_no_nodes_are_known_no_word_of_the_ledger_counts() -> None:
     one = wants()
-    one.want([replace(ask(1), short_of_gpus=("a",))], NONE)
+    one.set_requests([replace(ask(1), short_of_gpus=("a",))], NONE)
     assert one.avoid() == ([], [])
 
 
 def test_where_no_nodes_are_known_what_failed_is_avoided_by_the_number_of_them() -> None:
     one = wants()
-    one.want([replace(ask(2), avoid=("a", "b"))], NONE)
+    one.set_requests([replace(ask(2), avoid=("a", "b"))], NONE)
     assert one.avoid() == ([], [])
     one.node_count = 3
     assert one.avoid() == (["b"], [])
@@ -261,11 +263,11 @@ def test_what_came_is_never_more_than_the_most_that_was_wanted_and_in_the_end_al
     table, allocated = 0, 0  # the ResourceManager's count, and what it gave and has not told
     told, known = 0, 0  # what the engine heard of, and what the master was told
     target = most = 3
-    one.want([ask(target)], NONE)
+    one.set_requests([ask(target)], NONE)
 
     def master() -> None:
         nonlocal known
-        one.want([ask(max(0, target - known))], Counter({1: told - known}))
+        one.set_requests([ask(max(0, target - known))], Counter({1: told - known}))
         known = told
 
     def scheduler(count: int) -> None:
@@ -280,7 +282,7 @@ def test_what_came_is_never_more_than_the_most_that_was_wanted_and_in_the_end_al
                 table = row.count
         told, count, allocated = told + allocated, allocated, 0
         for _ in range(count):
-            one.give(1)
+            one.record_granted(1)
 
     for what, number in steps:
         if what == "master":
