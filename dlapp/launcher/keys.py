@@ -1,6 +1,6 @@
-"""The sections and keys of a properties file: one table, from which reading, checking and the nearest names come.
+"""Sections and keys of a properties file: one table for parsing, for checks and for suggestions of names.
 
-What stands here can be judged from the text alone; `dlapp.launcher.application` looks at the world.
+The checks here need only the text; `dlapp.launcher.application` checks files, users and other facts of the machine.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ from dlapp.values.start_conditions import read_after
 NOT_BUILT = "is not built yet"
 ENV = "env."
 CACHE = "cache."
-"""Keys of ``[application]`` that begin so set a variable each."""
+"""Prefixes of keys of ``[application]`` that set a variable, or the path of a cache, each."""
 LINK = "link."
-"""Keys of ``[application]`` that begin so are a link each."""
+"""Prefix of keys of ``[application]`` that set a link each."""
 GRID = "grid."
 RANDOM = "random."
-"""Keys of ``[sweep]`` that begin so are a parameter each."""
+"""Prefixes of keys of ``[sweep]`` that set a parameter each."""
 
 MAX_ARGUMENT_BYTES = 131_071
-"""Linux, MAX_ARG_STRLEN: one argument or variable has 32 pages at most, its closing NUL included."""
+"""Linux, MAX_ARG_STRLEN: maximum size of an argument or variable, 32 pages with its final NUL."""
 
 _LIST_SEPARATORS = re.compile(r"[,\n]")
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
@@ -90,10 +90,10 @@ class PropertyKey(NamedTuple):
     """One key of a section.
 
     Args:
-        read: text, without the quotes around it -> value; ValueError with the problem.
-        required: the section cannot be without it.
-        lines: the value may go on in further lines.
-        may_be_empty: an empty value says something.
+        read: text, without the quotes around it -> value; raises ValueError with the problem.
+        required: the section must have it.
+        lines: the value may continue in further lines.
+        may_be_empty: an empty value is valid.
         keeps_quotes: quotes around the whole value are part of it.
     """
 
@@ -171,7 +171,7 @@ def _role_failure(text: str) -> str:
 
 
 def _success(text: str) -> tuple[str, ...]:
-    """Return the names of roles; none: all."""
+    """Return the names of roles; empty: all."""
     names = _list(text)
     if names == ("all",):
         return ()
@@ -220,7 +220,7 @@ def _priority(text: str) -> int:
 
 
 def _tensorboard(text: str) -> str | bool:
-    """Return a path, or whether there is to be a TensorBoard at all."""
+    """Return a path, or whether to start TensorBoard."""
     try:
         return read_boolean(text)
     except ValueError:
@@ -243,10 +243,10 @@ def _ready(text: str) -> str:
 
 
 def read_link(name: str, text: str) -> QuickLink:
-    """Return the link that a key ``link.NAME`` describes.
+    """Parse the value of a key ``link.NAME``.
 
     Raises:
-        ValueError: it describes none; the message is the problem.
+        ValueError: the value is invalid; the message is the problem.
     """
     if (found := _LINK.fullmatch(text)) is None:
         raise ValueError(
@@ -260,7 +260,7 @@ def read_link(name: str, text: str) -> QuickLink:
 
 
 def _gcores(text: str) -> int | None:
-    """Return the gcores of a text; None: auto, one where the engine has GPUs."""
+    """Parse a number of gcores; None: auto, which is 1 if the engine has GPUs."""
     if text == "auto":
         return None
     try:
@@ -387,7 +387,7 @@ def _pruner(text: str) -> str:
 
 
 def check_variable(text: str) -> str:
-    """Return the value of a variable; ValueError: no process can be given it."""
+    """Return the value of a variable unchanged. Raises ValueError: the kernel would not pass it to a process."""
     if "\0" in text:
         raise ValueError("has a NUL in it")
     if (size := len(text.encode(errors="surrogateescape"))) > MAX_ARGUMENT_BYTES - 1000:
@@ -409,7 +409,7 @@ _OF_A_CONTAINER: Mapping[str, PropertyKey] = {
     "exclude_nodes": PropertyKey(_nodes, lines=True),
     "node_label": PropertyKey(_label),
 }
-"""Keys of amounts and places, which ``[resources]``, ``[role NAME]`` and ``[service NAME]`` share."""
+"""Keys of amounts and nodes, which ``[resources]``, ``[role NAME]`` and ``[service NAME]`` share."""
 
 _OF_ONE_ROLE: Mapping[str, PropertyKey] = {
     "instances": PropertyKey(read_containers),
@@ -586,10 +586,10 @@ SYNONYMS = {
     )
     for other in others.split()
 }
-"""What other programs call a key: folded name -> section and key."""
+"""Names of keys in other programs: folded name -> section and key."""
 
 ROLE_KEYS = {"containers": "instances", "user_shell_script": "script", "user_shell_args": "args"}
-"""What a key of another section is called in a role."""
+"""Name of a key of another section -> its name in a role."""
 
 SECTION_SYNONYMS = {"app": "application", "job": "application", "input": "from_hdfs", "inputs": "from_hdfs"} | {
     "output": "to_hdfs",
@@ -605,9 +605,9 @@ SECTION_SYNONYMS = {"app": "application", "job": "application", "input": "from_h
 }
 
 NAMED = ("role", "service", "from_hdfs", "to_hdfs")
-"""Sections that may stand several times, each with another NAME: ``[from_hdfs train]``."""
+"""Sections that may appear several times, each with another NAME: ``[from_hdfs train]``."""
 OF_ROLES = ("role", "service")
-"""Those that describe a role, and always have a NAME."""
+"""Sections that describe a role; they always have a NAME."""
 
 REQUIRED_SECTIONS = ("application",)
 ENV_KEY = PropertyKey(check_variable, lines=True, may_be_empty=True)
@@ -618,7 +618,7 @@ RANDOM_KEY = PropertyKey(read_distribution, lines=True, keeps_quotes=True)
 
 
 def key_of(section: str, name: str) -> PropertyKey | None:
-    """The key ``name`` of a section (``from_hdfs train``); None: there is none of this name."""
+    """Return the key ``name`` of a section (``from_hdfs train``); None: there is no such key."""
     kind = section.partition(" ")[0]
     if kind in ("application", *OF_ROLES) and name.startswith(ENV):
         return ENV_KEY
@@ -630,7 +630,7 @@ def key_of(section: str, name: str) -> PropertyKey | None:
 
 
 def names_of(section: str) -> list[str]:
-    """The keys that a section may have, those that are not built yet left out."""
+    """Return the keys that a section may have, without those that are not implemented."""
     kind = section.partition(" ")[0]
     names = [name for name, key in SECTIONS[kind].items() if key is not _UNBUILT]
     if kind in ("application", *OF_ROLES):
@@ -641,22 +641,22 @@ def names_of(section: str) -> list[str]:
 
 
 def nearest_section(kind: str) -> str:
-    """Return what to say of an unknown section: the right one, or those that there are."""
+    """Return a hint for an unknown section: the right section, or all sections."""
     if (right := SECTION_SYNONYMS.get(kind.lower())) is not None:
         return f"use [{right}]"
     return nearest(kind, SECTIONS)
 
 
 def nearest_key(section: str, name: str) -> str:
-    """Return what to say of an unknown key: the right one in this section or in another, or those that there are.
+    """Return a hint for an unknown key: the right key in this or another section, or all keys of the section.
 
     Args:
-        section: where it is written (``from_hdfs train``); empty: nowhere.
-        name: of the key.
+        section: the section with the unknown key (``from_hdfs train``); empty: none.
+        name: the unknown key.
     """
     kind = section.partition(" ")[0]
     if f"{name.lower()}s" in SECTIONS.get(kind, {}):
-        return f"the nearest is {name.lower()}s"  # as container in [resources], which elsewhere is an image
+        return f"the nearest is {name.lower()}s"  # for example container in [resources], else a synonym for the image
     if kind in OF_ROLES and name.lower() in ROLE_KEYS:
         return f"use {ROLE_KEYS[name.lower()]}"
     folded = re.sub(r"[\s_.-]", "", name[:100].lower())
@@ -676,9 +676,9 @@ def nearest_key(section: str, name: str) -> str:
 
 
 def without_quotes(text: str) -> str:
-    """``text`` without the one pair of quotes that it is wholly in, if it is.
+    """Return ``text`` without the quotes around the whole of it, if there are any.
 
-    The first quote must be closed by the last character: ``'a b' 'c d'`` keeps all of them.
+    The last character must close the first quote: ``'a b' 'c d'`` is unchanged.
     """
     if len(text) >= 2 and text[0] in "'\"" and text.find(text[0], 1) == len(text) - 1:
         return text[1:-1]
@@ -686,10 +686,10 @@ def without_quotes(text: str) -> str:
 
 
 def read_value(key: PropertyKey, text: str) -> Any:
-    """The value that ``text``, as it stands in the file, has for ``key``.
+    """Parse the value of ``key`` from its text in the file.
 
     Raises:
-        ValueError: it is not possible; the message is the problem.
+        ValueError: the value is invalid; the message is the problem.
     """
     if key is _UNBUILT:
         raise ValueError(NOT_BUILT)

@@ -1,6 +1,6 @@
-"""Capacity of this machine: memory and vcores from the kernel, a cgroup's limits, the configuration.
+"""Capacity of this machine: memory and vcores, from the kernel and the limits of cgroups.
 
-GPUs are not counted here: what can be leased is what the ledger says (`dlapp.gpuid`).
+The number of GPUs comes from the ledger (`dlapp.gpuid`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dlapp.system.machine import cgroup_directories
 
 
 def memory_mib(root: str = "/") -> int:
-    """The machine's memory, or less where a cgroup of ours has a limit [MiB]."""
+    """Return the machine's memory, or the smallest limit of this process's cgroups if that is less [MiB]."""
     limits = [_total_memory_bytes(root)]
     for directory in cgroup_directories(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -21,20 +21,20 @@ def memory_mib(root: str = "/") -> int:
 
 
 MIN_VCORES = 8
-"""What a small machine counts as. A vcore is a share of time, not a core, and four containers on a laptop of two cores
-are slow, not impossible. Source: yarn-default.xml, yarn.nodemanager.resource.cpu-vcores, 8 where it is not told."""
+"""Minimum for a small machine. A vcore is a share of time and not a core: four containers on a laptop of two cores are
+slow, but possible. Source: yarn-default.xml, yarn.nodemanager.resource.cpu-vcores, 8 by default."""
 
 
 def vcores(root: str = "/", *, allowed: int | None = None, online: int | None = None) -> int:
-    """Return the vcores to give where none are configured.
+    """Return the number of vcores if none is configured.
 
-    They are one for each core, and `MIN_VCORES` at least. Where we may use only a part of the machine (a cgroup's
-    quota, an affinity), they are that part: who set the limit wants no more to run here.
+    It is the number of cores, but at least `MIN_VCORES`. If a cgroup's quota or an affinity limits this process to a
+    part of the machine, it is that part.
 
     Args:
-        root: where /proc and the cgroups are.
-        allowed: how many cores are in our affinity; None: as the kernel says.
-        online: how many cores the machine has; None: as the kernel says.
+        root: directory with /proc and the cgroups.
+        allowed: number of cores in the affinity; None: read from the kernel.
+        online: number of cores of the machine; None: read from the kernel.
     """
     allowed = len(os.sched_getaffinity(0)) if allowed is None else allowed
     online = (os.cpu_count() or 1) if online is None else online
@@ -44,20 +44,20 @@ def vcores(root: str = "/", *, allowed: int | None = None, online: int | None = 
 
 
 def cores() -> int:
-    """Return how many of our processes can work at the same time; at least 1."""
+    """Return how many processes can run at the same time; at least 1."""
     allowed, quota = len(os.sched_getaffinity(0)), _cpu_quota("/")
     return max(1, allowed if quota is None else min(allowed, quota))
 
 
 def _cpu_quota(root: str) -> int | None:
-    """Return the whole cores that our cgroups may use, rounded down; None: as many as there are."""
+    """Return the quota of this process's cgroups in cores, rounded down; None: no quota."""
     quotas = []
     for directory in cgroup_directories(root, "cpu"):
         quota, _, period = _read(os.path.join(directory, "cpu.max")).partition(" ")
         if not quota:
             quota = _read(os.path.join(directory, "cpu.cfs_quota_us"))
             period = _read(os.path.join(directory, "cpu.cfs_period_us"))
-        # "max" in version 2 and -1 in version 1 mean: no quota.
+        # "max" in version 2, and -1 in version 1, is no quota.
         if quota.isdigit() and period.isdigit() and int(period) > 0:
             quotas.append(int(quota) // int(period))
     return min(quotas, default=None)

@@ -1,8 +1,8 @@
-"""Notifications on one machine, where no ApplicationMaster sends them: processes that do so, and what is left for them.
+"""Notifications on one machine: the processes that send them, and the record of ends not notified yet.
 
-An application whose end is not told yet has a mark, a file ``notify/<application id>`` in the state directory with its
-outcome. It is written before the row says that the application has ended, and removed by the process that has told it
-(`dlapp.notifications.process`). So the next runner, or the user's next command, finds what is left after a power cut.
+An application whose end is not notified yet has a mark: a file ``notify/<application id>`` in the state directory, with
+its outcome. The mark is written before the row has the end, and removed by the process that sent the notification
+(`dlapp.notifications.process`). So after a power failure the next runner, or the user's next command, finds it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_AT_ONCE = 20
 
 
 def waiting_after_s(application_dir: str) -> float | None:
-    """Return after how long in the queue the user of an application is told so; None: never."""
+    """Return the time in the queue after which the user is notified of the wait [s]; None: never."""
     with contextlib.suppress(DlappError, OSError, LookupError, TypeError, ValueError):
         settings: dict[str, Any] | None = read_json(os.path.join(application_dir, NOTIFY))
         if settings is not None and "waiting" in settings["events"]:
@@ -36,10 +36,10 @@ def waiting_after_s(application_dir: str) -> float | None:
 
 
 def mark_end(state: StateDir, application_id: str, outcome: dict[str, Any]) -> bool:
-    """Leave the mark of an application's end, if its user is to be told; return whether it was.
+    """Write the mark of an application's end, if it has settings for notifications; return whether it has.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the mark cannot be written.
     """
     import json
 
@@ -50,16 +50,16 @@ def mark_end(state: StateDir, application_id: str, outcome: dict[str, Any]) -> b
 
 
 def start_sender(state: StateDir, program: Sequence[str], application_id: str, waiting: str = "") -> int | None:
-    """Start the process that sends what is not sent yet. Nobody waits for it, and it ends by itself in time.
+    """Start the process that sends an application's notifications. It is not waited for, and ends after a time limit.
 
     Args:
-        state: of the user.
-        program: how our processes are started.
-        application_id: of the application.
-        waiting: it waits in the queue, for this; empty: it has ended.
+        state: the user's state directory.
+        program: how dlapp's own processes are started.
+        application_id: id of the application.
+        waiting: what the application waits for in the queue; empty: the application has ended.
 
     Returns:
-        Its pid; None: it could not be started.
+        The pid of the process; None: it could not be started.
     """
     application_dir = state.application(application_id)
     words = ["--waiting", waiting] if waiting else ["--mark", os.path.join(state.path, _DIRECTORY, application_id)]
@@ -71,7 +71,7 @@ def start_sender(state: StateDir, program: Sequence[str], application_id: str, w
 
 
 def tend_notices(state: StateDir, program: Sequence[str]) -> list[int]:
-    """Start a process for each end that is not told, and that none is just telling. Return their pids."""
+    """Start a process for each end that is not notified yet, unless one is already running. Return the pids."""
     pids = []
     with contextlib.suppress(FileNotFoundError):
         names = os.listdir(os.path.join(state.path, _DIRECTORY))

@@ -1,4 +1,4 @@
-"""Settings of a runner and an ApplicationMaster: parts of the configuration of the command that started them."""
+"""Settings of a runner and of an ApplicationMaster: parts of the configuration of the command that started them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FIELDS = (
 
 
 class RunnerSettings:
-    """Parts of the configuration, in a form that travels to other processes.
+    """Parts of the configuration, in a form that is passed to other processes.
 
-    A plain class: that of a dataclass would cost the runner more time than its work.
+    It is a plain class, because the definition of a dataclass takes longer than a runner's work.
 
     Args:
-        memory_mib, vcores, gcores: how much may be used; None: what there is.
-        am_attempts: how many ApplicationMasters an application may have, one after the other.
-        program: how our own processes are started; tests put theirs in its place.
+        memory_mib, vcores, gcores: amounts for all applications; None: the machine's.
+        am_attempts: maximum number of ApplicationMasters of an application, one after the other.
+        program: how dlapp's own processes are started; replaced in tests.
     """
 
     memory_mib: int | None
@@ -43,18 +43,18 @@ class RunnerSettings:
     am_attempts: int
 
     def __init__(self, values: dict[str, Any]) -> None:
-        values = {"am_attempts": 1, **values}  # an application of an earlier version has one
+        values = {"am_attempts": 1, **values}  # applications of an earlier version have no such value, and one attempt
         for name in _FIELDS:
             setattr(self, name, values[name])
         self.program = tuple(values["program"])
 
     def to_json(self) -> dict[str, Any]:
-        """The values by name."""
+        """Return the values by name."""
         return {name: getattr(self, name) for name in _FIELDS}
 
 
 def settings_of(config: Config, program: Sequence[str]) -> RunnerSettings:
-    """Return the parts of a configuration that other processes need."""
+    """Return the settings for other processes from a configuration."""
     local, docker = config.local, config.runtime.docker
     return RunnerSettings(
         {

@@ -138,7 +138,7 @@ class LocalEngine(Closeable):
             queue = self._by_thread.queue = Queue(self._state)
         return queue
 
-    # ---- another user's, for root ----
+    # ---- applications of other users, for root ----
 
     def _as(self, state: StateDir, what: str, *values: Any, timeout_s: float = LOOK_AS_USER_S) -> Any:
         """Call a method of an engine in a child process that runs as the owner of the state directory. Raise what the
@@ -175,7 +175,7 @@ class LocalEngine(Closeable):
                 "submit, run this as that user, or set HOME, as sudo -H does"
             )
 
-    # ---- what there is ----
+    # ---- capacity and checks ----
 
     def info(self) -> EngineInfo:
         """Check that the state directory is usable and of a supported version, and return the engine's facts.
@@ -520,7 +520,7 @@ class LocalEngine(Closeable):
                 raise
         return full
 
-    # ---- looking ----
+    # ---- views and logs ----
 
     def ids(self, *, everybody: bool = False) -> list[str]:
         """Return all ids as text, oldest first: the caller's own, or those of all users."""
@@ -930,11 +930,12 @@ class LocalEngine(Closeable):
             return from_json(StopAnswer, answer).line(row.id)
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
-        """Kill an application: ask its ApplicationMaster, then send SIGKILL; return when all its processes are gone.
+        """Kill an application: request it from its ApplicationMaster, then send SIGKILL; return when all its processes
+        have ended.
 
         Raises:
             NotFound, Denied: it does not exist, or is another user's.
-            TimedOut: one of its processes is still there (a device that hangs can block it indefinitely).
+            TimedOut: one of its processes has not ended (a hanging device can block it indefinitely).
         """
         if (said := self._end_as_modifier(application_id, "kill", by)) is not None:
             return said
@@ -1022,7 +1023,7 @@ class LocalEngine(Closeable):
     # ---- releasing ----
 
     def release(self, application_id: ApplicationId, by: str) -> str:
-        """Let a held application start; return a line about the result.
+        """Release a held application; return a line about the result.
 
         Raises:
             NotFound, Denied: it does not exist, or is another user's.
@@ -1178,7 +1179,7 @@ class LocalEngine(Closeable):
 
         remove_secrets(self._state.application(application_id))
         tend_notices(self._state, self._settings.program)
-        self._nudge_runner()  # those behind it may fit now
+        self._nudge_runner()  # applications behind it may fit now
         return True
 
     def _write_kill_request(self, application_dir: str, by: str) -> str:
@@ -1209,7 +1210,7 @@ class LocalEngine(Closeable):
 
 
 def _keys_for_clusters(spec: AppSpec) -> Iterator[str]:
-    """Return the keys of a spec that have an effect on a cluster only."""
+    """Yield the keys of a spec that have an effect on a cluster only."""
     if spec.queue is not None:
         yield "application.queue"
     for key, _ in spec.placement_keys():

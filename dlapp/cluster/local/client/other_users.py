@@ -1,7 +1,7 @@
 """Views of other users' applications in a shared state directory.
 
-The owner of an application's directory is its user. Everything else was written by that user: it is read by descriptor,
-bounded and checked, and a bad file hides that application only.
+The user of an application is the owner of its directory. The files in it were written by that user, so they are read by
+descriptor, with size limits, and checked. An invalid file hides only its own application.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dlapp.system import files
 from dlapp.system.owners import user_name
 
 MAX_APPLICATIONS = 100_000
-"""How many names among one user's applications are looked at."""
+"""Maximum number of one user's applications that are read."""
 _INTEGERS = ("number", "memory_mib", "vcores", "gcores", "containers", "submitted_ms", "starts", "aftermaths", "hold")
 _NUMBERS_OR_NONE = ("started_ms", "finished_ms", "priority")
 _TEXTS = (
@@ -39,11 +39,11 @@ _SINCE = {
     "after": "",
     "hold": 0,
 }
-"""What the rows of an earlier version lack."""
+"""Values of fields that rows of an earlier version lack."""
 
 
 def owners_of(state: StateDir, application_id: str) -> list[StateDir]:
-    """Return which other users have an application of that id: one, or, where somebody took another's id, several."""
+    """Return the other users with an application of this id: one, or several if a user copied another's id."""
     found = []
     for other in state.others() if is_application_id(application_id) else ():
         with contextlib.suppress(OSError), other.opened("applications", application_id):
@@ -52,10 +52,10 @@ def owners_of(state: StateDir, application_id: str) -> list[StateDir]:
 
 
 def owner_of(state: StateDir, application_id: str) -> StateDir:
-    """Return the other user who has an application.
+    """Return the owner of another user's application.
 
     Raises:
-        NotFound: nobody has, or several say so.
+        NotFound: no user has it, or several users have it.
     """
     match owners_of(state, application_id):
         case [owner]:
@@ -68,7 +68,7 @@ def owner_of(state: StateDir, application_id: str) -> StateDir:
 
 
 def ids_of(owner: StateDir) -> list[str]:
-    """Return the ids of all applications of a user, oldest first; none where that cannot be read."""
+    """Return the ids of all applications of a user, oldest first; empty if the directory cannot be read."""
     with contextlib.suppress(OSError), owner.opened("applications") as place:
         with files.closing_fd(files.open_directory(f"{place}/.")) as fd:
             names = files.list_names(fd, limit=MAX_APPLICATIONS)
@@ -77,14 +77,14 @@ def ids_of(owner: StateDir) -> list[str]:
 
 
 def view_of(owner: StateDir, application_id: str, boot_id: str, waiting: QueueOrder, *, short: bool) -> views.View:
-    """Return what is known of one application now; see `dlapp.cluster.local.views.view_of`.
+    """Return the current view of one application; see `dlapp.cluster.local.views.view_of`.
 
     Args:
         owner: the user's state directory.
-        application_id: the application.
-        boot_id: of the machine as it runs now.
-        waiting: all that wait.
-        short: leave out the containers of one that has ended, except one.
+        application_id: id of the application.
+        boot_id: current boot id of the machine.
+        waiting: all waiting applications.
+        short: omit the containers of an ended application, except one.
 
     Raises:
         NotFound: it is not that user's, or cannot be read.
@@ -109,13 +109,13 @@ def view_of(owner: StateDir, application_id: str, boot_id: str, waiting: QueueOr
 
 
 def views_of(owner: StateDir, boot_id: str, waiting: QueueOrder, *, limit: int | None) -> list[views.View]:
-    """Return what is known of a user's applications, oldest first: all that have not ended, and the last that have.
+    """Return the views of a user's applications, oldest first: all that have not ended, and the latest ended ones.
 
     Args:
         owner: the user's state directory.
-        boot_id: of the machine as it runs now.
-        waiting: all that wait.
-        limit: how many that have ended; None: all.
+        boot_id: current boot id of the machine.
+        waiting: all waiting applications.
+        limit: maximum number of ended ones; None: all.
     """
     unsettled: set[str] = set()
     with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ def views_of(owner: StateDir, boot_id: str, waiting: QueueOrder, *, limit: int |
 
 
 def _read_row(owner: StateDir, application_id: str, application_dir: str) -> ApplicationRow:
-    """Return the row that a user shows of an application. Raises DlappError: it cannot be one."""
+    """Return the row of an application from its user's file. Raises DlappError: the file is invalid."""
     shown: dict[str, Any] = _SINCE | dict(read_json(os.path.join(application_dir, "row.json")) or {})
     fine = (
         shown.get("id") == application_id

@@ -1,4 +1,4 @@
-"""Ownership of an id: whether an application is the embedded engine's own, for a search on several engines."""
+"""Ownership of an id: whether the embedded engine issued it, for a search on several engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def database_of(local: LocalConfig) -> str:
-    """Return where the caller's applications of this machine are on record, once there are any."""
+    """Return the path of the database of the caller's applications on this machine; it may not exist."""
     from dlapp.cluster.local.state import DATABASE, machine_name
 
     name = f"{machine_name()}-{os.geteuid()}" if local.shared else machine_name()
@@ -18,15 +18,15 @@ def database_of(local: LocalConfig) -> str:
 
 
 def is_used(config: Config) -> bool:
-    """Return whether the caller ever submitted applications to this machine. Makes nothing."""
+    """Return whether the caller ever submitted applications to this machine. Creates no file."""
     return os.path.exists(database_of(config.local))
 
 
 def owns(config: Config, application_id: str) -> bool:
-    """Return whether this machine's engine gave an id.
+    """Return whether this machine's engine issued an id.
 
     Raises:
-        Unreachable: its rows cannot be read, or are of another version.
+        Unreachable: the rows cannot be read, or are of another version.
     """
     if not is_used(config):
         return False

@@ -1,8 +1,8 @@
-"""Tokens of applications on one machine for others than their owner, whom `view_acl` and `modify_acl` name.
+"""Tokens of applications on one machine for users other than the owner, named by `view_acl` and `modify_acl`.
 
-They lie in the application's directory, each in a file that the owner and those named may read: the kernel checks who
-opens it, by user and groups. Others of a shared directory may pass that far, and no further. A token opens its own
-application alone, and goes with the secrets at the end.
+Each token is a file in the application's directory that only the owner and the named users and groups may read; the
+kernel checks this. Other users of a shared directory can enter the application's directory, but cannot read the file. A
+token is valid for one application, and is removed with the secrets at its end.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class GrantedAccess(NamedTuple):
     """Access to another user's application.
 
     Args:
-        owner: whose it is.
-        url: control address; empty: it has no ApplicationMaster that its owner runs.
-        token: the caller's.
+        owner: state directory of the owner.
+        url: control address; empty: no ApplicationMaster of the owner is running.
+        token: the caller's token.
     """
 
     owner: StateDir
@@ -37,7 +37,7 @@ class GrantedAccess(NamedTuple):
 
 
 def check_access(spec: AppSpec, state: StateDir) -> None:
-    """Refuse names that mean nobody here, or a state directory that others cannot enter. Raises SpecError."""
+    """Refuse unknown users and groups, or a state directory that others cannot enter. Raises SpecError."""
     for key, access in (("view_acl", spec.view_acl), ("modify_acl", spec.modify_acl)):
         if access and not state.shared:
             problem = "needs a queue that users share (local.shared): other users cannot enter yours"
@@ -49,7 +49,7 @@ def check_access(spec: AppSpec, state: StateDir) -> None:
 
 
 def ids_of(access: AccessList) -> tuple[list[int], list[int]]:
-    """Return the ids of users and groups. Raises KeyError, with a sentence: this machine does not know one."""
+    """Return the ids of users and groups. Raises KeyError, with a message: one of them does not exist."""
     import grp
     import pwd
 
@@ -63,14 +63,14 @@ def ids_of(access: AccessList) -> tuple[list[int], list[int]]:
 
 
 def grant_reading(fd: int, token: SharedToken) -> None:
-    """Let those read the file of a token for whom it is.
+    """Allow the users and groups of a token to read its file.
 
     Args:
-        fd: of the file, which is the caller's.
-        token: what it is to have.
+        fd: descriptor of the file, which is the caller's.
+        token: the token.
 
     Raises:
-        SpecError: its file system keeps no access control lists, or one of the names is gone.
+        SpecError: the file system does not support access control lists, or a user or group no longer exists.
         OSError: another error of the file system.
     """
     key = f"application.{'view_acl' if token.name == token_file(VIEWERS) else 'modify_acl'}"
@@ -86,14 +86,14 @@ def grant_reading(fd: int, token: SharedToken) -> None:
 
 
 def find_access(owner: StateDir, application_id: str, purpose: str) -> GrantedAccess | None:
-    """Return the caller's access to an application of another user; None: its owner does not let the caller in.
+    """Return the caller's access to an application of another user; None: its owner has not granted access.
 
-    The owner wrote the address. It is used only if it is one at which this owner's processes alone listen, so it leads
-    to no service of anybody else.
+    The owner wrote the address. It is used only if all processes that listen on it are this owner's, so it cannot point
+    to a service of another user.
 
     Args:
         owner: the state directory of its owner.
-        application_id: of the application.
+        application_id: id of the application.
         purpose: `VIEWERS` or `MODIFIERS`.
     """
     from dlapp.system.network.tcp_table import listeners

@@ -1,4 +1,4 @@
-"""The smallest change that ends a wait for this machine, and the estimate of a start."""
+"""Explanations of a wait for this machine: the smallest change that ends it, and the estimated start."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from dlapp.values.waiting import STARTING, Ahead, Estimate
 
 
 class MachineWaits:
-    """Amounts of this machine, with who has them and who had them.
+    """Amounts of this machine, and their present and past use by applications.
 
     Args:
         state: the caller's state directory.
-        queue: its rows.
-        capacity: of this machine.
-        lock_dir: where the ledger of GPUs is.
+        queue: the caller's rows.
+        capacity: amounts of this machine.
+        lock_dir: directory of the GPU ledger.
     """
 
     def __init__(self, state: StateDir, queue: Queue, capacity: Amounts, lock_dir: str) -> None:
@@ -47,19 +47,19 @@ class MachineWaits:
         JSON.
 
         Args:
-            spec: of the application.
-            before: those that come first.
-            row: of the queue.
+            spec: spec of the application.
+            before: applications ahead of it in the queue.
+            row: its row in the queue.
         """
         change = "" if before else smallest_change(self._facts(spec, before))
         return {"change": change, "estimate": to_json(self._estimate(spec, row))}
 
     def plan(self, spec: AppSpec, waiting: Sequence[QueuedApplication]) -> PlanFacts:
-        """Return what is known about an application that might be submitted now.
+        """Return the facts about an application that might be submitted now.
 
         Args:
-            spec: of the application.
-            waiting: all that wait.
+            spec: spec of the application.
+            waiting: all waiting applications.
         """
         dependency, held = plan_texts(spec.after, ends_of(self._queue, spec.after), is_held=spec.hold)
         facts = replace(self._facts(spec, waiting), dependency=dependency, held=held)
@@ -95,7 +95,7 @@ class MachineWaits:
         return replace(facts, before=ahead)
 
     def estimates(self) -> dict[str, Estimate]:
-        """Return when the user's applications that wait for their turn are expected to start."""
+        """Return the estimated starts of the user's waiting applications, by id."""
         jobs = self._jobs()
         estimator = StartEstimator([job for _, job in jobs], clock.now_ms())
         return {row.id: estimator.estimate(job) for row, job in jobs if row.state == WAITING}
@@ -107,7 +107,7 @@ class MachineWaits:
         return estimate(Job(submitted_ms, None, None, self._share(Amounts(*spec.total()))), others, now_ms)
 
     def _jobs(self) -> list[tuple[ApplicationRow, Job]]:
-        """Return the user's latest applications, but for those that never started or have no place in the queue yet."""
+        """Return the user's latest applications, except those that never started or are not in the queue yet."""
         columns = "number, id, state, submitted_ms, started_ms, finished_ms, memory_mib, vcores, gcores"
         rows = self._queue.rows(f"TRUE ORDER BY number DESC LIMIT {MAX_JOBS}", columns=columns)
         jobs = []

@@ -1,4 +1,4 @@
-"""Ends of the applications that others wait for (``after``), as the rows of their user say."""
+"""Ends of the applications that others wait for (``after``), from the rows of their user."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def ends_of(queue: Queue, conditions: Iterable[After]) -> dict[str, str]:
 
 
 def settle_dependent(queue: Queue, row: ApplicationRow) -> str:
-    """Write down which of an application's conditions are met; with the last one it waits in the queue, or is held.
+    """Record which of an application's conditions are met; with the last one it waits in the queue, or is held.
 
-    A condition that is met is not looked at again: the application that it names may be removed.
+    A condition that is met is not checked again: the other application may be removed after that.
 
     Returns:
-        Why it can never start; empty: it may.
+        Why it can never start; empty: it still can.
     """
     try:
         conditions = read_after(row.after)

@@ -1,6 +1,6 @@
-"""Cleanup of the state directory: ended applications and packed workspaces by age and size, leftovers of submissions.
+"""Cleanup of the state directory: ended applications and packed workspaces by age and size, files of dead submissions.
 
-Nothing that an application which has not ended may still need is touched.
+Files that an application may still need before its end are kept.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dlapp.cluster.local.views import unstored_in
 from dlapp.system.retention import KeptItem, Retention, files_in
 
 FRESH_ARCHIVE_S = 3600.0
-"""An archive this young may belong to a submission that is just being made: it is packed before its row is written."""
+"""Younger archives are kept: a submission packs its archive before it inserts its row."""
 
 
 def clear_old(state: StateDir, queue: Queue, settings: RunnerSettings, uid: int, now_s: float) -> int:
-    """Forget ended applications of a user beyond the history's limits. Return how many.
+    """Remove ended applications of a user beyond the history's limits. Return how many were removed.
 
     Args:
         state: the state directory.
-        queue: their rows.
+        queue: the rows of the applications.
         settings: the limits.
         uid: the user.
         now_s: the time [s since 1970].
@@ -45,11 +45,11 @@ def clear_old(state: StateDir, queue: Queue, settings: RunnerSettings, uid: int,
 
 
 def forget(state: StateDir, queue: Queue, row: ApplicationRow) -> bool:
-    """Remove an application that has ended: its directory and its row. Return False if it cannot be removed now."""
+    """Remove an ended application: its directory and its row. Return False if it cannot be removed now."""
     application_dir = state.application(row.id)
     if is_alive(application_dir) or unstored_in(application_dir):
         return False
-    # The files first: a row without them is cleared the next time, files without a row would stay.
+    # The files first: the next cleanup finds a row without files, but not files without a row.
     remove_tree(application_dir)
     if os.path.lexists(application_dir):
         return False
@@ -59,11 +59,11 @@ def forget(state: StateDir, queue: Queue, row: ApplicationRow) -> bool:
 
 
 def clear_cache(state: StateDir, queue: Queue, settings: RunnerSettings, uid: int, now_s: float) -> int:
-    """Remove packed workspaces of a user beyond the cache's limits, oldest use first. Return how many.
+    """Remove packed workspaces of a user beyond the cache's limits, least recently used first. Return how many.
 
     Args:
         state: the state directory.
-        queue: the rows of applications, whose workspaces stay.
+        queue: the rows of applications, whose workspaces are kept.
         settings: the limits.
         uid: the user.
         now_s: the time [s since 1970].
@@ -73,7 +73,7 @@ def clear_cache(state: StateDir, queue: Queue, settings: RunnerSettings, uid: in
     old = [one.name for one in limits.expired(files_in(state.cache(uid)), int(now_s * 1000), before_ms)]
     if not old:
         return 0
-    # In one transaction with the look at who needs what: a submission checks its archive in a transaction, too.
+    # Read the rows and remove the archives in one transaction: a submission checks its archive in a transaction, too.
     with queue.change():
         needed = {row.archive for row in queue.rows("state != 'done'", columns="archive")}
         gone = [path for path in old if path not in needed]
@@ -84,7 +84,7 @@ def clear_cache(state: StateDir, queue: Queue, settings: RunnerSettings, uid: in
 
 
 def clear_staging(state: StateDir, now_s: float) -> None:
-    """Remove what submissions that died half-way left."""
+    """Remove the files of submissions that died before their end."""
     for entry in _entries(state.staging):
         with contextlib.suppress(OSError):
             info = entry.stat(follow_symlinks=False)
@@ -93,12 +93,12 @@ def clear_staging(state: StateDir, now_s: float) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory and all in it; a symbolic link is removed, not followed. What cannot be removed stays."""
+    """Remove a directory tree, as far as possible; symbolic links are removed, not followed."""
     import shutil
 
     shutil.rmtree(path, ignore_errors=True)
     if os.path.lexists(path):
-        # What lies in a directory without write permission cannot be removed; it is ours, so give it and try again.
+        # Files in a directory without write permission cannot be removed. The directory is ours: set it, and retry.
         for directory, _, _ in os.walk(path):
             with contextlib.suppress(OSError):
                 os.chmod(directory, 0o700)
@@ -106,7 +106,7 @@ def remove_tree(path: str) -> None:
 
 
 def size_of_tree(path: str) -> int:
-    """Bytes on the disk of all in a directory."""
+    """Return the disk usage of a directory tree [bytes]."""
     total = 0
     pending = [path]
     while pending:

@@ -25,7 +25,7 @@ MAX_LOG_BYTES = 1 << 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Be the runner, with the lock that whoever started this process took for it."""
+    """Run as the runner, with the lock that the starting process acquired for it."""
     flags = ("--shared", "--stay")
     options: dict[str, Any] = {flag.removeprefix("--"): flag in argv for flag in flags}
     words = [word for word in argv if word not in flags]
