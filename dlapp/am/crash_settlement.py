@@ -106,15 +106,15 @@ def decide(
         said = "; ".join(filter(None, (claim.diagnostics, note)))
         return ApplicationEnd(claim.final_status, claim.cause, said), settled.outputs
     if (by := app_dir.kill_request()) is not None:
-        left = settlement.leave(None)
+        left = settlement.keep_partial(None)
         app_dir.clear_leftovers(app_dir.container_ids())
         return ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, f"killed by {by}, no output kept"), left
     stored, lost = _parts(app_dir, submission)
-    salvaged, unsaved = settlement.salvage(lost)
-    left = settlement.leave(in_order((*stored, *salvaged)))
-    if not unsaved:
+    stored_parts, unstored = settlement.store_lost_outputs(lost)
+    left = settlement.keep_partial(in_order((*stored, *stored_parts)))
+    if not unstored:
         app_dir.clear_leftovers(set(app_dir.container_ids()) - _with_unstored_output(app_dir))
-    return ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, "; ".join((why, *unsaved))), left
+    return ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, "; ".join((why, *unstored))), left
 
 
 def _parts(app_dir: LocalApplicationDir, submission: Submission) -> tuple[list[Part], list[Part]]:

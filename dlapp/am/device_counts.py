@@ -40,29 +40,29 @@ class DeviceCountReader:
     def __init__(
         self,
         settings: LedgerSettings,
-        tell: Callable[[DeviceCountsRead], None],
+        put: Callable[[DeviceCountsRead], None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._tell, self._clock = settings, tell, clock
-        self._again_at = clock()
+        self._settings, self._put, self._clock = settings, put, clock
+        self._next_at = clock()
         self._thread: threading.Thread | None = None
-        self._said: dict[str, int] = {}
+        self._last_read: dict[str, int] = {}
 
     @classmethod
-    def of(cls, settings: LedgerSettings, tell: Callable[[DeviceCountsRead], None]) -> DeviceCountReader | None:
+    def of(cls, settings: LedgerSettings, put: Callable[[DeviceCountsRead], None]) -> DeviceCountReader | None:
         """Return a reader; None: the ledger covers only its own host."""
-        return cls(settings, tell) if settings.kind == ZOOKEEPER else None
+        return cls(settings, put) if settings.kind == ZOOKEEPER else None
 
-    def look_for(self, asks: Sequence[ContainerRequest]) -> None:
+    def refresh_for(self, requests: Sequence[ContainerRequest]) -> None:
         """Read again if a request waits for GPUs and the last reading is old. Does not block."""
-        if any(ask.count and ask.resources.gcores for ask in asks):
-            self.look()
+        if any(one.count and one.resources.gcores for one in requests):
+            self.refresh()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read, unless a reading is recent or in progress. Does not block."""
         now = self._clock()
-        if now < self._again_at or (self._thread is not None and self._thread.is_alive()):
+        if now < self._next_at or (self._thread is not None and self._thread.is_alive()):
             return
         # The process may end meanwhile: nothing is written, and the ensemble expires an idle session by itself.
         self._thread = threading.Thread(target=self._read, name="am-devices", daemon=True)
@@ -71,17 +71,17 @@ class DeviceCountReader:
     def _read(self) -> None:
         began = self._clock()
         try:
-            found = self._found()
+            found = self._read_ledger()
         except (DlappError, OSError) as error:
             log.warning(f"which hosts have healthy GPUs is not known: {error}")
-            found = self._said
+            found = self._last_read
         else:
-            self._say(found)
+            self._log_changes(found)
         ended = self._clock()
-        self._again_at = ended + max(READ_EVERY_S, (ended - began) / MAX_TIME_SHARE)
-        self._tell(DeviceCountsRead(found))
+        self._next_at = ended + max(READ_EVERY_S, (ended - began) / MAX_TIME_SHARE)
+        self._put(DeviceCountsRead(found))
 
-    def _found(self) -> dict[str, int]:
+    def _read_ledger(self) -> dict[str, int]:
         from dlapp.gpuid.health.inspection import usable
 
         found = {}
@@ -96,9 +96,9 @@ class DeviceCountReader:
             ledger.close()
         return found
 
-    def _say(self, found: dict[str, int]) -> None:
-        if found and found != self._said:
+    def _log_changes(self, found: dict[str, int]) -> None:
+        if found and found != self._last_read:
             shown = [f"{host} ({count} left)" for host, count in sorted(found.items())]
             more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
             log.warning(f"hosts with GPUs in quarantine: {', '.join(shown[:_NAMED])}{more}")
-        self._said = found
+        self._last_read = found

@@ -33,7 +33,7 @@ from dlapp.am.model.journal import line, records, replay
 from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.settlement import OutputSettlement
-from dlapp.am.view import container_of, for_strangers
+from dlapp.am.view import container_of, public_view
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
@@ -71,7 +71,7 @@ VIEW_EVERY_S = 0.2
 """Minimum interval between two views while containers report progress."""
 VIEW_SHARE = 0.05
 """Maximum share of a core for views: one of 10,000 containers takes a tenth of a second."""
-RECORD_END_S, TELL_END_S = 10.0, 20.0
+RECORD_END_S, NOTIFY_END_S = 10.0, 20.0
 """How long an ApplicationMaster that notifies its user of the end itself waits after the end is durable: until the
 notification is recorded, and until it is delivered."""
 TRIALS_EVERY_S = 1.0
@@ -121,7 +121,7 @@ class Loop:
         listen: the address to listen on, and the host name published for it (empty: that address).
         open_page: whether the page needs no secret path (`dlapp.am.control.server.ControlEndpoint`).
         sender: sender of notifications; None: no notifications.
-        tells_end: this process also sends the notification of the end; on one machine another process does.
+        notifies_end: this process also sends the notification of the end; on one machine another process does.
         start_gate: what it waits for before it requests containers; None: nothing.
         watcher: watcher of the other applications that it waits for; None: it waits for none.
     """
@@ -141,14 +141,14 @@ class Loop:
         open_page: bool = False,
         ledger: LedgerSettings | None = None,
         sender: Sender | None = None,
-        tells_end: bool = False,
+        notifies_end: bool = False,
         start_gate: StartGate | None = None,
         watcher: EndWatcher | None = None,
     ) -> None:
         self._app_dir, self._submission, self._secrets = app_dir, submission, secrets
         self._application_id, self._attempt = application_id, attempt
         self._engine, self._queue, self._clock = engine, wakes, clock
-        self._sender, self._tells_end = sender, tells_end
+        self._sender, self._notifies_end = sender, notifies_end
         self._watcher = watcher
         outputs = submission.spec.outputs
         self._devices: DeviceCountReader | None = None
@@ -159,7 +159,7 @@ class Loop:
 
             self._devices = DeviceCountReader.of(ledger, wakes.put)
             if self._devices is not None:
-                self._devices.look()
+                self._devices.refresh()
                 devices_wait_ms = WAIT_MS
         self._state = ApplicationState(
             submission,
@@ -188,7 +188,7 @@ class Loop:
         self._settling: threading.Thread | None = None
         self._trial_commits: TrialCommits | None = None
         self._ending: events.ApplicationEnd | None = None
-        self._abandoned = self._on_record = False
+        self._abandoned = self._is_recorded = False
         self._start_failed: list[ContainerEnd] = []
         self._changed, self._view_due = True, 0.0
         self._usage_is_new, self._usage_view_due = False, 0.0
@@ -204,40 +204,40 @@ class Loop:
             self._sender.begin()  # with what the earlier attempt left
         with self._control.server:
             self._app_dir.open(self._control.url, self._queue.put)
-            target = self._discoverable()
+            target = self._write_metrics_target()
             # A later attempt does not know its containers yet: the earlier attempt's view says more.
             is_first = self._attempt == 1
             registered = self._wait_for(lambda: self._engine.register(self._control.url), shows=is_first)
             if registered is not None and not is_first:
                 # Not earlier: an engine gives up an attempt that does not register, and a file system may be
                 # unavailable.
-                self._recall()
-            if registered is not None and not self._over():
+                self._read_earlier_journals()
+            if registered is not None and not self._is_over():
                 self._take_over_trials()
-            if registered is not None and not self._over():
+            if registered is not None and not self._is_over():
                 self._handle(registered)
-            if self._watcher is not None and not self._over():
+            if self._watcher is not None and not self._is_over():
                 self._watcher.start(one.application_id for one in self._state.start_gate.pending)
             heartbeat_at = 0.0
-            while not self._over():
+            while not self._is_over():
                 now = time.monotonic()
                 wanted = min(
                     heartbeat_at,
                     self._held_until[0][0] if self._held_until else heartbeat_at,
                     self._view_due if self._changed else heartbeat_at,
                 )
-                woken = self._take(max(0.0, wanted - now))
+                woken = self._handle_queued(max(0.0, wanted - now))
                 self._release_held(time.monotonic())
                 if woken or time.monotonic() >= heartbeat_at:
                     heartbeat_at = time.monotonic() + QUIET_HEARTBEAT_S
-                    self._look_for_wait()
+                    self._update_wait()
                     self._heartbeat()
                     if self._streams is not None:
                         self._streams.check(time.monotonic())
                     # Also answer those due before the next one: a batch costs half of single answers, and tasks
                     # answered together report together again.
                     self._release_held(heartbeat_at)
-                self._note_down()
+                self._flush_state()
                 self._answer_recorded()
                 if self._state.awaits_journal:
                     self._handle(events.JournalWritten(self._journal.written))
@@ -252,47 +252,47 @@ class Loop:
             self._settling.join(SETTLING_S)
         with contextlib.suppress(OSError):  # already logged
             self._journal.close()
-        if self._on_record:
-            tells_end = self._tell_end()
+        if self._is_recorded:
+            notifies_end = self._notify_end()
             self._app_dir.remove()
-            if tells_end and self._sender is not None:
-                self._sender.close(TELL_END_S)
+            if notifies_end and self._sender is not None:
+                self._sender.close(NOTIFY_END_S)
 
     @property
     def control_url(self) -> str:
         """Return the URL of the control server."""
         return self._control.url
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return self._ending is not None or self._abandoned
 
     # ---- what comes in ----
 
-    def _recall(self) -> None:
+    def _read_earlier_journals(self) -> None:
         """Read the journals of earlier attempts. A file system may be unavailable for hours."""
-        self._state.lack = "the journal of the attempt before is read"
+        self._state.waiting_for = "the journal of the attempt before is read"
         found = self._wait_for(
             lambda: (replay(records(self._app_dir.all_journal_lines())), self._app_dir.usage()),
         )
-        self._state.lack = ""
+        self._state.waiting_for = ""
         if found is not None:
             recovered, usage = found
-            self._state.recall(recovered)
+            self._state.apply_journals(recovered)
             usage_history.restore(self._state, usage)
 
     def _take_over_trials(self) -> None:
         """Read the ended trials of the sweep that this one continues. A file system may be unavailable."""
         before, spec = self._submission.resumed_from, self._submission.spec
-        if spec.sweep is None or not before or (self._state.former is not None and self._state.former.has_taken):
+        if spec.sweep is None or not before or (self._state.former is not None and self._state.former.has_taken_over):
             return
-        from dlapp.am.takeover import trials_to_take
+        from dlapp.am.takeover import ended_trials
 
         def read() -> events.TrialsTakenOver:
-            return trials_to_take(before, self._app_dir, spec.outputs, self._application_id)
+            return ended_trials(before, self._app_dir, spec.outputs, self._application_id)
 
-        self._state.lack = f"the trials of {before} are read"
+        self._state.waiting_for = f"the trials of {before} are read"
         taken = self._wait_for(read)
-        self._state.lack = ""
+        self._state.waiting_for = ""
         if taken is not None:
             self._handle(taken)
 
@@ -316,37 +316,37 @@ class Loop:
         threading.Thread(target=run, name="am-start", daemon=True).start()
         shown_at = time.monotonic() + waits.SHOWN_AFTER_S
         waiting: dict[object, Item] = {}
-        lookers: list[ControlRequest] = []
+        view_requests: list[ControlRequest] = []
         while not done:
             item = None
             with contextlib.suppress(Empty):
                 item = self._queue.get(timeout=waits.LOOK_EVERY_S)
             match item:
                 case ControlRequest(message=None):
-                    lookers.append(item)
+                    view_requests.append(item)
                 case ControlRequest(message=Hello() | Report() as message):
                     is_held = isinstance(message, Report) and message.wait_s > 0
                     waiting[item.kind, message.container_id, is_held] = item
                 case Heartbeat():
                     self._handle(item)
-                    if self._over():
+                    if self._is_over():
                         return None
                 case _ if item is not WAKE:
                     waiting[len(waiting), None] = item
             if time.monotonic() >= shown_at:
-                for looker in lookers:
-                    self._on_call(looker)
-                lookers.clear()
-                self._look_for_wait()
+                for view_request in view_requests:
+                    self._on_call(view_request)
+                view_requests.clear()
+                self._update_wait()
                 if shows:
-                    self._note_down()
-        for later in (*waiting.values(), *lookers):
+                    self._flush_state()
+        for later in (*waiting.values(), *view_requests):
             self._queue.put(later)
         if isinstance(done[0], Exception):
             raise done[0]
         return done[0]
 
-    def _take(self, timeout_s: float) -> bool:
+    def _handle_queued(self, timeout_s: float) -> bool:
         """Handle the queued events, at least one if it comes in time; return whether a heartbeat is due at once."""
         woken = False
         try:
@@ -360,7 +360,7 @@ class Loop:
                 else:
                     self._handle(item)
                     woken = True
-                if self._over():
+                if self._is_over():
                     break
                 item = self._queue.get_nowait()
         except Empty:
@@ -368,10 +368,10 @@ class Loop:
         return woken
 
     def _heartbeat(self) -> None:
-        asks = self._master.asks()
+        container_requests = self._master.container_requests()
         if self._devices is not None:
-            self._devices.look_for(asks)
-        answer = self._engine.heartbeat(asks, self._master.releases(), self._master.progress())
+            self._devices.refresh_for(container_requests)
+        answer = self._engine.heartbeat(container_requests, self._master.releases(), self._master.progress())
         if self._start_failed:
             failed, self._start_failed = tuple(self._start_failed), []
             answer = replace(answer, start_failed=(*answer.start_failed, *failed))
@@ -404,7 +404,7 @@ class Loop:
                     self._handle(wanted)
             case RequestKind.STREAM_END, StreamAnswer() as answer:
                 if self._streams is not None:
-                    self._streams.take_answer(call, answer)
+                    self._streams.handle_answer(call, answer)
                 else:
                     call.refuse(410, f"nobody waits for stream {answer.number}")
             case RequestKind.VIEW, _:
@@ -412,7 +412,7 @@ class Loop:
             case RequestKind.PAGE, _:
                 self._answer_page(call)
             case _:
-                call.answer_bytes(self._shown_to_all(call.kind))
+                call.answer_bytes(self._public_answer(call.kind))
 
     def _on_report(self, call: ControlRequest, report: Report) -> None:
         container_id = report.container_id
@@ -433,7 +433,7 @@ class Loop:
             del self._held[container_id]
             if report.result is not None and orders is not None:
                 self._unrecorded.append((self._journal.added, call, container_id))
-                self._journal.hurry()
+                self._journal.request_write()
             else:
                 self._answer_report(call, container_id)
         else:
@@ -470,13 +470,13 @@ class Loop:
     def _handle(self, event: events.Event) -> None:
         actions = self._master.handle(event, int(self._clock() * 1000))
         # Call this first: it records the reports, even if the view is written in any case.
-        self._changed = self._is_news(event) or bool(actions) or self._changed
+        self._changed = self._changes_view(event) or bool(actions) or self._changed
         for action in actions:
             if self._abandoned:
                 break  # the journal is another attempt's now: drop the rest
-            self._carry_out(action)
+            self._execute(action)
 
-    def _is_news(self, event: events.Event) -> bool:
+    def _changes_view(self, event: events.Event) -> bool:
         """Return True if an event may change the view. A task without news repeats its last report."""
         if not isinstance(event, Report):
             return isinstance(event, (Hello, events.SettlementWaits))
@@ -485,7 +485,7 @@ class Loop:
         self._reported[event.container_id] = max(known, event.number)
         return event.number > known
 
-    def _carry_out(self, action: events.Action) -> None:
+    def _execute(self, action: events.Action) -> None:
         match action:
             case events.StartTask(grant):
                 token = derive_token(self._secrets.control_secret, str(grant.container_id))
@@ -513,7 +513,7 @@ class Loop:
             case events.Assign(container_id, assignment):
                 for call in self._hellos.pop(container_id, ()):
                     call.answer(to_json(assignment))
-                self._journal.hurry()  # it has the index that the payload waits for
+                self._journal.request_write()  # it has the index that the payload waits for
             case events.Refuse(container_id, why):
                 for call in self._hellos.pop(container_id, ()):
                     call.refuse(409, why)
@@ -554,9 +554,9 @@ class Loop:
             at_ms = int(self._clock() * 1000)
             self._sender.tell(notification_of(self._submission, self._application_id, event, key, text, at_ms=at_ms))
 
-    def _tell_end(self) -> bool:
+    def _notify_end(self) -> bool:
         """Record the notification of the end and start sending it; return whether this process sends it."""
-        if self._sender is None or not self._tells_end:
+        if self._sender is None or not self._notifies_end:
             return False
         from dlapp.notifications.events import notification_of_end
 
@@ -644,15 +644,15 @@ class Loop:
 
     # ---- what is shown ----
 
-    def _shown_to_all(self, what: RequestKind) -> bytes:
+    def _public_answer(self, what: RequestKind) -> bytes:
         """Return the metrics or the view for clients without a token, made at a bounded rate."""
         if what is RequestKind.METRICS:
             from dlapp.am.metrics import metrics_text
 
-            return self._made_rarely(what, lambda: metrics_text(for_strangers(self._view())))
-        return self._made_rarely(what, lambda: json.dumps(to_json(for_strangers(self._view())), separators=(",", ":")))
+            return self._cached_answer(what, lambda: metrics_text(public_view(self._view())))
+        return self._cached_answer(what, lambda: json.dumps(to_json(public_view(self._view())), separators=(",", ":")))
 
-    def _made_rarely(self, key: object, make: Callable[[], str]) -> bytes:
+    def _cached_answer(self, key: object, make: Callable[[], str]) -> bytes:
         """Return an answer for a client without a token: the cached one, unless it is too old for its cost."""
         now = time.monotonic()
         data, until = self._open_answers.get(key, (b"", now))
@@ -670,7 +670,7 @@ class Loop:
 
         query = PageQuery.of_path(call.request.path)
         if query.container is None:
-            call.answer_bytes(self._made_rarely(query, lambda: self._page(refreshes=query.refreshes)))
+            call.answer_bytes(self._cached_answer(query, lambda: self._page(refreshes=query.refreshes)))
             return
         container = container_of(self._state, query.container)
         if container is None:
@@ -682,7 +682,7 @@ class Loop:
             self._log_pages = LogPages(self._engine, self._submission.spec.appname)
         self._log_pages.answer(call, container, query)
 
-    def _discoverable(self) -> MetricsTarget | None:
+    def _write_metrics_target(self) -> MetricsTarget | None:
         """Write the target file for Prometheus, if configured."""
         if not self._submission.metrics_targets:
             return None
@@ -697,7 +697,7 @@ class Loop:
         from dlapp.pages.usage_curves import time_axis, usage_curves
 
         # The owner alone knows the secret path.
-        view = for_strangers(self._view()) if self._open_page else self._view()
+        view = public_view(self._view()) if self._open_page else self._view()
         now_ms, extras = clock.now_ms(), Extras()
         if len(self._state.instances) <= MAX_CONTAINERS_WITH_CURVES:
             begin_ms, end_ms = time_axis(view, now_ms)
@@ -708,12 +708,12 @@ class Loop:
     def _view(self) -> ApplicationView:
         return view_of(self._state, self._control.page_url, self._wait)
 
-    def _look_for_wait(self) -> None:
+    def _update_wait(self) -> None:
         """Record what this process waits for."""
         if (wait := waits.longest_text()) != self._wait:
             self._wait, self._changed = wait, True
 
-    def _note_down(self, *, final: bool = False) -> None:
+    def _flush_state(self, *, final: bool = False) -> None:
         """Write the journal's group and the view. If the disk is full now, only the display suffers, not the
         application."""
         if self._abandoned:
@@ -769,13 +769,13 @@ class Loop:
         self._trials_due = time.monotonic() + pause_s
 
     def _end(self) -> None:
-        self._note_down(final=True)
+        self._flush_state(final=True)
         if self._ending is None:
             return
-        self._app_dir.keep()
+        self._app_dir.archive()
         self._answer_recorded(all_of_them=True)
         ending = self._ending
-        self._on_record = self._engine.finish(ending.final_status, ending.cause, ending.diagnostics)
+        self._is_recorded = self._engine.finish(ending.final_status, ending.cause, ending.diagnostics)
         self._app_dir.write_report(self._view())
         for call in self._stop_calls:
             call.refuse(409, "the application has ended")

@@ -23,7 +23,7 @@ from dlapp.values.ids import ApplicationId
 if TYPE_CHECKING:
     from dlapp.cluster.local.am_engine import LocalAmEngine
 
-AFTERMATH_PATIENCE_S = 300.0
+CRASH_SETTLEMENT_PATIENCE_S = 300.0
 """How long one that cleans up waits for an HDFS that does not answer; the runner starts some of them in turn, and the
 others of its queue wait for that."""
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         run()
         return 0
     if argv[:1] == ["--spare-fd"]:
-        return _be_spare(int(argv[1]))
+        return _run_standby(int(argv[1]))
     options = _options(argv)
     application_id = ApplicationId.from_text(os.path.basename(os.path.normpath(options["home"])))
     attempt = int(options["attempt"])
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _be_spare(fd: int) -> int:
+def _run_standby(fd: int) -> int:
     """Be loaded when an application comes."""
     # What is imported late where it is needed, and would be at each start on this engine.
     with loading():
@@ -106,7 +106,7 @@ def _application_dir(directory: str, engine: LocalAmEngine, *, is_aftermath: boo
         return LocalApplicationDir(directory)
     from dlapp.values.spec import DEFAULT_OUTPUT_PATIENCE_S
 
-    patience_s = AFTERMATH_PATIENCE_S if is_aftermath else DEFAULT_OUTPUT_PATIENCE_S
+    patience_s = CRASH_SETTLEMENT_PATIENCE_S if is_aftermath else DEFAULT_OUTPUT_PATIENCE_S
     return LocalApplicationDir(directory, engine.hdfs, patience_s)
 
 

@@ -40,11 +40,11 @@ class EndWatcher:
     def _run(self, pending: tuple[str, ...]) -> None:
         pauses_s = backoff_s(FIRST_S, EVERY_S)
         while pending and not self._closed.is_set():
-            ends = self._look(pending)
+            ends = self._poll(pending)
             pending = tuple(one for one in pending if one not in ends)
             self._closed.wait(next(pauses_s))
 
-    def _look(self, pending: tuple[str, ...]) -> dict[str, str]:
+    def _poll(self, pending: tuple[str, ...]) -> dict[str, str]:
         ends, unread = dict[str, str](), ""
         for one in pending:
             try:

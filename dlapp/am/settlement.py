@@ -50,9 +50,9 @@ class OutputSettlement:
         app_dir: ApplicationDir,
         submission: Submission,
         application_id: ApplicationId,
-        tell: Callable[[str], None] = lambda _: None,
+        on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._tell = tell
+        self._on_wait = on_wait
         self._app_dir, self._spec, self._application_id = app_dir, submission.spec, application_id
         self._outputs = ApplicationOutputs(
             application_id,
@@ -71,29 +71,29 @@ class OutputSettlement:
         Raises:
             Superseded: another attempt owns the application now.
         """
-        self._app_dir.check_ours()
+        self._app_dir.check_not_superseded()
         if (earlier := self._app_dir.claimed()) is not None:
             # An earlier attempt decided; whatever we know, the output in its claim is neither dropped nor kept apart.
-            return self._finish_claim_of_another(earlier)
+            return self._finish_earlier_claim(earlier)
         problem = self._misplaced_part(wanted.parts + wanted.failed) if wanted.how is Settlement.COMMIT else None
         if wanted.how is Settlement.DROP:
             self._app_dir.clear_leftovers(wanted.dead)
-            return OutputsSettled(self.leave(None))  # a kill must not wait
-        salvaged, unsaved = self._patiently(lambda _: self.salvage(wanted.lost), give_up=True)
-        if not unsaved:
+            return OutputsSettled(self.keep_partial(None))  # a kill must not wait
+        stored_parts, unstored = self._retry(lambda _: self.store_lost_outputs(wanted.lost), give_up=True)
+        if not unstored:
             self._app_dir.clear_leftovers(wanted.dead)
         if wanted.how is not Settlement.COMMIT or problem is not None:
-            everything = in_order((*wanted.parts, *wanted.failed, *salvaged))
-            left = self._patiently(lambda _: self.leave(everything), give_up=True)
-            return OutputsSettled(left, "; ".join(filter(None, (problem, *unsaved))) or None)
+            everything = in_order((*wanted.parts, *wanted.failed, *stored_parts))
+            left = self._retry(lambda _: self.keep_partial(everything), give_up=True)
+            return OutputsSettled(left, "; ".join(filter(None, (problem, *unstored))) or None)
         ending = wanted.ending
-        if unsaved:
-            ending = replace(ending, diagnostics="; ".join(filter(None, (ending.diagnostics, *unsaved))))
-        wanted = replace(wanted, ending=ending, failed=in_order((*wanted.failed, *salvaged)))
+        if unstored:
+            ending = replace(ending, diagnostics="; ".join(filter(None, (ending.diagnostics, *unstored))))
+        wanted = replace(wanted, ending=ending, failed=in_order((*wanted.failed, *stored_parts)))
         try:
-            self._patiently(lambda _: self._copy_sources(wanted.parts), give_up=True)
+            self._retry(lambda _: self._copy_sources(wanted.parts), give_up=True)
         except DlappError as error:
-            left = self.leave(in_order((*wanted.parts, *wanted.failed)))
+            left = self.keep_partial(in_order((*wanted.parts, *wanted.failed)))
             return OutputsSettled(left, f"the output of the sweep before could not be copied: {error}")
         outputs = tuple(
             OutputClaim(
@@ -101,7 +101,7 @@ class OutputSettlement:
                 overwrite=one.overwrite,
                 keep_previous=one.keep_previous,
                 parts=dict(self._named_parts(wanted.parts, one, stray=False)),
-                failed=dict(self._kept_beside(wanted, one)) if one.on_failure is OnFailure.KEEP else {},
+                failed=dict(self._partial_parts(wanted, one)) if one.on_failure is OnFailure.KEEP else {},
                 committed=wanted.committed,
             )
             for one in self._spec.outputs
@@ -114,18 +114,18 @@ class OutputSettlement:
             outputs=outputs,
         )
         try:
-            claim = self._patiently(lambda _: self._app_dir.claim(ours), give_up=True)
+            claim = self._retry(lambda _: self._app_dir.claim(ours), give_up=True)
         except DiskFull as error:
-            left = self.leave(in_order((*wanted.parts, *wanted.failed)))
+            left = self.keep_partial(in_order((*wanted.parts, *wanted.failed)))
             return OutputsSettled(left, f"the output could not be committed: {error}")
         if claim.attempt != attempt:
-            return self._finish_claim_of_another(claim)
+            return self._finish_earlier_claim(claim)
         settled = self.finish(claim, again=False, give_up=True)
-        if not unsaved:
+        if not unstored:
             return settled
         if settled.error is None:
             return replace(settled, ended=ending)
-        return replace(settled, error="; ".join((settled.error, *unsaved)))
+        return replace(settled, error="; ".join((settled.error, *unstored)))
 
     def commit_trial(self, part: Part, *, again: bool) -> None:
         """Commit the output of a trial separately.
@@ -138,7 +138,7 @@ class OutputSettlement:
             Superseded: another attempt owns the application now.
             DlappError, OSError: it is not committed; the settlement of the outputs tries again.
         """
-        self._app_dir.check_ours()
+        self._app_dir.check_not_superseded()
         if (problem := self._misplaced_part([part])) is not None:
             raise DlappError(problem)
         for output in self._spec.outputs:
@@ -165,9 +165,9 @@ class OutputSettlement:
             is_again, begun = begun, True
             return OutputsSettled(*self._outputs.commit(claim, again=is_again, wait=wait))
 
-        return self._patiently(commit_all, give_up=give_up)
+        return self._retry(commit_all, give_up=give_up)
 
-    def _patiently(self, work: Callable[[Waits], T], *, give_up: bool) -> T:
+    def _retry(self, work: Callable[[Waits], T], *, give_up: bool) -> T:
         """Run ``work``, and repeat it while a file system does not answer or is full.
 
         Args:
@@ -188,20 +188,20 @@ class OutputSettlement:
                 wait.what = error.lack if isinstance(error, DiskFull) else FILE_SYSTEM
                 wait.why = "" if isinstance(error, DiskFull) else str(error)
                 wait.longest_s = patience_s[DiskFull if isinstance(error, DiskFull) else Unreachable]
-                self._tell(wait.text)
+                self._on_wait(wait.text)
                 log.warning(f"the output: {error}; it is tried again")
             time.sleep(AGAIN_S)
         return work(() if give_up else (Unreachable,))
 
-    def salvage(self, lost: Sequence[Part]) -> tuple[tuple[Part, ...], list[str]]:
+    def store_lost_outputs(self, lost: Sequence[Part]) -> tuple[tuple[Part, ...], list[str]]:
         """Store the files at the outputs' paths in containers whose tasks were killed.
 
         Args:
             lost: those containers, without outputs.
 
         Returns:
-            Their parts, for `leave`: one for each output that is kept on failure and has a file; and a text on each
-            output that could not be stored and stays in place, and one on all that were deleted.
+            Their parts, for `keep_partial`: one for each output that is kept on failure and has a file; and a text on
+            each output that could not be stored and stays in place, and one on all that were deleted.
 
         Raises:
             Unreachable: the target's file system does not answer.
@@ -243,7 +243,7 @@ class OutputSettlement:
             )
         return tuple(parts), problems
 
-    def leave(self, parts: Sequence[Part] | None) -> tuple[OutputView, ...]:
+    def keep_partial(self, parts: Sequence[Part] | None) -> tuple[OutputView, ...]:
         """Keep the stored parts as ``.partial``, or remove them; None: remove all."""
         return self._outputs.leave(None if parts is None else lambda output: self._named_parts(parts, output))
 
@@ -257,7 +257,7 @@ class OutputSettlement:
 
                     copy_output(source, stored.part, self._app_dir.hdfs)
 
-    def _finish_claim_of_another(self, claim: CommitClaim) -> OutputsSettled:
+    def _finish_earlier_claim(self, claim: CommitClaim) -> OutputsSettled:
         settled = self.finish(claim, again=True, give_up=True)
         return replace(settled, ended=ApplicationEnd(claim.final_status, claim.cause, claim.diagnostics))
 
@@ -276,7 +276,7 @@ class OutputSettlement:
                     )
         return None
 
-    def _kept_beside(self, wanted: SettleOutputs, output: OutputSpec) -> list[tuple[str, str]]:
+    def _partial_parts(self, wanted: SettleOutputs, output: OutputSpec) -> list[tuple[str, str]]:
         return self._named_parts(wanted.failed, output) + self._named_parts(wanted.parts, output, stray=True)
 
     def _named_parts(

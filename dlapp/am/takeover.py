@@ -19,11 +19,11 @@ from dlapp.values.spec import OutputSpec
 
 MAX_SWEEPS = 100
 """Maximum number of sweeps searched."""
-_TAKEN = (TrialState.DONE, TrialState.STOPPED)
+_TAKEN_OVER = (TrialState.DONE, TrialState.STOPPED)
 """A failed trial runs again: its user may have fixed the problem."""
 
 
-def trials_to_take(
+def ended_trials(
     before: str, app_dir: ApplicationDir, outputs: tuple[OutputSpec, ...], application_id: ApplicationId
 ) -> TrialsTakenOver:
     """Return the ended trials whose output exists.
@@ -50,7 +50,7 @@ def trials_to_take(
                 break  # the later ones know what an old one knew
             raise
         for view in read_results(former.results).trials if former.results else ():
-            if view.state in _TAKEN and view.number not in found:
+            if view.state in _TAKEN_OVER and view.number not in found:
                 sources = _sources(view, former, outputs, ApplicationId.from_text(before), app_dir.hdfs)
                 if sources and sources == tuple(_own_place(one, view.number) for one in outputs):
                     found[view.number] = FormerTrial(view=view, is_committed=True)

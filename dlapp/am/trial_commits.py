@@ -32,9 +32,9 @@ class TrialCommits:
     """
 
     def __init__(
-        self, settlement: OutputSettlement, patience_s: float, tell: Callable[[TrialCommitted | Heartbeat], None]
+        self, settlement: OutputSettlement, patience_s: float, put: Callable[[TrialCommitted | Heartbeat], None]
     ) -> None:
-        self._settlement, self._patience_s, self._tell = settlement, patience_s, tell
+        self._settlement, self._patience_s, self._put = settlement, patience_s, put
         self._wanted: SimpleQueue[CommitTrial | None] = SimpleQueue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="am-trial-outputs", daemon=True)
@@ -53,16 +53,16 @@ class TrialCommits:
     def _work(self) -> None:
         while (wanted := self._wanted.get()) is not None and not self._closing.is_set():
             try:
-                error = self._why_not_committed(wanted)
+                error = self._commit(wanted)
             except Superseded as superseded:
-                self._tell(Heartbeat(shut_down=str(superseded)))
+                self._put(Heartbeat(shut_down=str(superseded)))
                 return
             number = wanted.part.index
             if error:
                 log.error(f"the output of trial {number} could not be committed: {error}")
-            self._tell(TrialCommitted(number, error))
+            self._put(TrialCommitted(number, error))
 
-    def _why_not_committed(self, wanted: CommitTrial) -> str:
+    def _commit(self, wanted: CommitTrial) -> str:
         until, is_again = time.monotonic() + self._patience_s, wanted.again
         wait = Wait("", self._patience_s)
         try:

@@ -103,8 +103,8 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         receipt=receipts.total_of(state),
         diagnosis=causes.of_application(state),
         waiting=waiting_of(state, wait),
-        lacking=(asks := lacking(state)),
-        usable_gpus=dict(state.devices.usable) if any(one.gcores for one in asks) else {},
+        lacking=(container_requests := missing_containers(state)),
+        usable_gpus=dict(state.devices.usable) if any(one.gcores for one in container_requests) else {},
         idle=_idle(state),
         restarts=tuple(_restarts(state)),
         links=links_of(state),
@@ -173,7 +173,7 @@ def _link(instance: Instance, name: str, url: str) -> LinkView:
     return LinkView(name=name, url=url, container=instance.index, ready=ready)
 
 
-def for_strangers(view: ApplicationView) -> ApplicationView:
+def public_view(view: ApplicationView) -> ApplicationView:
     """Return the view for clients without a token: without causes of failures, which quote a program's output, and
     without URLs that give access to the owner's services."""
     containers = tuple(
@@ -209,16 +209,16 @@ def phase_of(state: ApplicationState, wait: str = "") -> str:
     """
     phase = _phase_of(state)
     # A commit's wait is shown with its own patience, of which this is a part.
-    return f"{phase}, {wait}" if wait and not state.lack.startswith("waits") else phase
+    return f"{phase}, {wait}" if wait and not state.waiting_for.startswith("waits") else phase
 
 
 def _phase_of(state: ApplicationState) -> str:
     match state.stage:
         case Stage.STARTING:
-            return f"starting: {state.lack}" if state.lack else "starting"
+            return f"starting: {state.waiting_for}" if state.waiting_for else "starting"
         case Stage.SETTLING | Stage.LEAVING:
             what = "committing" if state.commits else "ending"
-            return f"{what}: {state.lack}" if state.lack else what
+            return f"{what}: {state.waiting_for}" if state.waiting_for else what
         case _:
             pass
     if state.stage is Stage.ACTIVE and (text := closed_text(state)):
@@ -291,7 +291,7 @@ def _kept_text(state: ApplicationState) -> str:
     return f"failed, {names} kept until {_time_text(max(until_ms.values()))} (keep_failed)"
 
 
-def lacking(state: ApplicationState) -> tuple[ContainerAsk, ...]:
+def missing_containers(state: ApplicationState) -> tuple[ContainerAsk, ...]:
     """Return the requested and missing containers, by role. Only the engine knows why they are missing."""
     if state.stage is not Stage.ACTIVE or not state.start_gate.is_open:
         return ()
@@ -327,7 +327,7 @@ def waiting_of(state: ApplicationState, wait: str = "") -> Waiting | None:
         state, wait: as in `of`.
     """
     if state.stage is Stage.STARTING:
-        text = state.lack or wait
+        text = state.waiting_for or wait
         return Waiting(code=SERVICE_AWAY, message=text, since_ms=state.started_ms) if text else None
     if state.stage is not Stage.ACTIVE:
         return None
@@ -344,7 +344,7 @@ def waiting_of(state: ApplicationState, wait: str = "") -> Waiting | None:
     if words:
         since_ms = min((one.started_ms for one in state.open.values() if one.phase in _ON_THE_WAY), default=None)
         found.append(Waiting(code=STARTING, message=", ".join(words), since_ms=since_ms))
-    if not found and not lacking(state) and (texts := _dependencies(state)):
+    if not found and not missing_containers(state) and (texts := _dependencies(state)):
         return Waiting(code=DEPENDENCY, message=", ".join(texts))
     return first_of(found)
 

@@ -75,7 +75,7 @@ def _run() -> None:
         open_page=True,  # YARN's proxy shows the root, to whom it lets in
         ledger=plan.ledger,
         sender=_sender(plan, own.application),
-        tells_end=True,
+        notifies_end=True,
         start_gate=StartGate(plan.submission.spec.after, is_held=plan.submission.spec.hold),
         watcher=_watcher(plan, own.application, wakes),
     )

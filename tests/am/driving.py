@@ -196,7 +196,7 @@ class Driver:
         return [self.orders(number).stop for number in numbers]
 
     def asked(self) -> list[int]:
-        return [ask.count for ask in self.master.asks()]
+        return [ask.count for ask in self.master.container_requests()]
 
     def ending(self) -> events.ApplicationEnd:
         """Return how it ended; it must have."""

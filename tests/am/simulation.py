@@ -218,11 +218,13 @@ class World:
     def _compacted(self, lines: list[str]) -> list[str]:
         """Leave out what is not needed of the journal's first pieces, as an attempt that dies before it has all."""
         compaction = JournalCompaction(most_runs=self.chance.choice((1, 50_000)))
-        compaction.learn(lines)
+        compaction.process(lines)
         size = self.chance.randint(1, 1 + len(lines))
         pieces = [lines[at : at + size] for at in range(0, len(lines), size)]
         done = self.chance.randint(0, len(pieces))
-        return [line for at, piece in enumerate(pieces) for line in (compaction.keep(piece) if at < done else piece)]
+        return [
+            line for at, piece in enumerate(pieces) for line in (compaction.needed_lines(piece) if at < done else piece)
+        ]
 
     def start_attempt(self) -> None:
         self.attempt += 1
@@ -423,7 +425,7 @@ class World:
         assert self.master is not None
         if self.unsaid is not None:
             return self.unsaid
-        for ask in self.master.asks():
+        for ask in self.master.container_requests():
             if ask.count < 0:
                 self.violated(f"asked for {ask.count} containers")
             self.wanted[ask.request_id] = ask.count

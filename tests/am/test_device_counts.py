@@ -47,20 +47,20 @@ def test_hosts_with_devices_in_quarantine_are_told_and_the_ledger_is_read_seldom
         zookeeper.ensemble, f"/{tmp_path.name}", credentials="dlapp:secret", lock_dir=str(tmp_path)
     )
     reader = Reader(settings)
-    reader.devices.look()
+    reader.devices.refresh()
     assert reader.next() == {}
     for host in ("node1", "node2"):
         with ZooKeeperLedger(settings, host=host, discover=lambda: DEVICES) as ledger:
             ledger.look()
             if host == "node2":
                 ledger.quarantine("gpu1", cause="operator", by="root")
-    reader.devices.look_for(WAITS)
+    reader.devices.refresh_for(WAITS)
     assert reader.nothing()
     reader.now += module.READ_EVERY_S + 1
-    reader.devices.look_for(NO_GPU)
-    reader.devices.look_for(MET)
+    reader.devices.refresh_for(NO_GPU)
+    reader.devices.refresh_for(MET)
     assert reader.nothing()
-    reader.devices.look_for(WAITS)
+    reader.devices.refresh_for(WAITS)
     assert reader.next() == {"node2": 3}
     assert "hosts with GPUs in quarantine: node2 (3 left)" in capfd.readouterr().out
 
@@ -70,7 +70,7 @@ def test_an_ensemble_that_does_not_answer_is_a_line_and_changes_nothing(
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.3)
     reader = Reader(ledger_settings("127.0.0.1:1", "/cards", lock_dir=str(tmp_path)))
-    reader.devices.look()
+    reader.devices.refresh()
     assert reader.next() == {}
     assert "which hosts have healthy GPUs is not known: no ZooKeeper answered" in capfd.readouterr().out
 

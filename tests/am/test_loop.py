@@ -64,7 +64,7 @@ class Engine:
         return Registered(limits=ResourceLimits(), is_complete=self.lists_all)
 
     def heartbeat(
-        self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
+        self, container_requests: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
     ) -> Heartbeat:
         self.beats += 1
         if self.over:
@@ -76,7 +76,7 @@ class Engine:
                 node="here",
                 resources=ask.resources,
             )
-            for ask in asks
+            for ask in container_requests
             for _ in range(ask.count)
         )
         self.given += len(granted)
@@ -327,7 +327,7 @@ class LateJournal(LocalJournalWriter):
         super().__init__(path)
         self.hurried = threading.Event()
 
-    def hurry(self) -> None:
+    def request_write(self) -> None:
         self.hurried.set()
 
     def flush(self, *, durable: bool = False) -> None:
@@ -534,7 +534,7 @@ def test_while_the_resourcemanager_is_away_a_next_attempt_leaves_the_view_of_the
             assert back.wait(20)
         return Registered(limits=ResourceLimits())
 
-    look = world.loop._look_for_wait
+    look = world.loop._update_wait
 
     def look_and_tell() -> None:
         if "ResourceManager" in world.loop._wait:
@@ -542,7 +542,7 @@ def test_while_the_resourcemanager_is_away_a_next_attempt_leaves_the_view_of_the
         look()
 
     monkeypatch.setattr(world.engine, "register", register)
-    monkeypatch.setattr(world.loop, "_look_for_wait", look_and_tell)
+    monkeypatch.setattr(world.loop, "_update_wait", look_and_tell)
     world.thread.start()
     assert looked.wait(20)
     assert home.views == []

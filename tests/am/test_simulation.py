@@ -234,7 +234,11 @@ def restarts_an_index_before_its_container_has_ended(plant: Plant) -> None:
     def stop_and_free(state: ApplicationState, container: Container, why: StopReason, *, at_once: bool = False) -> None:
         stop(state, container, why, at_once=at_once)
         instance = container.instance
-        if why in (StopReason.SILENT, StopReason.RECALLED) and instance is not None and instance.container is container:
+        if (
+            why in (StopReason.SILENT, StopReason.GANG_RESTARTED)
+            and instance is not None
+            and instance.container is container
+        ):
             assignment.free(state, instance)
 
     plant.setattr(containers, "stop", stop_and_free)
@@ -269,13 +273,13 @@ def tries_again_without_end(plant: Plant) -> None:
 
 
 def opens_the_gate_to_the_first(plant: Plant) -> None:
-    arrive = gang.arrive
+    arrive = gang.handle_ready
 
     def arrive_alone(state: ApplicationState, instance: Instance, container: Container) -> None:
         state.role_of_index(instance.index).gate._size = 1
         arrive(state, instance, container)
 
-    plant.setattr(gang, "arrive", arrive_alone)
+    plant.setattr(gang, "handle_ready", arrive_alone)
 
 
 def restarts_only_who_has_failed(plant: Plant) -> None:
@@ -287,19 +291,19 @@ def commits_twice(plant: Plant) -> None:
 
     def settle_twice(state: ApplicationState) -> None:
         settle(state)
-        state.do(next(one for one in state.actions if isinstance(one, SettleOutputs)))
+        state.add_action(next(one for one in state.actions if isinstance(one, SettleOutputs)))
 
     plant.setattr(shutdown, "settle", settle_twice)
 
 
 def asks_once_to_stop(plant: Plant) -> None:
-    at = ApplicationState.at
+    at = ApplicationState.set_deadline
 
     def at_but_for_stops(state: ApplicationState, in_ms: int, what: Due, container: Container) -> None:
         if what is not Due.STOP:
             at(state, in_ms, what, container)
 
-    plant.setattr(ApplicationState, "at", at_but_for_stops)
+    plant.setattr(ApplicationState, "set_deadline", at_but_for_stops)
 
 
 def does_not_miss_the_silent(plant: Plant) -> None:

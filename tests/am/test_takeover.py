@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from dlapp.am.application_dir.interface import FormerSweep
-from dlapp.am.takeover import trials_to_take
+from dlapp.am.takeover import ended_trials
 from dlapp.errors import NotFound
 from dlapp.storage.commit.written import mark_written
 from dlapp.sweep.results import TrialState, TrialView, trial_line
@@ -56,7 +56,7 @@ def results(**trials: TrialState) -> str:
 def taken(applications: Applications, target: Path, before: int = 2) -> dict[int, str]:
     """Return the sources of the trials that are taken over."""
     outputs = (OutputSpec(output_path="output", target=f"file://{target}"),)
-    found = trials_to_take(id_of(before), cast(Any, applications), outputs, APP)
+    found = ended_trials(id_of(before), cast(Any, applications), outputs, APP)
     for one in found.trials:
         assert one.outputs[0].part == f"file://{target}.{APP}.tmp/trial_{one.view.number}_1"
     return {one.view.number: one.sources[0] for one in found.trials}
@@ -112,7 +112,7 @@ def test_a_trial_that_was_committed_before_that_was_on_record_stays_as_it_is(tar
     text = results(n0=TrialState.DONE, n1=TrialState.DONE, n2=TrialState.DONE)
     applications = Applications(a2=FormerSweep(text, (one,), ""))
     by_trial = OutputSpec(output_path="output", target=f"file://{target}", by_trial=True)
-    found = trials_to_take(id_of(2), cast(Any, applications), (by_trial,), APP).trials
+    found = ended_trials(id_of(2), cast(Any, applications), (by_trial,), APP).trials
     assert [(each.view.number, each.is_committed, each.outputs) for each in found] == [(0, True, ())]
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from dlapp.am.model import events, journal
-from dlapp.am.view import for_strangers, phase_of
+from dlapp.am.view import phase_of, public_view
 from dlapp.cluster import Heartbeat
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.value import replace
@@ -220,4 +220,4 @@ def test_who_has_no_token_sees_nothing_of_what_a_program_printed() -> None:
     view = am.view()
     assert view.diagnosis is not None
     assert "secret" in str(to_json(view))
-    assert "secret" not in str(to_json(for_strangers(view)))
+    assert "secret" not in str(to_json(public_view(view)))

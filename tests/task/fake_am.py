@@ -248,7 +248,7 @@ class FakeAm:
                 status, answer = 200, self.wrong_roster
             self._server.reply(request, status, answer)
         elif word == "stream":
-            self._take_stream(request)
+            self._handle_stream(request)
         else:
             report = from_json(Report, request.json())
             with self._changed:
@@ -259,7 +259,7 @@ class FakeAm:
                 self._changed.notify_all()
             self._answer_held()
 
-    def _take_stream(self, request: Request) -> None:
+    def _handle_stream(self, request: Request) -> None:
         answer = from_json(StreamAnswer, request.json())
         if answer.error:
             self.refused.append(answer)

@@ -124,11 +124,11 @@ class HdfsApplicationDir:
         self._closing = False
         self._control_url = ""
         self._put: Callable[[Notice], None] = lambda _: None
-        self._found: str | None = None  # the result of `_other`
+        self._found: str | None = None  # the result of `_superseded_reason`
         self._attempt_read: tuple[tuple[int, int, int] | None, int] = None, 0  # of am.json, with its status then
         self._overwritten = False  # an earlier attempt's address has replaced ours
         self._published, self._begun = threading.Event(), threading.Event()
-        self._hurries = False
+        self._write_requested = False
         self._wrote_at = float("-inf")
         self._marks_seen: set[str] = set()
         self._ignored: set[str] = set()
@@ -209,12 +209,12 @@ class HdfsApplicationDir:
             data = self._files.read(self._paths.trials(application_id), max_bytes=MAX_RESULTS_BYTES)
         return FormerSweep(data.decode(errors="replace"), outputs, resumed_from)
 
-    def check_ours(self) -> None:
+    def check_not_superseded(self) -> None:
         """Raise `Superseded` if another attempt has taken over, or has ended the application."""
-        self._check_ours(self.patience_s)
+        self._check_not_superseded(self.patience_s)
 
-    def _check_ours(self, patience_s: float) -> None:
-        if (why := _patiently(self._other, patience_s)) is not None:
+    def _check_not_superseded(self, patience_s: float) -> None:
+        if (why := _retry_unreachable(self._superseded_reason, patience_s)) is not None:
             raise Superseded(why)
 
     def claim(self, claim: CommitClaim) -> CommitClaim:
@@ -223,13 +223,13 @@ class HdfsApplicationDir:
         Raises:
             Superseded: another attempt owns the application, or owned and ended it.
         """
-        self.check_ours()
+        self.check_not_superseded()
         place, data = self._place(COMMIT), _as_json(claim)
-        if _patiently(lambda: self._files.write(place, data, OWN_FILE_MODE, once=True), self.patience_s):
+        if _retry_unreachable(lambda: self._files.write(place, data, OWN_FILE_MODE, once=True), self.patience_s):
             # If we had been suspended before the write, another attempt might have settled and removed the whole
             # directory, and the write would have created it again. If that has not happened by now, the claim is there
             # for any successor.
-            self.check_ours()
+            self.check_not_superseded()
             return claim
         found = self.claimed()
         if found is None:
@@ -238,7 +238,7 @@ class HdfsApplicationDir:
 
     def claimed(self) -> CommitClaim | None:
         """Return the commit claim; None: there is none."""
-        return _patiently(self._claimed, self.patience_s)
+        return _retry_unreachable(self._claimed, self.patience_s)
 
     def _claimed(self) -> CommitClaim | None:
         place = self._place(COMMIT)
@@ -265,7 +265,7 @@ class HdfsApplicationDir:
         with Wait("the staging directory", self.patience_s):
             if not self._published.wait(self.patience_s):
                 raise DlappError(f"{self._place(AM)} could not be written for {self.patience_s:.0f} s")
-        return _patiently(lambda: read_lines(self._files, self.directory), self.patience_s)
+        return _retry_unreachable(lambda: read_lines(self._files, self.directory), self.patience_s)
 
     # ---- the end ----
 
@@ -280,7 +280,7 @@ class HdfsApplicationDir:
         """Return an empty result: on HDFS only an output's attribute counts (`dlapp.storage.commit.written`)."""
         return []
 
-    def keep(self) -> None:
+    def archive(self) -> None:
         """Write the last view to the history. All earlier writes are complete when this returns.
 
         If the file system rejects it, only the later display suffers, not the application's end.
@@ -289,7 +289,7 @@ class HdfsApplicationDir:
             Superseded: another attempt decides how it ended.
         """
         self.close()
-        self._check_ours(PATIENCE_S)
+        self._check_not_superseded(PATIENCE_S)
         history = to_json({"view": self._last_view, "submission": self._submission})
 
         def keep() -> None:
@@ -301,7 +301,7 @@ class HdfsApplicationDir:
                 self._files.write(self._paths.trials(self._application_id), self._last_trials, OWN_FILE_MODE)
             self._files.write(self._paths.history(self._application_id), history_json(history), OWN_FILE_MODE)
 
-        self._again(lambda: _patiently(keep))
+        self._run_logged(lambda: _retry_unreachable(keep))
 
     def remove(self) -> None:
         """Remove the staging directory: the application has ended and YARN knows it.
@@ -309,7 +309,7 @@ class HdfsApplicationDir:
         What cannot be removed now is removed by the user's next command.
         """
         self.close()
-        self._again(lambda: self._files.remove(self.directory))
+        self._run_logged(lambda: self._files.remove(self.directory))
 
     def close(self) -> None:
         """Write what is pending and end the thread. May be repeated."""
@@ -322,53 +322,53 @@ class HdfsApplicationDir:
     # ---- the thread ----
 
     def _write_all(self) -> None:
-        while not self._again(self._begin) and not self._closing:
+        while not self._run_logged(self._begin) and not self._closing:
             time.sleep(AGAIN_S)
         while True:
             with self._changed:
                 until = time.monotonic() + GROUP_EVERY_S
                 while (left_s := self._wait_s(until)) > 0:
                     self._changed.wait(left_s)
-                closing, self._hurries, self._wrote_at = self._closing, False, time.monotonic()
+                closing, self._write_requested, self._wrote_at = self._closing, False, time.monotonic()
                 usage, self._usage = self._usage, None
                 trials = self._trials if time.monotonic() >= self._trials_at + TRIALS_EVERY_S else None
                 if trials is not None:
                     self._trials, self._trials_at = None, time.monotonic()
                 view = self._view if self._is_due() else None
                 if view is not None:
-                    self._view, self._written, self._written_at = None, _essence(view), time.monotonic()
+                    self._view, self._written, self._written_at = None, _state_summary(view), time.monotonic()
             self._journal.write()
             if closing:
                 return
-            self._journal.tidy()
+            self._journal.compact_step()
             if time.monotonic() >= self._look_at:
-                self._again(self._look_for_requests)
-                self._again(self._look_for_another)
+                self._run_logged(self._check_requests)
+                self._run_logged(self._check_takeover)
                 self._look_at = time.monotonic() + LOOK_EVERY_S
-            if view is not None and self.is_ours():
-                self._again(lambda view=view: self._write(VIEW, view))
-            if usage is not None and self.is_ours():
-                self._again(lambda usage=usage: self._files.write(self._place(USAGE), usage, OWN_FILE_MODE))
-            if trials is not None and self.is_ours():
-                self._again(lambda trials=trials: self._files.write(self._place(TRIALS), trials, OWN_FILE_MODE))
+            if view is not None and self.is_current_attempt():
+                self._run_logged(lambda view=view: self._write(VIEW, view))
+            if usage is not None and self.is_current_attempt():
+                self._run_logged(lambda usage=usage: self._files.write(self._place(USAGE), usage, OWN_FILE_MODE))
+            if trials is not None and self.is_current_attempt():
+                self._run_logged(lambda trials=trials: self._files.write(self._place(TRIALS), trials, OWN_FILE_MODE))
 
-    def _look_for_requests(self) -> None:
+    def _check_requests(self) -> None:
         """Check for requests from clients that cannot reach the control address: to end or release the application, and
         for
         views."""
         changed_ms = {name: mtime_ms for name, _, mtime_ms in self._files.entries(self.directory)}
         for name in _REQUESTS:
             if name in changed_ms:
-                self._again(lambda name=name: self._look_for_mark(name))
+                self._run_logged(lambda name=name: self._check_request(name))
         asked_ms, self._asked_ms = self._asked_ms, changed_ms.get(SUBMISSION)
         if asked_ms is not None and asked_ms != self._asked_ms:
             self._read_until = time.monotonic() + READ_FOR_S
 
-    def _look_for_mark(self, name: str) -> None:
+    def _check_request(self, name: str) -> None:
         if name in self._marks_seen or not self._is_request(name):
             return
         try:
-            by = "".join(filter(str.isprintable, str(self._said(name, "by"))))[:100]
+            by = "".join(filter(str.isprintable, str(self._read_field(name, "by"))))[:100]
         except ValueError as error:
             # The file's name is the request.
             log.warning(f"the staging directory: {error}")
@@ -393,20 +393,20 @@ class HdfsApplicationDir:
             )
         return False
 
-    def _look_for_another(self) -> None:
+    def _check_takeover(self) -> None:
         self._overwritten = False
-        if (why := self._other()) is not None:
+        if (why := self._superseded_reason()) is not None:
             self._put(Heartbeat(shut_down=why))
         elif self._overwritten:
             self._publish()
 
-    def _other(self) -> str | None:
+    def _superseded_reason(self) -> str | None:
         """Return why this attempt no longer owns the application; None: it does. Once lost, it is never regained."""
         if self._found is None:
-            self._found = self._look_whose_it_is()
+            self._found = self._read_superseded_reason()
         return self._found
 
-    def _look_whose_it_is(self) -> str | None:
+    def _read_superseded_reason(self) -> str | None:
         place = self._place(AM)
         if (found := self._files.look(place)) is None:
             # Whoever ends an application writes its history before removing the directory, so this also holds for an
@@ -417,7 +417,7 @@ class HdfsApplicationDir:
         status = found.inode_id, found.modified_ms, found.size_bytes
         if status != self._attempt_read[0]:
             try:
-                self._attempt_read = status, int(self._said(AM, "attempt"))
+                self._attempt_read = status, int(self._read_field(AM, "attempt"))
             except (TypeError, ValueError) as error:
                 # The file names no attempt; the claim alone settles who commits.
                 log.warning(f"the staging directory: {error}")
@@ -432,7 +432,7 @@ class HdfsApplicationDir:
         if self._view is None:
             return False
         now = time.monotonic()
-        soon = now < self._read_until or _essence(self._view) != self._written
+        soon = now < self._read_until or _state_summary(self._view) != self._written
         return now >= self._written_at + (VIEW_SOON_S if soon else VIEW_EVERY_S)
 
     def _wait_s(self, until: float) -> float:
@@ -440,10 +440,10 @@ class HdfsApplicationDir:
         now = time.monotonic()
         if self._closing or self._is_due():
             return 0.0
-        return (min(until, self._wrote_at + RESULTS_EVERY_S) if self._hurries else until) - now
+        return (min(until, self._wrote_at + RESULTS_EVERY_S) if self._write_requested else until) - now
 
     def _begin(self) -> None:
-        if (why := self._other()) is not None:
+        if (why := self._superseded_reason()) is not None:
             self._put(Heartbeat(shut_down=why))
             return
         self._files.make(self.directory, OWN_MODE)
@@ -458,7 +458,7 @@ class HdfsApplicationDir:
         self._published.set()
         self._put(Published())
 
-    def _again(self, work: Any) -> bool:
+    def _run_logged(self, work: Any) -> bool:
         """Run an operation and return whether it succeeded; log an error of the file system and retry with the next
         one."""
         try:
@@ -474,7 +474,7 @@ class HdfsApplicationDir:
     def _place(self, name: str) -> str:
         return f"{self.directory}/{name}"
 
-    def _said(self, name: str, field: str) -> Any:
+    def _read_field(self, name: str, field: str) -> Any:
         """Return a field of a file. Raises NotFound, DlappError; ValueError if the file is not dlapp's."""
         data = self._files.read(self._place(name), max_bytes=MAX_REQUEST_BYTES)
         try:
@@ -482,26 +482,26 @@ class HdfsApplicationDir:
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{self._place(name)} cannot be parsed: {error!r}") from error
 
-    def is_ours(self) -> bool:
+    def is_current_attempt(self) -> bool:
         """Return True if no other attempt has taken over, or this is unknown; else tell the application's loop."""
         found = [True]
-        self._again(lambda: found.insert(0, self.is_surely_ours()))
+        self._run_logged(lambda: found.insert(0, self.verify_current_attempt()))
         return found[0]
 
-    def is_surely_ours(self) -> bool:
-        """Do the same as `is_ours`, but raise DlappError or OSError if it is unknown."""
-        if (why := self._other()) is not None:
+    def verify_current_attempt(self) -> bool:
+        """Do the same as `is_current_attempt`, but raise DlappError or OSError if it is unknown."""
+        if (why := self._superseded_reason()) is not None:
             self._put(Heartbeat(shut_down=why))
         return why is None
 
-    def hurry(self) -> None:
+    def request_write(self) -> None:
         """Write the journal's group soon: now, or together with lines that follow shortly after the previous group."""
         with self._changed:
-            self._hurries = True
+            self._write_requested = True
             self._changed.notify_all()
 
 
-def _patiently(work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+def _retry_unreachable(work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """Run an operation, and retry it while the file system does not answer; raise its other errors."""
     deadline, wait = time.monotonic() + patience_s, Wait("the staging directory", patience_s)
     try:
@@ -519,7 +519,7 @@ def _patiently(work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
         wait.end()
 
 
-def _essence(view: ApplicationView) -> tuple[object, ...]:
+def _state_summary(view: ApplicationView) -> tuple[object, ...]:
     """Return the part of a view that changes with the application's state, not with every report."""
     phase = view.phase.translate(_NO_DIGITS)
     phases = tuple(one.phase for one in view.containers) if len(view.containers) <= FEW_CONTAINERS else ()

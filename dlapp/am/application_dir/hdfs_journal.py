@@ -33,7 +33,7 @@ REMOVED_AT_ONCE = 2
 """Number of covered files removed per pass of the writing thread, so that a waiting group is not delayed."""
 KEPT_BYTES = 64 << 10
 """Groups up to this size stay in memory until they are merged; larger ones are read again."""
-TIDY_AGAIN_S = 60.0
+COMPACT_RETRY_S = 60.0
 """Retry interval after HDFS failed to merge or remove files."""
 COMPACT_BYTES = 16 << 20
 """Size of this attempt's files from which lines are dropped, and again whenever they have doubled. It equals the memory
@@ -58,18 +58,18 @@ class JournalFile(NamedTuple):
     data: bytes | None = None
 
 
-class JournalHome(Protocol):
+class JournalDirectory(Protocol):
     """Part of the application directory that its journal uses."""
 
     directory: str
 
-    def is_ours(self) -> bool:
+    def is_current_attempt(self) -> bool:
         """Return whether no other attempt has taken over. True if unknown."""
 
-    def is_surely_ours(self) -> bool:
+    def verify_current_attempt(self) -> bool:
         """Return whether no other attempt has taken over. Raises DlappError, OSError: not known now."""
 
-    def hurry(self) -> None:
+    def request_write(self) -> None:
         """Schedule `HdfsJournalWriter.write` on another thread soon."""
 
 
@@ -151,13 +151,13 @@ class HdfsJournalWriter:
     """Appends lines to an attempt's journal, in groups written by the directory's thread.
 
     Args:
-        home: location of the application directory.
+        app_dir: location of the application directory.
         files: its file system.
         attempt: number of this attempt.
     """
 
-    def __init__(self, home: JournalHome, files: StagingFiles, attempt: int) -> None:
-        self._home, self._files, self._attempt = home, files, attempt
+    def __init__(self, app_dir: JournalDirectory, files: StagingFiles, attempt: int) -> None:
+        self._app_dir, self._files, self._attempt = app_dir, files, attempt
         self.added = self.written = 0
         self.on_written: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
@@ -167,7 +167,7 @@ class HdfsJournalWriter:
         self._number = 0
         self._levels: list[list[JournalFile]] = [[]]
         self._covered: deque[JournalFile] = deque()
-        self._tidy_at = 0.0
+        self._compact_step_at = 0.0
         self._compaction: _Compaction | None = None
         self._compact_at_bytes = COMPACT_BYTES
 
@@ -177,9 +177,9 @@ class HdfsJournalWriter:
             self.added += 1
             self._waiting.append(line + "\n")
 
-    def hurry(self) -> None:
+    def request_write(self) -> None:
         """Have the directory's thread write the added lines soon."""
-        self._home.hurry()
+        self._app_dir.request_write()
 
     def flush(self, *, durable: bool = False) -> None:
         """Have the thread write the lines soon; with ``durable`` wait until they are durable.
@@ -204,7 +204,7 @@ class HdfsJournalWriter:
                 lines, self._waiting = self._waiting, []
             if not lines:
                 return True
-            if not self._home.is_ours():
+            if not self._app_dir.is_current_attempt():
                 self._is_superseded = True
                 return True
             done = 0
@@ -213,7 +213,7 @@ class HdfsJournalWriter:
                 number, self._number = self._number, self._number + 1
                 try:
                     self._levels[0].append(self._put(number, number, "".join(group).encode()))
-                    if not self._home.is_surely_ours():
+                    if not self._app_dir.verify_current_attempt():
                         self._is_superseded = True
                         return True
                 except (DlappError, OSError) as error:
@@ -231,13 +231,13 @@ class HdfsJournalWriter:
         """Write the rest, as `write` does."""
         self.write()
 
-    def tidy(self) -> None:
+    def compact_step(self) -> None:
         """Do one step of compaction: merge files, remove merged ones, drop lines. For one thread at a time."""
-        if time.monotonic() < self._tidy_at:
+        if time.monotonic() < self._compact_step_at:
             return
         try:
             for _ in range(min(REMOVED_AT_ONCE, len(self._covered))):
-                self._files.remove(f"{self._home.directory}/{self._covered[0].name}")
+                self._files.remove(f"{self._app_dir.directory}/{self._covered[0].name}")
                 self._covered.popleft()
             if self._compaction is not None or self._size_bytes() >= self._compact_at_bytes:
                 self._compact()
@@ -245,20 +245,20 @@ class HdfsJournalWriter:
                 self._merge()
         except (DlappError, OSError) as error:
             log.warning(f"the journal: {error}")
-            self._compaction, self._tidy_at = None, time.monotonic() + TIDY_AGAIN_S
+            self._compaction, self._compact_step_at = None, time.monotonic() + COMPACT_RETRY_S
 
     def _size_bytes(self) -> int:
         return sum(one.size_bytes for files in self._levels for one in files)
 
     def _compact(self) -> None:
         """Read, or rewrite, the next file; nothing is merged meanwhile."""
-        directory = self._home.directory
+        directory = self._app_dir.directory
         if self._compaction is None:
             self._compaction = _Compaction(needed_files(self._files.entries(directory)))
         work = self._compaction
         if work.unread:
             one = work.unread[0]
-            work.rules.learn(_lines(self._files.read(f"{directory}/{one.name}", max_bytes=MAX_GROUP_BYTES)))
+            work.rules.process(_lines(self._files.read(f"{directory}/{one.name}", max_bytes=MAX_GROUP_BYTES)))
             work.unread.popleft()
             return
         if not work.unwritten:
@@ -266,9 +266,9 @@ class HdfsJournalWriter:
             return
         one = work.unwritten[0]
         before = self._files.read(f"{directory}/{one.name}", max_bytes=MAX_GROUP_BYTES)
-        data = "".join(line + "\n" for line in work.rules.keep(_lines(before))).encode()
+        data = "".join(line + "\n" for line in work.rules.needed_lines(_lines(before))).encode()
         if data != before:
-            if not self._home.is_ours():
+            if not self._app_dir.is_current_attempt():
                 return
             self._files.write(f"{directory}/{one.name}", data, OWN_FILE_MODE)
             self._replace(one.name, data)
@@ -293,7 +293,7 @@ class HdfsJournalWriter:
             after = merged[0]
             if len(merged) > 1:
                 data = b"".join(map(self._content, merged))
-                if not self._home.is_ours():
+                if not self._app_dir.is_current_attempt():
                     return
                 after = self._put(merged[0].first, merged[-1].last, data)._replace(data=None)
                 self._covered.extend(merged)
@@ -307,7 +307,7 @@ class HdfsJournalWriter:
     def _content(self, one: JournalFile) -> bytes:
         data = one.data
         if data is None:
-            data = self._files.read(f"{self._home.directory}/{one.name}", max_bytes=MAX_GROUP_BYTES)
+            data = self._files.read(f"{self._app_dir.directory}/{one.name}", max_bytes=MAX_GROUP_BYTES)
         if len(data) != one.size_bytes:
             raise DlappError(f"{one.name} has {len(data)} bytes, and was written with {one.size_bytes}")
         return data
@@ -316,7 +316,7 @@ class HdfsJournalWriter:
         """Write a file. Raises DlappError, OSError."""
         numbers = f"{first:06d}" if first == last else f"{first:06d}-{last:06d}"
         name = f"journal-{self._attempt}-{numbers}.jsonl"
-        self._files.write(f"{self._home.directory}/{name}", data, OWN_FILE_MODE)
+        self._files.write(f"{self._app_dir.directory}/{name}", data, OWN_FILE_MODE)
         kept = data if len(data) <= KEPT_BYTES else None
         return JournalFile(self._attempt, first, last, len(data), name, kept)
 

@@ -56,7 +56,7 @@ class JournalWriter(Protocol):
     def add(self, line: str) -> None:
         """Add a line to the next group, without I/O."""
 
-    def hurry(self) -> None:
+    def request_write(self) -> None:
         """Write the added lines soon: something waits for them."""
 
     def flush(self, *, durable: bool = False) -> None:
@@ -127,7 +127,7 @@ class ApplicationDir(Protocol):
             DlappError: it cannot be read.
         """
 
-    def check_ours(self) -> None:
+    def check_not_superseded(self) -> None:
         """Raise `Superseded` if another attempt has taken over, or has ended the application."""
 
     def claim(self, claim: CommitClaim) -> CommitClaim:
@@ -155,7 +155,7 @@ class ApplicationDir(Protocol):
         """Return when the user's applications that committed to a target ended [ms since 1970], by the history. Empty
         on HDFS."""
 
-    def keep(self) -> None:
+    def archive(self) -> None:
         """Store the last view and the usage history permanently, before the engine is told of the end. Returns when all
         is written.
 

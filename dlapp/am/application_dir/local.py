@@ -192,7 +192,7 @@ class LocalApplicationDir:
         outputs = view.outputs if view is not None else ()
         return FormerSweep(data.decode(errors="replace"), outputs, other.submission().resumed_from)
 
-    def check_ours(self) -> None:
+    def check_not_superseded(self) -> None:
         """Do nothing: on one machine the next attempt begins when this one's process is dead."""
 
     def claim(self, claim: CommitClaim) -> CommitClaim:
@@ -273,7 +273,7 @@ class LocalApplicationDir:
                     times += [view.finished_ms for one in view.outputs if one.committed and one.target == target]
         return times
 
-    def keep(self) -> None:
+    def archive(self) -> None:
         """Do nothing: the view stays where it is."""
 
     def remove(self) -> None:
@@ -355,7 +355,7 @@ class LocalJournalWriter:
         self.added += 1
         self._waiting.append(line + "\n")
 
-    def hurry(self) -> None:
+    def request_write(self) -> None:
         """Do nothing: the loop flushes after each round."""
 
     def flush(self, *, durable: bool = False) -> None:
@@ -375,19 +375,19 @@ class LocalJournalWriter:
 
     def _compact(self) -> None:
         try:
-            self._write_anew()
+            self._rewrite()
         except (OSError, DlappError) as error:
             log.warning(f"{self._path} stays as it is, with {self._size_bytes >> 20} MiB: {error}")
         self._compact_at_bytes = max(COMPACT_BYTES, 2 * self._size_bytes)
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         directory, _, name = self._path.rpartition("/")
         with files.closing_fd(files.open_directory(directory)) as above:
             data = files.read_file(name, dir_fd=above, path=self._path, max_bytes=MAX_JOURNAL_BYTES)
             lines = data.decode("utf-8", "replace").split("\n")[:-1]
             rules = JournalCompaction()
-            rules.learn(lines)
-            data = "".join(line + "\n" for line in rules.keep(lines)).encode()
+            rules.process(lines)
+            data = "".join(line + "\n" for line in rules.needed_lines(lines)).encode()
             temporary = f".{name}.{os.getpid()}"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=above)

@@ -189,9 +189,9 @@ class ControlEndpoint:
                     return
                 self._put(ControlRequest(RequestKind.ROSTER, container_id, request, self.server))
             case ["v1", "tasks", task, "stream"]:
-                self._take_stream(request, refuse, task=task)
+                self._handle_stream(request, refuse, task=task)
             case ["v1", "streams"]:
-                self._take_stream(request, refuse)
+                self._handle_stream(request, refuse)
             case ["v1", "tasks", task, word]:
                 kind: type[Hello] | type[Report] = Hello if word == "hello" else Report
                 if (known := request.recall()) is not None:
@@ -227,7 +227,7 @@ class ControlEndpoint:
             case _:
                 self._put(ControlRequest(RequestKind.PAGE, None, request, self.server))
 
-    def _take_stream(self, request: Request, refuse: Callable[[str], None], *, task: str = "") -> None:
+    def _handle_stream(self, request: Request, refuse: Callable[[str], None], *, task: str = "") -> None:
         """Handle a request for a stream, or with ``task`` that task's answer to it."""
         found: StreamAnswer | StreamRequest
         try:

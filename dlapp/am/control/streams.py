@@ -82,7 +82,7 @@ class StreamBroker:
         if (pending := self._pending.pop(action.number, None)) is not None:
             pending.call.refuse(404 if action.is_unknown else 409, action.why, NOT_RUNNING)
 
-    def take_answer(self, call: ControlRequest, answer: StreamAnswer) -> None:
+    def handle_answer(self, call: ControlRequest, answer: StreamAnswer) -> None:
         """Handle a task's answer to its order: its connection is the other end, or an error."""
         pending = self._pending.get(answer.number)
         if pending is None or pending.container_id != answer.container_id:

@@ -38,7 +38,7 @@ def handle_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
     """Handle a heartbeat's answer."""
     if heartbeat.shut_down is not None:
         state.stage = Stage.ENDED
-        state.do(Abandon(heartbeat.shut_down))
+        state.add_action(Abandon(heartbeat.shut_down))
         return
     if state.stage is Stage.STARTING:
         return
@@ -82,7 +82,7 @@ def handle_grant(state: ApplicationState, grant: Grant) -> None:
     container = state.add_container(grant, role)
     role.unbound[grant.container_id] = container
     _record_change(state, role.spec, grant.resources)
-    state.do(StartTask(grant))
+    state.add_action(StartTask(grant))
 
 
 def _handle_started(state: ApplicationState, container_id: ContainerId) -> None:
@@ -90,7 +90,7 @@ def _handle_started(state: ApplicationState, container_id: ContainerId) -> None:
     container = state.open.get(container_id)
     if container is not None and container.node_has_it_ms is None:
         container.node_has_it_ms = state.awake_ms
-        state.at(state.timing.hello_ms, Due.HELLO, container)
+        state.set_deadline(state.timing.hello_ms, Due.HELLO, container)
 
 
 def _handle_preparing(state: ApplicationState, container_id: ContainerId) -> None:

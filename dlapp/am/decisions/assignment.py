@@ -70,7 +70,7 @@ def assign_waiting_index(state: ApplicationState, container: Container) -> None:
 def bind(state: ApplicationState, container: Container, instance: Instance) -> None:
     """Bind a waiting index to a container, for the container's life."""
     role = state.role_of(container)
-    role.take(instance.index)
+    role.remove_waiting(instance.index)
     role.unbound.pop(container.container_id, None)
     role.held.pop(container.container_id, None)
     if instance.last is not None:
@@ -112,7 +112,7 @@ def make_orders(state: ApplicationState, container: Container) -> None:
         checkpoint=known.number if known is not None else None,
         checkpoints_after=known.after if known is not None else 0,
     )
-    state.at(state.timing.silence_ms, Due.SILENCE, container)
+    state.set_deadline(state.timing.silence_ms, Due.SILENCE, container)
 
 
 def may_start(state: ApplicationState, container: Container) -> bool:
@@ -194,9 +194,9 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         board=spec.tensorboard if instance.index == spec.board_index else "",
         sweep=state.sweep.work if state.sweep is not None else None,
     )
-    state.do(Assign(container.container_id, assignment))
+    state.add_action(Assign(container.container_id, assignment))
     assert container.orders is not None
-    state.do(SendOrders(container.container_id, container.orders))
+    state.add_action(SendOrders(container.container_id, container.orders))
 
 
 def _mpi_work_of(state: ApplicationState) -> MpiWork:
@@ -235,8 +235,8 @@ def _substitute_index(words: tuple[str, ...], instance: Instance) -> tuple[str, 
 
 def refuse(state: ApplicationState, container_id: ContainerId, why: str) -> None:
     """Answer a task's hello: there is no work for it."""
-    state.do(Refuse(container_id, why))
-    state.do(StopContainer(container_id))
+    state.add_action(Refuse(container_id, why))
+    state.add_action(StopContainer(container_id))
 
 
 def free(
@@ -255,7 +255,7 @@ def free(
     role = state.role_of(container)
     instance.container = None
     state.mark_not_done(instance)
-    role.gate.leave(instance.index)
+    role.gate.mark_not_ready(instance.index)
     role.wait(instance.index, paused_until_ms)
     state.record_free(instance, durable)
     serve(state, role)

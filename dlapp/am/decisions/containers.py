@@ -28,15 +28,15 @@ def stop(state: ApplicationState, container: Container, why: StopReason, *, at_o
     if listens and container.orders and container.orders.stop is not Stop.NOW:
         state.order(container, stop=Stop.NOW, why=stop_text(state, why), go=False)
     if listens and not at_once:
-        state.at(state.timing.stop_ms, Due.STOP, container)
+        state.set_deadline(state.timing.stop_ms, Due.STOP, container)
     else:
         request_stop(state, container)
 
 
 def request_stop(state: ApplicationState, container: Container) -> None:
     """Let the engine end a container, and again until its end is known."""
-    state.do(StopContainer(container.container_id))
-    state.at(state.timing.repeat_stop_ms, Due.STOP, container)
+    state.add_action(StopContainer(container.container_id))
+    state.set_deadline(state.timing.repeat_stop_ms, Due.STOP, container)
 
 
 def stop_all(state: ApplicationState, *, at_once: bool = False) -> None:

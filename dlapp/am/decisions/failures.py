@@ -97,7 +97,7 @@ def _assess_end(state: ApplicationState, container: Container, end: ContainerEnd
             assessed = preemption.ASSESSMENT
         case why:
             assessed = Assessment(Fault.STOPPED, why.value, free=True)
-    assessed = _assess_recalled(state, container, assessed)
+    assessed = _assess_earlier_generation(state, container, assessed)
     blockers.remove(state, container)
     blockers.unblock_all_roles(state, end.container_id)
     if state.stage is not Stage.ACTIVE:
@@ -143,13 +143,13 @@ def handle_result(state: ApplicationState, container: Container, instance: Insta
         container.ran = state.payload_ran = True
         state.role_of(container).begun.add(instance.index)
         if gang.is_of_earlier_generation(state, container):
-            container.stop_reason = container.stop_reason or StopReason.RECALLED
+            container.stop_reason = container.stop_reason or StopReason.GANG_RESTARTED
     state.open.pop(container.container_id, None)
     _release_trials(state, container)
     blamed = result.fault in (Fault.USER, Fault.DATA)
     fields = journal.result_fields(container.container_id, result, container.generation)
     state.record("result", durable=blamed, **fields)
-    state.at(state.timing.exit_ms, Due.STOP, container)
+    state.set_deadline(state.timing.exit_ms, Due.STOP, container)
     assess_result(state, container, instance, result)
     if container.presumed_end is not None:
         handle_end(state, container.presumed_end)
@@ -166,18 +166,18 @@ def assess_result(state: ApplicationState, container: Container, instance: Insta
     """
     if instance.container is not container:
         return
-    recalled = container.stop_reason is StopReason.RECALLED or (
+    is_outdated = container.stop_reason is StopReason.GANG_RESTARTED or (
         container.ran and gang.is_of_earlier_generation(state, container)
     )
-    if not recalled:
+    if not is_outdated:
         record_stored_output(instance, container, result)
     if state.stage is Stage.ACTIVE:
         is_preempted = container.preempted and result.fault in (Fault.USER, Fault.STOPPED)
-        assessed = _assess_recalled(
+        assessed = _assess_earlier_generation(
             state, container, preemption.ASSESSMENT if is_preempted else assessment.of_result(result)
         )
-        if container.stop_reason is StopReason.RECALLED:
-            assessed = gang.RECALLED
+        if container.stop_reason is StopReason.GANG_RESTARTED:
+            assessed = gang.GANG_RESTARTED
         elif container.stop_reason is StopReason.WINDOW:
             assessed = gang_window.RELEASED
         elif container.stop_reason is StopReason.SERVICE and result.fault is Fault.STOPPED:
@@ -187,7 +187,7 @@ def assess_result(state: ApplicationState, container: Container, instance: Insta
         state.mark_done(instance)
 
 
-def _assess_recalled(state: ApplicationState, container: Container, assessed: Assessment) -> Assessment:
+def _assess_earlier_generation(state: ApplicationState, container: Container, assessed: Assessment) -> Assessment:
     """Assess the end of a container whose gang was restarted: it does not count against the index.
 
     If the node caused the end, it also caused the failure of the previous generation.
@@ -195,7 +195,7 @@ def _assess_recalled(state: ApplicationState, container: Container, assessed: As
     if not gang.is_of_earlier_generation(state, container):
         return assessed
     if assessed.fault is not Fault.NODE or container.instance is None:
-        return gang.RECALLED
+        return gang.GANG_RESTARTED
     gang.uncount_restart(state, state.role_of(container).gate, assessed.reason, container.instance)
     return assessed
 
@@ -305,8 +305,10 @@ def conclude_try(state: ApplicationState, instance: Instance, container: Contain
             role.wait(instance.index, until_ms)
         if instance.container is container:
             assignment.free(state, instance, durable, paused_until_ms=until_ms)
-            is_recalled = container.stop_reason is StopReason.RECALLED or role.spec.on_failure is RoleFailure.RESTART
-            if role.gate.gang and role.gate.open and not is_recalled:
+            is_restarted = (
+                container.stop_reason is StopReason.GANG_RESTARTED or role.spec.on_failure is RoleFailure.RESTART
+            )
+            if role.gate.gang and role.gate.open and not is_restarted:
                 gang.restart(state, role.gate, assessed.reason, instance, is_charged=assessed.fault is Fault.USER)
     elif instance.index in state.deciding or (role.gate.gang and not role.gate.open) or _fails_all(state, instance):
         failure = _failure(state, instance, assessed)
@@ -410,14 +412,14 @@ def check_deadlines(state: ApplicationState) -> None:
                 containers.request_stop(state, container)
             case Due.HELLO if not container.hello and container.stop_reason is None:
                 if services.may_delay_hello(state, container):
-                    state.at(state.timing.repeat_stop_ms, Due.HELLO, container)
+                    state.set_deadline(state.timing.repeat_stop_ms, Due.HELLO, container)
                 else:
-                    state.do(CheckStart(container.container_id))
-                    state.at(state.timing.check_ms, Due.LATE, container)
+                    state.add_action(CheckStart(container.container_id))
+                    state.set_deadline(state.timing.check_ms, Due.LATE, container)
             case Due.LATE if not container.hello and container.stop_reason is None:
                 if container.is_preparing and _may_prepare(state, container):
                     container.is_preparing = False
-                    state.at(state.timing.hello_ms, Due.HELLO, container)
+                    state.set_deadline(state.timing.hello_ms, Due.HELLO, container)
                 else:
                     containers.stop(state, container, StopReason.LATE)
             case Due.SERVICE if container.result is None and container.stop_reason is None:
@@ -425,7 +427,7 @@ def check_deadlines(state: ApplicationState) -> None:
             case Due.SILENCE if container.result is None and container.stop_reason is None:
                 left = container.heard_ms + state.timing.silence_ms - state.awake_ms
                 if left > 0 or container.unconfirmed:
-                    state.at(max(left, 1000), Due.SILENCE, container)
+                    state.set_deadline(max(left, 1000), Due.SILENCE, container)
                 else:
                     containers.stop(state, container, StopReason.SILENT, at_once=True)
             case _:
@@ -446,6 +448,6 @@ def _is_presumed_dead(state: ApplicationState, container: Container) -> bool:
 def record_presumed_end(state: ApplicationState, container: Container) -> None:
     """Record the end of a container known neither to the engine nor to a task: it is gone, and nothing will report
     it."""
-    state.do(StopContainer(container.container_id))
+    state.add_action(StopContainer(container.container_id))
     end = ContainerEnd(container_id=container.container_id, exit_status=-100, node_fault=True)
     handle_end(state, replace(container.presumed_end or end, presumed=False))

@@ -86,9 +86,9 @@ class Master:
 
                 dispatch.handle_committed(state, event)
             case SettlementWaits(lack):
-                state.lack = lack
+                state.waiting_for = lack
             case DeviceCountsRead(usable):
-                state.devices.take(usable)
+                state.devices.set_usable(usable)
             case OthersEnded():
                 start_gate.handle_others_ended(state, event)
             case Release():
@@ -130,7 +130,7 @@ class Master:
     def _handle_after_end(self, event: Event) -> None:
         match event:
             case Hello():
-                self.state.do(Refuse(event.container_id, StopReason.ENDING.value))
+                self.state.add_action(Refuse(event.container_id, StopReason.ENDING.value))
             case Report():
                 tasks.stop_unknown_task(self.state, event)
             case SoftKill() | Kill():
@@ -138,12 +138,12 @@ class Master:
             case Release():
                 start_gate.handle_release(self.state, event)
             case OpenStream(order=order):
-                self.state.do(RefuseStream(order.number, StopReason.ENDING.value))
+                self.state.add_action(RefuseStream(order.number, StopReason.ENDING.value))
 
-    def asks(self) -> tuple[ContainerRequest, ...]:
+    def container_requests(self) -> tuple[ContainerRequest, ...]:
         """Return the current container requests to the engine, one per role; every heartbeat carries them."""
         state = self.state
-        return demand.asks(
+        return demand.container_requests(
             state.roles,
             state.spec.placement,
             state.avoided.names(state.awake_ms),

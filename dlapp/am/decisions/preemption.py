@@ -46,7 +46,7 @@ def handle_preemption_notice(state: ApplicationState, container_id: ContainerId,
         grace_s = min(state.spec.kill_grace_s, wait_s * _PAYLOADS_SHARE)
         state.order(container, stop=Stop.SOFT, why=ASSESSMENT.reason, reason=PREEMPTED, grace_s=grace_s)
     role = state.role_of(container)
-    role.gate.leave(container.instance.index)
+    role.gate.mark_not_ready(container.instance.index)
     if role.gate.gang and role.gate.open and role.spec.on_failure is not RoleFailure.RESTART:
         if role.gate.failure is not None:
             gang.uncount_failure(state, role.gate)

@@ -133,7 +133,7 @@ def _recover_container(
             state.open[container_id] = container
             container.unconfirmed = True
         elif alive:
-            state.at(state.timing.exit_ms, Due.STOP, container)
+            state.set_deadline(state.timing.exit_ms, Due.STOP, container)
     if index is not None and former.last.get(index) == container_id:
         state.instances[index].last = container
         state.instances[index].tries = former.tries.get(index, 0)
@@ -144,7 +144,7 @@ def _recover_container(
         return
     instance = state.instances[index]
     instance.container, container.instance, container.is_recorded = container, instance, True
-    role.take(index)
+    role.remove_waiting(index)
     if container.unconfirmed and gang.is_of_earlier_generation(state, container):
         container.ran = False  # in this generation
     if container.ran:
@@ -190,7 +190,7 @@ def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Cont
     role = state.role_of_request(grant.request_id)
     if role is None:
         state.gone.add(grant.container_id)
-        state.do(StopContainer(grant.container_id))
+        state.add_action(StopContainer(grant.container_id))
         return None
     container = state.add_container(grant, role)
     container.unconfirmed = container.renumber = True

@@ -107,7 +107,7 @@ def check_wait(state: ApplicationState, container: Container) -> None:
     if not state.single_node:
         left = min(left, container.waits_since_ms + HELD_MS - state.awake_ms)
     if left > 0:
-        state.at(left, Due.SERVICE, container)
+        state.set_deadline(left, Due.SERVICE, container)
     else:
         containers.stop(state, container, StopReason.SERVICE)
 

@@ -73,7 +73,7 @@ def handle_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
         text = state.ending.diagnostics if state.ending else ""
         stage = "already" if state.stage is Stage.CLOSING else "ended"
         answer = StopAnswer(state=stage, message=f"it is already ending: {text}")
-    state.do(AnswerStop(answer))
+    state.add_action(AnswerStop(answer))
 
 
 def _kept(state: ApplicationState) -> list[Container]:
@@ -338,16 +338,18 @@ def settle(state: ApplicationState) -> None:
     )
     match state.settlement:
         case Settlement.COMMIT:
-            state.do(SettleOutputs(state.settlement, state.ending, parts, failed, lost, dead, committed))
+            state.add_action(SettleOutputs(state.settlement, state.ending, parts, failed, lost, dead, committed))
         case Settlement.KEEP:
             # An earlier try of an unfinished index may have stored something that the last one did not.
             kept, done = failed, parts
             if state.sweep is None:
                 kept, lost = _kept_parts([one for one in state.instances if not one.done])
                 done = tuple(part for part in parts if state.instances[part.index].done)
-            state.do(SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost, dead, committed))
+            state.add_action(
+                SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost, dead, committed)
+            )
         case Settlement.DROP:
-            state.do(SettleOutputs(state.settlement, state.ending, (), dead=dead, committed=committed))
+            state.add_action(SettleOutputs(state.settlement, state.ending, (), dead=dead, committed=committed))
 
 
 def _committed_text(state: ApplicationState, committed: int) -> str:
@@ -440,7 +442,7 @@ def handle_settled(state: ApplicationState, event: OutputsSettled) -> None:
     if state.stage is not Stage.SETTLING:
         return
     assert state.ending is not None
-    state.outputs, state.lack = event.outputs or state.outputs, ""
+    state.outputs, state.waiting_for = event.outputs or state.outputs, ""
     if event.ended is not None:
         state.ending = event.ended
     if event.error is not None and state.commits:
@@ -467,4 +469,4 @@ def _finish(state: ApplicationState) -> None:
     state.stage = Stage.ENDED
     state.finished_ms = state.now_ms
     state.record("finish")
-    state.do(Finish(state.ending))
+    state.add_action(Finish(state.ending))

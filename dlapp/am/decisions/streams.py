@@ -13,17 +13,19 @@ def handle_open_stream(state: ApplicationState, event: OpenStream) -> None:
     number, index = event.order.number, event.index
     if not 0 <= index < len(state.instances):
         there = f"0 to {len(state.instances) - 1}" if len(state.instances) > 1 else "0 alone"
-        state.do(RefuseStream(number, f"there is no container {index}: the application has {there}", is_unknown=True))
+        state.add_action(
+            RefuseStream(number, f"there is no container {index}: the application has {there}", is_unknown=True)
+        )
         return
     instance = state.instances[index]
-    if (why := _why_none(state, instance)) or instance.container is None or instance.container.orders is None:
-        state.do(RefuseStream(number, f"{instance.role.name}:{instance.role_index} {why}"))
+    if (why := _refusal_reason(state, instance)) or instance.container is None or instance.container.orders is None:
+        state.add_action(RefuseStream(number, f"{instance.role.name}:{instance.role_index} {why}"))
         return
     pending = tuple(one for one in instance.container.orders.streams if one.number in event.pending)
     state.order(instance.container, streams=(*pending, event.order))
 
 
-def _why_none(state: ApplicationState, instance: Instance) -> str:
+def _refusal_reason(state: ApplicationState, instance: Instance) -> str:
     """Return why an index cannot have a stream now, as the end of a sentence; empty: it can."""
     if instance.done or instance.given_up:
         return "has ended"

@@ -113,16 +113,16 @@ def _handle_new_report(state: ApplicationState, container: Container, instance: 
     elif report.failure is not None:
         failures.handle_failure(state, container, instance, report.failure)
     elif report.phase is Phase.WAITING:
-        gang.arrive(state, instance, container)
+        gang.handle_ready(state, instance, container)
 
 
 def stop_unknown_task(state: ApplicationState, report: Report) -> None:
     """Answer a task that runs something it should not: a known end, another's index, or a container that is not
     ours."""
     orders = Orders(attempt=state.attempt, number=report.seen + 1, stop=Stop.NOW)
-    state.do(SendOrders(report.container_id, orders))
+    state.add_action(SendOrders(report.container_id, orders))
     if state.stage is not Stage.ENDED:
-        state.do(StopContainer(report.container_id))
+        state.add_action(StopContainer(report.container_id))
 
 
 def _container_of(state: ApplicationState, container_id: ContainerId, index: int | None, host: str) -> Container | None:

@@ -65,7 +65,7 @@ class GangCheckpoints:
         the storing members also have."""
         return self.common({index, *(self.writers & self.found.keys())}), self._after(starts)
 
-    def complete_now(self) -> bool:
+    def update_complete(self) -> bool:
         """Return whether a number has become complete."""
         if not self.writers <= self.found.keys() or (number := self.common(self.writers)) <= self.complete:
             return False

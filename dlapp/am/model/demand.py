@@ -94,7 +94,7 @@ class Role:
             del self.paused[index]
             heapq.heappush(self._in_order, index)
 
-    def take(self, index: int) -> None:
+    def remove_waiting(self, index: int) -> None:
         """Record that an index no longer waits."""
         self._waiting.discard(index)
         self.paused.pop(index, None)
@@ -174,7 +174,7 @@ class UsableDevices:
         self._until_ms: int | None = None
         self._usable: Mapping[str, int] | None = None
 
-    def take(self, usable: Mapping[str, int]) -> None:
+    def set_usable(self, usable: Mapping[str, int]) -> None:
         """Set the ledger's latest answer: the number of leasable GPUs, for hosts on which some are not leasable."""
         self._usable = usable
 
@@ -183,7 +183,7 @@ class UsableDevices:
         """Return the number of leasable GPUs, for hosts on which some are not leasable, as far as known."""
         return self._usable or {}
 
-    def awaited(self, now_ms: int) -> bool:
+    def is_awaited(self, now_ms: int) -> bool:
         """Return whether requests for GPUs wait; the time runs from the first call."""
         if self._usable is not None or not self._wait_ms:
             return False
@@ -196,7 +196,7 @@ class UsableDevices:
         return tuple(sorted(host for host, count in self.usable.items() if count < gcores))
 
 
-def asks(
+def container_requests(
     roles: list[Role],
     placement: Placement,
     avoid: tuple[str, ...] = (),
@@ -219,7 +219,7 @@ def asks(
     for role in roles:
         resources, count, short = role.spec.resources, max(0, role.missing) if wanted else 0, tuple[str, ...]()
         if devices is not None and resources.gcores:
-            count = 0 if devices.awaited(now_ms) else count
+            count = 0 if devices.is_awaited(now_ms) else count
             short = devices.short_of(resources.gcores)
         found.append(
             ContainerRequest(

@@ -79,7 +79,7 @@ class Gate:
         """Return the number of indexes that wait at the gate."""
         return len(self._ready)
 
-    def arrive(self, index: int, generation: int) -> bool:
+    def mark_ready(self, index: int, generation: int) -> bool:
         """Record that an index is ready for a generation; return whether this opens the gate."""
         if self.open or generation != self.generation:
             return False
@@ -87,7 +87,7 @@ class Gate:
         self.open = len(self._ready) == self._size
         return self.open
 
-    def leave(self, index: int) -> None:
+    def mark_not_ready(self, index: int) -> None:
         """Record that an index is no longer ready: its container is lost."""
         self._ready.discard(index)
         if self.checkpoints is not None:

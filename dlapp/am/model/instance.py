@@ -35,7 +35,7 @@ class StopReason(Enum):
 
     ENDING = "the application is ending"
     SURPLUS = "there is no work left for this container"
-    RECALLED = "the whole gang is restarted"
+    GANG_RESTARTED = "the whole gang is restarted"
     PREEMPTED = "the container was preempted"
     WINDOW = "its gang was not complete within gang_window"
     LATE = "its task did not start in time"

@@ -171,7 +171,7 @@ class RecoveredState:
     def __init__(self) -> None:
         self.trials: dict[int, RecoveredTrial] = {}
         self.rungs: list[dict[str, Any]] = []
-        self.has_taken = False
+        self.has_taken_over = False
         self.started_ms: int | None = None
         self.containers: dict[ContainerId, RecoveredContainer] = {}
         self.bound: dict[int, ContainerId] = {}
@@ -323,7 +323,7 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
             if (trial := former.trials.get(int(record["number"]))) is not None and trial.end is not None:
                 trial.end = {**trial.end, "committed": True}
         case "taken":
-            former.has_taken = True
+            former.has_taken_over = True
         case "rung":
             former.rungs.append(record)
         case "gone":

@@ -67,21 +67,21 @@ class JournalCompaction:
         self._gone: dict[str, set[int]] = defaultdict(set)
         self._is_complete = False
 
-    def learn(self, lines: Iterable[str]) -> None:
+    def process(self, lines: Iterable[str]) -> None:
         """Process the next lines of the journal."""
         for text in lines:
             try:
-                self._learn_one(json.loads(text), text)
+                self._process_record(json.loads(text), text)
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 continue  # `replay` ignores it, too
 
-    def keep(self, lines: Iterable[str]) -> list[str]:
+    def needed_lines(self, lines: Iterable[str]) -> list[str]:
         """Return the needed ones of learned lines, in order; no line may be learned after that."""
         if not self._is_complete:
             self._is_complete = True
             most = min(MAX_EARLIER_CONTAINERS, max(1, self._most_runs // max(1, len(self._last)) - 1))
             for index in self._earlier:
-                self._leave_out(index, most)
+                self._drop_earlier_runs(index, most)
         kept: list[str] = []
         gone: dict[str, set[int]] = defaultdict(set)
         for text in lines:
@@ -110,7 +110,7 @@ class JournalCompaction:
             kept.insert(0, json.dumps(record, separators=(",", ":")))
         return kept
 
-    def _learn_one(self, record: dict[str, Any], text: str) -> None:
+    def _process_record(self, record: dict[str, Any], text: str) -> None:
         for key in _keys(record):
             if not key[0].startswith("first") or key not in self._needed:
                 self._needed[key] = text
@@ -142,9 +142,9 @@ class JournalCompaction:
             earlier = self._earlier[run.index]
             if container not in earlier:
                 earlier.append(container)
-            self._leave_out(run.index, MAX_EARLIER_CONTAINERS)
+            self._drop_earlier_runs(run.index, MAX_EARLIER_CONTAINERS)
 
-    def _leave_out(self, index: int, most: int) -> None:
+    def _drop_earlier_runs(self, index: int, most: int) -> None:
         """Drop as many earlier runs of an index as `Instance.add_earlier` does."""
         earlier = self._earlier[index]
         while len(earlier) > most:

@@ -269,12 +269,12 @@ class ApplicationState:
         self.closing_stage = 0
         self.closing_until_ms = 0
         self.outputs: tuple[OutputView, ...] = ()
-        self.lack = ""  # what the start or the commit waits for
+        self.waiting_for = ""  # what the start or the commit waits for
         self.changes: dict[str, str] = {}
         self.actions: list[Action] = []
         self.former: journal.RecoveredState | None = None
         if former is not None:
-            self.recall(former)
+            self.apply_journals(former)
 
     def checkpoint_starts(self, count: int) -> int:
         """Return the number of a start for its checkpoint numbers (`dlapp.values.messages.checkpoints_after`).
@@ -307,7 +307,7 @@ class ApplicationState:
         """Return True if its output is to be committed."""
         return self.settlement is Settlement.COMMIT
 
-    def recall(self, former: journal.RecoveredState) -> None:
+    def apply_journals(self, former: journal.RecoveredState) -> None:
         """Apply the journals of earlier attempts; must precede the engine's `Registered`."""
         self.former, self.changes = former, dict(former.changes)
 
@@ -317,7 +317,7 @@ class ApplicationState:
             self.awake_ms += min(max(now_ms - self.now_ms, 0), MAX_GAP_MS)
         self.now_ms = now_ms
 
-    def do(self, action: Action) -> None:
+    def add_action(self, action: Action) -> None:
         """Queue an action; `pop_actions` returns them in this order."""
         self.actions.append(action)
 
@@ -334,14 +334,14 @@ class ApplicationState:
             key: distinguishes events of one kind; the same in every attempt that finds the same event.
             text: for people.
         """
-        self.do(Notify(event, key, text))
+        self.add_action(Notify(event, key, text))
 
     def record(self, kind: str, durable: bool = False, **fields: Any) -> None:
         """Write a record to the journal (`dlapp.am.model.journal`)."""
         self.journal_lines += 1
-        self.do(WriteJournal({"kind": kind, "t": self.now_ms, **fields}, durable))
+        self.add_action(WriteJournal({"kind": kind, "t": self.now_ms, **fields}, durable))
 
-    def at(self, in_ms: int, what: Due, container: Container) -> None:
+    def set_deadline(self, in_ms: int, what: Due, container: Container) -> None:
         """Set a deadline of a container, in ms from now."""
         self._deadlines_set += 1
         heapq.heappush(self.deadlines, (self.awake_ms + in_ms, self._deadlines_set, what, container))
@@ -351,7 +351,7 @@ class ApplicationState:
         assert container.orders is not None
         last = max(container.orders.number, number or 0)
         container.orders = replace(container.orders, number=last + 1, **change)
-        self.do(SendOrders(container.container_id, container.orders))
+        self.add_action(SendOrders(container.container_id, container.orders))
 
     def role_of(self, container: Container) -> demand.Role:
         """Return a container's role."""
@@ -405,10 +405,10 @@ class ApplicationState:
         self.undecided.discard(instance.index)
         self.service_waits.pop(instance.index, None)
         role = self.role_of_index(instance.index)
-        role.take(instance.index)
+        role.remove_waiting(instance.index)
         role.lost.add(instance.index)
 
-    def take_back(self, instance: Instance) -> None:
+    def reinstate(self, instance: Instance) -> None:
         """Record that a given-up index is retried, with the rest of its gang."""
         instance.given_up, instance.failed = False, ""
         if instance.index in self.deciding:

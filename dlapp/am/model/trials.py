@@ -47,7 +47,7 @@ class TrialRecord:
         points: step and value of its metric, until ``line`` contains them.
         reports, problem: as in `dlapp.values.messages.TrialReport`.
         ran_s: run time of its last try's program.
-        asked: the last step that early stopping has decided on.
+        evaluated_step: the last step that early stopping has decided on.
         stop: why it is being stopped early, or was; empty: it is not.
         message: message of its last end, for the user.
         outputs: stored outputs of its last try.
@@ -58,7 +58,7 @@ class TrialRecord:
     """
 
     __slots__ = (
-        "asked",
+        "evaluated_step",
         "exit_code",
         "finished_ms",
         "holder",
@@ -91,7 +91,7 @@ class TrialRecord:
         self.parameters: dict[str, str] | None = None
         self.points: tuple[tuple[float, float], ...] = ()
         self.problem = self.stop = self.message = self.line = ""
-        self.ran_s, self.asked = 0.0, -1
+        self.ran_s, self.evaluated_step = 0.0, -1
         self.exit_code: int | None = None
         self.outputs: tuple[StoredOutput, ...] = ()
         self.sources: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class SweepState:
             heapq.heappop(self._waiting)
         return self.trials[self._waiting[0]] if self._waiting else None
 
-    def give(self, trial: TrialRecord, holder: ContainerId, index: int, try_number: int, now_ms: int) -> None:
+    def assign_trial(self, trial: TrialRecord, holder: ContainerId, index: int, try_number: int, now_ms: int) -> None:
         """Record that a container runs a trial.
 
         Args:
@@ -212,9 +212,9 @@ class SweepState:
         self.running += 1
         self.changed += 1
 
-    def take_back(self, trial: TrialRecord) -> None:
+    def requeue_trial(self, trial: TrialRecord) -> None:
         """Record that a trial waits again."""
-        self._let_go(trial)
+        self._release(trial)
         trial.state, trial.outputs = TrialState.WAITING, ()
         heapq.heappush(self._waiting, trial.number)
 
@@ -271,7 +271,7 @@ class SweepState:
         lines = (one.line or trial_line(view_of(self, one), names) for one in started)
         return "\n".join((head_line(self.spec), *lines, ""))
 
-    def _let_go(self, trial: TrialRecord) -> None:
+    def _release(self, trial: TrialRecord) -> None:
         if trial.holder is not None:
             self._drop(trial.holder, trial)
         self.running -= trial.state is TrialState.RUNNING

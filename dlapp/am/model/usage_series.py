@@ -63,7 +63,7 @@ class UsageSeries:
                     for place, one in enumerate(column[key][: len(values)]):
                         values[place] = NAN if one is None else float(one)
         series._counts = array("I", [1] * len(series._counts))
-        series.thin(most)
+        series.downsample(most)
         return series
 
     def add(self, at_ms: int, values: Mapping[str, float | None]) -> None:
@@ -92,7 +92,7 @@ class UsageSeries:
     def __len__(self) -> int:
         return len(self._counts)
 
-    def thin(self, most: int) -> None:
+    def downsample(self, most: int) -> None:
         """Keep at most so many buckets; for a container that has ended."""
         while len(self._counts) > max(1, most):
             self._halve()

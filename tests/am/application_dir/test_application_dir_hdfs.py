@@ -203,7 +203,7 @@ class Attempt:
         journal.close()
 
     def end(self) -> None:
-        self.home.keep()
+        self.home.archive()
         self.home.remove()
 
 
@@ -212,7 +212,7 @@ def test_an_attempt_that_was_cut_off_learns_of_the_next_and_neither_claims_nor_w
     second = Attempt(files, 2).begun()
     assert first.told.wait(10)
     assert first.others[0] == "attempt 2 has the application now"
-    for what in (first.claim, first.home.check_ours, first.home.keep):
+    for what in (first.claim, first.home.check_not_superseded, first.home.archive):
         with pytest.raises(Superseded, match="attempt 2"):
             what()
     journal = first.home.journal(1)
@@ -276,7 +276,7 @@ def test_an_attempt_that_slept_until_all_was_over_claims_nothing(
     with pytest.raises(Superseded, match="has ended"):
         first.claim()
     with pytest.raises(Superseded):
-        first.home.keep()
+        first.home.archive()
 
 
 def test_an_attempt_that_slept_in_the_middle_of_its_claim_does_not_have_it(files: FilesInMemory) -> None:
@@ -314,26 +314,26 @@ def test_a_file_system_that_is_away_for_a_while_is_waited_for(files: FilesInMemo
     files.away = 3
     assert first.claim().attempt == 1
     files.away = 3
-    first.home.keep()
+    first.home.archive()
     assert f"{files.home}/.dlapp/history/{APP}.json" in files.files
 
 
 def test_whose_the_application_is_costs_a_status_where_nothing_changed(files: FilesInMemory) -> None:
     first = Attempt(files, 1).begun()
-    assert first.home.is_ours()
+    assert first.home.is_current_attempt()
     files.reads.clear()
     for _ in range(3):
-        assert first.home.is_ours()
+        assert first.home.is_current_attempt()
     assert files.reads == []
     second = files.files[f"{first.home.directory}/{AM}"].replace(b'"attempt":1', b'"attempt":2')
     files.write(f"{first.home.directory}/{AM}", second, 0o600)
-    assert not first.home.is_ours()
+    assert not first.home.is_current_attempt()
 
 
 def test_a_doubt_about_other_attempts_is_none(files: FilesInMemory, capsys: pytest.CaptureFixture[str]) -> None:
     first = Attempt(files, 1).begun()
     files.away = 1
-    assert first.home.is_ours()
+    assert first.home.is_current_attempt()
 
 
 def test_a_line_counts_as_written_when_its_group_is_there_and_who_waits_is_told(files: FilesInMemory) -> None:
@@ -342,7 +342,7 @@ def test_a_line_counts_as_written_when_its_group_is_there_and_who_waits_is_told(
     journal.on_written = told.set
     files.away = 2
     journal.add("{}")
-    journal.hurry()
+    journal.request_write()
     assert told.wait(10)
     assert (journal.added, journal.written) == (1, 1)
     assert list(first.home.all_journal_lines()) == ["{}"]
@@ -357,7 +357,7 @@ def test_results_that_come_shortly_after_a_group_are_written_together(
     journal = first.home.journal(1)
     for line in ('"a"', '"b"', '"c"'):
         journal.add(line)
-        journal.hurry()
+        journal.request_write()
         wait_until(lambda: journal.written)
     first.home.close()
     groups = {name.rpartition("/")[2]: data for name, data in files.files.items() if "journal" in name}
@@ -402,7 +402,7 @@ def test_journals_that_are_too_large_together_are_refused(
 @pytest.mark.parametrize("name", ["commit.json", "am.json"])
 def test_a_file_larger_than_its_kind_can_be_is_refused(files: FilesInMemory, name: str) -> None:
     first = Attempt(files, 1, awake=False)
-    read = {"commit.json": first.home.claimed, "am.json": first.home.check_ours}[name]
+    read = {"commit.json": first.home.claimed, "am.json": first.home.check_not_superseded}[name]
     files.files[f"{first.home.directory}/{name}"] = b" " * ((64 << 20) + 1)
     with pytest.raises(DlappError, match=f"{name} is larger than"):
         read()
@@ -487,7 +487,7 @@ def test_files_that_are_not_what_we_write_stop_nothing(files: FilesInMemory, dat
         files.write(f"{first.home.directory}/{name}", data, 0o600)
     wait_until(lambda: first.marks)
     assert first.marks == [(KILL, "an unknown user")]
-    assert first.home.is_ours()
+    assert first.home.is_current_attempt()
     first.say()
     assert list(first.home.all_journal_lines()) == ['"1"']
     assert first.claim().attempt == 1
@@ -574,7 +574,7 @@ def test_results_of_a_sweep_are_written_at_once_then_seldom_and_the_last_ones_ar
         one.home.write_trials(f"{number}\n")
     one.say()
     assert files.files[place] == b"first\n"
-    one.home.keep()
+    one.home.archive()
     assert files.files[StagingPaths(files.home).trials(APP)] == b"19\n"
 
 

@@ -30,13 +30,13 @@ class Home:
     def __init__(self) -> None:
         self.ours = True
 
-    def is_ours(self) -> bool:
+    def is_current_attempt(self) -> bool:
         return self.ours
 
-    def is_surely_ours(self) -> bool:
+    def verify_current_attempt(self) -> bool:
         return self.ours
 
-    def hurry(self) -> None: ...
+    def request_write(self) -> None: ...
 
 
 class Changes(FilesInMemory):
@@ -75,7 +75,7 @@ def journal_of(files: Changes, groups: int, attempt: int = 1) -> tuple[list[str]
             added.append(f'"{attempt}.{number}"')
             journal.add(added[-1])
             journal.write()
-            journal.tidy()
+            journal.compact_step()
     except Killed:
         pass
     return added, added[: journal.written]
@@ -85,7 +85,7 @@ def journal_of(files: Changes, groups: int, attempt: int = 1) -> tuple[list[str]
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_journal, "MERGED_AT_ONCE", 3)
     monkeypatch.setattr(hdfs_journal, "REMOVED_AT_ONCE", 2)
-    monkeypatch.setattr(hdfs_journal, "TIDY_AGAIN_S", 0.0)
+    monkeypatch.setattr(hdfs_journal, "COMPACT_RETRY_S", 0.0)
 
 
 @pytest.mark.parametrize("how", ["killed before", "killed after"])
@@ -117,11 +117,11 @@ def test_a_file_system_that_fails_at_any_change_costs_no_line_and_no_order(data:
     for line in added:
         journal.add(line)
         journal.write()
-        journal.tidy()
+        journal.compact_step()
     files.fails = lambda _: ""
     for _ in range(100):
         journal.write()
-        journal.tidy()
+        journal.compact_step()
     found = list(read_lines(files, HOME))
     # A group whose answer was lost is there twice, one after the other.
     assert list(dict.fromkeys(found)) == added
@@ -153,7 +153,7 @@ def test_an_attempt_that_no_longer_has_the_application_merges_nothing() -> None:
         journal.write()
     home.ours = False
     before = dict(files.files)
-    journal.tidy()
+    journal.compact_step()
     assert files.files == before
 
 
@@ -183,7 +183,7 @@ def test_a_group_of_which_nobody_knows_whose_the_application_is_by_then_is_writt
     class Away(Home):
         knows = False
 
-        def is_surely_ours(self) -> bool:
+        def verify_current_attempt(self) -> bool:
             if not self.knows:
                 raise Unreachable("the NameNode is away")
             return True
@@ -209,7 +209,7 @@ def test_a_reader_whose_files_an_earlier_attempt_merges_meanwhile_reads_every_li
     def merge(_place: str) -> None:
         files.before_read = lambda _: None
         for _ in range(3):
-            cut_off.tidy()
+            cut_off.compact_step()
 
     files.before_read = merge
     assert list(read_lines(files, HOME)) == added

@@ -34,8 +34,8 @@ AGAIN = 60
 def kept_of(lines: list[str], *, piece: int = 1 << 30, most_runs: int = 50_000) -> list[list[str]]:
     """Return what is kept of each piece of a journal."""
     compaction = JournalCompaction(most_runs)
-    compaction.learn(lines)
-    return [compaction.keep(lines[at : at + piece]) for at in range(0, len(lines), piece)]
+    compaction.process(lines)
+    return [compaction.needed_lines(lines[at : at + piece]) for at in range(0, len(lines), piece)]
 
 
 def told(former: RecoveredState) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def test_a_container_of_an_earlier_journal_keeps_its_lines() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_journal, "MERGED_AT_ONCE", 3)
-    monkeypatch.setattr(hdfs_journal, "TIDY_AGAIN_S", 0.0)
+    monkeypatch.setattr(hdfs_journal, "COMPACT_RETRY_S", 0.0)
     monkeypatch.setattr(hdfs_journal, "COMPACT_BYTES", 8000)
     monkeypatch.setattr(local, "COMPACT_BYTES", 50_000)
 
@@ -225,7 +225,7 @@ def on_hdfs(files: Changes, lines: list[str], attempt: int = 1) -> int:
             journal.add(text)
             if number % 5 == 0:
                 journal.write()
-            journal.tidy()
+            journal.compact_step()
         journal.write()
     except Killed:
         pass
@@ -283,7 +283,7 @@ def test_an_attempt_that_no_longer_has_the_application_leaves_nothing_out() -> N
     home.ours = False
     before = dict(files.files)
     for _ in range(10):
-        writer.tidy()
+        writer.compact_step()
     assert files.files == before
 
 

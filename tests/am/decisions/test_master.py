@@ -459,10 +459,10 @@ def test_a_fault_of_the_node_is_tried_elsewhere_and_is_not_the_programs() -> Non
     am = Driver(RoleSpec())
     for number in (2, 3):
         am.running(number)
-        (ask,) = am.master.asks()
+        (ask,) = am.master.container_requests()
         assert ask.avoid == (), "once is not enough"
         am.finished(number, result(Fault.NODE, None, None, message="GPU 0 is held by another program"))
-    (ask,) = am.master.asks()
+    (ask,) = am.master.container_requests()
     assert (ask.count, ask.placement, ask.avoid) == (1, Placement(), ("node1",))
     am.do(Heartbeat(resync=True))
     assert am.state.avoided.names(am.state.awake_ms) == (), "a ResourceManager that was started anew knows other nodes"
@@ -851,7 +851,7 @@ def test_a_rack_that_does_not_answer_is_avoided_and_counts_against_nothing() -> 
         )
         am.do(Heartbeat(start_failed=(end,)))
         assert pause_s(am) >= 1
-    (ask,) = am.master.asks()
+    (ask,) = am.master.container_requests()
     assert ask.avoid == tuple(rack)
     assert am.state.instances[0].node_faults == 0
     nodes = ResourceRequestTable()

@@ -162,8 +162,8 @@ def test_tries_of_an_index_are_added_also_after_the_death_of_the_applicationmast
     assert seen.receipt.seconds == {"running": 111.0}
     lines = [json.dumps(one.record) for one in am.of(events.WriteJournal, am.all)]
     compaction = JournalCompaction(most_runs=1)
-    compaction.learn(lines)
-    for kept in (lines, compaction.keep(lines)):
+    compaction.process(lines)
+    for kept in (lines, compaction.needed_lines(lines)):
         former = journal.replay(journal.records(kept))
         after = Driver(attempt=2, former=former, live=(am.grant(4),))
         after.report(4, Phase.RUNNING, attempt=1, index=0, receipt=receipt(1000.0))

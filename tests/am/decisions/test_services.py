@@ -9,7 +9,7 @@ import pytest
 from dlapp.am.decisions.assessment import FIRST_PAUSE_MS
 from dlapp.am.model import events
 from dlapp.am.model.instance import Stage
-from dlapp.am.view import for_strangers
+from dlapp.am.view import public_view
 from dlapp.errors import SpecError
 from dlapp.value import replace
 from dlapp.values.messages import BoardStatus, Fault, PayloadStatus, Phase, Stop
@@ -213,7 +213,7 @@ def test_a_tensorboard_runs_beside_the_first_container_that_decides_and_its_addr
     am.report(4, Phase.RUNNING, board=BOARD)
     url = f"http://10.0.0.7:20001/{'ab' * 16}/"
     assert am.view().links == (LinkView(name="tensorboard", url=url, container=1, secret=True),)
-    assert for_strangers(am.view()).links == ()
+    assert public_view(am.view()).links == ()
     am.report(3, Phase.RUNNING, board=BoardStatus(problem="tensorboard is not installed in the image"))
     assert [(one.url, one.problem) for one in am.view().links] == [("", "tensorboard is not installed in the image")]
     am.report(3, Phase.STORING, board=BOARD)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.am.model.demand import AvoidedNodes, Role, UsableDevices, asks
+from dlapp.am.model.demand import AvoidedNodes, Role, UsableDevices, container_requests
 from dlapp.am.model.gate import Gate
 from dlapp.values.spec import Placement, Resources, RoleSpec
 
@@ -16,9 +16,9 @@ def test_a_gang_goes_exactly_when_all_are_ready_at_one_time(moves: list[tuple[bo
     for comes, index in moves:
         if gate.open:
             break
-        opened = comes and gate.arrive(index, 0)
+        opened = comes and gate.mark_ready(index, 0)
         if not comes:
-            gate.leave(index)
+            gate.mark_not_ready(index)
         ready = ready | {index} if comes else ready - {index}
         assert bool(opened) is gate.open is (len(ready) == 5)
         assert gate.ready == len(ready)
@@ -27,17 +27,17 @@ def test_a_gang_goes_exactly_when_all_are_ready_at_one_time(moves: list[tuple[bo
 def test_without_a_gang_the_gate_stands_open_and_opens_for_nobody() -> None:
     gate = Gate("worker", 0)
     assert gate.open
-    assert not gate.arrive(0, 0)
+    assert not gate.mark_ready(0, 0)
 
 
 def test_who_is_ready_for_an_earlier_generation_does_not_count() -> None:
     gate = Gate("worker", 2)
-    gate.arrive(0, 0)
+    gate.mark_ready(0, 0)
     gate.close(1)
-    assert not gate.arrive(0, 0)
-    assert not gate.arrive(1, 1)
+    assert not gate.mark_ready(0, 0)
+    assert not gate.mark_ready(1, 1)
     assert (gate.open, gate.ready) == (False, 1)
-    assert gate.arrive(0, 1)
+    assert gate.mark_ready(0, 1)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["wait", "pause", "take", "time"]), st.integers(10, 15))))
@@ -58,7 +58,7 @@ def test_the_lowest_waiting_index_that_is_not_paused_is_next(moves: list[tuple[s
                 waiting.add(index)
                 paused[index] = now_ms + index
             case "take":
-                role.take(index)
+                role.remove_waiting(index)
                 waiting.discard(index)
                 paused.pop(index, None)
             case _:
@@ -71,11 +71,11 @@ def test_the_lowest_waiting_index_that_is_not_paused_is_next(moves: list[tuple[s
 
 def test_an_ask_that_is_met_or_not_wanted_any_more_is_taken_back() -> None:
     role = Role(1, RoleSpec(instances=2), 0, Gate("worker", 0))
-    assert [(ask.request_id, ask.count) for ask in asks([role], Placement(), wanted=True)] == [(2, 2)]
-    assert [(ask.request_id, ask.count) for ask in asks([role], Placement(), wanted=False)] == [(2, 0)]
-    role.take(0)
-    role.take(1)
-    assert [ask.count for ask in asks([role], Placement(), wanted=True)] == [0]
+    assert [(ask.request_id, ask.count) for ask in container_requests([role], Placement(), wanted=True)] == [(2, 2)]
+    assert [(ask.request_id, ask.count) for ask in container_requests([role], Placement(), wanted=False)] == [(2, 0)]
+    role.remove_waiting(0)
+    role.remove_waiting(1)
+    assert [ask.count for ask in container_requests([role], Placement(), wanted=True)] == [0]
 
 
 def test_a_node_is_avoided_for_a_time_after_its_second_failure() -> None:
@@ -129,13 +129,13 @@ def test_gpus_are_asked_for_when_the_ledger_has_spoken_or_not_in_time() -> None:
     roles, devices = of_gcores(0, 1), UsableDevices(wait_ms=2000)
 
     def counts(now_ms: int) -> list[int]:
-        return [ask.count for ask in asks(roles, Placement(), (), devices, now_ms=now_ms, wanted=True)]
+        return [ask.count for ask in container_requests(roles, Placement(), (), devices, now_ms=now_ms, wanted=True)]
 
     assert counts(500) == counts(2499) == [1, 0]
     assert counts(2500) == [1, 1]
     devices = UsableDevices(wait_ms=2000)
     assert counts(0) == [1, 0]
-    devices.take({})
+    devices.set_usable({})
     assert counts(1) == [1, 1]
     devices = UsableDevices(wait_ms=0)
     assert counts(0) == [1, 1]
@@ -143,9 +143,11 @@ def test_gpus_are_asked_for_when_the_ledger_has_spoken_or_not_in_time() -> None:
 
 def test_hosts_with_too_few_devices_are_avoided_by_those_who_want_more() -> None:
     devices = UsableDevices(wait_ms=0)
-    devices.take({"node1": 0, "node2": 3})
-    found = asks(of_gcores(0, 1, 3, 4), Placement(), ("node9",), devices, wanted=True)
+    devices.set_usable({"node1": 0, "node2": 3})
+    found = container_requests(of_gcores(0, 1, 3, 4), Placement(), ("node9",), devices, wanted=True)
     assert [ask.avoid for ask in found] == [("node9",)] * 4
     assert [ask.short_of_gpus for ask in found] == [(), ("node1",), ("node1",), ("node1", "node2")]
-    devices.take({})
-    assert [ask.short_of_gpus for ask in asks(of_gcores(1), Placement(), (), devices, wanted=True)] == [()]
+    devices.set_usable({})
+    assert [ask.short_of_gpus for ask in container_requests(of_gcores(1), Placement(), (), devices, wanted=True)] == [
+        ()
+    ]

@@ -42,7 +42,7 @@ def handle_report(state: ApplicationState, container: Container, instance: Insta
         )
         if number != orders.checkpoint:
             state.order(container, checkpoint=number, checkpoints_after=after)
-    elif known.of_every_index and known.complete_now():
+    elif known.of_every_index and known.update_complete():
         for one in _members(state, gate):
             state.order(one, checkpoint=known.complete)
 

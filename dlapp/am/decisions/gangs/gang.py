@@ -21,14 +21,14 @@ from dlapp.values.messages import Fault, Phase, Stop
 from dlapp.values.report import RestartView
 from dlapp.values.spec import RoleFailure
 
-RECALLED = Assessment(Fault.STOPPED, StopReason.RECALLED.value, free=True)
+GANG_RESTARTED = Assessment(Fault.STOPPED, StopReason.GANG_RESTARTED.value, free=True)
 """Reason for the end of a payload whose gang had been restarted before."""
 MAX_CAUSE = 200
 """Maximum length of the cause of a restart [characters]."""
 _INCOMPLETE = "it was incomplete after the death of an ApplicationMaster"
 
 
-def arrive(state: ApplicationState, instance: Instance, container: Container) -> None:
+def handle_ready(state: ApplicationState, instance: Instance, container: Container) -> None:
     """Record that a task is ready and waits at the gate."""
     role = state.role_of_index(instance.index)
     if container.stop_reason is not None or container.preempted:
@@ -37,7 +37,7 @@ def arrive(state: ApplicationState, instance: Instance, container: Container) ->
         return  # its peers could not find it
     if not role.gate.open and not checkpoints.is_restored(container, role.gate):
         return  # it is told to restore another one
-    if role.gate.arrive(instance.index, container.generation):
+    if role.gate.mark_ready(instance.index, container.generation):
         open_gate(state, role.gate)
     else:
         start_payloads(state, role, (instance.index,))
@@ -185,7 +185,7 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
     # Without finished members the others are not complete. Recorded before the gate: a next attempt that finds it
     # closed would wait for them in vain.
     for index in sorted(taken_back):
-        state.take_back(state.instances[index])
+        state.reinstate(state.instances[index])
     checkpoints.record_gate(state, gate)
     for instance in members:
         container = instance.container
@@ -198,7 +198,7 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
         elif container.preempted:
             continue  # it saves its state, and is replaced then
         elif is_earlier and (container.storing or _is_stopping(container)):
-            containers.stop(state, container, StopReason.RECALLED)
+            containers.stop(state, container, StopReason.GANG_RESTARTED)
         else:
             if is_earlier:
                 container.ran = False

@@ -96,5 +96,5 @@ def _release(state: ApplicationState, gate: Gate, held: list[Container]) -> None
     gate.held_ms, gate.waits = 0, False
     for container in held:
         if container.instance is not None:
-            gate.leave(container.instance.index)
+            gate.mark_not_ready(container.instance.index)
         containers.stop(state, container, StopReason.WINDOW)

@@ -31,20 +31,20 @@ def check(state: ApplicationState) -> None:
         if role.may_begin and not began:
             gang.start_payloads(state, role, role.indexes)
         elif not role.may_begin:
-            _give_up_if_impossible(state, role, [one for condition in conditions if (one := _lost(*condition))])
+            _give_up_if_impossible(state, role, [one for condition in conditions if (one := _lost_indexes(*condition))])
 
 
 def is_met(other: Role, until: Until) -> bool:
     """Return whether a role has reached the state that a dependent role waits for."""
-    return len(_so_far(other, until)) == other.spec.instances
+    return len(_reached_indexes(other, until)) == other.spec.instances
 
 
-def _lost(other: Role, until: Until) -> set[int]:
+def _lost_indexes(other: Role, until: Until) -> set[int]:
     """Return the given-up indexes because of which a role will never reach a state."""
-    return other.lost - _so_far(other, until) if until is not Until.DONE else other.lost
+    return other.lost - _reached_indexes(other, until) if until is not Until.DONE else other.lost
 
 
-def _so_far(other: Role, until: Until) -> set[int]:
+def _reached_indexes(other: Role, until: Until) -> set[int]:
     """Return the indexes of a role that have reached a state."""
     return {Until.STARTED: other.begun, Until.READY: other.ready, Until.DONE: other.done}[until]
 

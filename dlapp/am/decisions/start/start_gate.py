@@ -48,7 +48,7 @@ def handle_release(state: ApplicationState, event: Release) -> None:
         gate.is_held = False
         _record(state)
         text = f"{name} is released" + (f", and {waiting_text(gate.pending)}" if gate.pending else "")
-    state.do(AnswerStop(StopAnswer(state="released", message=text)))
+    state.add_action(AnswerStop(StopAnswer(state="released", message=text)))
 
 
 def closed_text(state: ApplicationState) -> str:

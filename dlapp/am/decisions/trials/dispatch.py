@@ -78,7 +78,7 @@ def _dispatch(state: ApplicationState, sweep: SweepState) -> None:
                     shutdown.fail(state, str(error))
                     return
                 fields["parameters"] = trial.parameters
-            sweep.give(trial, container_id, index, trial.tries + 1, state.now_ms)
+            sweep.assign_trial(trial, container_id, index, trial.tries + 1, state.now_ms)
             state.record("trial", sweep.study is not None, index=index, **fields)
             update_free_slot(state, container)
             is_new = True
@@ -113,7 +113,7 @@ def _end_all(state: ApplicationState, sweep: SweepState) -> None:
         if instance.done or instance.given_up:
             continue
         if container is None:
-            state.role_of_index(instance.index).take(instance.index)
+            state.role_of_index(instance.index).remove_waiting(instance.index)
             state.mark_done(instance)
         elif container.container_id not in state.open or container.orders is None or container.stop_reason is not None:
             continue
@@ -132,7 +132,7 @@ def release(state: ApplicationState, container: Container) -> None:
     sweep.free.pop(container.container_id, None)
     for trial in sweep.running_in(container.container_id):
         if state.stage is not Stage.ACTIVE:
-            sweep.take_back(trial)  # for an application that resumes this one
+            sweep.requeue_trial(trial)  # for an application that resumes this one
             continue
         trial.node_faults += 1
         if trial.node_faults > LOSSES:
@@ -145,7 +145,7 @@ def release(state: ApplicationState, container: Container) -> None:
 def requeue(state: ApplicationState, trial: TrialRecord) -> None:
     """Make a trial wait again, and record the counted failure."""
     assert state.sweep is not None
-    state.sweep.take_back(trial)
+    state.sweep.requeue_trial(trial)
     state.record("trial_back", number=trial.number, user_faults=trial.user_faults, node_faults=trial.node_faults)
 
 
@@ -198,7 +198,7 @@ def commit(state: ApplicationState, trial: TrialRecord, *, again: bool) -> None:
     waits = bool(trial.sources) or any(one.stray for one in trial.outputs)
     if trial.outputs and not trial.is_committed and not waits and not is_dropped:
         sweep.committing.add(trial.number)
-        state.do(CommitTrial(part_of(trial), again))
+        state.add_action(CommitTrial(part_of(trial), again))
 
 
 def handle_committed(state: ApplicationState, event: TrialCommitted) -> None:

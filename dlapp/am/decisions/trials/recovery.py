@@ -40,7 +40,7 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
                 if former.outputs is None:
                     dispatch.commit(state, trial, again=True)
         elif known.runs and known.holder in state.open and known.index is not None:
-            sweep.give(trial, known.holder, known.index, known.tries, state.now_ms)
+            sweep.assign_trial(trial, known.holder, known.index, known.tries, state.now_ms)
     if sweep.asha is not None:
         for record in former.rungs:
             try:
@@ -50,6 +50,6 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
             sweep.asha.restore(decision)
             if 0 <= decision.trial < len(sweep.trials):
                 trial = sweep.trials[decision.trial]
-                trial.asked = max(trial.asked, decision.step)
+                trial.evaluated_step = max(trial.evaluated_step, decision.step)
                 if decision.stops and trial.state is TrialState.RUNNING:
                     trial.stop = decision.message

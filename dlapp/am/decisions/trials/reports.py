@@ -40,14 +40,14 @@ def handle_report(state: ApplicationState, container: Container, instance: Insta
         is_known = not sweep.uses_optuna or trial.parameters is not None
         if is_first and is_known and trial.state is TrialState.WAITING and one.try_number >= trial.tries:
             # An earlier attempt gave it out and died before that was written.
-            sweep.give(trial, container_id, instance.index, one.try_number, state.now_ms)
+            sweep.assign_trial(trial, container_id, instance.index, one.try_number, state.now_ms)
         if trial.holder == container_id and trial.tries == one.try_number and trial.state is TrialState.RUNNING:
             named.add(one.number)
             _handle_trial_report(state, trial, one)
     if is_first:
         for trial in sweep.running_in(container_id):
             if trial.number not in named:
-                sweep.take_back(trial)  # the task never heard of it
+                sweep.requeue_trial(trial)  # the task never heard of it
     dispatch.update_free_slot(state, container)
     if container.orders is not None and (is_first or any(one.stop for one in sweep.running_in(container_id))):
         dispatch.send_orders(state, container)
@@ -63,16 +63,16 @@ def _handle_trial_report(state: ApplicationState, trial: TrialRecord, one: Trial
     trial.problem, trial.ran_s = one.problem, one.ran_s
     if sweep.asha is not None:
         for step, value in points:
-            if step > trial.asked and not trial.stop:
-                trial.asked = int(step)
+            if step > trial.evaluated_step and not trial.stop:
+                trial.evaluated_step = int(step)
                 decision = sweep.asha.report(trial.number, int(step), value)
                 if decision is not None:
                     state.record("rung", **to_json(decision))
                     trial.stop = decision.message if decision.stops else ""
     elif sweep.study is not None:
         for step, value in points:
-            if step > trial.asked and not trial.stop:
-                trial.asked = int(step)
+            if step > trial.evaluated_step and not trial.stop:
+                trial.evaluated_step = int(step)
                 if sweep.study.report(trial.number, int(step), value):
                     pruner = sweep.spec.optuna_pruner
                     trial.stop = f"stopped early at step {int(step)}: {value:.6g}, by Optuna's pruner {pruner}"

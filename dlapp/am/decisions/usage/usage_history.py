@@ -43,7 +43,7 @@ def downsample_earlier(instance: Instance) -> None:
     for age, one in enumerate(reversed(instance.earlier)):
         if one.series is not None:
             if age < _EARLIER:
-                one.series.thin(_ENDED)
+                one.series.downsample(_ENDED)
             else:
                 one.series = None
 
@@ -79,7 +79,7 @@ def downsample_all(state: ApplicationState) -> None:
     """Keep half as many buckets of each container."""
     for one in state.containers.values():
         if one.series is not None:
-            one.series.thin(max(1, len(one.series) // 2))
+            one.series.downsample(max(1, len(one.series) // 2))
     state.former_series = {}
 
 

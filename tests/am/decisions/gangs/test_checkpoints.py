@@ -69,11 +69,11 @@ def test_one_that_a_member_cannot_restore_is_replaced_for_all() -> None:
 
 def test_a_number_is_complete_when_all_have_stored_it() -> None:
     known = of_every_index({1}, {1})
-    assert known.complete_now()
+    assert known.update_complete()
     known.found[0] = frozenset({1, 2})
-    assert not known.complete_now()
+    assert not known.update_complete()
     known.found[1] = frozenset({1, 2})
-    assert known.complete_now()
+    assert known.update_complete()
     assert known.complete == 2
 
 

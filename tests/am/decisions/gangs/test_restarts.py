@@ -6,7 +6,7 @@ import pytest
 
 from dlapp.am.model import journal
 from dlapp.am.model.gate import MAX_RESTARTS
-from dlapp.am.view import for_strangers
+from dlapp.am.view import public_view
 from dlapp.values.messages import Fault, Phase, TaskResult
 from dlapp.values.report import ApplicationView
 from dlapp.values.serialization import from_json, to_json
@@ -43,7 +43,7 @@ def test_the_view_says_by_which_container_a_gang_was_restarted_and_so_does_that_
     assert after.view().restarts == (first, second)
     view = am.view()
     assert from_json(ApplicationView, to_json(view)).restarts == view.restarts
-    assert for_strangers(view).restarts == ()
+    assert public_view(view).restarts == ()
 
 
 def test_the_latest_restarts_are_kept_with_one_line_of_bounded_length() -> None:

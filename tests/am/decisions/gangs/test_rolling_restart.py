@@ -33,7 +33,7 @@ class Cluster:
         self.granted = 1
 
     def grant(self) -> None:
-        (ask,) = self.am.master.asks()
+        (ask,) = self.am.master.container_requests()
         assert ask.avoid == ()
         for _ in range(ask.count):
             self.granted += 1

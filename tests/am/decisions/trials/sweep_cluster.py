@@ -147,7 +147,7 @@ class SweepCluster:
         self.written, self.fleeting = 0, []
         state = ApplicationState(self.submission, APPLICATION, self.attempt, former=former, timing=Timing())
         self.master = Master(state)
-        if self.takes is not None and not (former is not None and former.has_taken):
+        if self.takes is not None and not (former is not None and former.has_taken_over):
             self.handle(self.takes)
         live = tuple(one.grant for one in self.workers.values() if one.alive)
         self.handle(Registered(limits=ResourceLimits(), live=live, is_complete=True, single_node=True))
@@ -237,7 +237,7 @@ class SweepCluster:
             return
         ended, self.ended = tuple(self.ended), []
         granted = []
-        for ask in self.master.asks():
+        for ask in self.master.container_requests():
             open_now = sum(one.alive for one in self.workers.values())
             for _ in range(min(ask.count, self.submission.spec.containers - open_now)):
                 self._containers += 1

@@ -415,7 +415,7 @@ def test_where_a_resource_manager_is_replaced_while_200_containers_start_no_node
         assert state.avoided.names(state.awake_ms) == ("node7",)
 
         def beat() -> bool:
-            events = engine.heartbeat(master.asks(), master.releases(), 0.0)
+            events = engine.heartbeat(master.container_requests(), master.releases(), 0.0)
             for action in master.handle(events, clock.now_ms()):
                 if isinstance(action, StartTask):
                     launch = TaskLaunch(container_id=action.grant.container_id, control_url="http://here:1", token="")
