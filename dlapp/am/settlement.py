@@ -18,9 +18,9 @@ from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settleme
 from dlapp.errors import DlappError, Unreachable
 from dlapp.locations import shown
 from dlapp.storage import commit
-from dlapp.storage.api import DiskFull, Moved
+from dlapp.storage.api import DiskFull, FileTotals
 from dlapp.storage.open import open_output
-from dlapp.storage.settlement import ApplicationOutputs, Waits
+from dlapp.storage.settlement import ApplicationOutputs, Retried
 from dlapp.storage.tree import remove_tree
 from dlapp.system.logs import log
 from dlapp.system.waits import FILE_SYSTEM, Wait
@@ -143,7 +143,7 @@ class OutputSettlement:
             raise DlappError(problem)
         for output in self._spec.outputs:
             for name, location in self._named_parts([part], output, stray=False):
-                self._outputs.commit_trial(output, name, location, again=again)
+                self._outputs.commit_trial(output, name, location, is_retry=again)
 
     def finish(self, claim: CommitClaim, *, again: bool, give_up: bool) -> OutputsSettled:
         """Carry out a commit claim; retry while the file system does not answer and the directory has patience, or, for
@@ -160,14 +160,14 @@ class OutputSettlement:
         """
         begun = again
 
-        def commit_all(wait: Waits) -> OutputsSettled:
+        def commit_all(wait: Retried) -> OutputsSettled:
             nonlocal begun
             is_again, begun = begun, True
-            return OutputsSettled(*self._outputs.commit(claim, again=is_again, wait=wait))
+            return OutputsSettled(*self._outputs.commit(claim, is_retry=is_again, retried=wait))
 
         return self._retry(commit_all, give_up=give_up)
 
-    def _retry(self, work: Callable[[Waits], T], *, give_up: bool) -> T:
+    def _retry(self, work: Callable[[Retried], T], *, give_up: bool) -> T:
         """Run ``work``, and repeat it while a file system does not answer or is full.
 
         Args:
@@ -220,7 +220,7 @@ class OutputSettlement:
                         stored.append(path)
                     else:
                         # If its task was killed after it had stored the output, that is complete.
-                        moved = Moved(int(files.exists(location)), 0)
+                        moved = FileTotals(int(files.exists(location)), 0)
                         if not moved.files and self._app_dir.loses_leftovers:
                             gone[assessment.container_name(part.index, part.role, part.role_index)] = None
                 except Unreachable:
@@ -245,7 +245,7 @@ class OutputSettlement:
 
     def keep_partial(self, parts: Sequence[Part] | None) -> tuple[OutputView, ...]:
         """Keep the stored parts as ``.partial``, or remove them; None: remove all."""
-        return self._outputs.leave(None if parts is None else lambda output: self._named_parts(parts, output))
+        return self._outputs.keep_or_drop(None if parts is None else lambda output: self._named_parts(parts, output))
 
     def _copy_sources(self, parts: Sequence[Part]) -> None:
         """Copy the trials' output of the sweep that this one continues to this sweep's parts."""

@@ -93,10 +93,10 @@ def _protocol(place: HdfsPlace) -> Finding:
         return passed(subject, f"{setting}: files go by WebHDFS")
     with contextlib.closing(NativeHdfs(place, patience_s=ASK_S)) as native:
         try:
-            why = native.why_not()
+            why = native.webhdfs_reason()
             if not why:
                 _move_natively(native, place)
-                why = native.why_not()
+                why = native.webhdfs_reason()
         except DlappError as error:
             why = str(error)
     if why and place.protocol == NATIVE:

@@ -14,7 +14,7 @@ from dlapp.launcher.application import RecordedFile, ResolvedApplication, Source
 from dlapp.launcher.overrides import Overrides
 from dlapp.locations import HdfsPlace, shown
 from dlapp.storage.checkpoints.copies import Checkpoints
-from dlapp.storage.checkpoints.place import open_place
+from dlapp.storage.checkpoints.place import open_store
 from dlapp.sweep.spec import SweepSpec
 from dlapp.value import replace
 from dlapp.values.spec import AppSpec, CheckpointSpec, Submission, gangs_of
@@ -154,4 +154,4 @@ def _has_whole(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: Hdfs
 
 def _whole_at(place: str, hdfs: HdfsPlace | None) -> set[int]:
     with contextlib.closing(contextlib.ExitStack()) as stack:
-        return set(Checkpoints(stack.enter_context(open_place(place, hdfs)), 1, lambda _: None).whole())
+        return set(Checkpoints(stack.enter_context(open_store(place, hdfs)), 1, lambda _: None).complete())

@@ -133,7 +133,7 @@ def _inputs(application: ResolvedApplication) -> list[dict[str, Any]]:
         elif not one.mount:
             into = os.path.join(spec.workspace or "/", one.input_path)
             planned = plan_input(one, into, 0, 1, hdfs=application.hdfs, may_be_there=True)
-            row |= planned.plan.moved._asdict()
+            row |= planned.plan.totals._asdict()
         found.append(row)
     return found
 

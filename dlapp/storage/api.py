@@ -58,7 +58,7 @@ class MatchedEntry(NamedTuple):
     size_bytes: int
 
 
-class Moved(NamedTuple):
+class FileTotals(NamedTuple):
     """Number of files that were fetched or stored, and their total bytes."""
 
     files: int
@@ -91,7 +91,7 @@ class FileSystem(Protocol):
             Denied: a directory may not be read.
         """
 
-    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
+    def fetch(self, targets: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
         """Fetch trees to their destinations; the caller has checked that there is space and no conflicting file.
 
         Args:
@@ -126,17 +126,17 @@ class OutputFileSystem(FileSystem, Protocol):
         location: str,
         *,
         move: bool = False,
-        seen_as: Sequence[str] = (),
+        payload_paths: Sequence[str] = (),
         replaces: str = "",
         note: Callable[[str], None] | None = None,
-    ) -> Moved:
+    ) -> FileTotals:
         """Store the local file or directory ``local`` as ``location``, replacing what an earlier try left there.
 
         Args:
             local: its path, without links.
             location: of the stored file or directory.
             move: whether ``local`` is not needed any more, so that it may be renamed instead of copied.
-            seen_as: other absolute paths of ``local`` as payloads saw it; links that contain them are kept correct.
+            payload_paths: other absolute paths of ``local`` as payloads saw it; links with them are kept correct.
             replaces: location of a directory that the output will replace, if there is one: stored files get its
                 storage policies from the start, if the file system has such.
             note: called with a line for each entry that is not stored: sockets and the like, links that point out of
@@ -148,13 +148,13 @@ class OutputFileSystem(FileSystem, Protocol):
             DiskFull: there is not enough space.
         """
 
-    def pass_on(self, location: str, new: str) -> None:
+    def move_stored(self, location: str, new: str) -> None:
         """Rename what `store` has stored to another location that `store` could have used.
 
         A missing ``location`` is no error: it may have been renamed by an earlier call.
         """
 
-    def try_storing(self, location: str) -> None:
+    def probe_store(self, location: str) -> None:
         """Store and delete a small file beside ``location``, in the same way as `store`, from this machine.
 
         Not needed for a local directory.
@@ -210,7 +210,7 @@ class OutputFileSystem(FileSystem, Protocol):
             UntrustedFile: others own the directory or can write to it.
         """
 
-    def cut_off(self, threads: Collection[int]) -> AbstractContextManager[Callable[[], None]]:
+    def abort_calls(self, threads: Collection[int]) -> AbstractContextManager[Callable[[], None]]:
         """Abort the calls of threads (idents), and those that they start in the block, with an error. Call the result
         repeatedly until the threads have ended."""
 

@@ -35,5 +35,5 @@ def copy_output(source: str, target: str, hdfs: HdfsPlace | None) -> None:
         if not found:
             raise NotFound(f"{shown(source)}: nothing is there")
         copy = f"{scratch}/copy"
-        above.bring([FetchTarget(found[0], copy, above.tree(found[0]))], lambda _: None)
+        above.fetch([FetchTarget(found[0], copy, above.tree(found[0]))], lambda _: None)
         files.store(copy, target, move=True)

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import FILE, last_name, shown
-from dlapp.storage.api import DiskFull, FileSystem, MatchedEntry, Moved, Progress
+from dlapp.storage.api import DiskFull, FileSystem, FileTotals, MatchedEntry, Progress
 from dlapp.storage.tree import TreeNode, make_directories
 from dlapp.system.disk_space import free_bytes, mount_point, room_at, size_bytes
 from dlapp.system.files import is_plain_name
@@ -52,40 +52,40 @@ class FetchPlan(NamedTuple):
     """Plan of a fetch into one directory: the targets, each with the file system of its source."""
 
     into: str
-    landings: tuple[tuple[FileSystem, FetchTarget], ...]
+    targets: tuple[tuple[FileSystem, FetchTarget], ...]
 
     @property
-    def moved(self) -> Moved:
+    def totals(self) -> FileTotals:
         """Number of files, and their total bytes."""
-        return Moved(sum(one.files for _, one in self.landings), sum(one.size_bytes for _, one in self.landings))
+        return FileTotals(sum(one.files for _, one in self.targets), sum(one.size_bytes for _, one in self.targets))
 
-    def without(self, landed: Sequence[FetchTarget]) -> FetchPlan:
+    def without(self, provided: Sequence[FetchTarget]) -> FetchPlan:
         """Return the plan without some targets, which are provided in another way."""
-        paths = {one.path for one in landed}
-        return self._replace(landings=tuple(pair for pair in self.landings if pair[1].path not in paths))
+        paths = {one.path for one in provided}
+        return self._replace(targets=tuple(pair for pair in self.targets if pair[1].path not in paths))
 
     def at(self, into: str) -> FetchPlan:
         """Return the plan with another destination directory."""
         into = into.rstrip("/") or "/"
-        moved = [
+        totals = [
             (system, one._replace(path=f"{into}{one.path[len(self.into.rstrip('/')) :]}"))
-            for system, one in self.landings
+            for system, one in self.targets
         ]
-        return FetchPlan(into, tuple(moved))
+        return FetchPlan(into, tuple(totals))
 
     def shard(self, index: int, total: int) -> FetchPlan:
         """Return the part of the files for container ``index`` of ``total``, with their parent directories."""
         from dlapp.storage.shards import shard
 
-        places = [(path, node) for _, one in self.landings for node, path in one.places() if node.is_file or node.link]
+        places = [(path, node) for _, one in self.targets for node, path in one.places() if node.is_file or node.link]
         mine = shard(((path, node.size_bytes) for path, node in places), index, total)
         above = {path[:at] for path in mine for at, char in enumerate(path) if char == "/"}
         kept = []
-        for system, one in self.landings:
+        for system, one in self.targets:
             nodes = [node for node, path in one.places() if path in mine or path in above]
             if nodes:
                 kept.append((system, one._replace(nodes=nodes)))
-        return self._replace(landings=tuple(kept))
+        return self._replace(targets=tuple(kept))
 
     def listed(self) -> list[str]:
         """Return the sources of all files, sorted: local paths, or locations.
@@ -93,7 +93,7 @@ class FetchPlan(NamedTuple):
         Raises:
             DlappError: a name contains a newline, so that a list file cannot hold it.
         """
-        found = sorted(node.source for _, one in self.landings for node in one.nodes if node.is_file)
+        found = sorted(node.source for _, one in self.targets for node in one.nodes if node.is_file)
         for source in found:
             if "\n" in source:
                 raise DlappError(f"{shown(source)} has a newline in its name, so it cannot be in a list")
@@ -105,11 +105,11 @@ class FetchPlan(NamedTuple):
         Raises:
             DlappError: a file exists at a target, or two targets are the same.
         """
-        _check_free_names([one for _, one in self.landings])
+        _check_free_names([one for _, one in self.targets])
 
-    def check_room(self) -> None:
+    def check_space(self) -> None:
         """Raise DiskFull if there is not enough space."""
-        total, free = self.moved.size_bytes, free_bytes(self.into)
+        total, free = self.totals.size_bytes, free_bytes(self.into)
         if total > free:
             raise DiskFull(
                 f"the input has {human_size(total)}, more than {shown(self.into)} can take; {room_at(self.into)}",
@@ -118,7 +118,7 @@ class FetchPlan(NamedTuple):
                 is_too_small=total > size_bytes(self.into),
             )
 
-    def fetch(self, progress: Progress | None = None) -> Moved:
+    def fetch(self, progress: Progress | None = None) -> FileTotals:
         """Fetch all entries, each under its own last name, directories with their contents.
 
         Nothing is written before it is known that there is enough space and no conflict. Permissions and modification
@@ -130,22 +130,22 @@ class FetchPlan(NamedTuple):
             DiskFull: there is not enough space.
         """
         self.check_free_names()
-        self.check_room()
+        self.check_space()
         make_directories(self.into)
-        moved = self.moved
-        done = counter(moved.size_bytes, progress)
+        totals = self.totals
+        done = counter(totals.size_bytes, progress)
         by_system: dict[int, tuple[FileSystem, list[FetchTarget]]] = {}
-        for system, landing in self.landings:
-            by_system.setdefault(id(system), (system, []))[1].append(landing)
-        for system, landings in by_system.values():
-            system.bring(landings, done)
-        return moved
+        for system, target in self.targets:
+            by_system.setdefault(id(system), (system, []))[1].append(target)
+        for system, targets in by_system.values():
+            system.fetch(targets, done)
+        return totals
 
 
 def plan_entries(
     entries: Sequence[tuple[FileSystem, MatchedEntry]], into: str, *, may_be_there: bool = False
 ) -> FetchPlan:
-    landings = []
+    targets = []
     for system, entry in entries:
         name = last_name(entry.location)
         # Local files may have any name that the file system allows.
@@ -153,16 +153,16 @@ def plan_entries(
         if name and not plain:
             raise UsageError(f"{shown(entry.location)} has no name to be placed under")
         path = f"{into}/{name}".rstrip("/")
-        landings.append((system, FetchTarget(entry, path, system.tree(entry))))
-    _check_free_names([one for _, one in landings], may_be_there=may_be_there)
-    return FetchPlan(into, tuple(landings))
+        targets.append((system, FetchTarget(entry, path, system.tree(entry))))
+    _check_free_names([one for _, one in targets], may_be_there=may_be_there)
+    return FetchPlan(into, tuple(targets))
 
 
-def _check_free_names(landings: Sequence[FetchTarget], *, may_be_there: bool = False) -> None:
+def _check_free_names(targets: Sequence[FetchTarget], *, may_be_there: bool = False) -> None:
     """Refuse conflicting targets, before anything is written."""
     taken: dict[str, TreeNode] = {}
-    for landing in landings:
-        for node, path in landing.places():
+    for target in targets:
+        for node, path in target.places():
             other = taken.setdefault(path, node)
             if other is not node and not (other.is_dir and node.is_dir):
                 raise DlappError(
@@ -185,13 +185,15 @@ def counter(total: int, progress: Progress | None) -> Callable[[int], None]:
     return done
 
 
-def all_at_once(
+def run_parallel(
     work: Callable[[T, Callable[[int], None]], None],
     items: Sequence[T],
     done: Callable[[int], None],
     *,
-    at_once: int,
-    cut_off: Callable[[Collection[int]], AbstractContextManager[Callable[[], None]]] = lambda _: nullcontext(_nothing),
+    parallelism: int,
+    abort_calls: Callable[[Collection[int]], AbstractContextManager[Callable[[], None]]] = lambda _: nullcontext(
+        _nothing
+    ),
 ) -> None:
     """Call ``work`` with every item, several in parallel. The first error aborts the other calls and is raised.
 
@@ -199,8 +201,8 @@ def all_at_once(
         work: processes one item, and calls its second argument with the bytes done.
         items: to process.
         done: called in the caller's thread with the bytes that the workers report.
-        at_once: number of parallel calls.
-        cut_off: aborts the calls of threads; see `WebHdfs.cut_off`. Without it, each ends when it reports next.
+        parallelism: number of parallel calls.
+        abort_calls: aborts the calls of threads; see `WebHdfs.abort_calls`. Without it, each ends when it reports next.
     """
     import queue
     import threading
@@ -213,7 +215,7 @@ def all_at_once(
 
     def tell(count: int) -> None:
         if failures:
-            raise _CutOff
+            raise _Aborted
         if count:
             heard.put(count)
 
@@ -228,7 +230,7 @@ def all_at_once(
         finally:
             heard.put(None)
 
-    threads = [threading.Thread(target=run, name=f"file-{number}") for number in range(min(at_once, len(items)))]
+    threads = [threading.Thread(target=run, name=f"file-{number}") for number in range(min(parallelism, len(items)))]
     for thread in threads:
         thread.start()
     try:
@@ -245,7 +247,7 @@ def all_at_once(
             raise
         finally:
             if failures:
-                with cut_off([thread.ident or 0 for thread in threads]) as cut:
+                with abort_calls([thread.ident or 0 for thread in threads]) as cut:
                     while any(thread.is_alive() for thread in threads):
                         cut()
                         threads[0].join(0.05)
@@ -258,7 +260,7 @@ def all_at_once(
         failures.clear()
 
 
-class _CutOff(Exception):
+class _Aborted(Exception):
     """Aborted because of another worker's error."""
 
 

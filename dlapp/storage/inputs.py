@@ -1,7 +1,7 @@
 """One ``[from_hdfs]`` section: planned first, fetched later.
 
     planned = plan_input(section, into, index, total, hdfs)     looks; what cannot be fetched is known now
-    planned.bring(into, carry_out, temporary, progress)         brings files, or what is in archives, or a list
+    planned.bring(into, fetch_files, temporary, progress)         brings files, or what is in archives, or a list
 
 Between the two calls a task gets its GPUs and its workspace; missing input is detected before.
 """
@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import HdfsPlace, shown
-from dlapp.storage.api import Moved, Progress
+from dlapp.storage.api import FileTotals, Progress
 from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.open import SourceFiles, plan_fetch
 from dlapp.storage.tree import TreeNode, explaining, make_directories, remove_tree
 from dlapp.system.text import human_size
 from dlapp.values.spec import FeedSpec, InputSpec
 
-CarryOut = Callable[[FetchPlan], Moved]
-"""Carries a plan out, by way of a cache or not."""
+FetchFiles = Callable[[FetchPlan], FileTotals]
+"""Executes a plan, through a cache or not."""
 
 
 class PlannedInput(NamedTuple):
@@ -31,14 +31,14 @@ class PlannedInput(NamedTuple):
     section: InputSpec
     plan: FetchPlan
 
-    def bring(self, into: str, carry_out: CarryOut, temporary: str, progress: Progress | None = None) -> Moved:
+    def fetch(self, into: str, fetch_files: FetchFiles, temporary: str, progress: Progress | None = None) -> FileTotals:
         """Fetch the input. Return the number of files and their total bytes.
 
         Args:
             into: absolute path of ``input_path``.
-            carry_out: executes the plan.
+            fetch_files: executes the plan.
             temporary: path of a directory that does not exist, on the same file system, for archives to be unpacked.
-            progress: called while unpacking; ``carry_out`` reports the rest.
+            progress: called while unpacking; ``fetch_files`` reports the rest.
 
         Raises:
             see `FetchPlan.fetch` and `unpack_archive` for errors.
@@ -49,20 +49,20 @@ class PlannedInput(NamedTuple):
             plan = self.plan.at(into)
             plan.check_free_names()
             make_directories(into)
-            return carry_out(plan)
+            return fetch_files(plan)
         try:
             plan = self.plan.at(temporary)
-            carry_out(plan)
+            fetch_files(plan)
             return _unpack_all(plan, into, progress)
         finally:
             remove_tree(temporary)
 
-    def _list(self, path: str) -> Moved:
+    def _list(self, path: str) -> FileTotals:
         lines = "".join(f"{one}\n" for one in self.plan.listed()).encode(errors="surrogateescape")
         make_directories(os.path.dirname(path))
         with explaining(path, "written"), open(path, "xb") as file:
             file.write(lines)
-        return Moved(1, len(lines))
+        return FileTotals(1, len(lines))
 
 
 def plan_input(
@@ -117,10 +117,10 @@ def check_feed(feed: FeedSpec, nodes: Sequence[TreeNode]) -> None:
         )
 
 
-def _unpack_all(plan: FetchPlan, into: str, progress: Progress | None) -> Moved:
+def _unpack_all(plan: FetchPlan, into: str, progress: Progress | None) -> FileTotals:
     from dlapp.storage.archives.unpack import unpack_archive
 
-    total, used = plan.moved.size_bytes, 0
+    total, used = plan.totals.size_bytes, 0
 
     def done(count: int) -> None:
         nonlocal used
@@ -135,13 +135,13 @@ def _unpack_all(plan: FetchPlan, into: str, progress: Progress | None) -> Moved:
         with explaining(path, "removed"):
             os.unlink(path)  # its space is needed
     make_directories(into)
-    return Moved(files, size)
+    return FileTotals(files, size)
 
 
 def _archives(plan: FetchPlan, into: str) -> Iterator[tuple[str, str, str]]:
     """Return for each archive its temporary path, its destination directory, and its source."""
-    for _, landing in plan.landings:
-        for node, path in landing.places():
+    for _, target in plan.targets:
+        for node, path in target.places():
             if node.is_file:
                 yield path, f"{into}{os.path.dirname(path)[len(plan.into) :]}", node.source
             elif node.link is not None:

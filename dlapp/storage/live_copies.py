@@ -54,9 +54,9 @@ class LiveCopies:
         self._made: set[str] = set()
         self._noted: set[str] = set()
 
-    def cut_off(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """See `OutputFileSystem.cut_off`."""
-        return self._files.cut_off(threads)
+    def abort_calls(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        """See `OutputFileSystem.abort_calls`."""
+        return self._files.abort_calls(threads)
 
     def copy(self, directory: str, is_over: Callable[[], bool]) -> int:
         """Copy the files that are new or changed since the last call; return their number.

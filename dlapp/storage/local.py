@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import file_location, local_path, shown
-from dlapp.storage.api import DiskFull, MatchedEntry, Moved
+from dlapp.storage.api import DiskFull, FileTotals, MatchedEntry
 from dlapp.storage.fetch_plan import FetchTarget
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.tree import (
@@ -60,10 +60,10 @@ class LocalFiles:
                 raise Denied(f"{shown(node.source)} may not be read")
         return nodes
 
-    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
-        """See `FileSystem.bring`."""
-        for landing in landings:
-            copy_nodes(landing.nodes, landing.path, merge=True, owner_bits=0o600, done=done)
+    def fetch(self, targets: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
+        """See `FileSystem.fetch`."""
+        for target in targets:
+            copy_nodes(target.nodes, target.path, merge=True, owner_bits=0o600, done=done)
 
     def read_range(self, node: TreeNode, fd: int, start: int, end: int) -> None:
         """See `FileSystem.read_range`.
@@ -93,10 +93,10 @@ class LocalFiles:
         location: str,
         *,
         move: bool = False,
-        seen_as: Sequence[str] = (),
+        payload_paths: Sequence[str] = (),
         replaces: str = "",
         note: Callable[[str], None] | None = None,
-    ) -> Moved:
+    ) -> FileTotals:
         """Store a file or a tree; see `FileSystem.store`. Permissions, modification times, empty directories and links
         are kept.
 
@@ -104,14 +104,16 @@ class LocalFiles:
         in is created with mode 0700; an existing one must be writable only for the caller.
 
         Args:
-            local, location, move, seen_as, replaces, note: see there; a local directory has no storage policy.
+            local, location, move, payload_paths, replaces, note: see there; a local directory has no storage policy.
         """
         target = local_path(location).rstrip("/")
         if not os.path.exists(local):
             raise NotFound(f"{shown(local)}: there is no such file or directory to store")
         with contextlib.closing(OpenTree(local)) as tree:
-            nodes, changed = nodes_to_store(tree, seen_as=seen_as, note=note or _nothing)
-            stored = Moved(sum(node.is_file for node in nodes), sum(node.size_bytes for node in nodes if node.is_file))
+            nodes, changed = nodes_to_store(tree, payload_paths=payload_paths, note=note or _nothing)
+            stored = FileTotals(
+                sum(node.is_file for node in nodes), sum(node.size_bytes for node in nodes if node.is_file)
+            )
             above, name = os.path.split(target)
             make_own_directory(above)
             with closing_fd(open_own_directory(above)) as above_fd:
@@ -131,8 +133,8 @@ class LocalFiles:
                 _make_movable(inside)
         return stored
 
-    def pass_on(self, location: str, new: str) -> None:
-        """See `OutputFileSystem.pass_on`."""
+    def move_stored(self, location: str, new: str) -> None:
+        """See `OutputFileSystem.move_stored`."""
         path = local_path(location).rstrip("/")
         if not os.path.lexists(path):
             return
@@ -141,8 +143,8 @@ class LocalFiles:
             self.store(path, new, move=True)
             remove_tree(path, dir_fd=above_fd, name=name)  # if it had to be copied
 
-    def try_storing(self, location: str) -> None:
-        """See `OutputFileSystem.try_storing`."""
+    def probe_store(self, location: str) -> None:
+        """See `OutputFileSystem.probe_store`."""
 
     def check_writable(self, target: str, *, overwrite: bool = True) -> Sequence[str]:
         """See `FileSystem.check_writable`. It writes beside the target, or in the nearest directory above it.
@@ -211,8 +213,8 @@ class LocalFiles:
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
                 raise explained(error, path, "removed") from error
 
-    def cut_off(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """See `OutputFileSystem.cut_off`: no call here blocks."""
+    def abort_calls(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        """See `OutputFileSystem.abort_calls`: no call here blocks."""
         return contextlib.nullcontext(lambda: None)
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
@@ -223,9 +225,9 @@ class LocalFiles:
 
     def marked(self, target: str) -> list[str]:
         """See `dlapp.storage.api.FileSystem`."""
-        from dlapp.storage.commit.local import marked_beside
+        from dlapp.storage.commit.local import applications_with_marker
 
-        return marked_beside(target)
+        return applications_with_marker(target)
 
 
 def _nothing(_line: str) -> None:

@@ -27,14 +27,14 @@ from typing import Any
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.locations import shown
 from dlapp.storage.api import MatchedEntry
-from dlapp.storage.fetch_plan import FetchTarget, all_at_once
+from dlapp.storage.fetch_plan import FetchTarget, run_parallel
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.tree import TreeNode, explaining, make_directories
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import closing_fd, is_plain_name, write_all
 from dlapp.system.waits import Wait
 
-AT_ONCE = 8
+PARALLEL_READS = 8
 RANGE_BYTES = 16 << 20
 """What is asked for in one go, and has to come again where it does not come whole."""
 MAX_NODES, MAX_PATH, MAX_LENGTH = 1 << 22, 8000, 1 << 50
@@ -103,14 +103,14 @@ class RemoteFiles:
                 todo.extend(reversed(inner))
         return nodes
 
-    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
-        """See `FileSystem.bring`. Several files in parallel."""
-        places = [pair for one in landings for pair in one.places()]
+    def fetch(self, targets: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
+        """See `FileSystem.fetch`. Several files in parallel."""
+        places = [pair for one in targets for pair in one.places()]
         directories = [(node, path) for node, path in places if node.is_dir]
         for _, path in directories:
             make_directories(path)
         files = [(node, path) for node, path in places if node.is_file]
-        all_at_once(lambda one, tell: self._bring_file(*one, tell), files, done, at_once=AT_ONCE)
+        run_parallel(lambda one, tell: self._fetch_file(*one, tell), files, done, parallelism=PARALLEL_READS)
         for node, path in reversed(directories):
             if node.mtime_ns:
                 os.utime(path, ns=(node.mtime_ns, node.mtime_ns))
@@ -221,7 +221,7 @@ class RemoteFiles:
 
     # ---- fetching ----
 
-    def _bring_file(self, node: TreeNode, path: str, tell: Callable[[int], None]) -> None:
+    def _fetch_file(self, node: TreeNode, path: str, tell: Callable[[int], None]) -> None:
         location = node.source
         with explaining(path, "written"):
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

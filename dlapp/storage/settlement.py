@@ -26,7 +26,7 @@ from dlapp.values.report import CommitClaim, OutputClaim, OutputView
 from dlapp.values.spec import OnFailure, OutputSpec
 
 T = TypeVar("T")
-Waits = tuple[type[Unreachable | DiskFull], ...]
+Retried = tuple[type[Unreachable | DiskFull], ...]
 
 
 class ApplicationOutputs(NamedTuple):
@@ -46,13 +46,15 @@ class ApplicationOutputs(NamedTuple):
     note: Callable[[str], None] = lambda _: None
     commit_times: Callable[[str], Iterable[int]] = lambda _: ()
 
-    def commit(self, claim: CommitClaim, *, again: bool, wait: Waits) -> tuple[tuple[OutputView, ...], str | None]:
+    def commit(
+        self, claim: CommitClaim, *, is_retry: bool, retried: Retried
+    ) -> tuple[tuple[OutputView, ...], str | None]:
         """Execute a commit claim. An output that cannot be committed is kept as ``.partial``.
 
         Args:
             claim: the decision, with the parts of each output in the order of ``specs``.
-            again: an earlier call may have executed a part of it.
-            wait: errors that are raised because the caller retries; other errors count as a failed commit.
+            is_retry: an earlier call may have executed a part of it.
+            retried: errors that are raised because the caller retries; other errors count as a failed commit.
 
         Returns:
             The outputs, and the first error.
@@ -69,7 +71,7 @@ class ApplicationOutputs(NamedTuple):
                 if failed:
                     aside = self._commit_of(output.target).keep_failed(failed)
                 if one[0].by_trial:
-                    problems = self._commit_trials(output, wait)
+                    problems = self._commit_trials(output, retried)
                     errors.extend(problems)
                     is_whole = not problems and bool(parts or output.committed)
                     return OutputView(name=name, target=output.target, committed=is_whole, partial=aside)
@@ -82,16 +84,18 @@ class ApplicationOutputs(NamedTuple):
                     parts,
                     overwrite=output.overwrite,
                     keep_previous=output.keep_previous,
-                    again=again,
+                    is_retry=is_retry,
                     commit_times=partial(self.commit_times, output.target),
                     files=self.open_files(output.target),
                 )
             except (DlappError, OSError) as error:
                 problem = _full_disk(error, output.target) or error
-                if isinstance(problem, wait):
+                if isinstance(problem, retried):
                     raise problem from error
                 errors.append(f"output {output.target} could not be committed: {problem}")
-                return OutputView(name=name, target=output.target, partial=self._kept(output.target, parts + failed))
+                return OutputView(
+                    name=name, target=output.target, partial=self._keep_partial(output.target, parts + failed)
+                )
             if one[0].sync_s is not None:
                 try:
                     remove_live(self.open_files(output.target), output.target, self.application_id)
@@ -111,7 +115,7 @@ class ApplicationOutputs(NamedTuple):
         return views, next(iter(errors), None)
 
     def commit_trial(
-        self, output: OutputSpec | OutputClaim, number: int | str, location: str, *, again: bool
+        self, output: OutputSpec | OutputClaim, number: int | str, location: str, *, is_retry: bool
     ) -> str | None:
         """Commit the output of one trial, to its own directory in the target.
 
@@ -122,7 +126,7 @@ class ApplicationOutputs(NamedTuple):
             output: that it belongs to.
             number: of the trial.
             location: where its task has stored it.
-            again: an earlier call may have succeeded.
+            is_retry: an earlier call may have succeeded.
 
         Returns:
             See `dlapp.storage.commit.commit`.
@@ -132,19 +136,19 @@ class ApplicationOutputs(NamedTuple):
         """
         target, files = commit.trial_target(output.target, number), self.open_files(output.target)
         part = self._trial_part(target, location)
-        files.pass_on(location, part)
+        files.move_stored(location, part)
         return commit.commit(
             target,
             self.application_id,
             [("", part)],
             overwrite=output.overwrite,
             keep_previous=output.keep_previous,
-            again=again,
+            is_retry=is_retry,
             commit_times=partial(self.commit_times, target),
             files=files,
         )
 
-    def _commit_trials(self, output: OutputClaim, wait: Waits) -> list[str]:
+    def _commit_trials(self, output: OutputClaim, retried: Retried) -> list[str]:
         """Commit each uncommitted trial. Return an error for each that cannot be committed: its output is kept
         aside.
         """
@@ -152,12 +156,12 @@ class ApplicationOutputs(NamedTuple):
         for number, location in output.parts.items():
             target = commit.trial_target(output.target, number)
             try:
-                self.commit_trial(output, number, location, again=True)
+                self.commit_trial(output, number, location, is_retry=True)
             except (DlappError, OSError) as error:
                 problem = _full_disk(error, target) or error
-                if isinstance(problem, wait):
+                if isinstance(problem, retried):
                     raise problem from error
-                kept = self._kept(target, [("", self._trial_part(target, location))])
+                kept = self._keep_partial(target, [("", self._trial_part(target, location))])
                 where = f"; it is kept at {shown(kept)}" if kept and str(kept) not in str(problem) else ""
                 errors.append(f"output {target} could not be committed: {problem}{where}")
         self._commit_of(output.target).drop()
@@ -180,19 +184,19 @@ class ApplicationOutputs(NamedTuple):
             try:
                 if parts:
                     where = commit.part_location(output.target, self.application_id, parts[-1])
-                    self.commit_trial(output, number, where, again=True)
+                    self.commit_trial(output, number, where, is_retry=True)
                 elif not self._commit_of(target).finish_interrupted():
                     self._commit_of(target).drop()
             except Unreachable:
                 raise
             except (DlappError, OSError) as error:
-                kept = self._kept(target, [("", f"{above}/{one}") for one in parts[-1:]])
+                kept = self._keep_partial(target, [("", f"{above}/{one}") for one in parts[-1:]])
                 self.note(f"output {target} could not be committed, and stays in {kept}: {error}")
 
     def _trial_part(self, target: str, location: str) -> str:
         return commit.part_location(target, self.application_id, location.rpartition("/")[2])
 
-    def leave(self, parts_of: Callable[[OutputSpec], Parts] | None) -> tuple[OutputView, ...]:
+    def keep_or_drop(self, parts_of: Callable[[OutputSpec], Parts] | None) -> tuple[OutputView, ...]:
         """Keep the stored parts as ``.partial``, or remove them if the output's ``on_failure`` says so.
 
         Args:
@@ -207,14 +211,14 @@ class ApplicationOutputs(NamedTuple):
             if output.by_trial:
                 self._finish_trials(output)
             if parts_of is not None and output.on_failure is OnFailure.KEEP:
-                kept = self._kept(output.target, parts_of(output))
+                kept = self._keep_partial(output.target, parts_of(output))
             else:
                 self._commit_of(output.target).drop()
             return OutputView(name=output.name, target=output.target, partial=kept)
 
         return _each(settle, self.specs)
 
-    def _kept(self, target: str, parts: Parts) -> str | None:
+    def _keep_partial(self, target: str, parts: Parts) -> str | None:
         """Call `OutputCommit.keep_partial`; leave the parts where they are if another user's file is in the way, or if
         there is no space even for that."""
         try:

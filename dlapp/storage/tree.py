@@ -81,7 +81,7 @@ def explaining(path: str, doing: str) -> Iterator[None]:
         raise explained(error, path, doing) from error
 
 
-class Pace:
+class TransferRate:
     """Rate and remaining time of a transfer, as text.
 
     Args:
@@ -228,7 +228,7 @@ class OpenTree:
 
 
 def nodes_to_store(
-    tree: OpenTree, *, seen_as: Sequence[str] = (), note: Note, most: int | None = None
+    tree: OpenTree, *, payload_paths: Sequence[str] = (), note: Note, most: int | None = None
 ) -> tuple[list[TreeNode], list[TreeNode]]:
     """Return the nodes of a tree that can be stored, parents first, and those that must be changed or removed.
 
@@ -237,7 +237,7 @@ def nodes_to_store(
 
     Args:
         tree: the tree.
-        seen_as: other paths of it that links may contain.
+        payload_paths: other paths of it that links may contain.
         note: called with a line about each skipped node.
         most: maximum number of nodes; None for no limit.
 
@@ -245,13 +245,13 @@ def nodes_to_store(
         DlappError: the tree itself is neither a file nor a directory, cannot be read, or has more than ``most`` nodes.
     """
     top, left = tree.top, most
-    roots = [os.path.abspath(top), os.path.realpath(top), *(path.rstrip("/") for path in seen_as)]
+    roots = [os.path.abspath(top), os.path.realpath(top), *(path.rstrip("/") for path in payload_paths)]
     read_link = _link_reader_of(tree)
     nodes: list[TreeNode] = []
     changed: list[TreeNode] = []
     todo = [_node(top, "", os.fstat(tree.fd))]
     if not (todo[0].is_dir or todo[0].is_file):
-        raise DlappError(f"{shown(top)} cannot be stored: it is {kind_in_words(todo[0].mode)}")
+        raise DlappError(f"{shown(top)} cannot be stored: it is {kind_text(todo[0].mode)}")
     while todo:
         node = todo.pop()
         if len(node.name) > _MAX_NAME:
@@ -275,7 +275,7 @@ def nodes_to_store(
         elif node.is_file:
             nodes.append(node)
         else:
-            note(f"{shown(node.source)} is not stored: it is {kind_in_words(node.mode)}")
+            note(f"{shown(node.source)} is not stored: it is {kind_text(node.mode)}")
             changed.append(node)
     return nodes, changed
 
@@ -333,7 +333,7 @@ def nodes_to_fetch(top: str) -> list[TreeNode]:
 
 def _fetchable(node: TreeNode) -> TreeNode:
     if not (node.is_dir or node.is_file):
-        raise DlappError(f"{shown(node.source)} is neither a file nor a directory, but {kind_in_words(node.mode)}")
+        raise DlappError(f"{shown(node.source)} is neither a file nor a directory, but {kind_text(node.mode)}")
     return node
 
 
@@ -351,7 +351,7 @@ def _children(node: TreeNode) -> list[TreeNode]:
         ]
 
 
-def kind_in_words(mode: int) -> str:
+def kind_text(mode: int) -> str:
     """Return the kind of a file of this mode."""
     kinds = (
         (stat.S_ISFIFO, "a FIFO"),

@@ -187,7 +187,7 @@ def _fetch(task: TaskState) -> None:
             # Mounted inputs are invisible to the process that stores the output, and are read-only.
             may_mount = in_docker and not one.unpack and not any(f"{into}/".startswith(f"{p}/") for p in outputs)
             may_mount = may_mount and task.assignment.sweep is None  # its trials have all input mounted
-            moved = planned.bring(
+            moved = planned.fetch(
                 into,
                 partial(
                     inputs.bring,

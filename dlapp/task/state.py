@@ -16,7 +16,7 @@ from dlapp.errors import Unreachable
 from dlapp.node_policy import NodePolicy
 from dlapp.runtime.payload import PayloadPlace, Reachable, ServiceAway
 from dlapp.runtime.process import Guardian
-from dlapp.storage.tree import Pace
+from dlapp.storage.tree import TransferRate
 from dlapp.system.clock import backoff_s
 from dlapp.system.waits import Wait
 from dlapp.task.environment import NODE_MANAGERS
@@ -181,7 +181,7 @@ class TaskState:
             with_rate: also report the rate and the remaining time.
         """
         link, phase, next_at = self.link, self.link.phase, time.monotonic() + _PROGRESS_EVERY_S
-        pace = Pace(time.monotonic) if with_rate else None
+        pace = TransferRate(time.monotonic) if with_rate else None
 
         def tell(done: int, total: int) -> None:
             nonlocal next_at

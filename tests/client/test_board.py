@@ -20,7 +20,7 @@ from dlapp.locations import file_location
 from dlapp.net.streams import StreamRefused
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.storage.checkpoints.copies import Checkpoints
-from dlapp.storage.checkpoints.place import open_place
+from dlapp.storage.checkpoints.place import open_store
 from dlapp.task.streams.event_files import serve
 from dlapp.task.streams.stream import Stream
 from dlapp.value import replace
@@ -229,7 +229,7 @@ def test_of_an_application_that_cannot_be_reached_the_newest_checkpoint_is_copie
     assert files.refresh()
     model = tmp_path / "model"
     (model / "logs").mkdir(parents=True)
-    with open_place(f"{target}/{APP}") as place:
+    with open_store(f"{target}/{APP}") as place:
         stored = Checkpoints(place, 3, lambda _: None)
         for text in ("one", "one, two"):
             (model / "logs" / EVENTS).write_text(text)

@@ -396,7 +396,7 @@ WEBHDFS: dict[str, tuple[Callable[[WebHdfs], Any], Any]] = {
     "delete": (lambda web: web.delete("/a"), {"boolean": True}),
     "rename": (lambda web: web.rename("/a", "/b"), {"boolean": True, "FileStatus": STATUS}),
     "role": (
-        lambda web: web.has_numbers(),
+        lambda web: web.has_inode_paths(),
         {"beans": [{"modelerType": "org.apache.hadoop.hdfs.server.namenode.NameNode", "State": "active"}]},
     ),
     "make": (lambda web: web.make_directory("/a"), {"boolean": True}),

@@ -13,7 +13,7 @@ from dlapp.launcher.origin import Origin
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.properties import MAX_RECORDED_BYTES, parse_properties
 from dlapp.storage.checkpoints.copies import Checkpoints
-from dlapp.storage.checkpoints.place import open_place
+from dlapp.storage.checkpoints.place import open_store
 from dlapp.value import replace
 from dlapp.values.spec import AppSpec, CheckpointSpec, Gang, RoleSpec, Submission
 
@@ -44,7 +44,7 @@ def store(place: Path, *numbers: int, index: int | None = None) -> None:
     model.mkdir(exist_ok=True)
     (model / "weights").write_text("1")
     where = place / ID if index is None else place / ID / str(index)
-    with open_place(f"file://{where}") as opened:
+    with open_store(f"file://{where}") as opened:
         for number in numbers:
             Checkpoints(opened, 9, lambda _: None).store(str(model), number)
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dlapp.locations import HdfsPlace
-from dlapp.storage.api import FileSystem, MatchedEntry, Moved, Progress
+from dlapp.storage.api import FileSystem, FileTotals, MatchedEntry, Progress
 from dlapp.storage.fetch_plan import plan_entries
 from dlapp.storage.open import plan_fetch
 
 
 def fetch_sources(
     sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = None, progress: Progress | None = None
-) -> Moved:
+) -> FileTotals:
     """Fetch all that ``sources`` match into the directory ``into``."""
     return plan_fetch(sources, into, hdfs=hdfs).fetch(progress)
 
 
 def fetch_entries(
     system: FileSystem, entries: Sequence[MatchedEntry], into: str, *, progress: Progress | None = None
-) -> Moved:
+) -> FileTotals:
     """Fetch entries of one file system into the directory ``into``."""
     return plan_entries([(system, entry) for entry in entries], into).fetch(progress)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from dlapp.errors import DlappError, NotFound
 from dlapp.locations import file_location
 from dlapp.storage.api import Progress
-from dlapp.storage.fetch_plan import FetchPlan, all_at_once
+from dlapp.storage.fetch_plan import FetchPlan, run_parallel
 from dlapp.storage.inputs import plan_input
 from dlapp.storage.shards import shard
-from dlapp.storage.tree import Pace
+from dlapp.storage.tree import TransferRate
 from dlapp.values.spec import InputSpec
 
 
@@ -42,7 +42,7 @@ def fill(top: Path, sizes: dict[str, int]) -> None:
 
 def brought(one: InputSpec, into: Path, index: int = 0, total: int = 1, progress: Progress | None = None) -> list[str]:
     planned = plan_input(one, "/not/there/yet", index, total)
-    planned.bring(str(into), FetchPlan.fetch, str(into.parent / "waiting"), progress)
+    planned.fetch(str(into), FetchPlan.fetch, str(into.parent / "waiting"), progress)
     assert not (into.parent / "waiting").exists()
     return sorted(str(each.relative_to(into)) for each in into.rglob("*") if each.is_file())
 
@@ -72,14 +72,14 @@ def test_a_file_of_the_workspace_in_the_way_is_seen_when_it_is_there(tmp_path: P
     fill(tmp_path, {"lake/a": 1, "in/a": 5})
     planned = plan_input(section(f"{tmp_path}/lake/a"), "/not/there/yet", 0, 1)
     with pytest.raises(DlappError, match="in/a already exists"):
-        planned.bring(str(tmp_path / "in"), FetchPlan.fetch, str(tmp_path / "waiting"))
+        planned.fetch(str(tmp_path / "in"), FetchPlan.fetch, str(tmp_path / "waiting"))
     assert (tmp_path / "in/a").stat().st_size == 5
 
 
 def test_a_list_names_the_files_and_brings_none(tmp_path: Path) -> None:
     fill(tmp_path / "lake", {"set/b": 1, "set/a b": 2, "c": 3})
     planned = plan_input(section(f"{tmp_path}/lake/*", as_list=True), "/not/there/yet", 0, 1)
-    planned.bring(str(tmp_path / "workspace/deep/train.txt"), FetchPlan.fetch, str(tmp_path / "waiting"))
+    planned.fetch(str(tmp_path / "workspace/deep/train.txt"), FetchPlan.fetch, str(tmp_path / "waiting"))
     assert (tmp_path / "workspace/deep/train.txt").read_text().split("\n") == [
         f"{tmp_path}/lake/c", f"{tmp_path}/lake/set/a b", f"{tmp_path}/lake/set/b", "",
     ]  # fmt: skip
@@ -165,7 +165,7 @@ def test_shards_are_whole_disjoint_balanced_and_the_same_in_any_order(
 
 def test_the_pace_is_told_in_words() -> None:
     now = 100.0
-    pace = Pace(lambda: now)
+    pace = TransferRate(lambda: now)
     assert pace.text(0, 10 << 20) == "0 bytes of 10.0 MiB"
     now = 102.0
     assert pace.text(4 << 20, 10 << 20) == "4.0 MiB of 10.0 MiB, 2.0 MiB/s, 3 s left"
@@ -193,7 +193,7 @@ def test_what_a_transfer_used_is_freed_when_it_fails(by: str) -> None:
     gc.disable()
     try:
         with contextlib.suppress(DlappError):
-            all_at_once(work, [1, 2, 3], done, at_once=3)
+            run_parallel(work, [1, 2, 3], done, parallelism=3)
         assert used
         assert [one() for one in used] == [None] * len(used)
     finally:

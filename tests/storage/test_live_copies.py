@@ -77,7 +77,7 @@ class FakeWeb(WebHdfs):
     def status(self, path: str) -> FileStatus | None:
         return self._live if path == "/t.live" else None
 
-    def has_numbers(self) -> bool:
+    def has_inode_paths(self) -> bool:
         return True
 
     def clear(self, path: str, *, file: bool = False) -> None:

@@ -263,7 +263,7 @@ def test_links_stay_right_and_what_cannot_be_stored_is_noted(
             str(output),
             location(tmp_path / "far/part"),
             move=move,
-            seen_as=["/dlapp/workspace/output"],
+            payload_paths=["/dlapp/workspace/output"],
             note=notes.append,
         )
     part = tmp_path / "far/part"

@@ -16,7 +16,7 @@ from dlapp.client.machine.input_cache import cache_directory
 from dlapp.config import load_config
 from dlapp.doctor.run import checks
 from dlapp.storage.api import Progress
-from dlapp.storage.cache.entry import CacheKeySource, CachePlace
+from dlapp.storage.cache.entry import CacheKeySource, CacheLocation
 from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.storage.cache.store import CacheHold, InputCache
 from dlapp.storage.tree import TreeNode
@@ -33,7 +33,7 @@ class Machine:
     def __init__(self, directory: Path) -> None:
         self.directory = str(directory)
         now_s = 1_700_000_000
-        self.cache = InputCache(CachePlace(self.directory, 1 << 30, 86400.0), clock_ns=lambda: now_s * 10**9)
+        self.cache = InputCache(CacheLocation(self.directory, 1 << 30, 86400.0), clock_ns=lambda: now_s * 10**9)
         self.keys = {}
         for number, source in enumerate(SOURCES):
             now_s += 1
@@ -129,7 +129,7 @@ def test_pin_and_unpin(machine: Machine) -> None:
 def test_caches_of_programs_are_listed_and_removed_by_name(state_dir: Path) -> None:
     assert "programs" not in json.loads(run("dlapp-cache", "list", "--json").out)
     (machine,) = state_dir.iterdir()
-    caches = PayloadCaches(CachePlace(str(machine / "cache" / str(os.geteuid()) / "payload"), 1 << 30, 86400.0))
+    caches = PayloadCaches(CacheLocation(str(machine / "cache" / str(os.geteuid()) / "payload"), 1 << 30, 86400.0))
     for name in ("models", "pip"):
         (Path(caches.hold(name)) / "x").write_bytes(bytes(5000))
     shown = run("dlapp-cache", "list")

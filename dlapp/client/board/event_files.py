@@ -203,7 +203,7 @@ class BoardFiles:
 
         plan = plan_fetch([literal_pattern(location)], self._incoming, hdfs=hdfs)
         landings = []
-        for system, one in plan.landings:
+        for system, one in plan.targets:
             wanted = [node for node in one.nodes if self._is_new(location, node)]
             names = {node.name for node in wanted}
             above = {name[:at] for name in names for at, char in enumerate(name) if char == "/"}
@@ -212,7 +212,7 @@ class BoardFiles:
                 landings.append((system, one._replace(nodes=kept)))
         if not landings:
             return
-        plan._replace(landings=tuple(landings)).fetch()
+        plan._replace(targets=tuple(landings)).fetch()
         for _, one in landings:
             for node, path in one.places():
                 if node.is_file:
@@ -278,15 +278,15 @@ class BoardFiles:
 
     def _copy_checkpoint(self, place: str, into: str, hdfs: HdfsPlace | None) -> None:
         from dlapp.storage.checkpoints.copies import Checkpoints
-        from dlapp.storage.checkpoints.place import open_place
+        from dlapp.storage.checkpoints.place import open_store
 
         def is_wanted(entry: ManifestEntry) -> bool:
             is_event = EVENTS in os.path.basename(entry.name)
             return is_event and self._may_take(place, entry.name, (entry.size_bytes, entry.mtime_ns))
 
-        with open_place(place, hdfs) as at:
+        with open_store(place, hdfs) as at:
             checkpoints = Checkpoints(at, 1, lambda _: None)
-            number = max(checkpoints.whole(), default=0)
+            number = max(checkpoints.complete(), default=0)
             if number <= self._checkpoints.get(place, 0):
                 return
             for entry in checkpoints.fetch_files(number, is_wanted, self._incoming):

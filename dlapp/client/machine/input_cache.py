@@ -10,7 +10,7 @@ from dlapp.errors import NotFound
 if TYPE_CHECKING:
     from dlapp.config import Config
     from dlapp.storage.cache.entry import CacheEntry as CacheEntry
-    from dlapp.storage.cache.entry import CachePlace as CachePlace
+    from dlapp.storage.cache.entry import CacheLocation as CacheLocation
     from dlapp.storage.cache.store import InputCache as InputCache
 
 
@@ -27,13 +27,13 @@ def open_input_cache(config: Config, state_path: str, directory: str | None = No
         Denied: it is another user's.
         ConfigError: /etc/dlapp/node.yaml cannot be trusted.
     """
-    from dlapp.storage.cache.entry import CachePlace
+    from dlapp.storage.cache.entry import CacheLocation
     from dlapp.storage.cache.store import InputCache
 
     if directory is not None and not os.path.isdir(os.path.join(directory, "entries")):
         raise NotFound(f"{directory}: there is no cache of input")
     where = os.path.abspath(directory or cache_directory(config, state_path))
-    return InputCache(CachePlace(where, config.storage.cache_limit_bytes, config.storage.cache_age_s))
+    return InputCache(CacheLocation(where, config.storage.cache_limit_bytes, config.storage.cache_age_s))
 
 
 def cache_directory(config: Config, state_path: str) -> str:

@@ -22,7 +22,7 @@ from functools import partial
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import HdfsPlace, shown
-from dlapp.storage.api import Moved
+from dlapp.storage.api import FileTotals
 from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.inputs import PlannedInput, plan_input
 from dlapp.storage.tree import copy_nodes, explained, nodes_to_fetch, remove_tree
@@ -40,7 +40,7 @@ def fetch_into_workspace(
     note: Callable[[str], None],
     progress: Callable[[int, int], None] | None = None,
     hdfs: HdfsPlace | None = None,
-    fetch: Callable[..., Moved] = FetchPlan.fetch,
+    fetch: Callable[..., FileTotals] = FetchPlan.fetch,
 ) -> list[str]:
     """Fetch all input into the workspace, like a single container. Return the relative paths that were fetched now.
 
@@ -113,23 +113,23 @@ def _bring(
     private: str,
     note: Callable[[str], None],
     progress: Callable[[int, int], None] | None,
-    fetch: Callable[..., Moved],
+    fetch: Callable[..., FileTotals],
 ) -> list[str]:
     one = planned.section
     into = _into(one, workspace)
     directory = os.path.dirname(into) if one.as_list else into
     if not (one.as_list or one.unpack):
-        there = [each for _, each in planned.plan.landings if os.path.lexists(each.path)]
+        there = [each for _, each in planned.plan.targets if os.path.lexists(each.path)]
         for each in there:
             note(f"{os.path.relpath(each.path, workspace)} already exists: kept as it is")
         planned = planned._replace(plan=planned.plan.without(there))
-        if there and not planned.plan.landings:
+        if there and not planned.plan.targets:
             return []
     staging = tempfile.mkdtemp(prefix="input-", dir=private)
     try:
         found = os.path.join(staging, "input")
         fresh = os.path.join(found, os.path.basename(into)) if one.as_list else found
-        planned.bring(fresh, partial(fetch, progress=progress), os.path.join(staging, "archives"), progress)
+        planned.fetch(fresh, partial(fetch, progress=progress), os.path.join(staging, "archives"), progress)
         names = sorted(os.listdir(found))
         with (
             files.closing_fd(files.open_directory(os.path.realpath(workspace))) as root_fd,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dlapp.errors import UsageError
 from dlapp.locations import shown
 from dlapp.storage.links import link_kept_inside, link_reader
-from dlapp.storage.tree import kind_in_words
+from dlapp.storage.tree import kind_text
 from dlapp.system.text import human_size
 from dlapp.value import Value
 
@@ -161,7 +161,7 @@ def scan_workspace(
             else:
                 entries.append(ScanEntry(name, mode, 0, kept))
         else:
-            warnings.append(f"{shown(name)} is not packed: it is {kind_in_words(mode)}")
+            warnings.append(f"{shown(name)} is not packed: it is {kind_text(mode)}")
     if faults:
         raise UsageError(_refusal(root, faults))
     return Scan(root, tuple(entries), size_bytes, left_out, tuple(by_default), tuple(warnings))

@@ -14,7 +14,7 @@ from dlapp.system.files import closing_fd, open_own_directory, read_json_object
 FORMAT = 1
 ENTRY_OVERHEAD = 4096
 """Bytes that a file or directory is counted with besides its content: inodes and blocks are not free."""
-_ABOUT = {
+_METADATA_FIELDS = {
     "format": int,
     "source": str,
     "size_bytes": int,
@@ -25,7 +25,7 @@ _ABOUT = {
 }
 
 
-class CachePlace(NamedTuple):
+class CacheLocation(NamedTuple):
     """Location of a node's cache, and its limits.
 
     Args:
@@ -101,7 +101,7 @@ class CacheEntry(NamedTuple):
     use: str
 
 
-def is_as_wanted(tree: str, wanted: CacheKeySource) -> bool:
+def is_intact(tree: str, wanted: CacheKeySource) -> bool:
     """Return True if every file is in ``tree`` with its length and modification time."""
     for name, nodes in wanted.trees:
         for node in nodes:
@@ -129,17 +129,17 @@ def names(directory: str) -> list[str]:
         return []
 
 
-def read_about(directory: str) -> dict[str, Any] | None:
+def read_metadata(directory: str) -> dict[str, Any] | None:
     """Return the description of an entry or a part; None if there is none."""
     try:
         with closing_fd(open_own_directory(directory)) as fd:
-            about = read_json_object("about", dir_fd=fd, owners=(os.geteuid(),), max_bytes=1 << 20)
+            metadata = read_json_object("about", dir_fd=fd, owners=(os.geteuid(),), max_bytes=1 << 20)
     except OSError:  # an UntrustedFile is one
         return None
-    return about if all(type(about.get(name)) is kind for name, kind in _ABOUT.items()) else None
+    return metadata if all(type(metadata.get(name)) is kind for name, kind in _METADATA_FIELDS.items()) else None
 
 
-def write_about(directory: str, about: dict[str, Any]) -> None:
+def write_metadata(directory: str, metadata: dict[str, Any]) -> None:
     """Write the description of an entry; concurrent calls are allowed. A description with a boot id need not survive
     that boot, and is not synced.
     """
@@ -148,9 +148,9 @@ def write_about(directory: str, about: dict[str, Any]) -> None:
     with explaining(path, "written"):
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="utf-8") as file:
-            json.dump(about, file)
+            json.dump(metadata, file)
             file.flush()
-            if not about["boot_id"]:
+            if not metadata["boot_id"]:
                 os.fsync(fd)
         os.rename(new, path)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlapp.locations import FILE
-from dlapp.storage.api import FileSystem, Moved, Progress
+from dlapp.storage.api import FileSystem, FileTotals, Progress
 from dlapp.storage.cache.entry import CacheKeySource
 from dlapp.storage.cache.store import CacheHold, InputCache
 from dlapp.storage.fetch_plan import FetchPlan, FetchTarget, counter
@@ -22,7 +22,7 @@ MAX_ENTRIES = 32
 """Beyond as many matches, all of them are one entry: each entry that is in use costs a descriptor and a mount."""
 
 
-class Mounted(NamedTuple):
+class CacheMount(NamedTuple):
     """A file or directory of the cache, and the absolute path where the payload finds it; an empty file or directory
     there is the mount point."""
 
@@ -34,18 +34,18 @@ class FetchResult(NamedTuple):
     """Result of fetching input.
 
     Args:
-        moved: the whole input.
+        totals: the whole input.
         hits: the part of it that came from the cache.
         mounts: files and directories that exist only once mounted.
         held: entries in use by ``mounts``; close them after the mounts are gone.
-        settle: keys of entries that are not synced yet; see `InputCache.settle`.
+        unsynced: keys of entries that are not synced yet; see `InputCache.sync`.
     """
 
-    moved: Moved
-    hits: Moved = Moved(0, 0)
-    mounts: tuple[Mounted, ...] = ()
+    totals: FileTotals
+    hits: FileTotals = FileTotals(0, 0)
+    mounts: tuple[CacheMount, ...] = ()
     held: tuple[CacheHold, ...] = ()
-    settle: tuple[str, ...] = ()
+    unsynced: tuple[str, ...] = ()
 
 
 def fetch(
@@ -53,7 +53,7 @@ def fetch(
     cache: InputCache | None,
     *,
     may_mount: bool = False,
-    closed_to_mounts: Sequence[str] = (),
+    writable_paths: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> FetchResult:
     """Execute a plan, through ``cache`` if there is one.
@@ -62,7 +62,7 @@ def fetch(
         plan: what to fetch, and where to put it.
         cache: of this node; None if there is none.
         may_mount: whether the payload is a container.
-        closed_to_mounts: absolute paths; input that contains one of them is copied, because it must be writable.
+        writable_paths: absolute paths; input that contains one of them is copied, because it must be writable.
         progress: called with the bytes done and the total.
 
     Raises:
@@ -70,50 +70,50 @@ def fetch(
     """
     if cache is None:
         return FetchResult(plan.fetch(progress))
-    tell = _Shares(plan.moved.size_bytes, progress)
-    hits, mounts, held, settle = Moved(0, 0), list[Mounted](), list[CacheHold](), list[str]()
-    there: list[FetchTarget] = []
+    parts = _PartialProgress(plan.totals.size_bytes, progress)
+    hits, mounts, held, unsynced = FileTotals(0, 0), list[CacheMount](), list[CacheHold](), list[str]()
+    cached: list[FetchTarget] = []
     try:
-        for system, landings in _groups(plan):
-            mounted = may_mount and all(_mountable(each, closed_to_mounts) for each in landings)
+        for system, targets in _groups(plan):
+            mounted = may_mount and all(_mountable(each, writable_paths) for each in targets)
             # A copy needs additional space unless blocks are shared.
-            one = _hold(cache, system, landings, 0 if mounted else _size(landings), tell)
+            one = _hold(cache, system, targets, 0 if mounted else _size(targets), parts)
             if one is None:
                 continue  # without the cache, below
             if mounted:
                 held.append(one)
-                mounts += [_mount_point(each, one.tree) for each in landings]
-            elif not _copied(cache, landings, one, plan.into):
+                mounts += [_mount_point(each, one.tree) for each in targets]
+            elif not _copied(cache, targets, one, plan.into):
                 continue
-            settle.append(one.key)
-            there += landings
-            if one.was_there:
-                hits = Moved(hits.files + sum(each.files for each in landings), hits.size_bytes + _size(landings))
-        rest = plan.without(there)
-        if rest.landings:
-            cache.make_room(plan.into, rest.moved.size_bytes)
-            rest.fetch(tell.share(rest.moved.size_bytes))
+            unsynced.append(one.key)
+            cached += targets
+            if one.is_hit:
+                hits = FileTotals(hits.files + sum(each.files for each in targets), hits.size_bytes + _size(targets))
+        rest = plan.without(cached)
+        if rest.targets:
+            cache.evict_for(plan.into, rest.totals.size_bytes)
+            rest.fetch(parts.next_part(rest.totals.size_bytes))
     except BaseException:
         for each in held:
             each.close()
         raise
-    return FetchResult(plan.moved, hits, tuple(mounts), tuple(held), tuple(settle))
+    return FetchResult(plan.totals, hits, tuple(mounts), tuple(held), tuple(unsynced))
 
 
-def is_worth_keeping(plan: FetchPlan) -> bool:
+def is_cacheable(plan: FetchPlan) -> bool:
     """Return whether any of it may be cached."""
-    return any(_may_be_kept(one) for _, one in plan.landings)
+    return any(_is_cacheable(one) for _, one in plan.targets)
 
 
-def _may_be_kept(landing: FetchTarget) -> bool:
+def _is_cacheable(target: FetchTarget) -> bool:
     """Local files need no cache; without a modification time, changes of a file could not be detected."""
-    here = landing.entry.location.startswith(FILE)
-    return not here and all(node.mtime_ns for node in landing.nodes if node.is_file)
+    here = target.entry.location.startswith(FILE)
+    return not here and all(node.mtime_ns for node in target.nodes if node.is_file)
 
 
 def _groups(plan: FetchPlan) -> list[tuple[FileSystem, list[FetchTarget]]]:
     """Return what may be cached, by entry."""
-    some = [(system, one) for system, one in plan.landings if _may_be_kept(one)]
+    some = [(system, one) for system, one in plan.targets if _is_cacheable(one)]
     if len(some) <= MAX_ENTRIES:
         return [(system, [one]) for system, one in some]
     by_system: dict[int, tuple[FileSystem, list[FetchTarget]]] = {}
@@ -123,50 +123,50 @@ def _groups(plan: FetchPlan) -> list[tuple[FileSystem, list[FetchTarget]]]:
 
 
 def _hold(
-    cache: InputCache, system: FileSystem, landings: Sequence[FetchTarget], spare_bytes: int, tell: _Shares
+    cache: InputCache, system: FileSystem, targets: Sequence[FetchTarget], spare_bytes: int, parts: _PartialProgress
 ) -> CacheHold | None:
-    first, more = landings[0].entry.location, len(landings) - 1
-    named = [(os.path.basename(one.path), one) for one in landings]
+    first, more = targets[0].entry.location, len(targets) - 1
+    named = [(os.path.basename(one.path), one) for one in targets]
     wanted = CacheKeySource(
         f"{first} and {more} more" if more else first, tuple((name, one.nodes) for name, one in named)
     )
     size = wanted.size_bytes
 
     def fetch(into: str, progress: Progress | None) -> None:
-        system.bring([one._replace(path=f"{into}/{name}") for name, one in named], counter(size, progress))
+        system.fetch([one._replace(path=f"{into}/{name}") for name, one in named], counter(size, progress))
 
-    return cache.hold(wanted, fetch, spare_bytes=spare_bytes, progress=tell.share(size))
+    return cache.hold(wanted, fetch, spare_bytes=spare_bytes, progress=parts.next_part(size))
 
 
-def _mountable(landing: FetchTarget, closed: Sequence[str]) -> bool:
+def _mountable(target: FetchTarget, writable_paths: Sequence[str]) -> bool:
     """Return True if the destination is empty, and nothing below it must be written."""
-    path = landing.path
-    return not os.path.lexists(path) and not any(one == path or one.startswith(path + "/") for one in closed)
+    path = target.path
+    return not os.path.lexists(path) and not any(one == path or one.startswith(path + "/") for one in writable_paths)
 
 
-def _mount_point(landing: FetchTarget, tree: str) -> Mounted:
-    with explaining(landing.path, "made"):
-        os.makedirs(os.path.dirname(landing.path), exist_ok=True)
-        if landing.entry.is_dir:
-            os.mkdir(landing.path)
+def _mount_point(target: FetchTarget, tree: str) -> CacheMount:
+    with explaining(target.path, "made"):
+        os.makedirs(os.path.dirname(target.path), exist_ok=True)
+        if target.entry.is_dir:
+            os.mkdir(target.path)
         else:
-            os.close(os.open(landing.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-    return Mounted(os.path.join(tree, os.path.basename(landing.path)), landing.path)
+            os.close(os.open(target.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+    return CacheMount(os.path.join(tree, os.path.basename(target.path)), target.path)
 
 
-def _copied(cache: InputCache, landings: Sequence[FetchTarget], held: CacheHold, into: str) -> bool:
+def _copied(cache: InputCache, targets: Sequence[FetchTarget], held: CacheHold, into: str) -> bool:
     """Copy an entry to its destination, and release it; if there is no space for the copy, remove the entry and return
     False.
     """
     try:
-        size = _size(landings)
-        cache.make_room(into, size)
+        size = _size(targets)
+        cache.evict_for(into, size)
         if size > free_bytes(into):
             held.close()
             cache.remove(held.key)
             return False
         make_directories(into)
-        for one in landings:
+        for one in targets:
             top = os.path.join(held.tree, os.path.basename(one.path))
             nodes = [node._replace(source=f"{top}/{node.name}".rstrip("/")) for node in one.nodes]
             copy_nodes(nodes, one.path, merge=True, owner_bits=0o600, done=lambda count: None)
@@ -175,17 +175,17 @@ def _copied(cache: InputCache, landings: Sequence[FetchTarget], held: CacheHold,
     return True
 
 
-def _size(landings: Sequence[FetchTarget]) -> int:
-    return sum(one.size_bytes for one in landings)
+def _size(targets: Sequence[FetchTarget]) -> int:
+    return sum(one.size_bytes for one in targets)
 
 
-class _Shares:
+class _PartialProgress:
     """Progress of parts, reported as progress of the whole."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total, self._progress, self._before = total, progress, 0
 
-    def share(self, size: int) -> Progress | None:
+    def next_part(self, size: int) -> Progress | None:
         """Return the callback for the next part of ``size`` bytes; earlier parts count as done."""
         if self._progress is None:
             return None

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from dlapp.errors import Denied, DlappError, TimedOut
 from dlapp.locations import shown
-from dlapp.storage.cache.entry import CachePlace, names
+from dlapp.storage.cache.entry import CacheLocation, names
 from dlapp.storage.tree import explained, make_own_directory, remove_tree
 from dlapp.system import lock_files
 from dlapp.system.disk_space import free_bytes
@@ -65,7 +65,7 @@ class PayloadCaches:
         DlappError: it cannot be created.
     """
 
-    def __init__(self, place: CachePlace, note: Note = lambda _: None) -> None:
+    def __init__(self, place: CacheLocation, note: Note = lambda _: None) -> None:
         self.place, self._note = place, note
         self._held: dict[str, int] = {}
         # Everything below is accessed by path, so nobody else may be able to replace the directory.
@@ -123,7 +123,7 @@ class PayloadCaches:
 
     def remove(self, name: str) -> bool:
         """Remove a cache. Return False if a task uses it, or another process is removing it."""
-        if (path := self._put_away(name)) is None:
+        if (path := self._move_aside(name)) is None:
             return False
         remove_tree(path)
         return True
@@ -138,11 +138,11 @@ class PayloadCaches:
             os.close(lock)
         self._held.clear()
         try:
-            self._make_room()
+            self._evict()
         except (DlappError, OSError) as error:
             self._note(f"the caches in {self.place.directory} are not looked through: {error}")
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         for name in names(self._path("removed")):  # left by killed processes
             remove_tree(self._path("removed", name))
         gone = []
@@ -157,7 +157,7 @@ class PayloadCaches:
             for name in sorted(sizes, key=lambda name: used_s[name]):
                 if over <= 0 and used_s[name] >= time.time() - self.place.age_s:
                     continue
-                if (path := self._put_away(name)) is not None:
+                if (path := self._move_aside(name)) is not None:
                     over -= sizes[name]
                     gone.append(path)
                     self._note(
@@ -169,7 +169,7 @@ class PayloadCaches:
         for path in gone:
             remove_tree(path)
 
-    def _put_away(self, name: str) -> str | None:
+    def _move_aside(self, name: str) -> str | None:
         """Rename a cache away atomically; return what to remove, or None if a task uses it."""
         path = self._path("locks", name)
         lock = lock_files.take(path, shared=False)
@@ -232,7 +232,7 @@ def _size_bytes(path: str) -> int:
                                     seen.add(found.st_ino)
             _, inner = levels[-1]
             if is_new := bool(inner):
-                new = _opened_within(fd, inner.pop())
+                new = _open_subdirectory(fd, inner.pop())
                 if new is None:
                     is_new = False
                     continue
@@ -240,7 +240,7 @@ def _size_bytes(path: str) -> int:
                 levels.pop()
                 if not levels:
                     return total
-                new = _opened_within(fd, "..")
+                new = _open_subdirectory(fd, "..")
                 if new is None:
                     return total
             os.close(fd)
@@ -251,7 +251,7 @@ def _size_bytes(path: str) -> int:
         os.close(fd)
 
 
-def _opened_within(above: int, name: str) -> int | None:
+def _open_subdirectory(above: int, name: str) -> int | None:
     """Open a subdirectory; None if it is gone or inaccessible."""
     try:
         fd = os.open(name, _DIRECTORY, dir_fd=above)

@@ -39,12 +39,12 @@ from dlapp.storage.cache.entry import (
     FORMAT,
     CacheEntry,
     CacheKeySource,
-    CachePlace,
-    is_as_wanted,
+    CacheLocation,
+    is_intact,
     names,
-    read_about,
+    read_metadata,
     same_file_system,
-    write_about,
+    write_metadata,
 )
 from dlapp.storage.tree import explained, make_own_directory, remove_tree
 from dlapp.system import lock_files, machine
@@ -54,12 +54,12 @@ from dlapp.system.owners import other_writers_above
 from dlapp.system.text import human_size
 from dlapp.system.waits import Wait
 
-_TELL_EVERY_S = 0.2
-_LOOK_S = (0.02, 0.2)
+_REPORT_EVERY_S = 0.2
+_POLL_S = (0.02, 0.2)
 STALLED_S = 300.0
 """A fetch that tells no progress for so long (its process may be stopped) is not waited for any longer."""
-DECISION_S = 60.0
-"""Whoever makes room does so within this time, or others do without."""
+EVICTION_S = 60.0
+"""Maximum duration of an eviction; after it, other processes do without the space."""
 
 Note = Callable[[str], None]
 Fetch = Callable[[str, Progress | None], object]
@@ -71,28 +71,28 @@ class CacheHold:
     destination names.
     """
 
-    def __init__(self, key: str, tree: str, lock: int, let_go: Callable[[int], None], *, was_there: bool) -> None:
-        self.key, self.tree, self.was_there = key, tree, was_there
-        self._lock, self._let_go = lock, let_go
+    def __init__(self, key: str, tree: str, lock: int, release: Callable[[int], None], *, is_hit: bool) -> None:
+        self.key, self.tree, self.is_hit = key, tree, is_hit
+        self._lock, self._release = lock, release
 
     def close(self) -> None:
         """Release the entry: it may be deleted if no other process holds it. Idempotent."""
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
-            self._let_go(lock)
+            self._release(lock)
 
 
-class _Waiting:
+class _FetchWait:
     """Wait for another process's fetch: forwards its progress, and detects a stalled one."""
 
     def __init__(self) -> None:
-        self.told = False
+        self.has_waited = False
         self._said, self._since = b"", time.monotonic()
         self._wait = Wait("another container that fetches the same input", STALLED_S)
 
-    def goes_on(self, lock_path: str, progress: Progress | None) -> bool:
+    def wait(self, lock_path: str, progress: Progress | None) -> bool:
         """Wait a moment; return False if there was no progress for too long."""
-        self.told = True
+        self.has_waited = True
         said = b""
         with contextlib.suppress(OSError, ValueError):
             said = read_file(lock_path, max_bytes=4096)
@@ -103,7 +103,7 @@ class _Waiting:
             self._said, self._since = said, time.monotonic()
             self._wait.renew()
         with self._wait:
-            time.sleep(random.uniform(*_LOOK_S))
+            time.sleep(random.uniform(*_POLL_S))
         return time.monotonic() - self._since < STALLED_S
 
 
@@ -123,7 +123,7 @@ class InputCache:
 
     def __init__(
         self,
-        place: CachePlace,
+        place: CacheLocation,
         note: Note = lambda _: None,
         *,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -160,59 +160,59 @@ class InputCache:
         Returns:
             None if there is no space here.
         """
-        key, waiting = wanted.key, _Waiting()
+        key, waiting = wanted.key, _FetchWait()
         while True:
-            whole = self._is_whole(key)
+            complete = self._is_complete(key)
             try:
-                lock = lock_files.take(self._path("locks", key), shared=whole)
+                lock = lock_files.take(self._path("locks", key), shared=complete)
             except OSError as error:
                 self._note(f"the cache in {self.place.directory} cannot be used: {error.strerror or error}")
                 return None
             if lock is None:
-                if not waiting.told:
+                if not waiting.has_waited:
                     self._note(f"{shown(wanted.source)}: another task is fetching it; waiting")
-                if not waiting.goes_on(self._path("locks", key), progress):
+                if not waiting.wait(self._path("locks", key), progress):
                     self._note(f"{shown(wanted.source)}: nothing was fetched for {STALLED_S:.0f} s; not waiting longer")
                     return None
                 continue
             held = None
             try:
-                if whole != self._is_whole(key):
+                if complete != self._is_complete(key):
                     continue
                 tree = self._path("entries", key, "tree")
-                if not whole:
+                if not complete:
                     held = self._fetched(key, wanted, lock, fetch, spare_bytes, progress)
-                elif is_as_wanted(tree, wanted):
-                    held = self._held(key, lock, was_there=True)
+                elif is_intact(tree, wanted):
+                    held = self._held(key, lock, is_hit=True)
                 else:
                     self._note(f"{shown(wanted.source)}: what is kept of it is damaged; it is fetched anew")
                     if not lock_files.make_exclusive(lock):
                         return None  # others use it unchanged
-                    if gone := self._put_away(key):
+                    if gone := self._move_aside(key):
                         remove_tree(gone)
                     held = self._fetched(key, wanted, lock, fetch, spare_bytes, progress)
                 return held
             finally:
                 if held is None:
-                    self._leave(key, lock)
+                    self._release_lock(key, lock)
 
-    def settle(self, key: str) -> None:
+    def sync(self, key: str) -> None:
         """Sync an entry to the disk if that was not done yet, so that it stays valid after a reboot."""
         lock = lock_files.take(self._path("locks", key), shared=True)
         if lock is None:
             return
         try:
-            about = self._about(key)
-            if about is None or not about.get("boot_id"):
+            metadata = self._metadata(key)
+            if metadata is None or not metadata.get("boot_id"):
                 return
             with closing_fd(open_own_directory(self._path("entries", key))) as fd:
                 sync_file_system(fd)
-                write_about(self._path("entries", key), {**about, "boot_id": ""})
+                write_metadata(self._path("entries", key), {**metadata, "boot_id": ""})
                 os.fsync(fd)
         except OSError as error:
             self._note(f"the cache entry {key[:12]} is not synced: {error.strerror or error}")
         finally:
-            self._leave(key, lock)
+            self._release_lock(key, lock)
 
     # ---- maintenance ----
 
@@ -220,25 +220,25 @@ class InputCache:
         """Return all entries, the least recently used first."""
         found = []
         for key in names(self._path("entries")):
-            about = self._about(key)
-            if about is None:
+            metadata = self._metadata(key)
+            if metadata is None:
                 continue
             path = self._path("locks", key)
             try:
                 used_ns = os.lstat(path).st_mtime_ns
             except FileNotFoundError:
-                used_ns = about["fetched_ms"] * 1_000_000
+                used_ns = metadata["fetched_ms"] * 1_000_000
             # A fetch of an entry that has a name is a repair.
             use = {"shared": "in use", "exclusive": "being fetched"}.get(lock_files.kind_held(path), "")
             pinned = os.path.lexists(self._path("entries", key, "pinned"))
             found.append(
                 CacheEntry(
                     key,
-                    about["source"],
-                    about["size_bytes"],
-                    about["room_bytes"],
-                    about["files"],
-                    about["fetched_ms"],
+                    metadata["source"],
+                    metadata["size_bytes"],
+                    metadata["room_bytes"],
+                    metadata["files"],
+                    metadata["fetched_ms"],
                     used_ns // 1_000_000,
                     pinned,
                     use,
@@ -297,7 +297,7 @@ class InputCache:
         left = [(name.partition(".")[0], self._path("parts", name)) for name in names(self._path("parts"))]
         kept = set()
         for key in names(self._path("entries")):
-            if self._is_whole(key):
+            if self._is_complete(key):
                 kept.add(key)
             else:
                 left.append((key, self._path("entries", key)))
@@ -312,10 +312,10 @@ class InputCache:
                 continue  # of an entry that is being fetched
             try:
                 # It may have been fetched since the check.
-                if path and not (path == self._path("entries", key) and self._is_whole(key)):
+                if path and not (path == self._path("entries", key) and self._is_complete(key)):
                     remove_tree(path)
             finally:
-                self._leave(key, lock)
+                self._release_lock(key, lock)
 
     # ---- fetching ----
 
@@ -326,7 +326,7 @@ class InputCache:
         for again in (True, False):
             try:
                 self.sweep(held=key)
-                part = self._part_with_room(key, wanted, spare_bytes)
+                part = self._create_part(key, wanted, spare_bytes)
             except (OSError, DlappError) as error:
                 self._note(f"the cache in {self.place.directory} cannot be used: {error}")
                 return None
@@ -334,8 +334,8 @@ class InputCache:
                 return None
             try:
                 tree = os.path.join(part, "tree")
-                fetch(tree, self._teller(lock, progress))
-                if not is_as_wanted(tree, wanted):
+                fetch(tree, self._progress_writer(lock, progress))
+                if not is_intact(tree, wanted):
                     raise DlappError(f"{shown(wanted.source)} changed while it was fetched")
                 os.rename(part, self._path("entries", key))
             except DiskFull as error:
@@ -350,20 +350,20 @@ class InputCache:
                 raise
             else:
                 lock_files.share(lock)
-                return self._held(key, lock, was_there=False)
+                return self._held(key, lock, is_hit=False)
         return None
 
-    def _held(self, key: str, lock: int, *, was_there: bool) -> CacheHold:
+    def _held(self, key: str, lock: int, *, is_hit: bool) -> CacheHold:
         self._touch(lock)
         tree = self._path("entries", key, "tree")
-        return CacheHold(key, tree, lock, self._close_used, was_there=was_there)
+        return CacheHold(key, tree, lock, self._release_used, is_hit=is_hit)
 
-    def _close_used(self, lock: int) -> None:
+    def _release_used(self, lock: int) -> None:
         with contextlib.suppress(OSError):
             self._touch(lock)
         os.close(lock)
 
-    def _leave(self, key: str, lock: int) -> None:
+    def _release_lock(self, key: str, lock: int) -> None:
         """Release a lock; also remove its file if it is held exclusively and has no entry."""
         path = self._path("locks", key)
         if not os.path.lexists(self._path("entries", key)) and lock_files.make_exclusive(lock):
@@ -371,7 +371,7 @@ class InputCache:
         else:
             os.close(lock)
 
-    def _about_of(self, wanted: CacheKeySource) -> dict[str, Any]:
+    def _metadata_of(self, wanted: CacheKeySource) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "source": wanted.source,
@@ -382,49 +382,49 @@ class InputCache:
             "boot_id": self._boot_id,
         }
 
-    def _part_with_room(self, key: str, wanted: CacheKeySource, spare_bytes: int) -> str | None:
+    def _create_part(self, key: str, wanted: CacheKeySource, spare_bytes: int) -> str | None:
         """Return a directory to fetch into, once there is space; None if there is not."""
-        with self._deciding():
-            if not self._make_room(wanted.room_bytes, spare_bytes):
+        with self._eviction_lock():
+            if not self._reserve_space(wanted.room_bytes, spare_bytes):
                 return None
             part = self._path("parts", f"{key}.{os.urandom(6).hex()}")
             os.mkdir(part, 0o700)
             os.mkdir(os.path.join(part, "tree"), 0o700)
             # From here on it counts, also for other processes that need space.
-            write_about(part, self._about_of(wanted))
+            write_metadata(part, self._metadata_of(wanted))
         return part
 
-    def _teller(self, lock: int, progress: Progress | None) -> Progress:
+    def _progress_writer(self, lock: int, progress: Progress | None) -> Progress:
         """Forward progress, and write it to the lock file for waiting processes."""
         next_at = 0.0
 
-        def tell(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             nonlocal next_at
             if (now := time.monotonic()) >= next_at:
-                next_at = now + _TELL_EVERY_S
+                next_at = now + _REPORT_EVERY_S
                 with contextlib.suppress(OSError):
                     os.pwrite(lock, b"%20d %20d\n" % (done, total), 0)
             if progress:
                 progress(done, total)
 
-        return tell
+        return report
 
     # ---- space ----
 
-    def make_room(self, path: str, size_bytes: int) -> None:
+    def evict_for(self, path: str, size_bytes: int) -> None:
         """Remove entries until ``path``, if it is on the cache's file system, has that much space, as far as possible:
         entries that are in use or pinned stay."""
         if size_bytes <= free_bytes(path) or not same_file_system(path, self.place.directory):
             return
         try:
             self.sweep()
-            with self._deciding():
+            with self._eviction_lock():
                 self._evict(0, size_bytes - free_bytes(path), partly=True)
         except (DlappError, OSError) as error:
             self._note(f"the cache in {self.place.directory} makes no room: {error}")
 
-    def _make_room(self, room_bytes: int, spare_bytes: int) -> bool:
-        """Make room for a number of additional bytes. Return True if they may be stored."""
+    def _reserve_space(self, room_bytes: int, spare_bytes: int) -> bool:
+        """Evict entries for a number of additional bytes. Return True if they may be stored."""
         limit = self.place.limit_bytes
         if room_bytes > limit:
             self._note(f"{human_size(room_bytes)} are more than the cache may have ({human_size(limit)})")
@@ -466,12 +466,12 @@ class InputCache:
     def _remove(self, key: str, lock: int) -> None:
         """Remove an entry and its lock, which is held exclusively."""
         try:
-            if gone := self._put_away(key):
+            if gone := self._move_aside(key):
                 remove_tree(gone)
         finally:
-            self._leave(key, lock)
+            self._release_lock(key, lock)
 
-    def _put_away(self, key: str) -> str | None:
+    def _move_aside(self, key: str) -> str | None:
         """Rename an entry away atomically; return what to remove."""
         gone = self._path("parts", f"{key}.{os.urandom(6).hex()}")
         try:
@@ -484,11 +484,11 @@ class InputCache:
         return gone
 
     @contextlib.contextmanager
-    def _deciding(self) -> Iterator[None]:
-        deadline = time.monotonic() + DECISION_S
+    def _eviction_lock(self) -> Iterator[None]:
+        deadline = time.monotonic() + EVICTION_S
         while (lock := lock_files.take(self._path("lock"), shared=False)) is None:
             if time.monotonic() > deadline:
-                raise TimedOut(f"another process has been making room for {DECISION_S:.0f} s")
+                raise TimedOut(f"another process has been making room for {EVICTION_S:.0f} s")
             time.sleep(0.005)
         try:
             yield
@@ -500,19 +500,23 @@ class InputCache:
     def _path(self, *names: str) -> str:
         return os.path.join(self.place.directory, *names)
 
-    def _about(self, key: str) -> dict[str, Any] | None:
+    def _metadata(self, key: str) -> dict[str, Any] | None:
         """Return the description of an entry; None if it is missing or not valid any more."""
-        about = read_about(self._path("entries", key))
-        if about is None or about.get("format") != FORMAT or about.get("boot_id", "") not in ("", self._boot_id):
+        metadata = read_metadata(self._path("entries", key))
+        if (
+            metadata is None
+            or metadata.get("format") != FORMAT
+            or metadata.get("boot_id", "") not in ("", self._boot_id)
+        ):
             return None
-        return about
+        return metadata
 
     def _parts(self) -> list[dict[str, Any]]:
-        found = [read_about(self._path("parts", name)) for name in names(self._path("parts"))]
+        found = [read_metadata(self._path("parts", name)) for name in names(self._path("parts"))]
         return [one for one in found if one is not None]
 
-    def _is_whole(self, key: str) -> bool:
-        return self._about(key) is not None
+    def _is_complete(self, key: str) -> bool:
+        return self._metadata(key) is not None
 
     def _touch(self, lock: int) -> None:
         now = self._clock_ns()

@@ -15,16 +15,16 @@ from dlapp.storage.checkpoints.manifest import (
     MAX_BYTES,
     MAX_ENTRIES,
     EntryKind,
+    IncompleteCheckpoint,
     Manifest,
     ManifestEntry,
-    NotWhole,
     encode_manifest,
     entry_of,
     manifest_name,
     number_of,
     parse_manifest,
 )
-from dlapp.storage.checkpoints.place import OBJECTS, CheckpointPlace, GivenUp, is_on_its_way
+from dlapp.storage.checkpoints.place import OBJECTS, CheckpointStore, CopyAborted, is_temporary
 from dlapp.storage.tree import READ_CHUNK, Note, OpenTree, TreeNode, explaining, nodes_to_store, remove_tree
 from dlapp.system.files import closing_fd, open_directory
 
@@ -78,57 +78,57 @@ def _accept(_state: DirectoryState) -> None:
 
 
 class Checkpoints:
-    """Checkpoints of one directory at one place. Not thread-safe, except `giving_up`.
+    """Checkpoints of one directory at one place. Not thread-safe, except `aborting`.
 
     Args:
         place: of the checkpoints; entered by the caller.
         keep: number of checkpoints to keep.
         note: called with a line about an entry that is not stored, or a checkpoint that is not restored.
-        seen_as: other absolute paths of the directory as payloads see it; links that contain them are kept correct.
+        payload_paths: other absolute paths of the directory as payloads see it; links with them are kept correct.
 
     Attributes:
-        spared: number of an additional checkpoint to keep, if it exists; 0 for none.
+        pinned: number of an additional checkpoint to keep, if it exists; 0 for none.
     """
 
-    def __init__(self, place: CheckpointPlace, keep: int, note: Note, seen_as: Sequence[str] = ()) -> None:
-        self._place, self._keep, self._note, self._seen_as = place, keep, note, seen_as
+    def __init__(self, place: CheckpointStore, keep: int, note: Note, payload_paths: Sequence[str] = ()) -> None:
+        self._store, self._keep, self._note, self._payload_paths = place, keep, note, payload_paths
         self._digests: dict[FileIdentity, str] = {}
         self._objects: dict[int, dict[str, int]] = {}  # of manifests, which are immutable
-        self._is_given_up = False
-        self._left_out: set[str] = set()
-        self.spared = 0
+        self._is_aborted = False
+        self._skipped: set[str] = set()
+        self.pinned = 0
 
     def numbers(self) -> list[int]:
         """Return the numbers of the manifests, ascending; their checkpoints may be incomplete."""
-        return sorted(number for name in self._place.sizes("") if (number := number_of(name)) is not None)
+        return sorted(number for name in self._store.sizes("") if (number := number_of(name)) is not None)
 
-    def whole(self) -> list[int]:
+    def complete(self) -> list[int]:
         """Return the numbers of the newest checkpoints whose objects all exist, ascending. Contents are not read.
 
         Raises:
             DlappError: the place cannot be read.
         """
-        objects, found = self._place.sizes(OBJECTS), []
+        objects, found = self._store.sizes(OBJECTS), []
         for number in reversed(self.numbers()):
             try:
                 self._check_objects(number, objects)
                 found.append(number)
-            except NotWhole as error:
+            except IncompleteCheckpoint as error:
                 self._note(str(error))
             if len(found) == MAX_LISTED:
                 break
         return found[::-1]
 
     @contextlib.contextmanager
-    def giving_up(self) -> Iterator[Callable[[], None]]:
+    def aborting(self) -> Iterator[Callable[[], None]]:
         """Abort the call of the other thread with an error: a block in which its owner waits for that. Call the result
         repeatedly meanwhile."""
-        self._is_given_up = True
+        self._is_aborted = True
         try:
-            with self._place.giving_up() as cut:
+            with self._store.aborting() as cut:
                 yield cut
         finally:
-            self._is_given_up = False
+            self._is_aborted = False
 
     def state(self, directory: str) -> DirectoryState:
         """Return the state of a directory as `store` would find it. Raises the errors of `store`."""
@@ -155,11 +155,11 @@ class Checkpoints:
         with contextlib.closing(OpenTree(directory)) as tree:
             if not stat.S_ISDIR(os.fstat(tree.fd).st_mode):
                 raise DlappError(f"{shown(directory)} is no directory")
-            before = self._state(tree, self._note_left_out)
+            before = self._state(tree, self._log_skipped)
             check(before)
             digests = self._digests_of(tree, before)
             entries = [entry_of(node, digests.get(node.name, "")) for node in before.nodes]
-            place = self._place
+            place = self._store
             place.prepare()
             if number is None:
                 number = max(self.numbers(), default=0) + 1
@@ -175,7 +175,7 @@ class Checkpoints:
                 if node.is_file and there.get(digests[node.name]) != node.size_bytes
             }
             try:
-                self._put(tree, missing, before)
+                self._put_objects(tree, missing, before)
                 if self._state(tree, _ignore) != before:
                     raise CheckpointChanged(f"{shown(directory)} changed while it was copied")
                 check(before)
@@ -200,15 +200,15 @@ class Checkpoints:
             Its number; None if there is none.
 
         Raises:
-            NotWhole: the requested checkpoint is incomplete.
+            IncompleteCheckpoint: the requested checkpoint is incomplete.
             DlappError, OSError: restoring failed; the existing directory is unchanged.
         """
-        objects = self._place.sizes(OBJECTS)
+        objects = self._store.sizes(OBJECTS)
         for one in reversed(self.numbers()) if number is None else (number,):
             try:
                 self._check_objects(one, objects)
                 self._restore_one(self._read_manifest(one), into)
-            except NotWhole as error:
+            except IncompleteCheckpoint as error:
                 if number is not None:
                     raise
                 self._note(f"{error}; the one before it is taken")
@@ -227,15 +227,15 @@ class Checkpoints:
             into: path of the directory, which must be exclusive to the caller; created if missing.
 
         Raises:
-            NotWhole: the checkpoint is incomplete, or was removed.
+            IncompleteCheckpoint: the checkpoint is incomplete, or was removed.
             DlappError, OSError: a file cannot be fetched.
         """
         entries = self._read_manifest(number).entries
         wanted = tuple(one for one in entries if one.kind is EntryKind.FILE and is_wanted(one))
         for one in wanted:
             os.makedirs(os.path.dirname(_path(into, one)), 0o700, exist_ok=True)
-        self._place.all_at_once(
-            lambda place, tell: self._fetch(wanted[place], _path(into, wanted[place]), tell), len(wanted)
+        self._store.run_parallel(
+            lambda index, report: self._fetch(wanted[index], _path(into, wanted[index]), report), len(wanted)
         )
         return wanted
 
@@ -243,7 +243,7 @@ class Checkpoints:
 
     def _state(self, tree: OpenTree, note: Note) -> DirectoryState:
         try:
-            nodes = nodes_to_store(tree, seen_as=self._seen_as, note=note, most=MAX_ENTRIES - 1)[0]
+            nodes = nodes_to_store(tree, payload_paths=self._payload_paths, note=note, most=MAX_ENTRIES - 1)[0]
         except NotFound as error:
             raise CheckpointChanged(f"{shown(tree.top)} changed while it was copied: {error}") from error
         identities = {}
@@ -253,13 +253,13 @@ class Checkpoints:
                     identities[node.name] = _identity(fd)
         return DirectoryState(nodes, identities)
 
-    def _note_left_out(self, line: str) -> None:
+    def _log_skipped(self, line: str) -> None:
         """Log what is not stored, once and a bounded number of times: each copy meets it again, and a payload can
         create many such entries."""
-        if line in self._left_out or len(self._left_out) > _MAX_LOGGED:
+        if line in self._skipped or len(self._skipped) > _MAX_LOGGED:
             return
-        self._left_out.add(line)
-        self._note(line if len(self._left_out) <= _MAX_LOGGED else "what else is not stored is not written here")
+        self._skipped.add(line)
+        self._note(line if len(self._skipped) <= _MAX_LOGGED else "what else is not stored is not written here")
 
     def _digests_of(self, tree: OpenTree, state: DirectoryState) -> dict[str, str]:
         """Return name -> digest of all files; unchanged ones are not read again."""
@@ -271,7 +271,7 @@ class Checkpoints:
             identity, now_ns = state.identities[node.name], time.time_ns()
             if (digest := known.get(identity)) is None:
                 with _opened(tree, node) as fd:
-                    digest = digest_of(fd, self._go_on)
+                    digest = digest_of(fd, self._check_aborted)
                     if _identity(fd) != identity or identity.size_bytes != node.size_bytes:
                         raise CheckpointChanged(f"{shown(node.source)} changed while it was copied")
             digests[node.name] = digest
@@ -279,30 +279,30 @@ class Checkpoints:
                 self._digests[identity] = digest
         return digests
 
-    def _go_on(self, _count: int = 0) -> None:
-        if self._is_given_up:
-            raise GivenUp("the copy was given up")
+    def _check_aborted(self, _count: int = 0) -> None:
+        if self._is_aborted:
+            raise CopyAborted("the copy was given up")
 
-    def _put(self, tree: OpenTree, missing: dict[str, TreeNode], before: DirectoryState) -> None:
+    def _put_objects(self, tree: OpenTree, missing: dict[str, TreeNode], before: DirectoryState) -> None:
         items = list(missing.items())
 
-        def put(place: int, tell: Callable[[int], None]) -> None:
-            digest, node = items[place]
+        def put(index: int, report: Callable[[int], None]) -> None:
+            digest, node = items[index]
 
-            def go_on(count: int) -> None:
-                self._go_on()
-                tell(count)
+            def progress(count: int) -> None:
+                self._check_aborted()
+                report(count)
 
             with _opened(tree, node) as fd:
 
                 def check() -> None:
                     # The sent content is the content that was read before only if the file is still unchanged.
-                    if _identity(fd) != before.identities[node.name] or digest_of(fd, go_on) != digest:
+                    if _identity(fd) != before.identities[node.name] or digest_of(fd, progress) != digest:
                         raise CheckpointChanged(f"{shown(node.source)} changed while it was copied")
 
-                self._place.put(f"{OBJECTS}/{digest}", fd, node.size_bytes, check, go_on)
+                self._store.put(f"{OBJECTS}/{digest}", fd, node.size_bytes, check, progress)
 
-        self._place.all_at_once(put, len(items))
+        self._store.run_parallel(put, len(items))
 
     def _remove_old(self, but: dict[str, int] | None = None) -> None:
         """Remove all manifests but the last complete ones, then the objects that no manifest names.
@@ -310,16 +310,16 @@ class Checkpoints:
         Args:
             but: objects to keep.
         """
-        objects, left = self._place.sizes(OBJECTS), self._keep
+        objects, left = self._store.sizes(OBJECTS), self._keep
         for number in reversed(self.numbers()):
             if left <= 0:
-                if number != self.spared:
-                    self._place.remove(manifest_name(number))
+                if number != self.pinned:
+                    self._store.remove(manifest_name(number))
                 continue
             try:
                 self._check_objects(number, objects)
                 left -= 1
-            except NotWhole as error:
+            except IncompleteCheckpoint as error:
                 self._note(str(error))
         self._remove_unused(but)
 
@@ -331,40 +331,42 @@ class Checkpoints:
         """
         used = set(but or ())
         for number in self.numbers():
-            with contextlib.suppress(NotWhole):
+            with contextlib.suppress(IncompleteCheckpoint):
                 used |= self._objects_of(number).keys()
-        for name in self._place.sizes(""):
-            if is_on_its_way(name):
-                self._place.remove(name)
-        for name in self._place.sizes(OBJECTS):
+        for name in self._store.sizes(""):
+            if is_temporary(name):
+                self._store.remove(name)
+        for name in self._store.sizes(OBJECTS):
             if name not in used:
-                self._place.remove(f"{OBJECTS}/{name}")
+                self._store.remove(f"{OBJECTS}/{name}")
 
     # ---- restoring ----
 
     def _read_manifest(self, number: int) -> Manifest:
-        """Return a manifest. Raises NotWhole."""
+        """Return a manifest. Raises IncompleteCheckpoint."""
         name = manifest_name(number)
-        if (size := self._place.sizes("").get(name)) is None:
-            raise NotWhole(f"checkpoint {number} is not there")
+        if (size := self._store.sizes("").get(name)) is None:
+            raise IncompleteCheckpoint(f"checkpoint {number} is not there")
         if size > MAX_BYTES:
-            raise NotWhole(f"{name} has {size} bytes, at most {MAX_BYTES} are read")
+            raise IncompleteCheckpoint(f"{name} has {size} bytes, at most {MAX_BYTES} are read")
         try:
-            return parse_manifest(self._place.read(name, MAX_BYTES), number)
+            return parse_manifest(self._store.read(name, MAX_BYTES), number)
         except NotFound as error:
-            raise NotWhole(f"checkpoint {number} is gone") from error
+            raise IncompleteCheckpoint(f"checkpoint {number} is gone") from error
 
     def _objects_of(self, number: int) -> dict[str, int]:
-        """Return digest -> size of a manifest's objects. Raises NotWhole."""
+        """Return digest -> size of a manifest's objects. Raises IncompleteCheckpoint."""
         if (found := self._objects.get(number)) is None:
             found = self._objects[number] = self._read_manifest(number).objects
         return found
 
     def _check_objects(self, number: int, objects: dict[str, int]) -> None:
-        """Raise NotWhole if an object of a checkpoint is missing."""
+        """Raise IncompleteCheckpoint if an object of a checkpoint is missing."""
         for digest, size in self._objects_of(number).items():
             if objects.get(digest) != size:
-                raise NotWhole(f"checkpoint {number} is not whole: object {digest} is missing or has another size")
+                raise IncompleteCheckpoint(
+                    f"checkpoint {number} is not whole: object {digest} is missing or has another size"
+                )
 
     def _restore_one(self, manifest: Manifest, into: str) -> None:
         above, _, name = into.rpartition("/")
@@ -394,8 +396,8 @@ class Checkpoints:
         files = [one for one in manifest.entries if one.kind is EntryKind.FILE]
         for one in directories:
             os.mkdir(_path(top, one), 0o700)
-        self._place.all_at_once(
-            lambda place, tell: self._fetch(files[place], _path(top, files[place]), tell), len(files)
+        self._store.run_parallel(
+            lambda index, report: self._fetch(files[index], _path(top, files[index]), report), len(files)
         )
         for one in manifest.entries:
             if one.kind is EntryKind.LINK:
@@ -405,27 +407,29 @@ class Checkpoints:
             os.chmod(_path(top, one), one.mode | 0o700)
             os.utime(_path(top, one), ns=(one.mtime_ns, one.mtime_ns))
 
-    def _fetch(self, entry: ManifestEntry, path: str, tell: Callable[[int], None]) -> None:
+    def _fetch(self, entry: ManifestEntry, path: str, report: Callable[[int], None]) -> None:
         with explaining(path, "written"):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with closing_fd(fd), explaining(path, "written"):
             try:
-                self._place.fetch(f"{OBJECTS}/{entry.digest}", fd, entry.size_bytes, tell)
+                self._store.fetch(f"{OBJECTS}/{entry.digest}", fd, entry.size_bytes, report)
             except NotFound as error:
-                raise NotWhole(f"object {entry.digest} is gone") from error
-            if digest_of(fd, tell) != entry.digest:
-                raise NotWhole(f"{shown(entry.name)} of the checkpoint has another content than its digest says")
+                raise IncompleteCheckpoint(f"object {entry.digest} is gone") from error
+            if digest_of(fd, report) != entry.digest:
+                raise IncompleteCheckpoint(
+                    f"{shown(entry.name)} of the checkpoint has another content than its digest says"
+                )
             os.fchmod(fd, entry.mode | 0o600)
             os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
 
 
-def digest_of(fd: int, tell: Callable[[int], None]) -> str:
-    """Return the SHA-256 of an open file's content, as 64 hex digits; ``tell`` is called before each piece."""
+def digest_of(fd: int, report: Callable[[int], None]) -> str:
+    """Return the SHA-256 of an open file's content, as 64 hex digits; ``report`` is called before each piece."""
     import hashlib
 
     digest, at = hashlib.sha256(), 0
     while True:
-        tell(0)
+        report(0)
         if not (piece := os.pread(fd, READ_CHUNK, at)):
             return digest.hexdigest()
         digest.update(piece)

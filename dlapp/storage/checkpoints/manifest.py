@@ -28,7 +28,7 @@ _MIN_TIME_NS, _MAX_TIME_NS = -(1 << 63), 1 << 63
 """Of files [ns since 1970]: the years 1677 to 2262. File systems have later ones."""
 
 
-class NotWhole(DlappError):
+class IncompleteCheckpoint(DlappError):
     """A checkpoint is incomplete: its manifest cannot be read, or a file is missing or has other content."""
 
 
@@ -114,21 +114,21 @@ def parse_manifest(data: bytes, number: int) -> Manifest:
     """Return the manifest of checkpoint ``number``.
 
     Raises:
-        NotWhole: the text is not a valid manifest; nothing in it may be used.
+        IncompleteCheckpoint: the text is not a valid manifest; nothing in it may be used.
     """
     where = manifest_name(number)
     try:
         said = parse_json(data)
         if said["version"] != _VERSION or said["number"] != number:
-            raise NotWhole(f"{where}: it is of another version, or of another number")
+            raise IncompleteCheckpoint(f"{where}: it is of another version, or of another number")
         listed = said["entries"]
         if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_ENTRIES:
-            raise NotWhole(f"{where}: it has no list of entries")
+            raise IncompleteCheckpoint(f"{where}: it has no list of entries")
         entries = tuple(_entry(one) for one in listed)
     except (ValueError, KeyError, TypeError) as error:
-        raise NotWhole(f"{where}: {str(error)[:200] or 'not a manifest'}") from error
+        raise IncompleteCheckpoint(f"{where}: {str(error)[:200] or 'not a manifest'}") from error
     if problem := _problem_of(entries):
-        raise NotWhole(f"{where}: {problem}")
+        raise IncompleteCheckpoint(f"{where}: {problem}")
     return Manifest(number, entries)
 
 

@@ -13,26 +13,26 @@ from typing import Protocol
 from dlapp.errors import DlappError, NotFound
 from dlapp.locations import HDFS, HdfsPlace, local_path, shown
 from dlapp.net.http import RequestBody
-from dlapp.storage.fetch_plan import all_at_once
-from dlapp.storage.hdfs.file_system import SMALL_BYTES, WRITES_AT_ONCE, HdfsFiles
+from dlapp.storage.fetch_plan import run_parallel
+from dlapp.storage.hdfs.file_system import PARALLEL_WRITES, SMALL_BYTES, HdfsFiles
 from dlapp.storage.open import open_output
 from dlapp.storage.tree import READ_CHUNK, explaining, make_own_directory
 from dlapp.system.files import closing_fd, open_file, open_own_directory, sync_file_system, write_all
 
-Tell = Callable[[int], None]
+ReportBytes = Callable[[int], None]
 OBJECTS = "objects"
-_ON_ITS_WAY = "."
+_TEMPORARY_PREFIX = "."
 """What begins like this is being written."""
 
 
-class GivenUp(DlappError):
+class CopyAborted(DlappError):
     """The owner of a copy aborted it."""
 
 
-class CheckpointPlace(Protocol):
+class CheckpointStore(Protocol):
     """Place of checkpoints. Names are ``NAME`` or ``objects/NAME``. Thread-safe; every call is idempotent."""
 
-    def __enter__(self) -> CheckpointPlace:
+    def __enter__(self) -> CheckpointStore:
         """Return itself."""
 
     def __exit__(self, *error: object) -> None:
@@ -50,14 +50,14 @@ class CheckpointPlace(Protocol):
         exist.
         """
 
-    def put(self, name: str, fd: int, size: int, check: Callable[[], None], tell: Tell) -> None:
+    def put(self, name: str, fd: int, size: int, check: Callable[[], None], report: ReportBytes) -> None:
         """Write an object from an open file atomically, replacing one of this name.
 
         Args:
             name: of the object.
             fd, size: the file.
             check: called before the object gets its name; its errors abort the call.
-            tell: called with the bytes done, and with 0 from time to time; its errors abort the call.
+            report: called with the bytes done, and with 0 from time to time; its errors abort the call.
         """
 
     def create(self, name: str, data: bytes) -> bool:
@@ -66,14 +66,14 @@ class CheckpointPlace(Protocol):
     def read(self, name: str, max_bytes: int) -> bytes:
         """Return the content of a small file. Raises NotFound."""
 
-    def fetch(self, name: str, fd: int, size: int, tell: Tell) -> None:
+    def fetch(self, name: str, fd: int, size: int, report: ReportBytes) -> None:
         """Write the content of an object to an open, empty file.
 
         Args:
             name: of the object.
             fd: the file.
             size: of the object [bytes].
-            tell: see `put`.
+            report: see `put`.
 
         Raises:
             NotFound: it does not exist.
@@ -83,16 +83,16 @@ class CheckpointPlace(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file; a missing one is no error."""
 
-    def all_at_once(self, work: Callable[[int, Tell], None], count: int) -> None:
+    def run_parallel(self, work: Callable[[int, ReportBytes], None], count: int) -> None:
         """Call ``work`` with the numbers from 0 to ``count``, with the parallelism that suits this place. The first
         error aborts the other calls and is raised."""
 
-    def giving_up(self) -> AbstractContextManager[Callable[[], None]]:
+    def aborting(self) -> AbstractContextManager[Callable[[], None]]:
         """Abort the calls of the other threads in this place, and those that they start in the block, with Unreachable.
         The result breaks the connections that they use; call it until they have ended."""
 
 
-def open_place(location: str, hdfs: HdfsPlace | None = None) -> CheckpointPlace:
+def open_store(location: str, hdfs: HdfsPlace | None = None) -> CheckpointStore:
     """Return the place at a location; nothing is created yet.
 
     Args:
@@ -105,29 +105,29 @@ def open_place(location: str, hdfs: HdfsPlace | None = None) -> CheckpointPlace:
     files = open_output(location, hdfs)
     if location.startswith(HDFS):
         assert isinstance(files, HdfsFiles)
-        return _HdfsPlace(files, files.place.path(location).rstrip("/"))
-    return _LocalPlace(local_path(location).rstrip("/"))
+        return _HdfsStore(files, files.place.path(location).rstrip("/"))
+    return _LocalStore(local_path(location).rstrip("/"))
 
 
-def is_on_its_way(name: str) -> bool:
+def is_temporary(name: str) -> bool:
     """Return whether the name is that of a partial file, of a running or killed writer."""
-    return name.startswith(_ON_ITS_WAY)
+    return name.startswith(_TEMPORARY_PREFIX)
 
 
 def _temporary(name: str) -> str:
     """Return a unique temporary name beside ``name``."""
     above, slash, last = name.rpartition("/")
-    return f"{above}{slash}{_ON_ITS_WAY}{last[:100]}.{os.urandom(6).hex()}"
+    return f"{above}{slash}{_TEMPORARY_PREFIX}{last[:100]}.{os.urandom(6).hex()}"
 
 
-class _LocalPlace:
+class _LocalStore:
     """A place on this machine, accessed through the descriptors of its two directories."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._fds: dict[str, int] = {}
 
-    def __enter__(self) -> _LocalPlace:
+    def __enter__(self) -> _LocalStore:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -135,13 +135,13 @@ class _LocalPlace:
             os.close(self._fds.popitem()[1])
 
     def prepare(self) -> None:
-        """See `CheckpointPlace.prepare`."""
+        """See `CheckpointStore.prepare`."""
         for directory in ("", OBJECTS):
             make_own_directory(f"{self._path}/{directory}".rstrip("/"))
         self._open()
 
     def sizes(self, directory: str) -> dict[str, int]:
-        """See `CheckpointPlace.sizes`."""
+        """See `CheckpointStore.sizes`."""
         found: dict[str, int] = {}
         if not self._open():
             return found
@@ -152,19 +152,19 @@ class _LocalPlace:
                     found[entry.name] = status.st_size
         return found
 
-    def put(self, name: str, fd: int, size: int, check: Callable[[], None], tell: Tell) -> None:
-        """See `CheckpointPlace.put`."""
+    def put(self, name: str, fd: int, size: int, check: Callable[[], None], report: ReportBytes) -> None:
+        """See `CheckpointStore.put`."""
         with self._new_file(name) as (target, temporary, dir_fd):
             at = 0
             while at < size and (piece := os.pread(fd, min(READ_CHUNK, size - at), at)):
                 write_all(target, piece)
                 at += len(piece)
-                tell(len(piece))
+                report(len(piece))
             check()
             os.rename(temporary, name.rpartition("/")[2], src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `CheckpointPlace.create`."""
+        """See `CheckpointStore.create`."""
         with self._new_file(name) as (target, temporary, dir_fd):
             write_all(target, data)
             sync_file_system(dir_fd)
@@ -176,15 +176,15 @@ class _LocalPlace:
         return True
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """See `CheckpointPlace.read`."""
+        """See `CheckpointStore.read`."""
         with self._opened(name, max_bytes) as (fd, size), explaining(self._shown(name), "read"):
             data = b""
             while len(data) < size and (piece := os.read(fd, size - len(data))):
                 data += piece
             return data
 
-    def fetch(self, name: str, fd: int, size: int, tell: Tell) -> None:
-        """See `CheckpointPlace.fetch`."""
+    def fetch(self, name: str, fd: int, size: int, report: ReportBytes) -> None:
+        """See `CheckpointStore.fetch`."""
         with self._opened(name, None) as (source, _), explaining(self._shown(name), "read"):
             left = size
             while left:
@@ -192,21 +192,21 @@ class _LocalPlace:
                     raise DlappError(f"{shown(self._shown(name))} has fewer than {size} bytes")
                 write_all(fd, piece)
                 left -= len(piece)
-                tell(len(piece))
+                report(len(piece))
 
     def remove(self, name: str) -> None:
-        """See `CheckpointPlace.remove`."""
+        """See `CheckpointStore.remove`."""
         above, _, last = name.rpartition("/")
         with explaining(self._shown(name), "removed"), contextlib.suppress(FileNotFoundError):
             os.unlink(last, dir_fd=self._fds[above])
 
-    def all_at_once(self, work: Callable[[int, Tell], None], count: int) -> None:
-        """See `CheckpointPlace.all_at_once`: sequential, since there is one disk."""
+    def run_parallel(self, work: Callable[[int, ReportBytes], None], count: int) -> None:
+        """See `CheckpointStore.run_parallel`: sequential, since there is one disk."""
         for number in range(count):
             work(number, lambda _: None)
 
-    def giving_up(self) -> AbstractContextManager[Callable[[], None]]:
-        """See `CheckpointPlace.giving_up`: no call here blocks."""
+    def aborting(self) -> AbstractContextManager[Callable[[], None]]:
+        """See `CheckpointStore.aborting`: no call here blocks."""
         return contextlib.nullcontext(lambda: None)
 
     def _open(self) -> bool:
@@ -248,21 +248,21 @@ class _LocalPlace:
                     os.unlink(temporary, dir_fd=dir_fd)
 
 
-class _HdfsPlace:
+class _HdfsStore:
     """A place on HDFS."""
 
     def __init__(self, files: HdfsFiles, path: str) -> None:
         self._files, self._web, self._path = files, files.web, path
         self._threads: set[int] = set()
 
-    def __enter__(self) -> _HdfsPlace:
+    def __enter__(self) -> _HdfsStore:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._web.close()
 
     def prepare(self) -> None:
-        """See `CheckpointPlace.prepare`."""
+        """See `CheckpointStore.prepare`."""
         self._threads.add(threading.get_ident())
         for directory in ("", OBJECTS):
             path = f"{self._path}/{directory}".rstrip("/")
@@ -270,7 +270,7 @@ class _HdfsPlace:
             self._files.check_own_directory(path)
 
     def sizes(self, directory: str) -> dict[str, int]:
-        """See `CheckpointPlace.sizes`."""
+        """See `CheckpointStore.sizes`."""
         self._threads.add(threading.get_ident())
         path = f"{self._path}/{directory}".rstrip("/")
         try:
@@ -279,18 +279,18 @@ class _HdfsPlace:
         except NotFound:
             return {}
 
-    def put(self, name: str, fd: int, size: int, check: Callable[[], None], tell: Tell) -> None:
-        """See `CheckpointPlace.put`."""
+    def put(self, name: str, fd: int, size: int, check: Callable[[], None], report: ReportBytes) -> None:
+        """See `CheckpointStore.put`."""
         with self._new_file(name) as temporary:
             source = RequestBody(fd, size) if size else b""
             direct = size <= SMALL_BYTES
-            self._web.write(temporary, source, 0o600, parents=False, direct_to_datanode=direct, tell=tell)
+            self._web.write(temporary, source, 0o600, parents=False, direct_to_datanode=direct, report=report)
             check()
             self._web.rename(temporary, f"{self._path}/{name}", overwrite=True)
-        tell(size)
+        report(size)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `CheckpointPlace.create`."""
+        """See `CheckpointStore.create`."""
         with self._new_file(name) as temporary:
             self._web.write(temporary, data, 0o600, parents=False)
             if self._web.rename(temporary, f"{self._path}/{name}"):
@@ -299,30 +299,30 @@ class _HdfsPlace:
         return False
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """See `CheckpointPlace.read`."""
+        """See `CheckpointStore.read`."""
         return self._web.read_bytes(f"{self._path}/{name}", max_bytes)
 
-    def fetch(self, name: str, fd: int, size: int, tell: Tell) -> None:
-        """See `CheckpointPlace.fetch`."""
-        self._web.fetch(f"{self._path}/{name}", fd, 0, size, tell, direct_to_datanode=size <= SMALL_BYTES)
+    def fetch(self, name: str, fd: int, size: int, report: ReportBytes) -> None:
+        """See `CheckpointStore.fetch`."""
+        self._web.fetch(f"{self._path}/{name}", fd, 0, size, report, direct_to_datanode=size <= SMALL_BYTES)
 
     def remove(self, name: str) -> None:
-        """See `CheckpointPlace.remove`."""
+        """See `CheckpointStore.remove`."""
         self._web.delete(f"{self._path}/{name}")
 
-    def all_at_once(self, work: Callable[[int, Tell], None], count: int) -> None:
-        """See `CheckpointPlace.all_at_once`."""
+    def run_parallel(self, work: Callable[[int, ReportBytes], None], count: int) -> None:
+        """See `CheckpointStore.run_parallel`."""
 
-        def run(number: int, tell: Tell) -> None:
+        def run(number: int, report: ReportBytes) -> None:
             self._threads.add(threading.get_ident())
-            work(number, tell)
+            work(number, report)
 
-        all_at_once(run, range(count), lambda _: None, at_once=WRITES_AT_ONCE, cut_off=self._web.cut_off)
+        run_parallel(run, range(count), lambda _: None, parallelism=PARALLEL_WRITES, abort_calls=self._web.abort_calls)
 
     @contextlib.contextmanager
-    def giving_up(self) -> Iterator[Callable[[], None]]:
-        """See `CheckpointPlace.giving_up`."""
-        with self._web.cut_off(self._threads - {threading.get_ident()}) as cut:
+    def aborting(self) -> Iterator[Callable[[], None]]:
+        """See `CheckpointStore.aborting`."""
+        with self._web.abort_calls(self._threads - {threading.get_ident()}) as cut:
             yield cut
 
     @contextlib.contextmanager

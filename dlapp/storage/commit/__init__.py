@@ -44,7 +44,7 @@ def commit(
     *,
     overwrite: bool,
     keep_previous: int = 0,
-    again: bool = False,
+    is_retry: bool = False,
     commit_times: CommitTimes = tuple,
     hdfs: HdfsPlace | None = None,
     files: OutputFileSystem | None = None,
@@ -59,7 +59,7 @@ def commit(
         overwrite: replace an existing target. It is kept beside the new one if dlapp did not write it.
         keep_previous: number of former outputs written by dlapp that are also kept beside it; older ones are removed.
         commit_times: returns when those applications of the user ended that committed to this target [ms since 1970].
-        again: an earlier call may have succeeded. Then the parts count as committed if all are gone, no file of this
+        is_retry: an earlier call may have succeeded. Then the parts count as committed if all are gone, no file of this
             application is beside the target, and the target exists and is not another application's.
         hdfs: the configured HDFS, if any; also in the functions below.
         files: the target's file system, if it is already open; also in the functions below.
@@ -85,7 +85,7 @@ def commit(
         parts,
         overwrite=overwrite,
         keep_previous=keep_previous,
-        again=again,
+        is_retry=is_retry,
         commit_times=commit_times,
         step=step or ignore_step,
     )

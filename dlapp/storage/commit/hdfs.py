@@ -25,7 +25,7 @@ ApplicationMaster that was cut off and its successor, or a user's next command. 
 3. The NameNode refuses, in the same operation, a destination that exists.
 
 The process that is late changes nothing. An inode number is never reused, and a rename keeps it: its current path shows
-how far a commit has come. Behind a router or a gateway, inode numbers cannot be used (`WebHdfs.has_numbers`). There,
+how far a commit has come. Behind a router or a gateway, inode numbers are unusable (`WebHdfs.has_inode_paths`). There,
 names are used, each of which except the target's contains the application's id, and the number is compared before and
 after.
 
@@ -60,15 +60,15 @@ from dlapp.storage.commit.marker import (
     Marker,
     Parts,
     Step,
+    applications_in_markers,
     ignore_step,
     is_part,
-    marked_among,
     marker_bytes,
     named_containers,
     parse_marker,
     previous_name,
     previous_names,
-    taken_away,
+    removed_error,
 )
 from dlapp.storage.commit.written import ATTRIBUTE, CommitTimes, attribute_value, names_path
 from dlapp.storage.hdfs.webhdfs import INODES, FileStatus, HdfsRefused, calling
@@ -85,7 +85,7 @@ _BEFORE, _SWAPPED, _REFUSED, _GONE, _LOST = "before", "swapped", "refused", "gon
 _MAX_SWAPS, _SWAP_AGAIN_S = 100, (0.01, 1.0)
 """How often a target that others replace meanwhile is to be replaced, and the pauses after a try that did nothing."""
 _NEW_MARKER = re.compile(r"commit\.[0-9a-f]{12}")
-"""A marker that is not yet in force, or the file of `HdfsFiles.try_storing`."""
+"""A marker that is not yet in force, or the file of `HdfsFiles.probe_store`."""
 
 
 class HdfsCommit:
@@ -113,31 +113,31 @@ class HdfsCommit:
         *,
         overwrite: bool,
         keep_previous: int,
-        again: bool,
+        is_retry: bool,
         commit_times: CommitTimes,
         step: Step,
     ) -> str | None:
         """Make the parts the target; see `OutputCommit.commit`.
 
         Args:
-            parts, overwrite, keep_previous, again, commit_times, step: see there; the times do not count, see
+            parts, overwrite, keep_previous, is_retry, commit_times, step: see there; the times do not count, see
                 `dlapp.storage.commit.written`.
         """
         keep_previous = keep_previous if overwrite else 0
         try:
-            return self._commit(parts, overwrite, keep_previous, again, step)
+            return self._commit(parts, overwrite, keep_previous, is_retry, step)
         except NotFound:
-            if not again:
+            if not is_retry:
                 raise
             # Another process may have finished the same commit meanwhile; a second check shows that.
-            return self._commit(parts, overwrite, keep_previous, again, step)
+            return self._commit(parts, overwrite, keep_previous, is_retry, step)
 
-    def _commit(self, parts: Parts, overwrite: bool, keep_previous: int, again: bool, step: Step) -> str | None:
+    def _commit(self, parts: Parts, overwrite: bool, keep_previous: int, is_retry: bool, step: Step) -> str | None:
         named = self._named(parts)
         if (begun := self._plan()) is not None:
             return self._finish(begun, step)
         present = [container for _, container in named if self._web.status(self._part(container)) is not None]
-        if again and named and not present:
+        if is_retry and named and not present:
             if self._is_own(self.partial):
                 raise CommitRefused(self._location, self._place.location + self.partial)
             if self._is_committed():
@@ -179,19 +179,19 @@ class HdfsCommit:
     def keep_partial(self, parts: Parts) -> str | None:
         """Move the output aside; return its location, or None if there is none or it has become the target."""
         named = self._named(parts)
-        plan = self._plan(obey_only=True)
+        plan = self._plan(trusted_only=True)
         stage = None if plan is None else self._stage(plan)
         if plan is not None and stage in (_SWAPPED, _GONE):
             self._clean_up(plan, ignore_step)
             return None
         if plan is not None:
-            self._bring_back()
+            self._restore_old()
         if plan is not None and stage != _LOST:
             if self._stage(plan) == _BEFORE:
                 self._assemble(plan.parts, self.ready, plan.number, ignore_step, missing_ok=True)
                 self._mask(self._by_number(plan.number, self.ready))
                 if not self._move(plan.number, self.ready, self.partial):
-                    raise self._taken(self.partial)
+                    raise self._untrusted_error(self.partial)
         else:
             self._remove_empty(self.ready)  # Without a marker it is empty.
             self._put_aside(named if plan is None else plan.parts, self.partial)
@@ -218,13 +218,13 @@ class HdfsCommit:
 
     def drop(self) -> None:
         """Remove everything beside the target except a partial output."""
-        plan = self._plan(obey_only=True)
+        plan = self._plan(trusted_only=True)
         if plan is not None and self._stage(plan) in (_SWAPPED, _GONE):
             self._clean_up(plan, ignore_step)
             return
         if plan is not None:
-            self._bring_back()
-            self._take_ready(plan)
+            self._restore_old()
+            self._move_ready_aside(plan)
             # The marker is removed first: without the parts no process could finish the commit.
             self._remove_marker()
         self._remove_parts()
@@ -237,7 +237,7 @@ class HdfsCommit:
         self._make_own(self.parts, 0o700)
         if parts[0][0]:
             new: FileStatus | None = self._make_own(self.ready, self._dir_mode)
-            if (begun := self._begun_by_another(new)) is not None:
+            if (begun := self._plan_of_other_process(new)) is not None:
                 return begun
         else:
             new = self._web.status(self._in_parts(self._part(parts[0][1])))
@@ -257,7 +257,7 @@ class HdfsCommit:
         step("marker")
         return plan
 
-    def _begun_by_another(self, ready: FileStatus | None) -> Marker | None:
+    def _plan_of_other_process(self, ready: FileStatus | None) -> Marker | None:
         """Return the plan of the process that has filled ``ready`` meanwhile; None if it is empty, as a new one is.
 
         Raises:
@@ -268,15 +268,15 @@ class HdfsCommit:
             return None
         if (begun := self._plan()) is None:
             if self._number(self.ready) == ready.inode_id:
-                raise self._taken(self.ready)
+                raise self._untrusted_error(self.ready)
             raise NotFound(f"{shown(self.ready)} is gone, so {shown(self.target)} cannot be committed")
         return begun
 
-    def _plan(self, *, obey_only: bool = False) -> Marker | None:
+    def _plan(self, *, trusted_only: bool = False) -> Marker | None:
         """Return the content of the marker; None if there is none.
 
         Args:
-            obey_only: return None for a marker that cannot be trusted.
+            trusted_only: return None for a marker that cannot be trusted.
 
         Raises:
             ForeignMarker: it is another user's.
@@ -294,11 +294,11 @@ class HdfsCommit:
             if status.mode & 0o022:
                 raise UntrustedFile(where, "others may write it, so it is not used; remove it")
         except (ForeignMarker, UntrustedFile):
-            if obey_only:
+            if trusted_only:
                 return None
             raise
         self._marker_status = status
-        by_number = self._web.has_numbers()
+        by_number = self._web.has_inode_paths()
         try:
             # By the checked inode, not by a name that may have changed.
             place = f"{INODES}/{status.inode_id}" if by_number else self.marker
@@ -325,7 +325,7 @@ class HdfsCommit:
         """Return a path that addresses an inode even if others rename it; without inode numbers, the ``path`` that it
         had.
         """
-        return f"{INODES}/{number}" if self._web.has_numbers() else path
+        return f"{INODES}/{number}" if self._web.has_inode_paths() else path
 
     def _in_parts(self, path: str) -> str:
         """Return a path in ``tmp``, addressed by the inode number of ``tmp``.
@@ -337,7 +337,7 @@ class HdfsCommit:
         found = self._files.check_own_directory(self.parts)
         return self._by_number(found.inode_id, self.parts) + path[len(self.parts) :]
 
-    def _taken(self, path: str) -> UntrustedFile:
+    def _untrusted_error(self, path: str) -> UntrustedFile:
         return UntrustedFile(self._place.location + path, "was not created by this commit; move it")
 
     def _is_committed(self) -> bool:
@@ -374,12 +374,12 @@ class HdfsCommit:
         """
         try:
             found = self._files.check_own_directory(self.parts)
-            top = f"{INODES}/{found.inode_id}" if self._web.has_numbers() else self.parts
+            top = f"{INODES}/{found.inode_id}" if self._web.has_inode_paths() else self.parts
             names = [one.name for one in self._web.children(top)]
         except (NotFound, UntrustedFile):
             return
         if any(container in names for _, container in but):
-            raise self._taken(self.partial)
+            raise self._untrusted_error(self.partial)
         asides = [path.rpartition("/")[2] for path in (self.old, self.dropped)]
         own = all(one in asides or _NEW_MARKER.fullmatch(one) or is_part(one, self._app) for one in names)
         now = self._web.status(top)
@@ -392,7 +392,7 @@ class HdfsCommit:
         if self._marker_status is not None:
             self._web.delete_found(self._marker_status, self.marker)
 
-    def _take_ready(self, plan: Marker) -> None:
+    def _move_ready_aside(self, plan: Marker) -> None:
         """Rename the new target into ``tmp``, to be removed there.
 
         Raises:
@@ -407,9 +407,9 @@ class HdfsCommit:
             self._web.rename(self.ready, dropped)
         number = self._number(dropped)
         if number not in (None, plan.number):
-            again = f"{self.ready}.{os.urandom(4).hex()}"
-            self._move(number, dropped, self.ready) or self._move(number, dropped, again)
-            raise self._taken(self.ready)
+            unique = f"{self.ready}.{os.urandom(4).hex()}"
+            self._move(number, dropped, self.ready) or self._move(number, dropped, unique)
+            raise self._untrusted_error(self.ready)
 
     # ---- the steps ----
 
@@ -425,7 +425,7 @@ class HdfsCommit:
             elif (stage := self._stage(plan)) == _BEFORE:
                 stage = _LOST  # for a moment it was, and some of the parts are not in it
         if stage == _LOST:
-            raise taken_away(self.ready, self.target, self.parts if self._has_parts(plan) else "")
+            raise removed_error(self.ready, self.target, self.parts if self._has_parts(plan) else "")
         if stage == _REFUSED:
             self._remove_parts()
             self._remove_marker()
@@ -488,8 +488,8 @@ class HdfsCommit:
                         raise NotFound(shown(self._part(container)))
                     if not self._web.rename(part, place) and self._web.status(part) is not None:
                         # The new target is addressed by its inode number, if available.
-                        if place != self.ready or not self._web.has_numbers():
-                            raise self._taken(place)
+                        if place != self.ready or not self._web.has_inode_paths():
+                            raise self._untrusted_error(place)
                         continue
                 except NotFound:
                     if name and not missing_ok and self._web.status(place) is None:
@@ -528,11 +528,11 @@ class HdfsCommit:
         if stage in (_GONE, _LOST):
             # Another process may have finished, and others may have committed since: the entry that we moved away is
             # theirs.
-            self._bring_back()
+            self._restore_old()
             stage = self._stage(plan)
         return stage
 
-    def _bring_back(self) -> None:
+    def _restore_old(self) -> None:
         """Undo the first half of a swap: restore a target that was moved aside; if another one took its place, that
         stays.
         """
@@ -553,7 +553,7 @@ class HdfsCommit:
         Entries of others are never touched, except, without inode numbers, one that took the name at this moment.
         """
         try:
-            if self._web.has_numbers():
+            if self._web.has_inode_paths():
                 return self._web.rename(f"{INODES}/{number}", path) or self._number(path) == number
             if self._number(old) == number:
                 self._web.rename(old, path)
@@ -564,7 +564,7 @@ class HdfsCommit:
     def _clean_up(self, plan: Marker, step: Step) -> str | None:
         left = None
         if self._number(self.target) != plan.number:
-            left = self._put_old_beside(
+            left = self._move_old_beside(
                 self.replaced
             )  # Another user took the new target away; they may want the old one back.
         elif plan.overwrite:  # else we put nothing there, and the entry only has the same name
@@ -619,7 +619,7 @@ class HdfsCommit:
                 if old.has_acl:
                     self._web.copy_acl(replaced, ready)
         # The submitter was told what it cannot get.
-        self._files.pass_on_policies(replaced, ready)
+        self._files.copy_policies(replaced, ready)
 
     def _mark(self, plan: Marker) -> None:
         """Set the attribute on ``ready``; without it, the next commit keeps what it replaces."""
@@ -640,12 +640,12 @@ class HdfsCommit:
             return None
         if self._is_written(self.old, old):
             if plan.keep_previous:
-                return self._put_old_beside(self.previous)
+                return self._move_old_beside(self.previous)
             # An error while removing it must not undo the commit: the output is in place.
             with contextlib.suppress(Denied):
                 if self._remove_found(self.old, old):
                     return None
-        return self._put_old_beside(self.replaced)
+        return self._move_old_beside(self.replaced)
 
     def _is_written(self, path: str, status: FileStatus) -> bool:
         """Return whether a file or directory is an output of the user at this target, by its attribute."""
@@ -675,7 +675,7 @@ class HdfsCommit:
                 if self._move(found[one].inode_id, f"{parent}/{one}", self._in_parts(self.dropped)):
                     self._remove_found(self.dropped, found[one])
 
-    def _put_old_beside(self, wanted: str) -> str | None:
+    def _move_old_beside(self, wanted: str) -> str | None:
         """Move the old target beside the new one; return its location, or None if it is gone."""
         path = wanted
         while (old := self._old()) is not None:
@@ -700,10 +700,10 @@ class HdfsCommit:
         return status.inode_id if status else None
 
 
-def marked_beside(files: HdfsFiles, target: str) -> list[str]:
+def applications_with_marker(files: HdfsFiles, target: str) -> list[str]:
     """Return the applications that have a marker beside this target."""
     parent, _, name = files.place.path(target).rpartition("/")
     try:
-        return marked_among(files.names(files.place.location + (parent or "/")), name)
+        return applications_in_markers(files.names(files.place.location + (parent or "/")), name)
     except (NotFound, Denied):
         return []  # No commit can have started there, or we may not read it.

@@ -58,15 +58,15 @@ from dlapp.storage.commit.marker import (
     Marker,
     Parts,
     Step,
+    applications_in_markers,
     ignore_step,
     is_part,
-    marked_among,
     marker_bytes,
     named_containers,
     parse_marker,
     previous_name,
     previous_names,
-    taken_away,
+    removed_error,
 )
 from dlapp.storage.commit.written import (
     ATTRIBUTE,
@@ -95,7 +95,7 @@ _NOREPLACE, _EXCHANGE = 1, 2
 _BEFORE, _SWAPPED, _REFUSED = "before", "swapped", "refused"
 
 
-class _Beside:
+class _CommitNames:
     """The names of one commit, in the open directory ``fd`` of its target.
 
     ``exchanged`` is the name in ``tmp`` of the new target just before the exchange, and of the old one after it.
@@ -125,24 +125,24 @@ class LocalCommit:
         *,
         overwrite: bool,
         keep_previous: int,
-        again: bool,
+        is_retry: bool,
         commit_times: CommitTimes,
         step: Step,
     ) -> str | None:
         """Make the parts the target; see `OutputCommit.commit`.
 
         Args:
-            parts, overwrite, keep_previous, again, commit_times, step: see there.
+            parts, overwrite, keep_previous, is_retry, commit_times, step: see there.
         """
         named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
-        with self._beside() as at:
+        with self._commit_names() as at:
             if at is None:
                 raise NotFound(f"{shown(self._path)} cannot be committed: its directory is gone")
             with _locked_marker(at) as begun:
                 if begun is not None:
                     return _finish(at, begun, step)
             with _own_parts(at) as parts_fd:
-                if again and named and not any(_exists(container, parts_fd) for _, container in named):
+                if is_retry and named and not any(_exists(container, parts_fd) for _, container in named):
                     if _exists(at.partial, at.fd):
                         raise CommitRefused(file_location(at.path(at.name)), file_location(at.path(at.partial)))
                     if _is_committed(at):
@@ -158,13 +158,13 @@ class LocalCommit:
 
     def is_surely_committed(self) -> bool:
         """Return whether the target is this application's output, by its attribute."""
-        with self._beside() as at:
+        with self._commit_names() as at:
             return at is not None and _attribute(at) == attribute_value(self._app, self._path)
 
     def finish_interrupted(self) -> bool:
         """Finish a commit that has a marker, unless another process is executing it; return whether there was one."""
         found = False
-        with self._beside() as at, contextlib.suppress(CommitBusy, CommitRefused):
+        with self._commit_names() as at, contextlib.suppress(CommitBusy, CommitRefused):
             if at is not None:
                 with _locked_marker(at) as plan:
                     if plan is not None:
@@ -175,17 +175,17 @@ class LocalCommit:
     def keep_partial(self, parts: Parts) -> str | None:
         """Move the output aside; return its location, or None if there is none or it has become the target."""
         named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
-        with self._beside() as at:
+        with self._commit_names() as at:
             if at is None:
                 return None
-            with _locked_marker(at, obey_only=True) as plan, _own_parts(at, refuse=False) as parts_fd:
+            with _locked_marker(at, trusted_only=True) as plan, _own_parts(at, refuse=False) as parts_fd:
                 stage = _stage(at, plan, parts_fd) if plan is not None else None
                 if plan is not None and stage == _SWAPPED:
                     _clean_up(at, plan, parts_fd, ignore_step)
                     return None
                 if plan is not None and stage == _BEFORE:
                     _assemble(at, plan, parts_fd, ignore_step, missing_ok=True)
-                    _open_up(at, plan)
+                    _apply_mode(at, plan)
                     _rename(at, at.ready, at.partial)
                 if plan is None:
                     _remove_empty(at, at.ready)  # without a marker it is still empty
@@ -198,7 +198,7 @@ class LocalCommit:
     def keep_failed(self, parts: Parts) -> str | None:
         """Move the parts of failed containers aside; return their location, or None if there are none."""
         named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
-        with self._beside() as at:
+        with self._commit_names() as at:
             if at is None:
                 return None
             with _own_parts(at, refuse=False) as parts_fd:
@@ -212,10 +212,10 @@ class LocalCommit:
 
     def drop(self) -> None:
         """Remove everything beside the target except a partial output."""
-        with self._beside() as at:
+        with self._commit_names() as at:
             if at is None:
                 return
-            with _locked_marker(at, obey_only=True) as plan:
+            with _locked_marker(at, trusted_only=True) as plan:
                 if plan is not None:
                     with _own_parts(at, refuse=False) as parts_fd:
                         if _stage(at, plan, parts_fd) == _SWAPPED:
@@ -230,7 +230,7 @@ class LocalCommit:
                     remove_tree(at.path(at.ready), dir_fd=at.fd, name=at.ready, number=plan.number)
 
     @contextlib.contextmanager
-    def _beside(self) -> Iterator[_Beside | None]:
+    def _commit_names(self) -> Iterator[_CommitNames | None]:
         """Open the directory of a target and yield the names of a commit in it; None if there is no such directory."""
         parent, name = os.path.split(self._path)
         try:
@@ -241,14 +241,14 @@ class LocalCommit:
         except OSError as error:
             raise explained(error, parent, "opened") from error
         with closing_fd(opened):
-            yield _Beside(parent, name, self._app, opened)
+            yield _CommitNames(parent, name, self._app, opened)
 
 
-def marked_beside(target: str) -> list[str]:
+def applications_with_marker(target: str) -> list[str]:
     """Return the applications that have a marker beside this target."""
     parent, name = os.path.split(local_path(target).rstrip("/"))
     try:
-        return marked_among(os.listdir(parent), name)
+        return applications_in_markers(os.listdir(parent), name)
     except OSError:
         return []  # No commit can have started there, or we may not read it.
 
@@ -284,7 +284,7 @@ def check_exchange(directory: str) -> None:
 
 
 @contextlib.contextmanager
-def _own_parts(at: _Beside, *, refuse: bool = True) -> Iterator[int]:
+def _own_parts(at: _CommitNames, *, refuse: bool = True) -> Iterator[int]:
     """Open the directory of the parts; yield -1 if there is none.
 
     Args:
@@ -304,14 +304,14 @@ def _own_parts(at: _Beside, *, refuse: bool = True) -> Iterator[int]:
         yield fd
 
 
-def _is_own(at: _Beside, name: str) -> bool:
+def _is_own(at: _CommitNames, name: str) -> bool:
     try:
         return os.lstat(name, dir_fd=at.fd).st_uid == os.geteuid()
     except FileNotFoundError:
         return False
 
 
-def _remove_parts(at: _Beside) -> None:
+def _remove_parts(at: _CommitNames) -> None:
     """Remove the directory of the parts, after checking that it is that.
 
     If the directory beside the target is not sticky, its other writers may rename another directory of the caller to
@@ -329,7 +329,7 @@ def _remove_parts(at: _Beside) -> None:
     _remove_empty(at, at.parts)
 
 
-def _remove_empty(at: _Beside, name: str) -> None:
+def _remove_empty(at: _CommitNames, name: str) -> None:
     """Remove the caller's own entry of a name, unless it is a directory that is not empty."""
     if _is_own(at, name):
         is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=at.fd).st_mode)
@@ -340,7 +340,7 @@ def _remove_empty(at: _Beside, name: str) -> None:
 # ---- the plan and its marker ----
 
 
-def _planned(at: _Beside, parts: tuple[tuple[str, str], ...], overwrite: bool) -> Marker:
+def _planned(at: _CommitNames, parts: tuple[tuple[str, str], ...], overwrite: bool) -> Marker:
     """Check the parts and decide the new target. May create an empty ``ready`` for it."""
     if not parts:
         raise NotFound(f"{shown(at.path(at.name))}: there are no parts to commit")
@@ -369,7 +369,7 @@ def _planned(at: _Beside, parts: tuple[tuple[str, str], ...], overwrite: bool) -
 
 
 @contextlib.contextmanager
-def _new_marker(at: _Beside, plan: Marker) -> Iterator[None]:
+def _new_marker(at: _CommitNames, plan: Marker) -> Iterator[None]:
     """Write the marker, complete and locked from the moment it is visible."""
     new = _NEW_MARKER
     path = f"{at.path(at.parts)}/{new}"
@@ -392,11 +392,11 @@ def _new_marker(at: _Beside, plan: Marker) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked_marker(at: _Beside, *, obey_only: bool = False) -> Iterator[Marker | None]:
+def _locked_marker(at: _CommitNames, *, trusted_only: bool = False) -> Iterator[Marker | None]:
     """Yield the plan of an existing marker, locked while the block runs; None if there is none.
 
     Args:
-        obey_only: treat one that cannot be trusted as missing.
+        trusted_only: treat one that cannot be trusted as missing.
 
     Raises:
         CommitBusy: the process that wrote it is still working.
@@ -409,7 +409,7 @@ def _locked_marker(at: _Beside, *, obey_only: bool = False) -> Iterator[Marker |
         yield None
         return
     except (ForeignMarker, UntrustedFile):
-        if not obey_only:
+        if not trusted_only:
             raise
         yield None
         return
@@ -424,7 +424,7 @@ def _locked_marker(at: _Beside, *, obey_only: bool = False) -> Iterator[Marker |
         yield parse_marker(data, at.path(at.marker), at.path(at.parts), at.app, "inode")
 
 
-def _open_marker(at: _Beside) -> int:
+def _open_marker(at: _CommitNames) -> int:
     path, me = at.path(at.marker), os.geteuid()
     found = os.lstat(at.marker, dir_fd=at.fd)
     if stat.S_ISREG(found.st_mode) and found.st_uid != me:
@@ -442,7 +442,7 @@ def _open_marker(at: _Beside) -> int:
     return fd
 
 
-def _lock(descriptor: int, at: _Beside) -> None:
+def _lock(descriptor: int, at: _CommitNames) -> None:
     import fcntl
 
     try:
@@ -451,24 +451,24 @@ def _lock(descriptor: int, at: _Beside) -> None:
         raise _busy(at) from None
 
 
-def _busy(at: _Beside) -> CommitBusy:
+def _busy(at: _CommitNames) -> CommitBusy:
     return CommitBusy(f"{shown(at.path(at.name))} is being committed by another process")
 
 
 # ---- the steps ----
 
 
-def _finish(at: _Beside, plan: Marker, step: Step) -> str | None:
+def _finish(at: _CommitNames, plan: Marker, step: Step) -> str | None:
     """Finish a marked commit, from wherever it is; return where the rest of the old target is, if anywhere."""
     with _own_parts(at) as parts_fd:
         stage, mine, replaced = _stage(at, plan, parts_fd), False, None
         old_is_out = _exists(at.exchanged, parts_fd) or _exists(at.ready, at.fd)
         there = _inode(at.name, at.fd)
         if stage == _SWAPPED and there != plan.number and plan.is_lost(there) and not old_is_out:
-            raise taken_away(at.path(at.ready), at.path(at.name))
+            raise removed_error(at.path(at.ready), at.path(at.name))
         if stage == _BEFORE:
             _assemble(at, plan, parts_fd, step)
-            _open_up(at, plan)
+            _apply_mode(at, plan)
             _mark(at, at.fd, at.ready, plan.number)
             os.fsync(at.fd)
             step("ready")
@@ -483,7 +483,7 @@ def _finish(at: _Beside, plan: Marker, step: Step) -> str | None:
         return _clean_up(at, plan, parts_fd, step, sure=mine, replaced=replaced)
 
 
-def _stage(at: _Beside, plan: Marker, parts_fd: int) -> str:
+def _stage(at: _CommitNames, plan: Marker, parts_fd: int) -> str:
     """Return the progress of a marked commit, by the current path of the new target's inode."""
     if parts_fd >= 0 and _inode(at.exchanged, parts_fd) == plan.number:
         _show_ready(at, parts_fd)
@@ -498,7 +498,7 @@ def _stage(at: _Beside, plan: Marker, parts_fd: int) -> str:
     return _SWAPPED
 
 
-def _own_by_history(at: _Beside, commit_times: CommitTimes) -> tuple[int, int] | None:
+def _own_by_history(at: _CommitNames, commit_times: CommitTimes) -> tuple[int, int] | None:
     """Return inode number and modification time of the target, if it has no attribute and the history says that an
     application of the user wrote it."""
     try:
@@ -510,7 +510,7 @@ def _own_by_history(at: _Beside, commit_times: CommitTimes) -> tuple[int, int] |
     return found.st_ino, found.st_mtime_ns
 
 
-def _is_committed(at: _Beside) -> bool:
+def _is_committed(at: _CommitNames) -> bool:
     """Return whether the target is this application's output: it exists, and has no attribute of another one.
 
     A missing attribute counts: a file system may not support it, or had no space for it when the output was committed.
@@ -519,14 +519,14 @@ def _is_committed(at: _Beside) -> bool:
     return _exists(at.name, at.fd) if found is None else found == attribute_value(at.app, at.path(at.name))
 
 
-def _attribute(at: _Beside) -> bytes | None:
+def _attribute(at: _CommitNames) -> bytes | None:
     try:
         return os.getxattr(f"/proc/self/fd/{at.fd}/{at.name}", ATTRIBUTE, follow_symlinks=False)
     except OSError:
         return None
 
 
-def _is_marked(at: _Beside, dir_fd: int, name: str) -> bool:
+def _is_marked(at: _CommitNames, dir_fd: int, name: str) -> bool:
     with contextlib.suppress(OSError):
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
         with closing_fd(fd):
@@ -534,7 +534,7 @@ def _is_marked(at: _Beside, dir_fd: int, name: str) -> bool:
     return False
 
 
-def _mark(at: _Beside, dir_fd: int, name: str, number: int) -> None:
+def _mark(at: _CommitNames, dir_fd: int, name: str, number: int) -> None:
     """Set the attribute on an output. Without it, the next commit relies on the history, or keeps what it replaces.
 
     Args:
@@ -548,7 +548,7 @@ def _mark(at: _Beside, dir_fd: int, name: str, number: int) -> None:
                 mark_written(fd, at.app, at.path(at.name))
 
 
-def _dispose(at: _Beside, plan: Marker, dir_fd: int, name: str, number: int | None = None) -> str | None:
+def _dispose(at: _CommitNames, plan: Marker, dir_fd: int, name: str, number: int | None = None) -> str | None:
     """Remove the old target if dlapp wrote it. Else, or if it is kept or cannot be removed, move it beside the target.
 
     Args:
@@ -562,7 +562,7 @@ def _dispose(at: _Beside, plan: Marker, dir_fd: int, name: str, number: int | No
     if plan.own == (found.st_ino, found.st_mtime_ns) or _is_marked(at, dir_fd, name):
         if plan.keep_previous:
             _mark(at, dir_fd, name, found.st_ino)  # the history does not recognize it after a rename
-            return _put_beside(at, dir_fd, name, at.previous)
+            return _move_beside(at, dir_fd, name, at.previous)
         above = at.path(at.parts) if dir_fd != at.fd else at.parent
         try:
             remove_tree(f"{above}/{name}", dir_fd=dir_fd, name=name, number=number)
@@ -570,17 +570,17 @@ def _dispose(at: _Beside, plan: Marker, dir_fd: int, name: str, number: int | No
             pass  # The output is in place: an error here must not undo that. Permissions are not overridden.
         else:
             return None
-    return _put_beside(at, dir_fd, name, at.replaced)
+    return _move_beside(at, dir_fd, name, at.replaced)
 
 
-def _put_beside(at: _Beside, dir_fd: int, name: str, wanted: str) -> str:
+def _move_beside(at: _CommitNames, dir_fd: int, name: str, wanted: str) -> str:
     new = wanted
     while not _renameat2(dir_fd, name, at.fd, new, _NOREPLACE, at.path(new)):
         new = f"{wanted}.{os.urandom(4).hex()}"
     return new
 
 
-def _remove_older(at: _Beside, plan: Marker) -> None:
+def _remove_older(at: _CommitNames, plan: Marker) -> None:
     """Remove dlapp's former outputs beyond those that are kept; do nothing where others may rename them."""
     if other_writers(at.parent, os.fstat(at.fd)):
         return
@@ -605,7 +605,7 @@ def _exists(name: str, dir_fd: int) -> bool:
     return dir_fd >= 0 and _inode(name, dir_fd) is not None
 
 
-def _assemble(at: _Beside, plan: Marker, parts_fd: int, step: Step, *, missing_ok: bool = False) -> None:
+def _assemble(at: _CommitNames, plan: Marker, parts_fd: int, step: Step, *, missing_ok: bool = False) -> None:
     """Rename the parts into ``ready``; those already there stay.
 
     Args:
@@ -625,7 +625,7 @@ def _assemble(at: _Beside, plan: Marker, parts_fd: int, step: Step, *, missing_o
         raise NotFound(f"{shown(at.path(at.ready))} is gone, so nothing can be put together there") from None
 
 
-def _assemble_partial(at: _Beside, parts: Sequence[tuple[str, str]], parts_fd: int) -> None:
+def _assemble_partial(at: _CommitNames, parts: Sequence[tuple[str, str]], parts_fd: int) -> None:
     """Move the existing parts aside if nothing was planned: together into ``tmp``, and then by one rename."""
     if not any(_exists(container, parts_fd) for _, container in parts) and not _exists(_NEW_PARTIAL, parts_fd):
         return
@@ -639,7 +639,7 @@ def _assemble_partial(at: _Beside, parts: Sequence[tuple[str, str]], parts_fd: i
 
 
 @contextlib.contextmanager
-def _made_directory(at: _Beside, name: str, dir_fd: int) -> Iterator[int]:
+def _made_directory(at: _CommitNames, name: str, dir_fd: int) -> Iterator[int]:
     """Create a directory of the caller, if there is none of that name, and open it."""
     where = at.path(name) if dir_fd == at.fd else f"{at.path(at.parts)}/{name}"
     with explaining(where, "made"):
@@ -651,7 +651,7 @@ def _made_directory(at: _Beside, name: str, dir_fd: int) -> Iterator[int]:
 
 
 def _move_parts(
-    at: _Beside,
+    at: _CommitNames,
     parts: Sequence[tuple[str, str]],
     into_fd: int,
     parts_fd: int,
@@ -679,7 +679,7 @@ def _move_parts(
 
 
 @contextlib.contextmanager
-def _own_ready(at: _Beside, plan: Marker) -> Iterator[int]:
+def _own_ready(at: _CommitNames, plan: Marker) -> Iterator[int]:
     """Open ``ready``, if it is the directory that this commit created.
 
     If the directory beside the target is not sticky, its other writers may rename another directory of the caller to
@@ -695,7 +695,7 @@ def _own_ready(at: _Beside, plan: Marker) -> Iterator[int]:
         yield fd
 
 
-def _open_up(at: _Beside, plan: Marker) -> None:
+def _apply_mode(at: _CommitNames, plan: Marker) -> None:
     """Apply the target's permissions to ``ready``; until now nobody else could read it."""
     if plan.mode is None:
         return
@@ -703,7 +703,7 @@ def _open_up(at: _Beside, plan: Marker) -> None:
         os.fchmod(fd, plan.mode)
 
 
-def _swap(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> tuple[str, int | None]:
+def _swap(at: _CommitNames, plan: Marker, parts_fd: int, step: Step) -> tuple[str, int | None]:
     """Rename ``ready`` to the target's name, or move it aside if an existing target may not be replaced.
 
     Returns:
@@ -724,7 +724,7 @@ def _swap(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> tuple[str, in
                 return _SWAPPED, replaced
 
 
-def _swap_from_tmp(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> bool | None:
+def _swap_from_tmp(at: _CommitNames, plan: Marker, parts_fd: int, step: Step) -> bool | None:
     """Exchange ``ready`` with the target, which is in ``tmp`` afterwards.
 
     Returns:
@@ -750,13 +750,13 @@ def _swap_from_tmp(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> bool
     return swapped
 
 
-def _show_ready(at: _Beside, parts_fd: int) -> None:
+def _show_ready(at: _CommitNames, parts_fd: int) -> None:
     """Move the new target back from ``tmp``."""
     if not _renameat2(parts_fd, at.exchanged, at.fd, at.ready, _NOREPLACE, at.path(at.ready)):
         raise UntrustedFile(at.path(at.ready), "does not belong to this commit; move it")
 
 
-def _make_writable(at: _Beside) -> None:
+def _make_writable(at: _CommitNames) -> None:
     """Make the old target writable for the caller, if it is a directory of theirs: else it cannot be renamed into
     another one.
 
@@ -771,7 +771,7 @@ def _make_writable(at: _Beside) -> None:
 
 
 def _clean_up(
-    at: _Beside, plan: Marker, parts_fd: int, step: Step, *, sure: bool = False, replaced: int | None = None
+    at: _CommitNames, plan: Marker, parts_fd: int, step: Step, *, sure: bool = False, replaced: int | None = None
 ) -> str | None:
     """After the exchange: remove the old target, the remaining parts, and the marker.
 
@@ -793,7 +793,7 @@ def _clean_up(
             left = _dispose(at, plan, at.fd, at.ready, replaced)
         elif plan.overwrite and not sure and _exists(at.ready, at.fd):
             # Exchanged by a process that died: it is unknown whether this is the old target.
-            left = _put_beside(at, at.fd, at.ready, at.replaced)
+            left = _move_beside(at, at.fd, at.ready, at.replaced)
         if plan.keep_previous:
             step("old beside")
             _remove_older(at, plan)
@@ -811,7 +811,7 @@ def _clean_up(
     return file_location(at.path(left)) if left is not None else _kept_old(at)
 
 
-def _kept_old(at: _Beside) -> str | None:
+def _kept_old(at: _CommitNames) -> str | None:
     """Return where an earlier process of this commit moved the old target."""
     left = next((name for name in (at.replaced, at.previous) if _is_own(at, name)), None)
     return None if left is None else file_location(at.path(left))
@@ -851,17 +851,17 @@ def _renameat2(old_fd: int, old: str, new_fd: int, new: str, flag: int, path: st
     raise explained(OSError(code, os.strerror(code)), path, "put in place") from None
 
 
-def _rename(at: _Beside, old: str, new: str, *, old_fd: int | None = None) -> None:
+def _rename(at: _CommitNames, old: str, new: str, *, old_fd: int | None = None) -> None:
     with explaining(at.path(old), f"renamed to {shown(at.path(new))}"):
         os.rename(old, new, src_dir_fd=at.fd if old_fd is None else old_fd, dst_dir_fd=at.fd)
 
 
-def _unlink(at: _Beside, name: str) -> None:
+def _unlink(at: _CommitNames, name: str) -> None:
     with explaining(at.path(name), "removed"), contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=at.fd)
 
 
-def _make_durable(at: _Beside) -> None:
+def _make_durable(at: _CommitNames) -> None:
     """Sync all content of the parts to the disk."""
     with explaining(at.parent, "made durable"):
         sync_file_system(at.fd)

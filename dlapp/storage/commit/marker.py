@@ -69,7 +69,7 @@ class OutputCommit(Protocol):
         *,
         overwrite: bool,
         keep_previous: int,
-        again: bool,
+        is_retry: bool,
         commit_times: CommitTimes,
         step: Step,
     ) -> str | None:
@@ -79,7 +79,7 @@ class OutputCommit(Protocol):
             parts: those of all containers.
             overwrite: replace an existing target.
             keep_previous: number of dlapp's former outputs to keep.
-            again: an earlier call may have succeeded.
+            is_retry: an earlier call may have succeeded.
             commit_times: of the target.
             step: called with the name of each step before it is executed.
         """
@@ -168,7 +168,7 @@ def named_containers(
     return tuple(named)
 
 
-def marked_among(names: Collection[str], target: str) -> list[str]:
+def applications_in_markers(names: Collection[str], target: str) -> list[str]:
     """Return the applications that have a marker for the target of this name, from the names beside it."""
     middles = (name.removeprefix(f"{target}.").removesuffix(".commit") for name in names)
     return sorted(one for one in middles if is_application_id(one) and f"{target}.{one}.commit" in names)
@@ -280,7 +280,7 @@ def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> 
     return Marker(number, overwrite, parts, None if mode is None else mode & 0o7777, own, keep_previous, before)
 
 
-def taken_away(ready: str, target: str, parts: str = "") -> NotFound:
+def removed_error(ready: str, target: str, parts: str = "") -> NotFound:
     """Return the error for a new target that was taken away before it was put in place.
 
     Args:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import WEBHDFS, HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.storage.api import MatchedEntry, Moved
-from dlapp.storage.fetch_plan import FetchTarget, all_at_once
+from dlapp.storage.api import FileTotals, MatchedEntry
+from dlapp.storage.fetch_plan import FetchTarget, run_parallel
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.hdfs.webhdfs import INODES, FileStatus, HdfsRefused, WebHdfs, WrongAnswer, calling
 from dlapp.storage.links import TooManyLinks, link_target
@@ -29,9 +29,9 @@ from dlapp.system.files import UntrustedFile, closing_fd, is_plain_name, write_a
 if TYPE_CHECKING:
     from dlapp.storage.commit.marker import OutputCommit
 
-AT_ONCE = 8
+PARALLEL_READS = 8
 """Files on their way at a time; more do not make two cores faster, and a cluster has other users."""
-WRITES_AT_ONCE = 16
+PARALLEL_WRITES = 16
 """Closing a small file takes up to 400 ms in which nobody works: the NameNode has not heard of its block yet. Measured
 with 600 files of 4 KiB on two cores: 16 at a time take 0.6 of the time of 8, 32 take as long as 16."""
 PROBE_BYTES = 4096
@@ -81,17 +81,19 @@ class HdfsFiles:
         """See `FileSystem.tree`."""
         return self._nodes(self.place.path(entry.location), readable=True)
 
-    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
-        """See `FileSystem.bring`. Many files in parallel, and several ranges of a large one."""
-        directories = [(node, path) for one in landings for node, path in one.places() if node.is_dir]
-        files = [(node, path) for one in landings for node, path in one.places() if node.is_file]
+    def fetch(self, targets: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
+        """See `FileSystem.fetch`. Many files in parallel, and several ranges of a large one."""
+        directories = [(node, path) for one in targets for node, path in one.places() if node.is_dir]
+        files = [(node, path) for one in targets for node, path in one.places() if node.is_file]
         for _, path in directories:
             make_directories(path)
         jobs = list(self._jobs_of(files))
         are_large = sum(node.size_bytes for node, _ in files) > len(files) * SMALL_BYTES
-        at_once = self.web.large_reads_at_once if are_large else AT_ONCE
-        all_at_once(lambda job, tell: job.run(tell), jobs, done, at_once=at_once, cut_off=self.web.cut_off)
-        self._check_unchanged(landings)
+        parallelism = self.web.parallel_large_reads if are_large else PARALLEL_READS
+        run_parallel(
+            lambda job, report: job.run(report), jobs, done, parallelism=parallelism, abort_calls=self.web.abort_calls
+        )
+        self._check_unchanged(targets)
         for node, path in reversed(directories):
             os.chmod(path, node.mode & 0o777 | 0o700)
             os.utime(path, ns=(node.mtime_ns, node.mtime_ns))
@@ -111,10 +113,10 @@ class HdfsFiles:
         location: str,
         *,
         move: bool = False,
-        seen_as: Sequence[str] = (),
+        payload_paths: Sequence[str] = (),
         replaces: str = "",
         note: Callable[[str], None] | None = None,
-    ) -> Moved:
+    ) -> FileTotals:
         """Store a file or a tree; see `FileSystem.store`. Permissions, modification times and empty directories are
         kept.
 
@@ -123,17 +125,17 @@ class HdfsFiles:
         it is written, so the policies of ``replaces`` are applied before.
 
         Args:
-            local, location, move, seen_as, replaces, note: see there.
+            local, location, move, payload_paths, replaces, note: see there.
         """
         top, note = self.place.path(location), note or _ignore
         if not os.path.exists(local):
             raise NotFound(f"{shown(local)}: there is no such file or directory to store")
         with contextlib.closing(OpenTree(local)) as tree:
-            nodes = _without_links(nodes_to_store(tree, seen_as=seen_as, note=note)[0], note)
+            nodes = _without_links(nodes_to_store(tree, payload_paths=payload_paths, note=note)[0], note)
             _check_names(nodes, top)
-            with self._held_in_place(top) as place:
+            with self._own_parent(top) as place:
                 if replaces:
-                    for lack in self.pass_on_policies(self.place.path(replaces), place.rpartition("/")[0] or "/"):
+                    for lack in self.copy_policies(self.place.path(replaces), place.rpartition("/")[0] or "/"):
                         note(f"{shown(replaces)}: {lack}")
                 self._remove(place, self.web.clear)
                 directories = [(node, f"{place}/{node.name}".rstrip("/")) for node in nodes if node.is_dir]
@@ -141,21 +143,21 @@ class HdfsFiles:
                 # Sequentially and parents first: no directory gets the permissions of an implicitly created parent.
                 for _, path in directories:
                     self.web.make_directory(path, 0o700)
-                all_at_once(
-                    lambda one, tell: self._store_file(tree, *one, tell),
+                run_parallel(
+                    lambda one, report: self._store_file(tree, *one, report),
                     files,
                     _ignore,
-                    at_once=WRITES_AT_ONCE,
-                    cut_off=self.web.cut_off,
+                    parallelism=PARALLEL_WRITES,
+                    abort_calls=self.web.abort_calls,
                 )
                 self._check_stored(place, files)
                 for node, path in reversed(directories):
                     self.web.set_mode(path, node.mode & 0o777)
                     self.web.set_mtime(path, node.mtime_ns // 1_000_000)
-        return Moved(len(files), sum(node.size_bytes for node, _ in files))
+        return FileTotals(len(files), sum(node.size_bytes for node, _ in files))
 
     @contextlib.contextmanager
-    def _held_in_place(self, top: str) -> Iterator[str]:
+    def _own_parent(self, top: str) -> Iterator[str]:
         """Yield the path for accessing ``top`` in a directory that only the user can write to, created if needed.
 
         The directory is addressed by its inode number, if available: others may be able to rename another one to its
@@ -167,19 +169,19 @@ class HdfsFiles:
         above, _, name = top.rpartition("/")
         self.web.make_directory(above or "/", 0o700)
         found = self.check_own_directory(above or "/")
-        place = f"{INODES}/{found.inode_id}/{name}" if self.web.has_numbers() else top
+        place = f"{INODES}/{found.inode_id}/{name}" if self.web.has_inode_paths() else top
         with calling(place, top):
             yield place
 
-    def pass_on(self, location: str, new: str) -> None:
-        """See `OutputFileSystem.pass_on`."""
+    def move_stored(self, location: str, new: str) -> None:
+        """See `OutputFileSystem.move_stored`."""
         old, top = self.place.path(location), self.place.path(new)
         if self.web.status(old) is None:
             return
         above, _, name = old.rpartition("/")
         found = self.check_own_directory(above)
-        source = f"{INODES}/{found.inode_id}/{name}" if self.web.has_numbers() else old
-        with self._held_in_place(top) as place:
+        source = f"{INODES}/{found.inode_id}/{name}" if self.web.has_inode_paths() else old
+        with self._own_parent(top) as place:
             try:
                 is_renamed = self.web.rename(source, place)
             except NotFound:
@@ -207,7 +209,7 @@ class HdfsFiles:
             raise UntrustedFile(where, "others may write there; remove it, or chmod go-w it if all in it is yours")
         return status
 
-    def pass_on_policies(self, path: str, to: str) -> list[str]:
+    def copy_policies(self, path: str, to: str) -> list[str]:
         """Apply the effective storage policy and erasure coding policy of one directory to another.
 
         Returns:
@@ -229,15 +231,15 @@ class HdfsFiles:
                 lacks.append(f"what replaces it does not get its {what}: {error}")
         return lacks
 
-    def try_storing(self, location: str) -> None:
-        """See `OutputFileSystem.try_storing`. The file is named like a marker that is not yet valid: if the task dies
+    def probe_store(self, location: str) -> None:
+        """See `OutputFileSystem.probe_store`. The file is named like a marker that is not yet valid: if the task dies
         in between, the file is removed with the directory by the commit.
 
         Raises:
             UntrustedFile: others own the directory of the parts or can write to it.
         """
         above = self.place.path(location).rpartition("/")[0]
-        with self._held_in_place(f"{above}/commit.{os.urandom(6).hex()}") as place:
+        with self._own_parent(f"{above}/commit.{os.urandom(6).hex()}") as place:
             try:
                 self.web.write(place, bytes(PROBE_BYTES), 0o600, parents=False)
             finally:
@@ -266,7 +268,7 @@ class HdfsFiles:
         try:
             self.web.make_directory(probe, 0o700)
             if there and there.is_dir:
-                lacks = self.pass_on_policies(path, probe)
+                lacks = self.copy_policies(path, probe)
         finally:
             self.web.delete_if_empty(probe)
         if there and found.mode & stat.S_ISVTX and self.place.login.user not in (there.owner, found.owner):
@@ -342,14 +344,14 @@ class HdfsFiles:
             found = self.check_own_directory(path)
         except NotFound:
             return
-        place = f"{INODES}/{found.inode_id}" if self.web.has_numbers() else path
+        place = f"{INODES}/{found.inode_id}" if self.web.has_inode_paths() else path
         with calling(place, path):
             self._remove(f"{place}/{name}", self.web.clear)
             self.web.delete_if_empty(place)
 
-    def cut_off(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """See `OutputFileSystem.cut_off`."""
-        return self.web.cut_off(threads)
+    def abort_calls(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        """See `OutputFileSystem.abort_calls`."""
+        return self.web.abort_calls(threads)
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
         """See `FileSystem.output_commit`."""
@@ -359,9 +361,9 @@ class HdfsFiles:
 
     def marked(self, target: str) -> list[str]:
         """See `FileSystem.marked`."""
-        from dlapp.storage.commit.hdfs import marked_beside
+        from dlapp.storage.commit.hdfs import applications_with_marker
 
-        return marked_beside(self, target)
+        return applications_with_marker(self, target)
 
     # ---- small files of dlapp's own ----
 
@@ -465,21 +467,21 @@ class HdfsFiles:
         edges = [min(number * RANGE_BYTES, node.size_bytes) for number in range(count + 1)]
         return [_Range(self, node, path, start, end, left) for start, end in itertools.pairwise(edges)]
 
-    def _check_unchanged(self, landings: Sequence[FetchTarget]) -> None:
-        for landing in landings:
-            now = {node.source: node for node in self._nodes(self.place.path(landing.entry.location))}
-            for node in landing.nodes:
+    def _check_unchanged(self, targets: Sequence[FetchTarget]) -> None:
+        for target in targets:
+            now = {node.source: node for node in self._nodes(self.place.path(target.entry.location))}
+            for node in target.nodes:
                 if node.is_file and now.get(node.source) != node:
                     raise DlappError(f"{shown(node.source)} changed while it was fetched")
 
-    def _store_file(self, tree: OpenTree, node: TreeNode, path: str, tell: Callable[[int], None]) -> None:
+    def _store_file(self, tree: OpenTree, node: TreeNode, path: str, report: Callable[[int], None]) -> None:
         mode, direct_to_datanode = node.mode & 0o777, node.size_bytes <= SMALL_BYTES
         with explaining(node.source, "read"):
             file = tree.open(node.source)
         with closing_fd(file):
             source = RequestBody(file, node.size_bytes) if node.size_bytes else b""
             # Its directory exists; a late retry must not recreate one that was renamed since.
-            self.web.write(path, source, mode, parents=False, direct_to_datanode=direct_to_datanode, tell=tell)
+            self.web.write(path, source, mode, parents=False, direct_to_datanode=direct_to_datanode, report=report)
             now = os.fstat(file)
             if (now.st_size, now.st_mtime_ns) != (node.size_bytes, node.mtime_ns):
                 raise DlappError(f"{shown(node.source)} changed while it was stored: it had {node.size_bytes} bytes")
@@ -618,12 +620,12 @@ class _SmallFileBatch:
         """True if no further file may be added."""
         return len(self._todo) >= BATCH_FILES or self._size_bytes >= BATCH_BYTES
 
-    def run(self, tell: Callable[[int], None]) -> None:
+    def run(self, report: Callable[[int], None]) -> None:
         """Fetch them."""
-        tell(0)
+        report(0)
         todo, count = self._todo, 0
 
-        def take(content: bytes) -> None:
+        def on_content(content: bytes) -> None:
             nonlocal count
             _, node, path = todo[count]
             with explaining(path, "written"), closing_fd(_created(path)) as target:
@@ -631,11 +633,11 @@ class _SmallFileBatch:
                 _finish(target, node)
             count += 1
 
-        self._files.web.read_small([source for source, _, _ in todo], take)
-        tell(sum(node.size_bytes for _, node, _ in todo[:count]))
+        self._files.web.read_small([source for source, _, _ in todo], on_content)
+        report(sum(node.size_bytes for _, node, _ in todo[:count]))
         for _, node, path in todo[count:]:
             for job in self._files._jobs(node, path):
-                job.run(tell)
+                job.run(report)
 
 
 class _Range:
@@ -645,7 +647,7 @@ class _Range:
         self._files, self._node, self._path, self._start, self._end, self._left = files, node, path, start, end, left
         self._alone = left[0] == 1
 
-    def run(self, tell: Callable[[int], None]) -> None:
+    def run(self, report: Callable[[int], None]) -> None:
         """Fetch it."""
         files, node = self._files, self._node
         with explaining(self._path, "written"):
@@ -653,7 +655,7 @@ class _Range:
         with closing_fd(target), explaining(self._path, "written"):
             source = files.place.path(node.source)
             direct_to_datanode = node.size_bytes <= SMALL_BYTES
-            files.web.fetch(source, target, self._start, self._end, tell, direct_to_datanode=direct_to_datanode)
+            files.web.fetch(source, target, self._start, self._end, report, direct_to_datanode=direct_to_datanode)
             with files.lock:
                 self._left[0] -= 1
                 last = self._left[0] == 0

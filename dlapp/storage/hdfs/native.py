@@ -9,7 +9,7 @@ DataNodes. Everything else uses WebHDFS, and so do
     a file            that is encrypted, or has checksums that cannot be computed here; that is erasure coded, where it
                       is written, or a block with its content is missing
 
-Whether the native protocols can be used is determined once (`why_not`); with ``auto`` once for a process. If not,
+Whether the native protocols can be used is determined once (`webhdfs_reason`); with ``auto`` once per process. If not,
 ``auto`` uses WebHDFS from then on; ``native`` waits for a server that does not answer, as WebHDFS does.
 
 All content is verified against its checksums, before it is written to the local file. A corrupt replica is reported to
@@ -104,13 +104,13 @@ had acknowledged a block never tells; the patience (`dlapp.storage.hdfs.webhdfs`
 _NO_SUCH_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
 
 
-class _Unserved(Exception):
+class _NotServed(Exception):
     """A file that only WebHDFS can serve; the text says why. ``at``: its first byte that was not read."""
 
     at = 0
 
 
-class _BlockFailed(Exception):
+class _BlockReadFailed(Exception):
     """A range of a block that no DataNode could deliver.
 
     Args:
@@ -129,12 +129,12 @@ class _ProtocolState:
     """Protocols that one HDFS supports, as far as known.
 
     Attributes:
-        why_not: see `NativeHdfs.why_not`; None if not determined yet.
+        webhdfs_reason: see `NativeHdfs.webhdfs_reason`; None if not determined yet.
         data_served: whether a DataNode has transferred data natively.
     """
 
     def __init__(self) -> None:
-        self.why_not: str | None = None
+        self.webhdfs_reason: str | None = None
         self.data_served = False
 
 
@@ -176,7 +176,7 @@ class NativeHdfs(WebHdfs):
         place, options: see `WebHdfs`; ``place.protocol`` is `NATIVE` or `AUTO`.
     """
 
-    large_reads_at_once = 4
+    parallel_large_reads = 4
     """The number that WebHDFS has; checksums are computed by Python's threads. Measured with 768 MiB on two cores, four
     times: 0.58 s of processor time where 8 take 0.73 s, and the same time."""
 
@@ -197,7 +197,7 @@ class NativeHdfs(WebHdfs):
         self._located: dict[str, tuple[int, LocatedBlock]] = {}
         self._listed_blocks_serve = True
         self._can_verify = True
-        self._unserved: set[str] = set()
+        self._not_served: set[str] = set()
         self._lease_renewed_s = 0.0
 
     # ---- WebHdfs ----
@@ -209,9 +209,9 @@ class NativeHdfs(WebHdfs):
         self._nodes.close()
 
     @contextlib.contextmanager
-    def cut_off(self, threads: Collection[int]) -> Iterator[Callable[[], None]]:
-        """See `WebHdfs.cut_off`."""
-        with super().cut_off(threads) as cut_web:
+    def abort_calls(self, threads: Collection[int]) -> Iterator[Callable[[], None]]:
+        """See `WebHdfs.abort_calls`."""
+        with super().abort_calls(threads) as cut_web:
 
             def cut() -> None:
                 cut_web()
@@ -222,7 +222,7 @@ class NativeHdfs(WebHdfs):
 
     def status(self, path: str) -> FileStatus | None:
         """See `WebHdfs.status`."""
-        if self.why_not():
+        if self.webhdfs_reason():
             return super().status(path)
         try:
             found = self._rpc(path, protocol.get_file_info(path), protocol.parse_file_info)
@@ -232,7 +232,7 @@ class NativeHdfs(WebHdfs):
 
     def children(self, path: str, *, located: bool = False) -> list[FileStatus]:
         """See `WebHdfs.children`."""
-        if self.why_not():
+        if self.webhdfs_reason():
             return super().children(path)
         located = located and self._listed_blocks_serve and self._can_verify
         nodes: dict[bytes, DataNode] = {}
@@ -247,7 +247,7 @@ class NativeHdfs(WebHdfs):
             for one in part.entries:
                 found.append(_file_status(one))
                 if located and one.blocks is not None:
-                    self._keep_location(path, one)
+                    self._cache_location(path, one)
             if not part.remaining:
                 break
             last = part.entries[-1].name.encode() if part.entries else b""
@@ -265,20 +265,20 @@ class NativeHdfs(WebHdfs):
 
     def check_readable(self, path: str) -> None:
         """See `WebHdfs.check_readable`."""
-        if self.why_not():
+        if self.webhdfs_reason():
             super().check_readable(path)
         else:
             self._rpc(path, protocol.check_readable(path), _nothing)
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
         """See `WebHdfs.make_directory`."""
-        if self.why_not():
+        if self.webhdfs_reason():
             super().make_directory(path, mode)
         else:
             self._rpc(path, protocol.make_directory(path, mode), _nothing)
 
     def _delete(self, path: str, name: str, *, recursive: bool = True) -> bool:
-        if self.why_not():
+        if self.webhdfs_reason():
             return super()._delete(path, name, recursive=recursive)
         try:
             return self._rpc(name, protocol.delete(path, recursive=recursive), protocol.parse_flag)
@@ -286,21 +286,21 @@ class NativeHdfs(WebHdfs):
             return False
 
     def _rename_call(self, old: str, new: str, *, overwrite: bool) -> Callable[[], None]:
-        if self.why_not():
+        if self.webhdfs_reason():
             return super()._rename_call(old, new, overwrite=overwrite)
         call, call_id = protocol.rename(old, new, overwrite=overwrite), new_call_id()
         return lambda: self._rpc(old, call, _nothing, call_id=call_id)
 
     def set_mode(self, path: str, mode: int) -> None:
         """See `WebHdfs.set_mode`."""
-        if self.why_not():
+        if self.webhdfs_reason():
             super().set_mode(path, mode)
         else:
             self._rpc(path, protocol.set_permission(path, mode), _nothing)
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
         """See `WebHdfs.set_mtime`."""
-        if self.why_not() or mtime_ms < 0:
+        if self.webhdfs_reason() or mtime_ms < 0:
             super().set_mtime(path, mtime_ms)
         else:
             self._rpc(path, protocol.set_times(path, mtime_ms), _nothing)
@@ -311,23 +311,23 @@ class NativeHdfs(WebHdfs):
         fd: int,
         offset: int,
         end: int,
-        tell: Callable[[int], None],
+        report: Callable[[int], None],
         *,
         direct_to_datanode: bool = False,
     ) -> None:
         """See `WebHdfs.fetch`.
 
         Args:
-            path, fd, offset, end, tell, direct_to_datanode: see there.
+            path, fd, offset, end, report, direct_to_datanode: see there.
         """
-        if not self.why_not() and self._can_verify:
+        if not self.webhdfs_reason() and self._can_verify:
             try:
-                offset = self._fetch(path, fd, offset, end, tell)
-            except _Unserved as why:
-                self._pass_over(str(why))
+                offset = self._fetch(path, fd, offset, end, report)
+            except _NotServed as why:
+                self._log_webhdfs_use(str(why))
                 offset = why.at
         if offset < end:
-            super().fetch(path, fd, offset, end, tell, direct_to_datanode=direct_to_datanode)
+            super().fetch(path, fd, offset, end, report, direct_to_datanode=direct_to_datanode)
 
     def write(
         self,
@@ -337,36 +337,36 @@ class NativeHdfs(WebHdfs):
         *,
         parents: bool = True,
         direct_to_datanode: bool = False,
-        tell: Callable[[int], None] | None = None,
+        report: Callable[[int], None] | None = None,
     ) -> None:
         """See `WebHdfs.write`.
 
         Args:
-            path, data, mode, parents, direct_to_datanode, tell: see there.
+            path, data, mode, parents, direct_to_datanode, report: see there.
         """
-        if not self.why_not():
+        if not self.webhdfs_reason():
             try:
-                return self._write(path, data, mode, parents, tell or _ignore)
-            except _Unserved as why:
-                self._pass_over(str(why))
-        super().write(path, data, mode, parents=parents, direct_to_datanode=direct_to_datanode, tell=tell)
+                return self._write(path, data, mode, parents, report or _ignore)
+            except _NotServed as why:
+                self._log_webhdfs_use(str(why))
+        super().write(path, data, mode, parents=parents, direct_to_datanode=direct_to_datanode, report=report)
 
     # ---- choice of the protocol ----
 
-    def why_not(self) -> str:
+    def webhdfs_reason(self) -> str:
         """Return why only WebHDFS is used for this HDFS; empty if it is not so. Determined once.
 
         Raises:
             HdfsUnreachable: no NameNode reports its state.
         """
         state = self._protocol
-        if state.why_not is None:
+        if state.webhdfs_reason is None:
             # Concurrent threads each probe: waiting for another thread's probe would double the wait for a server.
-            why_not = self._probe()
-            if why_not and state.why_not is None:
-                log.info(f"{self.place.location} is used by WebHDFS: {why_not}")
-            state.why_not = state.why_not or why_not
-        return state.why_not
+            webhdfs_reason = self._probe()
+            if webhdfs_reason and state.webhdfs_reason is None:
+                log.info(f"{self.place.location} is used by WebHDFS: {webhdfs_reason}")
+            state.webhdfs_reason = state.webhdfs_reason or webhdfs_reason
+        return state.webhdfs_reason
 
     def _probe(self) -> str:
         if self.place.login.hdfs_token is not None:
@@ -375,7 +375,7 @@ class NativeHdfs(WebHdfs):
             return "it is used over TLS, and natively nothing is encrypted"
         if not self._addresses:
             return "the Hadoop configuration has no dfs.namenode.rpc-address of it"
-        if not (self.has_numbers() or any(map(self._is_namenode, self.place.web))):
+        if not (self.has_inode_paths() or any(map(self._is_namenode, self.place.web))):
             return "it is a Router or a gateway, and no NameNode"
         call = protocol.get_server_defaults()
         if self.place.protocol == AUTO:
@@ -404,19 +404,19 @@ class NativeHdfs(WebHdfs):
             self._defaults = self._rpc("/", protocol.get_server_defaults(), protocol.parse_server_defaults)
         return self._defaults
 
-    def _pass_over(self, why: str) -> None:
+    def _log_webhdfs_use(self, why: str) -> None:
         """Report once that files of a kind use WebHDFS."""
-        if why not in self._unserved and len(self._unserved) < 16:
-            self._unserved.add(why)
+        if why not in self._not_served and len(self._not_served) < 16:
+            self._not_served.add(why)
             log.info(f"{self.place.location}: {why}")
 
-    def _may_give_up(self) -> bool:
+    def _may_fall_back(self) -> bool:
         """Return whether unanswered data ports mean that they are blocked from this machine."""
         return self.place.protocol == AUTO and not self._protocol.data_served
 
-    def _give_up(self, why: str) -> None:
+    def _fall_back(self, why: str) -> None:
         """Use WebHDFS from now on."""
-        self._protocol.why_not = why
+        self._protocol.webhdfs_reason = why
         log.info(f"{self.place.location} is used by WebHDFS: {why}")
 
     # ---- NameNodes ----
@@ -436,7 +436,7 @@ class NativeHdfs(WebHdfs):
         """
         where = shown(self.place.location + path)
         own_id = new_call_id() if call_id is None else call_id
-        for again in self._rounds(where):
+        for retry in self._attempts(where):
             said = []
             for number in range(len(self._addresses)):
                 turn = (self._turn + number) % len(self._addresses)
@@ -465,7 +465,7 @@ class NativeHdfs(WebHdfs):
                             # Its own frame would hold it, which would keep all connections open.
                             del refused
                     said.append(str(refused))
-            again(HdfsUnreachable("; ".join(said)))
+            retry(HdfsUnreachable("; ".join(said)))
         raise AssertionError
 
     def _read_rpc(self, path: str, call: Call, parse: Callable[[Fields], T]) -> T:
@@ -517,11 +517,11 @@ class NativeHdfs(WebHdfs):
             )
             keep = False
             try:
-                with self._waiting_for(address):
+                with self._wait_for_datanode(address):
                     if state_id is None:
                         self._check_active_at(address, connection, deadline)
                     answer = connection.call(*call, deadline, call_id=call_id, state_id=state_id)
-                self._note_state(connection, state_id)
+                self._record_state(connection, state_id)
                 keep = True
                 return Fields(answer)
             except ConnectionLost as error:
@@ -539,7 +539,7 @@ class NativeHdfs(WebHdfs):
                     self._namenodes.drop(connection)
         raise AssertionError
 
-    def _note_state(self, connection: Connection, wanted: int | None) -> None:
+    def _record_state(self, connection: Connection, wanted: int | None) -> None:
         """Record the transaction that an answer reflects. Raises NotHadoop: an observer's should be later."""
         state_id = connection.state_id
         if wanted is not None and (state_id is None or state_id < wanted):
@@ -572,7 +572,7 @@ class NativeHdfs(WebHdfs):
 
     # ---- reading ----
 
-    def _keep_location(self, directory: str, status: Status) -> None:
+    def _cache_location(self, directory: str, status: Status) -> None:
         blocks = status.blocks
         if blocks and blocks.is_plain and len(blocks.blocks) == 1 and len(self._located) < _MAX_LOCATED:
             path = f"{directory.rstrip('/')}/{status.name}" if status.name else directory
@@ -584,14 +584,14 @@ class NativeHdfs(WebHdfs):
     def small_file_server(self, path: str, size_bytes: int) -> Address | None:
         """See `WebHdfs.small_file_server`."""
         kept = self._located.get(path)
-        if kept is None or self._protocol.why_not or not (self._listed_blocks_serve and self._can_verify):
+        if kept is None or self._protocol.webhdfs_reason or not (self._listed_blocks_serve and self._can_verify):
             return None
         block = kept[1]
         if not block.nodes or block.offset or not kept[0] == block.block.size_bytes == size_bytes:
             return None
         return block.nodes[0].host, block.nodes[0].port
 
-    def read_small(self, paths: Sequence[str], take: Callable[[bytes], None]) -> None:
+    def read_small(self, paths: Sequence[str], on_content: Callable[[bytes], None]) -> None:
         """See `WebHdfs.read_small`."""
         kept = [self._located.get(path) for path in paths]
         blocks = [one[1] for one in kept if one is not None]
@@ -600,14 +600,14 @@ class NativeHdfs(WebHdfs):
         count = 0
 
         def read(connection: DataNodeConnection, wait: Wait) -> None:
-            def taken(content: bytes) -> None:
+            def received(content: bytes) -> None:
                 nonlocal count
                 wait.renew()
-                take(content)
+                on_content(content)
                 self._located.pop(paths[count], None)
                 count += 1
 
-            connection.read_small(blocks, self._client, taken)
+            connection.read_small(blocks, self._client, received)
 
         node = blocks[0].nodes[0]
         try:
@@ -621,7 +621,7 @@ class NativeHdfs(WebHdfs):
         if count:
             self._protocol.data_served = True
 
-    def _fetch(self, path: str, fd: int, offset: int, end: int, tell: Callable[[int], None]) -> int:
+    def _fetch(self, path: str, fd: int, offset: int, end: int, report: Callable[[int], None]) -> int:
         """Execute `fetch`, or a part of it; return the offset of the first missing byte. Raises _Unserved, and the
         errors of `fetch`.
         """
@@ -630,10 +630,10 @@ class NativeHdfs(WebHdfs):
         kept = self._located.pop(path, None)
         block = kept[1] if kept is not None and kept[0] == end and self._listed_blocks_serve else None
         striping: Striping | None = None
-        for again in self._rounds(f"{shown(path)} cannot be read"):
+        for retry in self._attempts(f"{shown(path)} cannot be read"):
             if at >= end:
                 return at
-            tell(0)
+            report(0)
             started = at
             try:
                 while at < end:
@@ -641,17 +641,17 @@ class NativeHdfs(WebHdfs):
                         block, striping = self._block_at(path, at, end)
                     stop = min(end, block.end)
                     if striping is None:
-                        at = self._read_block(path, block, fd, at, stop, tell, bad)
+                        at = self._read_block(path, block, fd, at, stop, report, bad)
                     else:
-                        self._read_group(path, block, striping, fd, at, stop, tell)
+                        self._read_group(path, block, striping, fd, at, stop, report)
                         at = stop
                 return at
-            except _Unserved as why:
+            except _NotServed as why:
                 why.at = at
                 raise
-            except _BlockFailed as failed:
+            except _BlockReadFailed as failed:
                 at, block = failed.at, None
-                if self._protocol.why_not:
+                if self._protocol.webhdfs_reason:
                     return at
                 dead_ends = 0 if at > started else dead_ends + (failed.answered and not failed.stale)
                 if failed.answered:
@@ -660,7 +660,7 @@ class NativeHdfs(WebHdfs):
                     where_lost = f"{shown(self.place.location + path)} cannot be read from byte {at} on"
                     raise DlappError(f"{where_lost}: {failed} (hdfs fsck says which blocks are lost)") from failed
                 bad.clear()
-                again(HdfsUnreachable(str(failed)), progress=at > started)
+                retry(HdfsUnreachable(str(failed)), progress=at > started)
         raise AssertionError
 
     def _block_at(self, path: str, at: int, end: int) -> tuple[LocatedBlock, Striping | None]:
@@ -668,11 +668,11 @@ class NativeHdfs(WebHdfs):
         call = protocol.get_block_locations(path, at, end - at)
         found = self._read_rpc(path, call, protocol.parse_block_locations)
         if found is None or not (found.is_plain or found.striping):
-            raise _Unserved("encrypted files are read by WebHDFS")
+            raise _NotServed("encrypted files are read by WebHDFS")
         block = found.at(at)
         if block is None:
             self._check_length(path, end)
-            raise _BlockFailed(f"the NameNode names no block with byte {at}", at, answered=True, stale=False)
+            raise _BlockReadFailed(f"the NameNode names no block with byte {at}", at, answered=True, stale=False)
         if block.has_token:
             self._listed_blocks_serve = False
         return block, found.striping
@@ -685,18 +685,18 @@ class NativeHdfs(WebHdfs):
         fd: int,
         at: int,
         end: int,
-        tell: Callable[[int], None],
+        report: Callable[[int], None],
     ) -> None:
         """Read a part of a block group of an erasure coded file, from each of its blocks.
 
         Args:
-            path, fd, tell: see `_read_block`.
+            path, fd, report: see `_read_block`.
             group: of the file.
             striping: layout of the content in the blocks.
             at, end: the part, as offsets in the file.
 
         Raises:
-            _Unserved: one of the blocks cannot be read; a DataNode can reconstruct its content from the others.
+            _NotServed: one of the blocks cannot be read; a DataNode can reconstruct its content from the others.
         """
         count, cell = striping
         first, last = (at - group.offset) // cell, (end - 1 - group.offset) // cell
@@ -706,20 +706,20 @@ class NativeHdfs(WebHdfs):
                 continue
             block = group.of_group(index, striping)
             if block is None:
-                raise _Unserved("erasure coded files of which a block is missing are read by WebHDFS")
+                raise _NotServed("erasure coded files of which a block is missing are read by WebHDFS")
             starts = [group.offset + one * cell for one in cells]
             spans = [(max(one, at), min(one + cell, end)) for one in starts]
             begin = cells[0] // count * cell + spans[0][0] - starts[0]
             size = sum(stop - start for start, stop in spans)
             try:
-                self._read_from(block.nodes[0], block, begin, begin + size, _spread(fd, spans, tell))
+                self._read_from(block.nodes[0], block, begin, begin + size, _range_writer(fd, spans, report))
             except CannotVerify as error:
                 self._can_verify = False
-                raise _Unserved(f"files are read by WebHDFS: {error}") from error
+                raise _NotServed(f"files are read by WebHDFS: {error}") from error
             except (CorruptReplica, BlockRefused, ConnectionLost, NotHadoop) as error:
                 if isinstance(error, CorruptReplica):
                     self._report(path, block, block.nodes[0], error)
-                raise _Unserved(f"an erasure coded file is read by WebHDFS: {error}") from error
+                raise _NotServed(f"an erasure coded file is read by WebHDFS: {error}") from error
             self._protocol.data_served = True
 
     def _report(self, path: str, block: LocatedBlock, node: DataNode, error: CorruptReplica) -> None:
@@ -734,7 +734,7 @@ class NativeHdfs(WebHdfs):
         fd: int,
         at: int,
         end: int,
-        tell: Callable[[int], None],
+        report: Callable[[int], None],
         bad: set[tuple[int, str]],
     ) -> int:
         """Read a part of a block from one of its DataNodes; return its end.
@@ -744,32 +744,32 @@ class NativeHdfs(WebHdfs):
             block: of it.
             fd: the local file.
             at, end: the part, as offsets in the file.
-            tell: see `fetch`.
+            report: see `fetch`.
             bad: failed pairs of block and DataNode.
 
         Raises:
-            _BlockFailed: no DataNode could deliver it.
-            _Unserved: its checksums cannot be verified here.
+            _BlockReadFailed: no DataNode could deliver it.
+            _NotServed: its checksums cannot be verified here.
         """
         failures, answered, stale = [], False, False
 
-        def take(pieces: list[memoryview]) -> None:
+        def on_content(pieces: list[memoryview]) -> None:
             nonlocal at
             count = write_all(fd, pieces, at)
             at += count
-            tell(count)
+            report(count)
 
         for node in block.nodes:
             if (block.block.block_id, node.name) in bad:
                 continue
             try:
-                self._read_from(node, block, at, end, take)
+                self._read_from(node, block, at, end, on_content)
                 self._protocol.data_served = True
                 return end
             except CannotVerify as error:
                 # Most others have the same checksum type; they are not tried one by one.
                 self._can_verify = False
-                raise _Unserved(f"files are read by WebHDFS: {error}") from error
+                raise _NotServed(f"files are read by WebHDFS: {error}") from error
             except CorruptReplica as error:
                 answered = True
                 failures.append(str(error))
@@ -786,26 +786,26 @@ class NativeHdfs(WebHdfs):
             if at >= end:
                 return at
         why = "; ".join(failures) or "no DataNode has it now"
-        if failures and not answered and self._may_give_up():
-            self._give_up(f"no DataNode serves its data port: {why}")
-        raise _BlockFailed(f"block {block.block.block_id}: {why}", at, answered=answered, stale=stale)
+        if failures and not answered and self._may_fall_back():
+            self._fall_back(f"no DataNode serves its data port: {why}")
+        raise _BlockReadFailed(f"block {block.block.block_id}: {why}", at, answered=answered, stale=stale)
 
     def _read_from(
-        self, node: DataNode, block: LocatedBlock, at: int, end: int, take: Callable[[list[memoryview]], None]
+        self, node: DataNode, block: LocatedBlock, at: int, end: int, on_content: Callable[[list[memoryview]], None]
     ) -> None:
         def read(connection: DataNodeConnection, wait: Wait) -> None:
-            def taken(pieces: list[memoryview]) -> None:
+            def received(pieces: list[memoryview]) -> None:
                 wait.renew()
-                take(pieces)
+                on_content(pieces)
 
-            connection.read(block, self._client, at - block.offset, end - at, taken)
+            connection.read(block, self._client, at - block.offset, end - at, received)
 
         self._use_datanode(node, read)
 
     def _use_datanode(self, node: DataNode, use: Callable[[DataNodeConnection, Wait], None]) -> None:
         """Call ``use`` with a connection to a DataNode, and its wait, which restarts whenever data arrived."""
         address = node.host, node.port
-        wait = self._waiting_for(address)
+        wait = self._wait_for_datanode(address)
         for is_new in (False, True):
             connection, was_used = self._nodes.take(address, self._connect_datanode, is_new=is_new)
             good = False
@@ -823,7 +823,7 @@ class NativeHdfs(WebHdfs):
                 else:
                     self._nodes.drop(connection)
 
-    def _waiting_for(self, address: Address) -> Wait:
+    def _wait_for_datanode(self, address: Address) -> Wait:
         return Wait(f"HDFS at {address[0]}:{address[1]}", self._timeout_s[1])
 
     def _connect_datanode(self, address: Address) -> DataNodeConnection:
@@ -832,7 +832,7 @@ class NativeHdfs(WebHdfs):
     # ---- writing ----
 
     def _write(
-        self, path: str, data: bytes | RequestBody, mode: int, parents: bool, tell: Callable[[int], None]
+        self, path: str, data: bytes | RequestBody, mode: int, parents: bool, report: Callable[[int], None]
     ) -> None:
         """Execute `write`. Raises _Unserved, with nothing left behind, and the errors of `write`."""
         source = _source(data)
@@ -843,11 +843,11 @@ class NativeHdfs(WebHdfs):
         try:
             checksum = Checksum(kind, defaults.bytes_per_checksum)
         except CannotVerify as error:
-            raise _Unserved(f"files are written by WebHDFS: {error}") from error
+            raise _NotServed(f"files are written by WebHDFS: {error}") from error
         dead_ends, tried = 0, False
         excluded: list[DataNode] = []
-        for again in self._rounds(f"{shown(path)} cannot be written"):
-            tell(0)
+        for retry in self._attempts(f"{shown(path)} cannot be written"):
+            report(0)
             try:
                 # Leftovers of an earlier try are removed first; a late call of that try finds another file, or none.
                 if tried:
@@ -856,27 +856,27 @@ class NativeHdfs(WebHdfs):
                 self._write_once(path, source, mode, parents, checksum, excluded)
                 return
             except AlreadyThere as error:
-                again(HdfsUnreachable(str(error), doubtful=True))
+                retry(HdfsUnreachable(str(error), doubtful=True))
             except HdfsUnreachable as error:
-                again(type(error)(str(error), doubtful=True))
+                retry(type(error)(str(error), doubtful=True))
             except DiskFull as error:
                 dead_ends += 1
                 if "quota" in str(error).lower() or dead_ends >= MAX_DEAD_ENDS:
-                    self._forget_try(path)
+                    self._remove_incomplete(path)
                     raise
                 excluded.clear()
-                again(DataNodeUnreachable(str(error), doubtful=True))
+                retry(DataNodeUnreachable(str(error), doubtful=True))
             except SourceEnded:
-                self._forget_try(path)
+                self._remove_incomplete(path)
                 raise DlappError(f"the source of {shown(path)} became shorter while it was stored") from None
-            except _Unserved:
+            except _NotServed:
                 self.clear(path, file=True)
                 raise
             except DlappError:
-                self._forget_try(path)
+                self._remove_incomplete(path)
                 raise
 
-    def _forget_try(self, path: str) -> None:
+    def _remove_incomplete(self, path: str) -> None:
         """Remove an incomplete file, so that it does not stay open; HDFS closes a remaining one after an hour."""
         with contextlib.suppress(DlappError):
             self.clear(path, file=True)
@@ -890,7 +890,7 @@ class NativeHdfs(WebHdfs):
         if made is None:
             raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no status of a new file")
         if made.is_encrypted or made.ec_policy:
-            raise _Unserved("encrypted and erasure coded files are written by WebHDFS")
+            raise _NotServed("encrypted and erasure coded files are written by WebHDFS")
         last: HdfsBlock | None = None
         for start in range(0, source.size_bytes, defaults.block_bytes):
             count = min(defaults.block_bytes, source.size_bytes - start)
@@ -929,7 +929,7 @@ class NativeHdfs(WebHdfs):
             try:
                 connection, _ = self._nodes.take(address, self._connect_datanode, is_new=True)
                 try:
-                    with self._waiting_for(address) as wait:
+                    with self._wait_for_datanode(address) as wait:
                         connection.write(
                             located,
                             self._client,
@@ -947,15 +947,15 @@ class NativeHdfs(WebHdfs):
                 excluded.append(_bad_node(located, error))
                 answered = answered or isinstance(error, (BlockRefused, PipelineFailed))
                 # One DataNode may be down; if there is no other, the NameNode returns it again.
-                if len(failures) > 1 and not answered and self._may_give_up():
-                    self._give_up(f"no DataNode serves its data port: {error}")
-                    raise _Unserved(str(error)) from error
+                if len(failures) > 1 and not answered and self._may_fall_back():
+                    self._fall_back(f"no DataNode serves its data port: {error}")
+                    raise _NotServed(str(error)) from error
                 self._rpc(path, protocol.abandon_block(path, self._client, file_id, located.block), _nothing)
         raise DataNodeUnreachable("; ".join(failures), doubtful=True)
 
     def _add_block(self, path: str, file_id: int, previous: HdfsBlock | None, excluded: list[DataNode]) -> LocatedBlock:
         call = protocol.add_block(path, self._client, file_id, previous, excluded)
-        for again in self._rounds(f"{shown(path)} cannot be written"):
+        for retry in self._attempts(f"{shown(path)} cannot be written"):
             try:
                 return self._rpc(path, call, protocol.parse_added_block)
             except DiskFull as error:
@@ -967,7 +967,7 @@ class NativeHdfs(WebHdfs):
             except HdfsRefused as refused:
                 if refused.java_class != "NotReplicatedYetException":
                     raise
-                again(HdfsUnreachable(str(refused), doubtful=True))
+                retry(HdfsUnreachable(str(refused), doubtful=True))
         raise AssertionError
 
     def _complete(self, path: str, file_id: int, last: HdfsBlock | None) -> None:
@@ -991,18 +991,20 @@ class NativeHdfs(WebHdfs):
             self._rpc("/", protocol.renew_lease(self._client), _nothing)
 
 
-def _spread(fd: int, spans: list[tuple[int, int]], tell: Callable[[int], None]) -> Callable[[list[memoryview]], None]:
+def _range_writer(
+    fd: int, spans: list[tuple[int, int]], report: Callable[[int], None]
+) -> Callable[[list[memoryview]], None]:
     """Return a function that writes arriving content to consecutive ranges of a file.
 
     Args:
         fd: the file.
         spans: the ranges, each its first byte and the one after the last.
-        tell: called with the number of bytes.
+        report: called with the number of bytes.
     """
     todo = iter(spans)
     at, end = next(todo)
 
-    def take(pieces: list[memoryview]) -> None:
+    def on_content(pieces: list[memoryview]) -> None:
         nonlocal at, end
         for piece in pieces:
             while piece:
@@ -1010,9 +1012,9 @@ def _spread(fd: int, spans: list[tuple[int, int]], tell: Callable[[int], None]) 
                     at, end = next(todo)
                 count = write_all(fd, [piece[: end - at]], at)
                 at, piece = at + count, piece[count:]
-                tell(count)
+                report(count)
 
-    return take
+    return on_content
 
 
 def _source(data: bytes | RequestBody) -> _Source:

@@ -201,10 +201,10 @@ class HdfsStagingFiles:
 
         settled = ApplicationOutputs(application_id, outputs, open_files=self._at)
         if claim is not None:
-            return settled.commit(claim, again=True, wait=(Unreachable,))[0]
+            return settled.commit(claim, is_retry=True, retried=(Unreachable,))[0]
 
         def parts_of(output: OutputSpec) -> list[tuple[str, str]]:
             above = parts_location(output.target, application_id)
             return [(name, f"{above}/{name}") for name in self.names(above) if is_part(name, str(application_id))]
 
-        return settled.leave(parts_of if keep else None)
+        return settled.keep_or_drop(parts_of if keep else None)

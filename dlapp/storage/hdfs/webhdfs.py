@@ -10,7 +10,7 @@ Whether a failed call is retried depends on what may have happened:
 Paths are absolute and not escaped. After a path was checked, ``/.reserved/.inodes/<id>`` addresses exactly the inode
 that was found, even if it is renamed. That works on a NameNode. A router of several nameservices resolves such a path
 in its default one, where the id belongs to another inode, and a gateway may do anything. So inode ids are used only if
-the server identifies itself as a NameNode (`WebHdfs.has_numbers`); otherwise names are used.
+the server identifies itself as a NameNode (`WebHdfs.has_inode_paths`); otherwise names are used.
 
 Of several NameNodes only the active one is read: an observer, and with ``dfs.ha.allow.stale.reads`` a standby, may
 return stale data. Each is asked for its state (``/jmx``, else ``/isActive``) before it is read, after each failure, and
@@ -198,7 +198,7 @@ class WebHdfs:
             standby would report; the NameNodes are down, or not at these addresses. None for ``patience_s``.
     """
 
-    large_reads_at_once = 8
+    parallel_large_reads = 8
     """Ranges of large files on their way at a time."""
 
     def __init__(
@@ -228,7 +228,7 @@ class WebHdfs:
         self._cut_off: set[int] = set()
 
     @contextlib.contextmanager
-    def cut_off(self, threads: Collection[int]) -> Iterator[Callable[[], None]]:
+    def abort_calls(self, threads: Collection[int]) -> Iterator[Callable[[], None]]:
         """Abort the calls of some threads (idents), and those that they start in the block, with Unreachable.
 
         The result breaks the connections that they use; call it until they have ended.
@@ -285,7 +285,7 @@ class WebHdfs:
             with contextlib.suppress(HdfsUnreachable):
                 if self._role(web) != ServerRole(is_namenode=True, state="active"):
                     continue
-                answer = self._asked("GET", web, _STATE_OF_NAMESYSTEM, MAX_JSON_BYTES)
+                answer = self._request("GET", web, _STATE_OF_NAMESYSTEM, MAX_JSON_BYTES)
                 if not (answer.good and is_operational(answer.body)):
                     return None
                 self._first = number
@@ -304,20 +304,20 @@ class WebHdfs:
 
     # ---- changes; all are idempotent ----
 
-    def has_numbers(self) -> bool:
+    def has_inode_paths(self) -> bool:
         """Return whether paths of inode ids below `INODES` work: the server is a NameNode."""
-        return self._of_any(lambda web: self._role(web).is_namenode)
+        return self._query_any(lambda web: self._role(web).is_namenode)
 
-    def _of_any(self, ask: Callable[[str], T]) -> T:
+    def _query_any(self, query: Callable[[str], T]) -> T:
         """Return the first server's answer. Raises HdfsUnreachable: none answered in time."""
-        for again in self._rounds(self.place.location):
+        for retry in self._attempts(self.place.location):
             said = []
             for number in self._order():
                 try:
-                    return ask(self.place.web[number])
+                    return query(self.place.web[number])
                 except HdfsUnreachable as error:
                     said.append(str(error))
-            again(HdfsUnreachable("; ".join(said)))
+            retry(HdfsUnreachable("; ".join(said)))
         raise AssertionError
 
     def _role(self, web: str) -> ServerRole:
@@ -326,10 +326,10 @@ class WebHdfs:
         asked, role = self._roles.get(web, (0.0, None))
         if role is None or (several and self._clock() - asked > _ROLE_HOLDS_S):
             asked = self._clock()
-            answer = self._asked("GET", web, _STATUS_OF_NAMENODE, MAX_JSON_BYTES)
+            answer = self._request("GET", web, _STATUS_OF_NAMENODE, MAX_JSON_BYTES)
             role = parse_role(answer.body) if answer.good else ServerRole()
             if several and not role.state:
-                status = self._asked("GET", web, _IS_ACTIVE, MAX_JSON_BYTES).status
+                status = self._request("GET", web, _IS_ACTIVE, MAX_JSON_BYTES).status
                 role = role._replace(state={200: "active", 405: "not active"}.get(status, ""))
             self._answered = self._answered or role.is_namenode
             self._roles[web] = asked, role
@@ -350,16 +350,16 @@ class WebHdfs:
             HdfsUnreachable: no server answered.
             WrongAnswer: a router's mount table is invalid.
         """
-        if self.has_numbers():
+        if self.has_inode_paths():
             return {}
 
-        def ask(web: str) -> HttpResponse:
-            answer = self._asked("GET", web, _MOUNTS, MAX_BODY_BYTES)
+        def query(web: str) -> HttpResponse:
+            answer = self._request("GET", web, _MOUNTS, MAX_BODY_BYTES)
             if answer.status >= 500:
                 raise HdfsUnreachable(f"{web.partition('://')[2]} does not say its mount points (HTTP {answer.status})")
             return answer
 
-        answer = self._of_any(ask)
+        answer = self._query_any(query)
         return parse_mounts(answer.body) if answer.good else {}
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
@@ -389,7 +389,11 @@ class WebHdfs:
     def delete_found(self, found: FileStatus, path: str, *, recursive: bool = True) -> None:
         """Delete an entry that was found at a path; by inode id only if its whole status is unchanged."""
         numbered = f"{INODES}/{found.inode_id}"
-        if self.has_numbers() and self.status(numbered) == found and self._delete(numbered, path, recursive=recursive):
+        if (
+            self.has_inode_paths()
+            and self.status(numbered) == found
+            and self._delete(numbered, path, recursive=recursive)
+        ):
             return
         # Inode ids are not supported, or it has changed since.
         if (still := self.status(path)) and still.inode_id == found.inode_id:
@@ -434,7 +438,7 @@ class WebHdfs:
         """Return how many live DataNodes the NameNode reports; None if it does not."""
         for number in self._order():
             with contextlib.suppress(HdfsUnreachable):
-                answer = self._asked("GET", self.place.web[number], _STATE_OF_NAMESYSTEM, MAX_JSON_BYTES)
+                answer = self._request("GET", self.place.web[number], _STATE_OF_NAMESYSTEM, MAX_JSON_BYTES)
                 found = _bean(answer.body).get("NumLiveDataNodes") if answer.good else None
                 if type(found) is int and found > 0:
                     return found
@@ -533,11 +537,11 @@ class WebHdfs:
             NotFound: ``old``, or the parent of ``new``, does not exist.
             HdfsRefused: a gateway did nothing.
         """
-        is_namenode = self.has_numbers()
+        is_namenode = self.has_inode_paths()
         if not overwrite and not is_namenode and self.status(new) is not None:
             return False
         doubtful, rename = False, self._rename_call(old, new, overwrite=overwrite)
-        for again in self._rounds(f"{shown(old)} cannot be renamed to {shown(new)}"):
+        for retry in self._attempts(f"{shown(old)} cannot be renamed to {shown(new)}"):
             try:
                 rename()
                 doubtful = True  # if the next answer is lost
@@ -546,7 +550,7 @@ class WebHdfs:
                 return True
             except HdfsUnreachable as error:
                 doubtful = doubtful or error.doubtful
-                again(error)
+                retry(error)
             except NotFound:
                 if doubtful and self.status(new) is not None:
                     return True
@@ -562,7 +566,7 @@ class WebHdfs:
                 # Another client removed one of them since.
                 if moved:
                     raise NotFound(f"{shown(self.place.location + old)} is not there") from refused
-                again(HdfsUnreachable(str(refused)))
+                retry(HdfsUnreachable(str(refused)))
         raise AssertionError
 
     def _rename_call(self, old: str, new: str, *, overwrite: bool) -> Callable[[], None]:
@@ -584,12 +588,12 @@ class WebHdfs:
         """
         return None
 
-    def read_small(self, paths: Sequence[str], take: Callable[[bytes], None]) -> None:
-        """Read small files in one batch; files for which ``take`` was not called are left to `fetch`.
+    def read_small(self, paths: Sequence[str], on_content: Callable[[bytes], None]) -> None:
+        """Read small files in one batch; files for which ``on_content`` was not called are left to `fetch`.
 
         Args:
             paths: of files with the same `small_file_server`; without duplicates.
-            take: called with the content of each, in order.
+            on_content: called with the content of each, in order.
         """
 
     def fetch(
@@ -598,7 +602,7 @@ class WebHdfs:
         fd: int,
         offset: int,
         end: int,
-        tell: Callable[[int], None],
+        report: Callable[[int], None],
         *,
         direct_to_datanode: bool = False,
     ) -> None:
@@ -610,7 +614,7 @@ class WebHdfs:
             path: of the file on HDFS.
             fd: the open local file.
             offset, end: the first byte, and the one after the last.
-            tell: called with the number of bytes after each piece, and with 0 before each try; its errors abort the
+            report: called with the number of bytes after each piece, and with 0 before each try; its errors abort the
                 call.
             direct_to_datanode: whether it is one of many small files, for which the NameNode need not be asked.
 
@@ -621,15 +625,15 @@ class WebHdfs:
         """
         at, dead_ends = offset, 0
         bad: set[str] = set()  # DataNodes that failed, which the NameNode may not know yet
-        for again in self._rounds(f"{shown(path)} cannot be read"):
+        for retry in self._attempts(f"{shown(path)} cannot be read"):
             if at >= end:
                 return
-            tell(0)
+            report(0)
             started = at
             try:
                 asked = {"offset": str(at), "length": str(end - at)}
                 where = self._datanode("OPEN", path, bad, direct_to_datanode=direct_to_datanode and not bad, **asked)
-                at += self._at_datanode("GET", where, path, ResponseSink(fd, at, end - at, tell)).received
+                at += self._at_datanode("GET", where, path, ResponseSink(fd, at, end - at, report)).received
                 if at >= end:
                     return
                 failed = _DataNodeFailed(where.server, "ended the file early", answered=True)
@@ -640,7 +644,7 @@ class WebHdfs:
                 if _NO_NODE not in str(refused):
                     raise
                 # They may become available: a restarted DataNode has not reported its blocks yet.
-                again(HdfsUnreachable(str(refused)))
+                retry(HdfsUnreachable(str(refused)))
                 continue
             bad.add(failed.server)
             dead_ends = 0 if at > started else dead_ends + failed.answered
@@ -649,13 +653,13 @@ class WebHdfs:
             if dead_ends >= MAX_DEAD_ENDS:
                 where_lost = f"{shown(self.place.location + path)} cannot be read from byte {at} on"
                 raise DlappError(f"{where_lost}: {failed} (hdfs fsck says which blocks are lost)") from failed
-            again(HdfsUnreachable(str(failed)), progress=at > started)
+            retry(HdfsUnreachable(str(failed)), progress=at > started)
 
     def read_bytes(self, path: str, most: int) -> bytes:
         """Return the content of a small file. Raises NotFound; DlappError if it is larger than ``most`` or a
         directory.
         """
-        for again in self._rounds(f"{shown(path)} cannot be read"):
+        for retry in self._attempts(f"{shown(path)} cannot be read"):
             status = self.status(path)
             if status is None:
                 raise NotFound(f"{shown(self.place.location + path)} is not there")
@@ -665,7 +669,7 @@ class WebHdfs:
                 return b""
             # The name may belong to another, larger file by now. In a snapshot it cannot, and there the inode id refers
             # to the current file.
-            if "/.snapshot/" not in path and self.has_numbers():
+            if "/.snapshot/" not in path and self.has_inode_paths():
                 try:
                     return self.read_part(f"{INODES}/{status.inode_id}", 0, status.size_bytes)
                 except NotFound:
@@ -679,7 +683,7 @@ class WebHdfs:
                     content = self.read_part(path, 0, status.size_bytes)
                     if self.status(path) == status:
                         return content
-            again(HdfsUnreachable("it is another file each time"))
+            retry(HdfsUnreachable("it is another file each time"))
         raise AssertionError
 
     def read_part(self, path: str, offset: int, count: int) -> bytes:
@@ -697,7 +701,7 @@ class WebHdfs:
         *,
         parents: bool = True,
         direct_to_datanode: bool = False,
-        tell: Callable[[int], None] | None = None,
+        report: Callable[[int], None] | None = None,
     ) -> None:
         """Write a file, replacing an existing one; it is incomplete until this returns, so the name must be exclusive
         to the caller.
@@ -708,15 +712,15 @@ class WebHdfs:
             mode: its permissions.
             parents: create missing parent directories.
             direct_to_datanode: see `fetch`.
-            tell: called with 0 before each try.
+            report: called with 0 before each try.
 
         Raises:
             DlappError: the source file became shorter.
         """
         bad: set[str] = set()
         dead_ends, tried = 0, False
-        for again in self._rounds(f"{shown(path)} cannot be written"):
-            (tell or _ignore)(0)
+        for retry in self._attempts(f"{shown(path)} cannot be written"):
+            (report or _ignore)(0)
             try:
                 # A DataNode may execute an abandoned try late. No try overwrites a file, so it cannot take the name
                 # from a later one; leftovers of an earlier try are removed first.
@@ -739,7 +743,7 @@ class WebHdfs:
                     kind = failed.refused.java_class if isinstance(failed.refused, HdfsRefused) else ""
                     what = failed.refused or f"{shown(self.place.location + path)} cannot be written: {failed}"
                     raise DataNodeRefused(str(what), kind) from failed
-                again(DataNodeUnreachable(str(failed), doubtful=True))
+                retry(DataNodeUnreachable(str(failed), doubtful=True))
 
     # ---- DataNodes ----
 
@@ -851,14 +855,14 @@ class WebHdfs:
         """
         who = self.place.login.webhdfs_query
         target = f"/webhdfs/v1{_quoted(path)}?{_encoded({'op': operation, **who, **(parameters or {})})}"
-        for again in self._rounds(shown(self.place.location + (name or path))):
+        for retry in self._attempts(shown(self.place.location + (name or path))):
             said: list[str] = []
             for number in self._order():
                 web = self.place.web[number]
                 try:
                     if method == "GET":
                         self._check_active(web)
-                    answer = self._asked(method, web, target, most)
+                    answer = self._request(method, web, target, most)
                     if not (answer.good or (redirected and answer.status == 307)):
                         raise self._refusal(answer, name or path, web)
                     found = _object(answer, web) if reads else _redirection(answer, web) if redirected else None
@@ -869,10 +873,10 @@ class WebHdfs:
                     if error.doubtful and not repeatable:
                         raise
                     said.append(str(error))
-            again(HdfsUnreachable("; ".join(said)))
+            retry(HdfsUnreachable("; ".join(said)))
         raise AssertionError
 
-    def _asked(self, method: str, web: str, target: str, most: int) -> HttpResponse:
+    def _request(self, method: str, web: str, target: str, most: int) -> HttpResponse:
         try:
             return self._connections.request(method, web, target, most=most)
         except IncompleteResponse as broken:
@@ -899,14 +903,14 @@ class WebHdfs:
         count, first = len(self.place.web), self._first
         return [(first + place) % count for place in range(count)]
 
-    def _rounds(self, what: str) -> Iterator[Callable[..., None]]:
-        """Yield the rounds of one operation: each ends with ``again(why)``, which waits, or raises when the time is
+    def _attempts(self, what: str) -> Iterator[Callable[..., None]]:
+        """Yield the rounds of one operation: each ends with ``retry(why)``, which waits, or raises when the time is
         over.
         """
         began, wait = self._clock(), Wait(self.place.location, self._patience_s)
         pauses_s, count = backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S), 0
 
-        def again(why: HdfsUnreachable, *, progress: bool = False) -> None:
+        def retry(why: HdfsUnreachable, *, progress: bool = False) -> None:
             nonlocal began, pauses_s, count
             if threading.get_ident() in self._cut_off:
                 raise HdfsUnreachable(f"{what}: given up", doubtful=why.doubtful) from why
@@ -925,7 +929,7 @@ class WebHdfs:
 
         try:
             while True:
-                yield again
+                yield retry
         finally:
             wait.end()
 

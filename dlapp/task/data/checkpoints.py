@@ -29,8 +29,8 @@ from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.locations import HdfsPlace
 from dlapp.storage.api import DiskFull
 from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints, DirectoryState
-from dlapp.storage.checkpoints.manifest import NotWhole
-from dlapp.storage.checkpoints.place import open_place
+from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint
+from dlapp.storage.checkpoints.place import open_store
 from dlapp.storage.tree import make_directories
 from dlapp.system.clock import backoff_s
 from dlapp.system.processes.open_files import any_open_for_writing
@@ -85,7 +85,7 @@ class TaskCheckpoints:
         self._spec, self._home, self._note, self._stores = spec, home, note, stores
         self._tell, self._complete = tell, complete
         self._by_step = complete is not None and spec.is_of_every_index
-        self._place = open_place(spec.target, hdfs)
+        self._place = open_store(spec.target, hdfs)
         self._checkpoints = Checkpoints(self._place, spec.keep, note, seen_as)
         self._stored: DirectoryState | None = None
         self._wake = threading.Event()
@@ -107,7 +107,7 @@ class TaskCheckpoints:
         Raises:
             DlappError: the location cannot be read.
         """
-        return tuple(number for number in self._checkpoints.whole() if number not in self._broken)
+        return tuple(number for number in self._checkpoints.complete() if number not in self._broken)
 
     def restore_newest(self, starts: int) -> None:
         """Restore the newest complete checkpoint into the workspace of a container outside a gang. Idempotent.
@@ -137,7 +137,7 @@ class TaskCheckpoints:
         try:
             if number:
                 self._restore(number)
-        except NotWhole as error:
+        except IncompleteCheckpoint as error:
             self._note(f"{error}; another one is chosen")
             self._broken.add(number)
             return False
@@ -171,7 +171,7 @@ class TaskCheckpoints:
         finally:
             self._is_over = True
             self._wake.set()
-            with self._checkpoints.giving_up() as cut:
+            with self._checkpoints.aborting() as cut:
                 while thread.is_alive():
                     cut()
                     thread.join(0.05)
@@ -318,7 +318,7 @@ class TaskCheckpoints:
                 raise CheckpointChanged(f"{self._spec.path} changed after step {self._step} was reported")
 
         if self._complete is not None and self._by_step:
-            self._checkpoints.spared = max(self._checkpoints.spared, self._complete())
+            self._checkpoints.pinned = max(self._checkpoints.pinned, self._complete())
         directory = inside_workspace(self._home, self._spec.path)
         stored = self._checkpoints.store(directory, number, check)
         self._stored, self._stored_number = state, stored.number

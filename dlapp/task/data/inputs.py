@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.storage.api import Moved, Progress
+from dlapp.storage.api import FileTotals, Progress
 from dlapp.system.text import human_size
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Inputs:
         may_mount: bool,
         closed_to_mounts: Sequence[str] = (),
         progress: Progress | None = None,
-    ) -> Moved:
+    ) -> FileTotals:
         """Execute the plan of `dlapp.storage.open.plan_fetch`. Raises the same errors.
 
         Args:
@@ -66,16 +66,16 @@ class Inputs:
             plan,
             self._cache_for(plan),
             may_mount=may_mount,
-            closed_to_mounts=closed_to_mounts,
+            writable_paths=closed_to_mounts,
             progress=progress,
         )
         self._held += brought.held
-        self._settle += brought.settle
+        self._settle += brought.unsynced
         self.mounts += [(one.source, one.path) for one in brought.mounts]
         if brought.hits.files:
             hits = brought.hits
             self._note(f"of that, on this node already: {hits.files} files, {human_size(hits.size_bytes)}")
-        return brought.moved
+        return brought.totals
 
     def settle_later(self) -> None:
         """Schedule an fsync of the fetched files, unless the task ends before: see `InputCache.settle`."""
@@ -94,15 +94,15 @@ class Inputs:
         assert cache is not None
         if not self._closed.wait(SETTLE_AFTER_S):
             for key in self._settle:
-                cache.settle(key)
+                cache.sync(key)
 
     def _cache_for(self, plan: FetchPlan) -> InputCache | None:
         if self._cache is None and self._settings is not None:
-            from dlapp.storage.cache.entry import CachePlace
-            from dlapp.storage.cache.fetch import is_worth_keeping
+            from dlapp.storage.cache.entry import CacheLocation
+            from dlapp.storage.cache.fetch import is_cacheable
             from dlapp.storage.cache.store import InputCache
 
-            if not is_worth_keeping(plan):
+            if not is_cacheable(plan):
                 return None
             from dlapp.node_policy import node_policy
 
@@ -111,7 +111,7 @@ class Inputs:
                 directory = self._settings.directory
                 if operators := node_policy().cache_dir:
                     directory = os.path.join(operators, str(os.geteuid()))
-                self._cache = InputCache(CachePlace(directory, *limits), self._note)
+                self._cache = InputCache(CacheLocation(directory, *limits), self._note)
             except (DlappError, OSError) as error:
                 self._note(f"there is no cache of input on this node: {error}")
                 self._settings = None

@@ -53,7 +53,7 @@ class LiveOutputs:
         finally:
             self._over.set()
             with contextlib.ExitStack() as stack:
-                cuts = [stack.enter_context(one.cut_off([thread.ident or 0])) for _, _, one in self._outputs]
+                cuts = [stack.enter_context(one.abort_calls([thread.ident or 0])) for _, _, one in self._outputs]
                 while thread.is_alive():
                     for cut in cuts:
                         cut()

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from dlapp.errors import DlappError, Unreachable, UsageError
 from dlapp.locations import shown
 from dlapp.runtime.payload import ServiceAway
-from dlapp.storage.api import DiskFull, Moved
+from dlapp.storage.api import DiskFull, FileTotals
 from dlapp.storage.open import open_output
 from dlapp.system.clock import backoff_s
 from dlapp.system.waits import FILE_SYSTEM, Wait
@@ -174,7 +174,7 @@ class Outputs:
                 texts.append(str(error))
         return "; ".join(texts)
 
-    def _stored(self, local: str, path: str, part: str, replaces: str) -> Moved:
+    def _stored(self, local: str, path: str, part: str, replaces: str) -> FileTotals:
         """Store one output. Wait while the file system is away, read-only or full. After that, or if the output is
         refused, keep it on this machine: it is never computed again.
 
@@ -187,7 +187,7 @@ class Outputs:
                 try:
                     files = open_output(part, self._launch.hdfs)
                     return files.store(
-                        local, part, move=move, seen_as=self._seen_as(path), replaces=replaces, note=self._note
+                        local, part, move=move, payload_paths=self._seen_as(path), replaces=replaces, note=self._note
                     )
                 except (Unreachable, DiskFull) as error:
                     left_s = self._store_until[isinstance(error, Unreachable)] - time.monotonic()
@@ -249,7 +249,7 @@ class Outputs:
         from dlapp.storage.hdfs.webhdfs import DataNodeRefused, DataNodeUnreachable
 
         try:
-            open_output(part, self._launch.hdfs).try_storing(part)
+            open_output(part, self._launch.hdfs).probe_store(part)
         except DiskFull as error:
             self._note(f"the output could not be stored now: {error}")  # it may work when there is output
         except DataNodeUnreachable as error:

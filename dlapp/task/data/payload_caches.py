@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from dlapp.errors import Denied
 from dlapp.node_policy import FILE, NodePolicy
-from dlapp.storage.cache.entry import CachePlace
+from dlapp.storage.cache.entry import CacheLocation
 from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.storage.tree import make_own_directory
 from dlapp.values.launch_spec import CacheSettings
@@ -50,7 +50,7 @@ def open_caches(
     return PayloadCaches(place, note)
 
 
-def place_of_caches(settings: CacheSettings, policy: NodePolicy) -> CachePlace:
+def place_of_caches(settings: CacheSettings, policy: NodePolicy) -> CacheLocation:
     """Return the location and size limit of the caches of this process's user on this node."""
     most, limit_bytes = policy.payload_cache_limit_bytes, settings.payload_limit_bytes
     directory = settings.payload_directory
@@ -58,4 +58,4 @@ def place_of_caches(settings: CacheSettings, policy: NodePolicy) -> CachePlace:
         directory = os.path.join(policy.cache_dir, str(os.geteuid()), "payload")
     if most is not None:
         limit_bytes = min(limit_bytes, most)
-    return CachePlace(directory, limit_bytes, settings.age_s, settings.keep_free)
+    return CacheLocation(directory, limit_bytes, settings.age_s, settings.keep_free)

@@ -25,7 +25,7 @@ from dlapp.system.clock import backoff_s
 from dlapp.task.feed.order import EpochEnd, Segment
 
 AT_ONCE = 8
-"""Segments on their way at a time, of all readers; as `dlapp.storage.hdfs.file_system.AT_ONCE`."""
+"""Segments on their way at a time, of all readers; as `dlapp.storage.hdfs.file_system.PARALLEL_READS`."""
 SMALL_BYTES = 1 << 20
 MEMORY_BYTES = 64 << 20
 SEGMENT_BYTES = 16 << 20

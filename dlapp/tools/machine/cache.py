@@ -11,7 +11,7 @@ from dlapp.errors import EXIT_FAILED, NotFound, UsageError
 from dlapp.tools.common import command, json_option, note, print_json, say
 
 if TYPE_CHECKING:
-    from dlapp.client.machine.input_cache import CacheEntry, CachePlace, InputCache
+    from dlapp.client.machine.input_cache import CacheEntry, CacheLocation, InputCache
     from dlapp.client.machine.payload_caches import PayloadCaches
 
 _KEY_WIDTH = 12
@@ -101,11 +101,11 @@ def _list(kept: InputCache, programs: PayloadCaches | None, as_json: bool) -> in
     return 0
 
 
-def _about(place: CachePlace) -> dict[str, object]:
+def _about(place: CacheLocation) -> dict[str, object]:
     return {"directory": place.directory, "limit_bytes": place.limit_bytes}
 
 
-def _share(size_bytes: int, place: CachePlace) -> str:
+def _share(size_bytes: int, place: CacheLocation) -> str:
     from dlapp.system.text import human_size
 
     return f"{human_size(size_bytes)} of {human_size(place.limit_bytes)}, in {place.directory}"

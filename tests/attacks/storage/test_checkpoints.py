@@ -11,8 +11,8 @@ import pytest
 from dlapp.errors import DlappError
 from dlapp.storage.checkpoints import copies
 from dlapp.storage.checkpoints.copies import Checkpoints
-from dlapp.storage.checkpoints.manifest import NotWhole, parse_manifest
-from dlapp.storage.checkpoints.place import open_place
+from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint, parse_manifest
+from dlapp.storage.checkpoints.place import open_store
 
 DIRECTORY = {"name": "", "kind": "directory", "mode": 0o755, "mtime_ns": 0}
 FILE = {"name": "a", "kind": "file", "mode": 0o644, "mtime_ns": 0, "size_bytes": 1, "digest": "0" * 64}
@@ -29,7 +29,7 @@ def test_a_file_of_a_far_year_does_not_make_all_checkpoints_useless(tmp_path: Pa
     (source / "weights").write_text("weights")
     at_ns = (year - 1970) * 31_556_952 * 10**9
     os.utime(source / "weights", ns=(at_ns, at_ns))
-    with open_place(f"file://{tmp_path}/place") as place:
+    with open_store(f"file://{tmp_path}/place") as place:
         one = Checkpoints(place, 3, lambda _: None)
         one.store(str(source))
         assert one.restore(f"{tmp_path}/back") == 1
@@ -50,7 +50,7 @@ def test_of_a_directory_without_end_only_a_part_is_read(
             case _:
                 (source / "/".join("d" * (number + 1))).mkdir()
     notes: list[str] = []
-    with open_place(f"file://{tmp_path}/place") as place, pytest.raises(DlappError, match="has more than 9 files"):
+    with open_store(f"file://{tmp_path}/place") as place, pytest.raises(DlappError, match="has more than 9 files"):
         Checkpoints(place, 3, notes.append).store(str(source))
     assert not (tmp_path / "place").exists()
     assert notes == []
@@ -59,7 +59,7 @@ def test_of_a_directory_without_end_only_a_part_is_read(
 def test_what_is_left_out_is_noted_once_and_not_without_end(tmp_path: Path, source: Path) -> None:
     (source / "weights").write_text("weights")
     notes: list[str] = []
-    with open_place(f"file://{tmp_path}/place") as place:
+    with open_store(f"file://{tmp_path}/place") as place:
         one = Checkpoints(place, 3, notes.append)
         for first in (0, 0, 150):
             for number in range(first, first + 150):
@@ -72,5 +72,5 @@ def test_what_is_left_out_is_noted_once_and_not_without_end(tmp_path: Path, sour
 @pytest.mark.parametrize("name", ["/a", "//a", "../a", "a/../a", "/", "a/", ".", "..", "a/b", "/proc/self/fd/9"])
 def test_no_entry_leads_out_of_its_directory_or_names_a_file_twice(name: str) -> None:
     entries = [DIRECTORY, FILE, FILE | {"name": name}]
-    with pytest.raises(NotWhole):
+    with pytest.raises(IncompleteCheckpoint):
         parse_manifest(json.dumps({"version": 1, "number": 1, "entries": entries}).encode(), 1)

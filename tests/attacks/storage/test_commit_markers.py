@@ -225,7 +225,7 @@ def test_what_gets_a_name_of_a_commit_that_was_cut_off_is_not_removed_with_it(
     top.mkdir()
     top.chmod(0o777)
 
-    def cut_off() -> None:
+    def abort_calls() -> None:
         for name in ("dataset", "run"):
             (top / name).mkdir()
             (top / name / "data").write_text(name)
@@ -236,7 +236,7 @@ def test_what_gets_a_name_of_a_commit_that_was_cut_off_is_not_removed_with_it(
             os.rename(beside(top, "ready"), top / "aside")
         os.rename(top / "dataset", beside(top, "ready"))
 
-    identities.call(victim, cut_off)
+    identities.call(victim, abort_calls)
     identities.call(attacker, attack)
     assert identities.call(victim, commit.finish_interrupted, target_of(top)) == [str(APP)]
     assert (top / "run/model").exists()

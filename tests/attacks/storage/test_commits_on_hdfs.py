@@ -120,13 +120,13 @@ def test_a_directory_that_gets_a_name_of_a_commit_that_was_cut_off_is_not_remove
     victim.web.write("/shared/run/weights", b"old")
     parts, target = parts_of(victim, top), f"{top}/run"
 
-    def cut_off(now: str) -> None:
+    def abort_calls(now: str) -> None:
         if now == step:
             raise CutOff
 
     if step:
         with pytest.raises(CutOff):
-            commit(target, APP, parts, overwrite=True, files=victim, step=cut_off)
+            commit(target, APP, parts, overwrite=True, files=victim, step=abort_calls)
     plant(what)
     with contextlib.suppress(DlappError):
         if call == "drop":
@@ -369,7 +369,7 @@ def test_a_try_to_store_removes_no_directory_that_gets_the_name_of_its_file(
         attacker.web.rename("/shared/dataset", done[0])
 
     monkeypatch.setattr(victim.web, "write", written_and_exchanged)
-    victim.try_storing(part_location(f"{top}/run", APP, CONTAINER))
+    victim.probe_store(part_location(f"{top}/run", APP, CONTAINER))
     assert admin.read_bytes(f"{admin.place.location}{done[0]}/images/1.png", 100) == b"pixels"
     assert admin.names(f"{top}/run.{APP}.tmp aside") == []
 
@@ -382,19 +382,19 @@ def test_nothing_is_tried_in_the_attackers_place_for_the_parts(
     attacker.web.set_mode(fake, 0o777)
     before = admin.web.status(fake)
     with pytest.raises(UntrustedFile, match="belongs to mallory"):
-        victim.try_storing(part_location(f"{top}/run", APP, CONTAINER))
+        victim.probe_store(part_location(f"{top}/run", APP, CONTAINER))
     assert admin.web.status(fake) == before
 
 
 def test_a_directory_that_gets_the_name_of_the_new_target_while_it_is_dropped_gets_it_back(
     monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, plant: Callable[[str], None]
 ) -> None:
-    def cut_off(now: str) -> None:
+    def abort_calls(now: str) -> None:
         if now == "ready":
             raise CutOff
 
     with pytest.raises(CutOff):
-        commit(f"{top}/run", APP, parts_of(victim, top), overwrite=True, files=victim, step=cut_off)
+        commit(f"{top}/run", APP, parts_of(victim, top), overwrite=True, files=victim, step=abort_calls)
     rename = victim.web.rename
 
     def after_the_attacker(old: str, new: str, *, overwrite: bool = False) -> bool:

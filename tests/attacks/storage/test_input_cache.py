@@ -12,7 +12,7 @@ import pytest
 
 from dlapp.errors import DlappError
 from dlapp.storage.api import MatchedEntry, Progress
-from dlapp.storage.cache.entry import CacheKeySource, CachePlace
+from dlapp.storage.cache.entry import CacheKeySource, CacheLocation
 from dlapp.storage.cache.store import InputCache
 from dlapp.storage.fetch_plan import FetchTarget
 from dlapp.storage.local import LocalFiles
@@ -52,10 +52,10 @@ def hold(home: Path) -> tuple[str, bool, list[str]]:
 
     def fetch(into: str, _progress: Progress | None) -> None:
         entry = MatchedEntry(f"file://{source}", True, 0)
-        LocalFiles().bring([FetchTarget(entry, f"{into}/data", wanted.trees[0][1])], lambda _: None)
+        LocalFiles().fetch([FetchTarget(entry, f"{into}/data", wanted.trees[0][1])], lambda _: None)
 
     try:
-        cache = InputCache(CachePlace(str(home / "cache"), 1 << 30, 86400.0), notes.append, boot_id="boot")
+        cache = InputCache(CacheLocation(str(home / "cache"), 1 << 30, 86400.0), notes.append, boot_id="boot")
         held = cache.hold(wanted, fetch)
     except DlappError as error:
         return str(error), False, notes
@@ -72,17 +72,17 @@ def look_after(home: Path, key: str) -> None:
     calls: list[Callable[[InputCache], object]] = [
         InputCache.entries,
         lambda cache: cache.find(key),
-        lambda cache: cache.settle(key),
+        lambda cache: cache.sync(key),
         lambda cache: cache.pin(key),
         InputCache.entries,
         lambda cache: cache.pin(key, False),
-        lambda cache: cache.make_room(str(home), 1 << 60),
+        lambda cache: cache.evict_for(str(home), 1 << 60),
         InputCache.sweep,
         lambda cache: cache.remove(key),
     ]
     for call in calls:
         try:
-            call(InputCache(CachePlace(str(home / "cache"), 1 << 30, 86400.0), boot_id="boot"))
+            call(InputCache(CacheLocation(str(home / "cache"), 1 << 30, 86400.0), boot_id="boot"))
         except DlappError as error:
             assert 0 < len(str(error)) < 600  # noqa: PT017
             assert "\n" not in str(error)  # noqa: PT017
@@ -177,7 +177,7 @@ def test_a_cache_that_others_can_replace_is_refused_in_a_line(
 
     def use() -> str:
         try:
-            InputCache(CachePlace(str(directory), 1 << 30, 86400.0), boot_id="boot")
+            InputCache(CacheLocation(str(directory), 1 << 30, 86400.0), boot_id="boot")
         except DlappError as error:
             return str(error)
         return ""

@@ -10,8 +10,8 @@ import pytest
 
 from dlapp.errors import NotFound
 from dlapp.storage.api import MatchedEntry
-from dlapp.storage.cache.entry import CachePlace
-from dlapp.storage.cache.fetch import MAX_ENTRIES, Mounted, fetch
+from dlapp.storage.cache.entry import CacheLocation
+from dlapp.storage.cache.fetch import MAX_ENTRIES, CacheMount, fetch
 from dlapp.storage.cache.store import InputCache
 from dlapp.storage.fetch_plan import FetchPlan, FetchTarget
 from dlapp.storage.local import LocalFiles
@@ -23,9 +23,9 @@ class Remote(LocalFiles):
     def __init__(self) -> None:
         self.fetched: list[str] = []
 
-    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
-        self.fetched += [one.entry.location for one in landings]
-        super().bring(landings, done)
+    def fetch(self, targets: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
+        self.fetched += [one.entry.location for one in targets]
+        super().fetch(targets, done)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def remote() -> Remote:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> InputCache:
-    return InputCache(CachePlace(str(tmp_path / "cache"), 1 << 30, 86400.0))
+    return InputCache(CacheLocation(str(tmp_path / "cache"), 1 << 30, 86400.0))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def into(tmp_path: Path) -> Path:
 
 def planned(remote: Remote, tmp_path: Path, into: Path, *names: str, scheme: str = "hdfs://nn") -> FetchPlan:
     """A plan for directories with a file in each, made where they are missing; a name with a dot is a file."""
-    landings = []
+    targets = []
     for name in names:
         path = tmp_path / "remote" / name
         if not path.exists():
@@ -56,10 +56,10 @@ def planned(remote: Remote, tmp_path: Path, into: Path, *names: str, scheme: str
                 path.mkdir()
                 (path / "file").write_text(f"this is {name}")
         tree = remote.tree(MatchedEntry(f"file://{path}", path.is_dir(), 0))
-        landings.append(
+        targets.append(
             (remote, FetchTarget(MatchedEntry(f"{scheme}/{name}", path.is_dir(), 0), str(into / name), tree))
         )
-    return FetchPlan(str(into), tuple(landings))
+    return FetchPlan(str(into), tuple(targets))
 
 
 def test_a_plain_process_gets_a_copy_that_is_its_own(
@@ -70,7 +70,7 @@ def test_a_plain_process_gets_a_copy_that_is_its_own(
     elsewhere = into.with_name("elsewhere")
     second = fetch(planned(remote, tmp_path, elsewhere, "train", "labels.csv"), cache)
     assert remote.fetched == ["hdfs://nn/train", "hdfs://nn/labels.csv"]
-    assert (first.hits.files, second.hits.files, second.moved.files) == (0, 2, 2)
+    assert (first.hits.files, second.hits.files, second.totals.files) == (0, 2, 2)
     assert (elsewhere / "train" / "file").read_text() == "this is train"
     assert (elsewhere / "labels.csv").read_text() == "this is labels.csv"
     assert os.stat(elsewhere / "labels.csv").st_nlink == 1
@@ -98,7 +98,7 @@ def test_what_the_payload_has_to_write_to_is_copied_for_a_container_too(
     remote: Remote, cache: InputCache, tmp_path: Path, into: Path, closed: str
 ) -> None:
     brought = fetch(
-        planned(remote, tmp_path, into, "train"), cache, may_mount=True, closed_to_mounts=[str(into / closed)]
+        planned(remote, tmp_path, into, "train"), cache, may_mount=True, writable_paths=[str(into / closed)]
     )
     assert brought.mounts == ()
     assert (into / "train" / "file").read_text() == "this is train"
@@ -110,7 +110,7 @@ def test_a_directory_of_the_workspace_is_added_to_and_not_hidden(
     (into / "train").mkdir(parents=True)
     (into / "train" / "own").touch()
     brought = fetch(planned(remote, tmp_path, into, "train", "test"), cache, may_mount=True)
-    assert brought.mounts == (Mounted(brought.held[0].tree + "/test", str(into / "test")),)
+    assert brought.mounts == (CacheMount(brought.held[0].tree + "/test", str(into / "test")),)
     assert sorted(os.listdir(into / "train")) == ["file", "own"]
 
 
@@ -132,9 +132,9 @@ def test_files_of_this_machine_are_not_kept_twice(
 
 def test_what_has_no_time_is_fetched_each_time(remote: Remote, cache: InputCache, tmp_path: Path, into: Path) -> None:
     plan = planned(remote, tmp_path, into, "train")
-    system, landing = plan.landings[0]
-    timeless = [node._replace(mtime_ns=0) for node in landing.nodes]
-    fetch(plan._replace(landings=((system, landing._replace(nodes=timeless)),)), cache, may_mount=True)
+    system, target = plan.targets[0]
+    timeless = [node._replace(mtime_ns=0) for node in target.nodes]
+    fetch(plan._replace(targets=((system, target._replace(nodes=timeless)),)), cache, may_mount=True)
     assert cache.entries() == []
     assert (into / "train" / "file").read_text() == "this is train"
 
@@ -142,10 +142,10 @@ def test_what_has_no_time_is_fetched_each_time(remote: Remote, cache: InputCache
 def test_without_room_in_the_cache_it_is_fetched_as_if_there_were_none(
     remote: Remote, tmp_path: Path, into: Path
 ) -> None:
-    cache = InputCache(CachePlace(str(tmp_path / "cache"), 100, 86400.0))
+    cache = InputCache(CacheLocation(str(tmp_path / "cache"), 100, 86400.0))
     brought = fetch(planned(remote, tmp_path, into, "train"), cache, may_mount=True)
     assert brought.mounts == ()
-    assert brought.settle == ()
+    assert brought.unsynced == ()
     assert (into / "train" / "file").read_text() == "this is train"
 
 
@@ -165,7 +165,7 @@ def test_progress_is_that_of_all_of_it(remote: Remote, cache: InputCache, tmp_pa
     heard: list[tuple[int, int]] = []
     plan = planned(remote, tmp_path, into, "one.txt", "two.txt")
     fetch(plan, cache, progress=lambda done, total: heard.append((done, total)))
-    total = plan.moved.size_bytes
+    total = plan.totals.size_bytes
     assert heard[-1] == (total, total)
     assert [done for done, _ in heard] == sorted(done for done, _ in heard)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlapp.locations import HdfsPlace
-from dlapp.storage.cache.entry import CachePlace
+from dlapp.storage.cache.entry import CacheLocation
 from dlapp.storage.cache.store import InputCache
 from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.values.launch_spec import CacheSettings, DockerSettings
@@ -36,7 +36,7 @@ class Node:
 
     def __init__(self, directory: Path, hdfs: HdfsPlace) -> None:
         self.directory, self._hdfs, self._count = directory, hdfs, 0
-        self.cache = InputCache(CachePlace(str(directory / "cache"), 1 << 30, 86400.0))
+        self.cache = InputCache(CacheLocation(str(directory / "cache"), 1 << 30, 86400.0))
 
     def task(self, script: str, source: str, launch: dict[str, Any] | None = None, **assignment: Any) -> FakeAm:
         """Start a task whose input is ``source``, in ``data``."""

@@ -14,7 +14,7 @@ import pytest
 
 from dlapp.errors import Denied, DlappError
 from dlapp.storage.cache import payload
-from dlapp.storage.cache.entry import CachePlace
+from dlapp.storage.cache.entry import CacheLocation
 from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.storage.tree import remove_tree
 from dlapp.system import lock_files
@@ -26,7 +26,7 @@ DAY_S = 86_400.0
 def caches(
     directory: Path, limit_bytes: int = 1 << 30, *, age_s: float = DAY_S, said: list[str] | None = None
 ) -> PayloadCaches:
-    return PayloadCaches(CachePlace(str(directory), limit_bytes, age_s), (said if said is not None else []).append)
+    return PayloadCaches(CacheLocation(str(directory), limit_bytes, age_s), (said if said is not None else []).append)
 
 
 def fill(directory: Path, name: str, size: int, used_s: int | None = None) -> Path:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.storage.api import DiskFull, MatchedEntry, Progress
-from dlapp.storage.cache.entry import ENTRY_OVERHEAD, CacheKeySource, CachePlace
+from dlapp.storage.cache.entry import ENTRY_OVERHEAD, CacheKeySource, CacheLocation
 from dlapp.storage.cache.store import CacheHold, InputCache
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import nodes_to_fetch
@@ -40,8 +40,8 @@ def no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
-def place(tmp_path: Path, limit_bytes: int = 1 << 30, age_s: float = DAY_S) -> CachePlace:
-    return CachePlace(str(tmp_path / "cache"), limit_bytes, age_s)
+def place(tmp_path: Path, limit_bytes: int = 1 << 30, age_s: float = DAY_S) -> CacheLocation:
+    return CacheLocation(str(tmp_path / "cache"), limit_bytes, age_s)
 
 
 def source(tmp_path: Path, name: str = "train", files: int = 3, size: int = 1000) -> Path:
@@ -87,7 +87,7 @@ def test_what_is_there_is_not_fetched_again_and_is_the_same(tmp_path: Path) -> N
     first = held(cache, train, fetches)
     second = held(InputCache(place(tmp_path)), train, fetches)
     assert len(fetches) == 1
-    assert (first.was_there, second.was_there) == (False, True)
+    assert (first.is_hit, second.is_hit) == (False, True)
     assert content(second.tree)["train/deep/1"] == b"\1" * 1000
     assert content(f"{second.tree}/train") == content(train)
     for one in (first, second):
@@ -111,7 +111,7 @@ def test_what_changed_at_its_source_is_another_entry(tmp_path: Path, change: str
         (train / "new").touch()
     assert wanted(train).key != before
     now = held(cache, train)
-    assert not now.was_there
+    assert not now.is_hit
     assert content(f"{now.tree}/train") == content(train)
     now.close()
 
@@ -176,7 +176,7 @@ def test_two_at_once_fetch_once_and_the_one_that_waits_sees_how_far_it_is(tmp_pa
     assert heard[0] == (700, 3000)
     assert "waiting" in notes[0]
     assert second is not None
-    assert second.was_there
+    assert second.is_hit
     assert content(f"{second.tree}/train") == content(train)
 
 
@@ -223,7 +223,7 @@ def test_a_fetch_that_does_not_go_on_is_not_waited_for_forever(tmp_path: Path, m
     os.close(stopped)
     deciding = lock_files.take(str(tmp_path / "cache" / "lock"), shared=False)
     assert deciding is not None
-    monkeypatch.setattr("dlapp.storage.cache.store.DECISION_S", 0.3)
+    monkeypatch.setattr("dlapp.storage.cache.store.EVICTION_S", 0.3)
     assert cache.hold(wanted(train), fetch_from(train)) is None
     assert "making room" in notes[-1]
     os.close(deciding)
@@ -266,7 +266,7 @@ def test_killed_anywhere_it_is_whole_or_not_there_and_the_next_one_has_it(tmp_pa
 
         def fetch_and_settle(cache: InputCache = cache) -> None:
             held(cache, train).close()
-            cache.settle(wanted(train).key)
+            cache.sync(wanted(train).key)
 
         killed = killed_before(count, fetch_and_settle)
         for kept in cache.entries():
@@ -303,7 +303,7 @@ def test_many_processes_that_fetch_use_and_evict_at_once_never_see_half_of_anyth
                     if got is not None:
                         assert content(f"{got.tree}/{path.name}") == content(path)
                         if dice.random() < 0.2:
-                            cache.settle(got.key)
+                            cache.sync(got.key)
                         assert content(f"{got.tree}/{path.name}") == content(path)
                         got.close()
                 code = 0
@@ -373,7 +373,7 @@ def test_what_goes_is_what_was_used_longest_ago_and_never_what_is_in_use_or_pinn
                     kept = [one for one in kept if one not in going]
                     pinned -= set(going)
                 assert got is not None
-                assert got.was_there == was_there
+                assert got.is_hit == was_there
                 kept.append(key)
                 holds.append(got)
             case "close" if holds:
@@ -428,11 +428,11 @@ def test_after_a_reboot_only_what_was_settled_counts(tmp_path: Path) -> None:
     before = InputCache(place(tmp_path), boot_id="one")
     for one in (settled, not_settled):
         held(before, one).close()
-    before.settle(wanted(settled).key)
+    before.sync(wanted(settled).key)
     after = InputCache(place(tmp_path), boot_id="two")
     assert [one.source for one in after.entries()] == [f"file://{settled}"]
-    assert held(after, settled).was_there
-    assert not held(after, not_settled).was_there
+    assert held(after, settled).is_hit
+    assert not held(after, not_settled).is_hit
 
 
 def test_what_somebody_damaged_is_fetched_anew_but_not_under_others_hands(tmp_path: Path) -> None:
@@ -493,21 +493,21 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_makes_room_or_goes_without(tmp_path: Path, small_disk: Path) -> None:
     one, two = source(tmp_path, "one", files=1, size=1_200_000), source(tmp_path, "two", files=1, size=1_300_000)
-    cache = InputCache(CachePlace(str(small_disk / "cache"), 1 << 30, DAY_S))
+    cache = InputCache(CacheLocation(str(small_disk / "cache"), 1 << 30, DAY_S))
     first = held(cache, one)
     assert cache.hold(wanted(two), fetch_from(two)) is None  # what is there is in use
     first.close()
     second = held(cache, two)
     assert [kept.source for kept in cache.entries()] == [f"file://{two}"]
     second.close()
-    cache.make_room(str(small_disk), 1_000_000)
+    cache.evict_for(str(small_disk), 1_000_000)
     assert cache.entries() == []
 
 
 def test_a_disk_that_fills_up_during_a_fetch_is_told_after_making_room_once(tmp_path: Path, small_disk: Path) -> None:
     old, new = source(tmp_path, "old", files=1, size=600_000), source(tmp_path, "new", files=1, size=1_000_000)
     notes: list[str] = []
-    cache = InputCache(CachePlace(str(small_disk / "cache"), 1 << 30, DAY_S), notes.append)
+    cache = InputCache(CacheLocation(str(small_disk / "cache"), 1 << 30, DAY_S), notes.append)
     held(cache, old).close()
 
     def others_write(into: str, progress: Progress | None) -> object:
@@ -523,7 +523,7 @@ def test_a_disk_that_fills_up_during_a_fetch_is_told_after_making_room_once(tmp_
 
 def test_a_disk_that_stays_full_leaves_nothing_half_and_goes_without(tmp_path: Path, small_disk: Path) -> None:
     new = source(tmp_path, "new", files=1, size=1_000_000)
-    cache = InputCache(CachePlace(str(small_disk / "cache"), 1 << 30, DAY_S))
+    cache = InputCache(CacheLocation(str(small_disk / "cache"), 1 << 30, DAY_S))
 
     def never_fits(into: str, progress: Progress | None) -> object:
         Path(into, "half").write_bytes(bytes(500_000))
@@ -535,7 +535,7 @@ def test_a_disk_that_stays_full_leaves_nothing_half_and_goes_without(tmp_path: P
 
 def test_a_disk_without_room_for_even_a_lock_goes_without(tmp_path: Path, small_disk: Path) -> None:
     train = source(tmp_path)
-    cache = InputCache(CachePlace(str(small_disk / "cache"), 1 << 30, DAY_S))
+    cache = InputCache(CacheLocation(str(small_disk / "cache"), 1 << 30, DAY_S))
     with open(small_disk / "filler", "wb", buffering=0) as file:
         try:
             while True:
@@ -548,7 +548,7 @@ def test_a_disk_without_room_for_even_a_lock_goes_without(tmp_path: Path, small_
 def test_the_share_of_the_disk_that_is_to_stay_free_stays_free(tmp_path: Path, small_disk: Path) -> None:
     train = source(tmp_path, files=1, size=1_000_000)
     for share, fits in ((0.2, True), (0.6, False)):
-        cache = InputCache(CachePlace(str(small_disk / f"cache{share}"), 1 << 30, DAY_S, keep_free=share))
+        cache = InputCache(CacheLocation(str(small_disk / f"cache{share}"), 1 << 30, DAY_S, keep_free=share))
         got = cache.hold(wanted(train), fetch_from(train))
         assert (got is not None) == fits
         if got is not None:

@@ -14,8 +14,8 @@ import pytest
 from dlapp.errors import DlappError
 from dlapp.storage.checkpoints import place as place_module
 from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints, StoredCheckpoint
-from dlapp.storage.checkpoints.manifest import NotWhole, manifest_name
-from dlapp.storage.checkpoints.place import GivenUp, open_place
+from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint, manifest_name
+from dlapp.storage.checkpoints.place import CopyAborted, open_store
 from dlapp.system.files import UntrustedFile
 
 MOMENTS = range(0, 400, 1 if os.environ.get("DLAPP_FAULTS") == "full" else 7)
@@ -38,7 +38,7 @@ def place(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def checkpoints(place: Path, keep: int = 3, notes: list[str] | None = None) -> Iterator[Checkpoints]:
-    with open_place(f"file://{place}") as opened:
+    with open_store(f"file://{place}") as opened:
         yield Checkpoints(opened, keep, (notes if notes is not None else []).append)
 
 
@@ -165,8 +165,8 @@ def test_a_change_meanwhile_discards_the_copy(
             (source / "new").write_text((source / "deep" / "weights").read_text())
             (source / "new").rename(source / "deep" / "weights")
 
-    method = "put" if when == "copying" else "all_at_once"
-    original = getattr(place_module._LocalPlace, method)
+    method = "put" if when == "copying" else "run_parallel"
+    original = getattr(place_module._LocalStore, method)
 
     def changed(*arguments: object) -> None:
         if when == "copying":
@@ -176,7 +176,7 @@ def test_a_change_meanwhile_discards_the_copy(
             change()
 
     with checkpoints(place) as opened:
-        monkeypatch.setattr(place_module._LocalPlace, method, changed)
+        monkeypatch.setattr(place_module._LocalStore, method, changed)
         with pytest.raises(CheckpointChanged, match="changed while it was copied"):
             opened.store(str(source))
         monkeypatch.undo()
@@ -221,7 +221,7 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(place: Path, source: Path
     into = tmp_path / "again" / "model"
     into.parent.mkdir()
     with checkpoints(place, notes=notes) as opened:
-        with pytest.raises(NotWhole):
+        with pytest.raises(IncompleteCheckpoint):
             opened.restore(str(into), 2)
         assert not into.exists()
         assert opened.restore(str(into)) == 1
@@ -285,7 +285,7 @@ def test_a_copy_that_is_given_up_ends_soon_and_leaves_the_former_one(
     store(place, source)
     fill(source, 2)
     entered, errors = threading.Event(), list[BaseException]()
-    original = place_module._LocalPlace.put
+    original = place_module._LocalStore.put
 
     def put(*arguments: object) -> None:
         entered.set()
@@ -293,7 +293,7 @@ def test_a_copy_that_is_given_up_ends_soon_and_leaves_the_former_one(
         original(*arguments)  # type: ignore[arg-type]
 
     given_up = threading.Event()
-    monkeypatch.setattr(place_module._LocalPlace, "put", put)
+    monkeypatch.setattr(place_module._LocalStore, "put", put)
 
     def run() -> None:
         try:
@@ -305,12 +305,12 @@ def test_a_copy_that_is_given_up_ends_soon_and_leaves_the_former_one(
         thread = threading.Thread(target=run)
         thread.start()
         assert entered.wait(30)
-        with opened.giving_up() as cut:
+        with opened.aborting() as cut:
             given_up.set()
             while thread.is_alive():
                 cut()
                 thread.join(0.01)
-        assert isinstance(errors[0], GivenUp)
+        assert isinstance(errors[0], CopyAborted)
         assert opened.numbers() == [1]
 
 
@@ -381,14 +381,14 @@ def test_parts_of_two_indexes_have_one_number_wherever_the_copy_of_one_is_killed
 
     def store_part(index: int, number: int, complete: int) -> None:
         with checkpoints(places[index], keep=1) as opened:
-            opened.spared = complete
+            opened.pinned = complete
             opened.store(str(source), number)
 
     def common() -> int:
         sets = []
         for one in places:
             with checkpoints(one) as opened:
-                sets.append(set(opened.whole()))
+                sets.append(set(opened.complete()))
         return max(sets[0] & sets[1])
 
     fill(source, 1)

@@ -10,7 +10,7 @@ from dlapp.errors import Unreachable
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints
-from dlapp.storage.checkpoints.place import _HdfsPlace, open_place
+from dlapp.storage.checkpoints.place import _HdfsStore, open_store
 from dlapp.storage.hdfs.file_system import HdfsFiles, open_hdfs
 from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.system.files import UntrustedFile
@@ -27,7 +27,7 @@ def source(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def checkpoints(base: str, place: HdfsPlace, keep: int = 2) -> Iterator[Checkpoints]:
-    with open_place(f"{base}/run 1.checkpoints", place) as opened:
+    with open_store(f"{base}/run 1.checkpoints", place) as opened:
         yield Checkpoints(opened, keep, lambda line: None)
 
 
@@ -101,14 +101,14 @@ def test_a_place_of_somebody_else_is_refused(base: str, place: HdfsPlace, source
         opened.restore(str(source))
     files.web.set_mode(files.place.path(base), 0o777)
     stranger = HdfsPlace(place.location, place.web, Login("stranger"))
-    with open_place(f"{base}/run 1.checkpoints", stranger) as there, pytest.raises(UntrustedFile, match="belongs to"):
+    with open_store(f"{base}/run 1.checkpoints", stranger) as there, pytest.raises(UntrustedFile, match="belongs to"):
         Checkpoints(there, 2, print).store(str(source))
 
 
 def test_an_hdfs_that_is_away_is_no_checkpoint_that_is_not_whole(source: Path) -> None:
     away = HdfsPlace("hdfs://127.0.0.1:1", ("http://127.0.0.1:1",), Login("ann"))
     web = WebHdfs(away, patience_s=0.1)
-    with _HdfsPlace(HdfsFiles(away, web), "/checkpoints") as opened, pytest.raises(Unreachable):
+    with _HdfsStore(HdfsFiles(away, web), "/checkpoints") as opened, pytest.raises(Unreachable):
         Checkpoints(opened, 2, print).restore(str(source))
 
 
@@ -127,7 +127,7 @@ def test_a_copy_to_hdfs_that_is_killed_anywhere_leaves_the_former_one(
         fill(source, 100 + count)
         trees[last + 1] = tree(source)
         web = mortal(place, count, done=done, changes=(*CHANGES, "clear"))
-        with _HdfsPlace(HdfsFiles(place, web), place.path(f"{base}/run 1.checkpoints")) as dying:
+        with _HdfsStore(HdfsFiles(place, web), place.path(f"{base}/run 1.checkpoints")) as dying:
             try:
                 Checkpoints(dying, 2, lambda line: None).store(str(source))
             except Killed:

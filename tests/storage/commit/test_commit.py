@@ -246,7 +246,7 @@ def test_a_commit_that_is_killed_anywhere_keeps_the_former_output(tmp_path: Path
         if then == "finish_interrupted":
             finish_interrupted(location(target))
         if tree(target) == old or then == "commit again":
-            assert again(again=True) == location(previous(target, 42))
+            assert again(is_retry=True) == location(previous(target, 42))
         assert tree(target) == new
         assert tree(previous(target, 42)) == old
         assert beside(target) == [previous(target, 42).name]
@@ -313,7 +313,7 @@ def test_a_target_that_appeared_meanwhile_is_not_touched_and_the_output_is_kept_
     assert tree(Path(refused.value.partial.removeprefix("file://"))) == new_tree(["0", "1"])
     assert beside(target) == [f"{target.name}.{APP}.partial"]
     with pytest.raises(CommitRefused):
-        commit(location(target), APP, parts, overwrite=False, again=True)
+        commit(location(target), APP, parts, overwrite=False, is_retry=True)
 
 
 def test_a_missing_part_changes_nothing(target: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_missing_part_changes_nothing(target: Path) -> None:
 def test_a_commit_that_got_through_may_be_repeated_by_who_says_so(target: Path) -> None:
     parts = store_parts(target, ["0"])
     commit(location(target), APP, parts, overwrite=False)
-    commit(location(target), APP, parts, overwrite=False, again=True)
+    commit(location(target), APP, parts, overwrite=False, is_retry=True)
     with pytest.raises(NotFound):
         commit(location(target), APP, parts, overwrite=False)
     assert tree(target) == new_tree(["0"])
@@ -340,10 +340,10 @@ def test_parts_that_are_gone_are_not_the_output_of_another_application_that_is_t
     parts = store_parts(target, ["0"])
     shutil.rmtree(f"{target}.{APP}.tmp")
     with pytest.raises(NotFound, match="is gone"):
-        commit(location(target), APP, parts, overwrite=True, again=True)
+        commit(location(target), APP, parts, overwrite=True, is_retry=True)
     assert tree(target) == new_tree(["0"])
     os.removexattr(target, ATTRIBUTE)
-    commit(location(target), APP, parts, overwrite=True, again=True)  # nothing says whose it is
+    commit(location(target), APP, parts, overwrite=True, is_retry=True)  # nothing says whose it is
 
 
 def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(target: Path) -> None:
@@ -460,7 +460,7 @@ def test_a_commit_that_is_killed_anywhere_leaves_old_or_new_and_can_be_ended(
                 assert tree(target) == old
                 commit(location(target), APP, parts, overwrite=True)
         elif then == "commit again":
-            commit(location(target), APP, parts, overwrite=True, again=True)
+            commit(location(target), APP, parts, overwrite=True, is_retry=True)
         elif then == "keep_partial":
             kept = output_commit(location(target), APP).keep_partial(parts)
             if found == new:
@@ -502,7 +502,7 @@ def test_a_new_target_that_is_gone_before_it_was_in_place_is_not_committed(targe
         commit(location(target), APP, parts, overwrite=True, step=dies)
     shutil.rmtree(f"{target}.{APP}.ready")
     with pytest.raises(NotFound, match=r"ready was taken away, so .* nothing of the output is left"):
-        commit(location(target), APP, parts, overwrite=True, again=True)
+        commit(location(target), APP, parts, overwrite=True, is_retry=True)
     assert output_commit(location(target), APP).keep_partial(parts) is None
     assert (tree(target) if target.exists() else None) == old
     assert beside(target) == []
@@ -520,7 +520,7 @@ def test_a_refusal_that_is_killed_anywhere_loses_nothing(tmp_path: Path, then: C
             then(location(target))
         if not Path(f"{target}.{APP}.partial").exists():
             with pytest.raises(CommitRefused):
-                commit(location(target), APP, parts, overwrite=False, again=True)
+                commit(location(target), APP, parts, overwrite=False, is_retry=True)
         assert tree(target) == old
         assert tree(Path(f"{target}.{APP}.partial")) == new_tree(["0", "1"])
         if ended is None:

@@ -104,7 +104,7 @@ def test_parts_become_the_target_and_nothing_else_stays(
     commit.commit(target, APP, parts, overwrite=replaces, hdfs=place)
     assert tree(files, target) == new_tree(names)
     assert beside(files, target) == []
-    commit.commit(target, APP, parts, overwrite=replaces, again=True, hdfs=place)
+    commit.commit(target, APP, parts, overwrite=replaces, is_retry=True, hdfs=place)
     with pytest.raises(NotFound, match="is gone"):
         commit.commit(target, APP, parts, overwrite=replaces, hdfs=place)
     assert tree(files, target) == new_tree(names)
@@ -118,7 +118,7 @@ def test_what_a_task_left_that_died_while_it_tried_to_store_goes_with_the_parts(
     files.web.set_mode(place.path(parent), 0o700)
     with monkeypatch.context() as patch:
         patch.setattr(files.web, "clear", lambda *_, **__: None)
-        files.try_storing(parts[0][1])
+        files.probe_store(parts[0][1])
     assert len(files.names(parent)) == 3
     commit.commit(target, APP, parts, overwrite=False, hdfs=place)
     assert (tree(files, target), beside(files, target)) == (new_tree(["0", "1"]), [])
@@ -160,7 +160,7 @@ def test_a_commit_that_is_killed_anywhere_keeps_the_former_output(
             monkeypatch, place, count, done,
             lambda: commit.commit(target, APP, parts, overwrite=True, keep_previous=1)  # noqa: B023
         )  # fmt: skip
-        left = commit.commit(target, APP, parts, overwrite=True, keep_previous=1, again=True, hdfs=place)
+        left = commit.commit(target, APP, parts, overwrite=True, keep_previous=1, is_retry=True, hdfs=place)
         assert left == kept
         assert tree(files, target) == new_tree(["0"])
         assert tree(files, kept) == old
@@ -183,17 +183,17 @@ def test_a_commit_of_one_trial_that_is_killed_anywhere_leaves_it_whole_or_absent
         dying = HdfsFiles(place, mortal(place, count, done=True))
         died = False
         try:
-            ApplicationOutputs(APP, (spec,), lambda _: dying).commit_trial(spec, 3, location, again=False)  # noqa: B023
+            ApplicationOutputs(APP, (spec,), lambda _: dying).commit_trial(spec, 3, location, is_retry=False)  # noqa: B023
         except Killed:
             died = True
         assert tree(files, f"{target}/3") in (None, {"model": "model 3"})
         outputs = ApplicationOutputs(APP, (spec,), lambda _: files)
         if count % 2:
-            outputs.commit_trial(spec, 3, location, again=True)
-            outputs.leave(None)
+            outputs.commit_trial(spec, 3, location, is_retry=True)
+            outputs.keep_or_drop(None)
             assert tree(files, target) == {"3/": "", "3/model": "model 3"}
         else:  # nobody knows any more that it has ended
-            view = outputs.leave(lambda _: [("3", location)])[0]  # noqa: B023
+            view = outputs.keep_or_drop(lambda _: [("3", location)])[0]  # noqa: B023
             where = view.partial or target
             assert tree(files, where) == {"3/": "", "3/model": "model 3"}
             assert not view.partial or tree(files, target) in (None, {})
@@ -207,7 +207,7 @@ def test_what_who_began_beside_another_made_anew_does_not_stay(place: HdfsPlace,
     parts = plant(files, target, ["0", "1"])
     commit.commit(target, APP, parts, overwrite=False, hdfs=place)
     files.make_directory(f"{target}.{APP}.ready")
-    commit.commit(target, APP, parts, overwrite=False, again=True, hdfs=place)
+    commit.commit(target, APP, parts, overwrite=False, is_retry=True, hdfs=place)
     assert tree(files, target) == new_tree(["0", "1"])
     assert beside(files, target) == []
 
@@ -219,7 +219,7 @@ def test_a_target_that_appeared_meanwhile_stays_and_the_output_is_kept_aside(
     old = old_target(files, target)
     for again in (False, True):
         with pytest.raises(CommitRefused, match="overwrite is false") as refused:
-            commit.commit(target, APP, parts, overwrite=False, again=again, hdfs=place)
+            commit.commit(target, APP, parts, overwrite=False, is_retry=again, hdfs=place)
         assert tree(files, target) == old
         assert tree(files, refused.value.partial) == new_tree(["0", "1"])
         assert beside(files, target) == [f"run 1 100%.{APP}.partial"]
@@ -251,7 +251,7 @@ def test_a_commit_that_is_killed_anywhere_can_be_ended_with_the_old_or_the_new(
                 assert tree(files, target) == old
                 commit.commit(target, APP, parts, overwrite=True, hdfs=place)
         elif then == "commit again":
-            commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+            commit.commit(target, APP, parts, overwrite=True, is_retry=True, hdfs=place)
         elif then == "keep_partial":
             kept = output_commit(target, APP, hdfs=place).keep_partial(parts)
             if found == new:
@@ -282,7 +282,7 @@ def test_two_processes_that_finish_one_commit_at_once_do_no_harm(
         parts = plant(files, target, ["0", "1", "2"])
 
         def run(parts: list[tuple[str, str]] = parts) -> None:
-            commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+            commit.commit(target, APP, parts, overwrite=True, is_retry=True, hdfs=place)
 
         both = [threading.Thread(target=run) for _ in range(3)]
         for one in both:
@@ -439,7 +439,7 @@ def test_a_new_target_that_is_gone_before_it_was_in_place_is_not_committed(
         commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=dies)
     files.remove(f"{target}.{APP}.ready")
     with pytest.raises(NotFound, match="ready was taken away"):
-        commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+        commit.commit(target, APP, parts, overwrite=True, is_retry=True, hdfs=place)
     staged = HdfsStagingFiles(place)
     view = settled(staged, target, parts)
     staged.close()
@@ -463,7 +463,7 @@ def test_parts_that_are_gone_are_committed_only_where_the_target_is_the_output_o
         commit.commit(target, OTHER, plant(files, target, ["7"], OTHER), overwrite=False, hdfs=place)
     before = tree(files, target)
     with pytest.raises(NotFound, match=r"is gone, so .* cannot be committed"):
-        commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+        commit.commit(target, APP, parts, overwrite=True, is_retry=True, hdfs=place)
     with contextlib.closing(HdfsStagingFiles(place)) as staged:
         assert not settled(staged, target, parts).committed
     assert (tree(files, target), beside(files, target)) == (before, [])
@@ -483,7 +483,7 @@ def test_a_new_target_that_is_gone_is_not_committed_whatever_took_its_place(
     files.remove(f"{target}.{APP}.ready")
     files.web.write(place.path(f"{target}/own"), b"of the user")
     with pytest.raises(NotFound, match="ready was taken away"):
-        commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+        commit.commit(target, APP, parts, overwrite=True, is_retry=True, hdfs=place)
     with contextlib.closing(HdfsStagingFiles(place)) as staged:
         assert not settled(staged, target, parts).committed
     assert (tree(files, target), beside(files, target)) == ({"own": "of the user"}, [])

@@ -31,9 +31,9 @@ class MortalFiles(LocalFiles):
         if self.left < 0:
             raise Killed
 
-    def pass_on(self, location: str, new: str) -> None:
+    def move_stored(self, location: str, new: str) -> None:
         self.step()
-        super().pass_on(location, new)
+        super().move_stored(location, new)
         self.step()
 
 
@@ -75,15 +75,15 @@ def test_a_commit_of_a_trial_that_is_killed_anywhere_leaves_it_whole_or_absent(
         with monkeypatch.context() as patch:
             patch.setattr(commit, "ignore_step", files.step)
             try:
-                dying.commit_trial(dying.specs[0], 3, location, again=False)
+                dying.commit_trial(dying.specs[0], 3, location, is_retry=False)
             except Killed:
                 died = True
         visible = {name: text for name, text in found(target).items() if name == "3/model"}
         assert visible in (old, {"3/model": "new"})
         seen.add(visible.get("3/model", ""))
         if then == "commit again":
-            outputs.commit_trial(outputs.specs[0], 3, location, again=True)
-            outputs.commit_trial(outputs.specs[0], 3, location, again=True)
+            outputs.commit_trial(outputs.specs[0], 3, location, is_retry=True)
+            outputs.commit_trial(outputs.specs[0], 3, location, is_retry=True)
             assert os.path.isdir(other.removeprefix("file://"))
             new = {"3/model": "new"}
         elif then == "the claim":
@@ -91,14 +91,14 @@ def test_a_commit_of_a_trial_that_is_killed_anywhere_leaves_it_whole_or_absent(
             claim = OutputClaim(target=f"file://{target}", overwrite=is_replaced, parts=parts)
             ending: dict[str, Any] = {"final_status": FinalStatus.SUCCEEDED, "cause": Cause.SUCCEEDED}
             views, error = outputs.commit(
-                CommitClaim(attempt=1, diagnostics="", outputs=(claim,), **ending), again=True, wait=()
+                CommitClaim(attempt=1, diagnostics="", outputs=(claim,), **ending), is_retry=True, retried=()
             )
             assert (views[0].committed, error) == (True, None)
             new = {"3/model": "new", "5/model": "five"}
         else:
             begun = visible == {"3/model": "new"} or count > 0
             keeps = then == "keep"
-            views = outputs.leave((lambda _: [("3", location), ("5", other)]) if keeps else None)  # noqa: B023
+            views = outputs.keep_or_drop((lambda _: [("3", location), ("5", other)]) if keeps else None)  # noqa: B023
             kept = views[0].partial
             rest = {"5/model": "five"} if begun else {"3/model": "new", "5/model": "five"}
             assert (found(Path(kept.removeprefix("file://"))) if kept else {}) == (rest if keeps else {})
@@ -124,8 +124,8 @@ def test_a_trial_whose_name_is_taken_is_kept_aside_and_named_and_the_others_are_
         CommitClaim(
             attempt=1, final_status=FinalStatus.SUCCEEDED, cause=Cause.SUCCEEDED, diagnostics="", outputs=(claim,)
         ),
-        again=False,
-        wait=(),
+        is_retry=False,
+        retried=(),
     )
     assert not views[0].committed
     assert error is not None

@@ -69,7 +69,7 @@ def there_and_back(files: HdfsFiles, base: str, top: Path, into: Path) -> Path:
 
 
 def test_a_try_to_store_reaches_the_datanodes_and_leaves_nothing(files: HdfsFiles, base: str) -> None:
-    files.try_storing(f"{base}/out.tmp/container")
+    files.probe_store(f"{base}/out.tmp/container")
     assert files.names(base) == ["out.tmp"]
     assert files.names(f"{base}/out.tmp") == []
 

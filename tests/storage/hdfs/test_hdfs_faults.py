@@ -166,11 +166,11 @@ def test_any_tree_of_any_names_survives_both_ways(
     before = described(top)
     location = f"{base}/{name}"
     files.store(str(top), location)
-    landed = here / "in" / name
+    provided = here / "in" / name
     from dlapp.storage.api import MatchedEntry
 
     fetch_entries(files, [MatchedEntry(location, True, 0)], str(here / "in"))
-    assert described(landed) == before
+    assert described(provided) == before
 
 
 # ---- connections that break ----
@@ -414,7 +414,7 @@ def test_who_is_stopped_in_the_middle_leaves_at_once(
         try:
             began = time.monotonic()
             with pytest.raises(Stopped):
-                HdfsFiles(place, web).bring([one for _, one in plan.landings], lambda count: None)
+                HdfsFiles(place, web).fetch([one for _, one in plan.targets], lambda count: None)
             assert time.monotonic() - began < 45  # a server's silence is borne for 60 s
         finally:
             timer.join()
@@ -522,8 +522,8 @@ def test_a_corrupt_block_that_has_other_replicas_is_not_noticed(
     for block in blocks[:2]:
         spoil(block)
     for number in range(4):
-        landed = back(HdfsFiles(place), f"{base}/file", tmp_path / str(number))
-        assert landed.read_bytes() == content
+        provided = back(HdfsFiles(place), f"{base}/file", tmp_path / str(number))
+        assert provided.read_bytes() == content
 
 
 # ---- what is refused ----
@@ -573,6 +573,6 @@ def test_a_large_file_comes_in_ranges_at_once(
     (tmp_path / "big").chmod(0o640)
     os.utime(tmp_path / "big", ns=(0, 1_500_000_000_000_000_000))
     files.store(str(tmp_path / "big"), f"{base}/big")
-    landed = back(files, f"{base}/big", tmp_path / "in")
-    assert landed.read_bytes() == content
-    assert (landed.stat().st_mode & 0o777, landed.stat().st_mtime) == (0o640, 1_500_000_000)
+    provided = back(files, f"{base}/big", tmp_path / "in")
+    assert provided.read_bytes() == content
+    assert (provided.stat().st_mode & 0o777, provided.stat().st_mtime) == (0o640, 1_500_000_000)

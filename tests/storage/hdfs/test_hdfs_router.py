@@ -53,8 +53,8 @@ def through(federation: Federation) -> HdfsFiles:
 
 
 def test_only_a_namenode_says_that_its_numbers_count(federation: Federation, through: HdfsFiles) -> None:
-    assert federation.member(0).web.has_numbers()
-    assert not through.web.has_numbers()
+    assert federation.member(0).web.has_inode_paths()
+    assert not through.web.has_inode_paths()
 
 
 def test_what_has_the_same_number_in_the_other_nameservice_stays(federation: Federation, through: HdfsFiles) -> None:

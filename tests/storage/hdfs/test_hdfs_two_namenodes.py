@@ -120,4 +120,4 @@ def test_natively_the_active_one_of_two_namenodes_is_called(nameservice: HdfsPla
     files.write_atomic(location, b"content")
     assert files.read_bytes(location, 100) == b"content"
     assert isinstance(files.web, NativeHdfs)
-    assert files.web.why_not() == ""
+    assert files.web.webhdfs_reason() == ""

@@ -103,7 +103,7 @@ def test_content_goes_natively_both_ways(files: HdfsFiles, base: str, tmp_path: 
     top = grown(tmp_path / "tree", "native", 20)
     files.store(str(top), f"{base}/tree")
     assert described(back(files, f"{base}/tree", tmp_path / "in")) == described(top)
-    assert web_of(files).why_not() == ""
+    assert web_of(files).webhdfs_reason() == ""
     assert by_webhdfs == []
 
 
@@ -264,9 +264,9 @@ def test_auto_looks_once_in_a_process(place: HdfsPlace, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(NativeHdfs, "_probe", probe)
     for _ in range(3):
-        assert NativeHdfs(place._replace(protocol=AUTO)).why_not() == ""
+        assert NativeHdfs(place._replace(protocol=AUTO)).webhdfs_reason() == ""
     assert looks == [place.location]
-    assert NativeHdfs(place).why_not() == ""
+    assert NativeHdfs(place).webhdfs_reason() == ""
     assert len(looks) == 2  # natively it is waited for, by each who uses it
 
 
@@ -277,7 +277,7 @@ def test_auto_goes_by_webhdfs_where_the_rpc_port_does_not_answer(place: HdfsPlac
     files = HdfsFiles(place._replace(protocol=AUTO, names=(f"127.0.0.1:{port}",)))
     files.write_atomic(f"{base}/file", b"content")
     assert files.read_bytes(f"{base}/file", 100) == b"content"
-    assert web_of(files).why_not() == f"no NameNode serves by RPC: 127.0.0.1:{port}: refused"
+    assert web_of(files).webhdfs_reason() == f"no NameNode serves by RPC: 127.0.0.1:{port}: refused"
 
 
 def test_auto_goes_by_webhdfs_where_data_ports_do_not_answer(
@@ -289,13 +289,13 @@ def test_auto_goes_by_webhdfs_where_data_ports_do_not_answer(
     monkeypatch.setattr(NativeHdfs, "_connect_datanode", refused)
     writing, beside = (HdfsFiles(place._replace(protocol=AUTO)) for _ in range(2))
     writing.write_atomic(f"{base}/file", b"content")
-    assert "no DataNode serves its data port" in web_of(writing).why_not()
-    assert web_of(beside).why_not() == web_of(writing).why_not()
+    assert "no DataNode serves its data port" in web_of(writing).webhdfs_reason()
+    assert web_of(beside).webhdfs_reason() == web_of(writing).webhdfs_reason()
     unknown.clear()
     reading = HdfsFiles(place._replace(protocol=AUTO))
-    assert web_of(reading).why_not() == ""
+    assert web_of(reading).webhdfs_reason() == ""
     assert reading.read_bytes(f"{base}/file", 100) == b"content"
-    assert "no DataNode serves its data port" in web_of(reading).why_not()
+    assert "no DataNode serves its data port" in web_of(reading).webhdfs_reason()
 
 
 @pytest.mark.usefixtures("unknown")
@@ -320,18 +320,18 @@ def test_auto_writes_natively_while_one_of_several_datanodes_does_not_answer(
 @pytest.mark.usefixtures("unknown")
 def test_auto_does_not_send_in_clear_what_went_over_tls() -> None:
     place = HdfsPlace("hdfs://nn:1", ("https://nn:9871",), Login("tony"), protocol=AUTO)
-    assert "over TLS" in NativeHdfs(place).why_not()
+    assert "over TLS" in NativeHdfs(place).webhdfs_reason()
 
 
 def test_with_a_token_it_is_used_by_webhdfs(place: HdfsPlace) -> None:
     web = NativeHdfs(place._replace(login=Login("tony", "token")))
-    assert "only simple authentication" in web.why_not()
+    assert "only simple authentication" in web.webhdfs_reason()
 
 
 def test_encrypted_data_transfer_is_left_to_webhdfs(place: HdfsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     encrypts = NativeHdfs(place)._server_defaults()._replace(encrypts=True)
     monkeypatch.setattr("dlapp.hadoop.hdfs.client_protocol.parse_server_defaults", lambda _: encrypts)
-    assert NativeHdfs(place).why_not() == "it encrypts data transfer"
+    assert NativeHdfs(place).webhdfs_reason() == "it encrypts data transfer"
 
 
 def test_the_doctor_says_which_way_files_go_and_why(

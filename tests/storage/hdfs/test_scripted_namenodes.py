@@ -72,14 +72,14 @@ class Pair:
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    monkeypatch.setattr(NativeHdfs, "has_numbers", lambda _web: True)
+    monkeypatch.setattr(NativeHdfs, "has_inode_paths", lambda _web: True)
     active, observer = NameNode("active", ACTIVE, 500), NameNode("observer", OBSERVER, 500)
     with ExitStack() as stack:
         stack.enter_context(active.server)
         stack.enter_context(observer.server)
         found = Pair(active, observer)
         stack.callback(found.web.close)
-        assert found.web.why_not() == ""
+        assert found.web.webhdfs_reason() == ""
         assert active.took() == [("getServerDefaults", None)]
         yield found
 
@@ -138,11 +138,11 @@ def test_a_namenode_that_is_starting_is_not_taken_for_a_gateway(pair: Pair, monk
     web = NativeHdfs(place)
     answers = {"starting:1": b'{"beans": []}', "nn:1": bean(NAMENODE)}
     web._connections = Servers(lambda name, _what: answers[name])  # type: ignore[assignment]
-    assert web.why_not() == ""
+    assert web.webhdfs_reason() == ""
     answers["nn:1"] = bean(ROUTER)
     web = NativeHdfs(place)
     web._connections = Servers(lambda name, _what: answers[name])  # type: ignore[assignment]
-    assert web.why_not() == "it is a Router or a gateway, and no NameNode"
+    assert web.webhdfs_reason() == "it is a Router or a gateway, and no NameNode"
 
 
 def test_a_client_that_nobody_uses_is_gone_also_after_a_refusal(pair: Pair) -> None:

@@ -337,7 +337,7 @@ def test_a_target_is_not_taken_for_one_without_mount_points_by_a_server_that_fai
 
 def test_a_try_to_store_is_eight_requests_at_most_and_leaves_nothing() -> None:
     web, servers = client(storing)
-    HdfsFiles(web.place, web).try_storing("hdfs://nn/out.tmp/container_1")
+    HdfsFiles(web.place, web).probe_store("hdfs://nn/out.tmp/container_1")
     (probe,) = {what.partition(" ")[2] for _, what in servers.asked if "CREATE" in what}
     assert re.fullmatch(r"/\.reserved/\.inodes/5/commit\.[0-9a-f]{12}", probe)
     begun = [("nn:1", "MKDIRS /out.tmp"), ("nn:1", "GETFILESTATUS /out.tmp"), ("nn:1", "/jmx")]
@@ -357,7 +357,7 @@ def test_a_node_that_reaches_no_datanode_is_told_from_an_hdfs_that_is_away(
 
     web, _ = client(answer)
     with pytest.raises(HdfsUnreachable, match="connection refused") as caught:
-        HdfsFiles(web.place, web).try_storing("hdfs://nn/out.tmp/container_1")
+        HdfsFiles(web.place, web).probe_store("hdfs://nn/out.tmp/container_1")
     assert type(caught.value) is kind
 
 
@@ -369,7 +369,7 @@ def test_what_datanodes_refuse_is_told_from_what_the_namenode_does(said: str, of
     web, servers = client(lambda name, what: refused(403, said) if name == "dn:9" else storing(name, what))
     web._patience_s = web._first_contact_timeout_s = 60.0
     with pytest.raises(HdfsRefused, match="it will not") as caught:
-        HdfsFiles(web.place, web).try_storing("hdfs://nn/out.tmp/container_1")
+        HdfsFiles(web.place, web).probe_store("hdfs://nn/out.tmp/container_1")
     assert isinstance(caught.value, DataNodeRefused) == of_the_node
     assert len([name for name, _ in servers.asked if name == "dn:9"]) == tries
 

@@ -10,7 +10,7 @@ import pytest
 
 from dlapp.node_policy import node_policy
 from dlapp.storage.api import MatchedEntry
-from dlapp.storage.cache.entry import CachePlace
+from dlapp.storage.cache.entry import CacheLocation
 from dlapp.storage.cache.store import InputCache
 from dlapp.storage.fetch_plan import FetchPlan, FetchTarget
 from dlapp.storage.local import LocalFiles
@@ -26,9 +26,9 @@ class Remote(LocalFiles):
     def __init__(self) -> None:
         self.fetched = 0
 
-    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
-        self.fetched += len(landings)
-        super().bring(landings, done)
+    def fetch(self, targets: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
+        self.fetched += len(targets)
+        super().fetch(targets, done)
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def plan(remote: Remote, tmp_path: Path) -> Callable[[str], FetchPlan]:
 
     def planned(into: str) -> FetchPlan:
         nodes = remote.tree(MatchedEntry(f"file://{source}", False, 2))
-        landing = FetchTarget(MatchedEntry("hdfs://nn/source", False, 2), str(tmp_path / into / "source"), nodes)
-        return FetchPlan(str(tmp_path / into), ((remote, landing),))
+        target = FetchTarget(MatchedEntry("hdfs://nn/source", False, 2), str(tmp_path / into / "source"), nodes)
+        return FetchPlan(str(tmp_path / into), ((remote, target),))
 
     return planned
 
@@ -54,7 +54,7 @@ def settings(tmp_path: Path) -> CacheSettings:
 
 
 def entries(directory: Path) -> list[str]:
-    return [one.use for one in InputCache(CachePlace(str(directory), 1 << 30, 86400.0)).entries()]
+    return [one.use for one in InputCache(CacheLocation(str(directory), 1 << 30, 86400.0)).entries()]
 
 
 def test_what_is_mounted_is_in_use_until_the_task_lets_go(

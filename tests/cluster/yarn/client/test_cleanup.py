@@ -113,8 +113,8 @@ class Memory:
         """Settle by the real rules, with a commit that fails where ``overwrite`` is set."""
         settled = ApplicationOutputs(application_id, outputs, open_files=lambda _: self)  # type: ignore[arg-type, return-value]
         if claim is not None:
-            return settled.commit(claim, again=True, wait=(Unreachable,))[0]
-        return settled.leave((lambda _: ()) if keep else None)
+            return settled.commit(claim, is_retry=True, retried=(Unreachable,))[0]
+        return settled.keep_or_drop((lambda _: ()) if keep else None)
 
     def marked(self, target: str) -> list[str]:
         return []
