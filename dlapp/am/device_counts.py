@@ -73,7 +73,7 @@ class DeviceCountReader:
         try:
             found = self._read_ledger()
         except (DlappError, OSError) as error:
-            log.warning(f"which hosts have healthy GPUs is not known: {error}")
+            log.warning(f"the hosts with healthy GPUs are unknown: {error}")
             found = self._last_read
         else:
             self._log_changes(found)

@@ -62,7 +62,7 @@ class MetricsTarget:
                     files.write_all(written, data)
                 os.rename(temporary, self._name, src_dir_fd=fd, dst_dir_fd=fd)
         except OSError as error:
-            log.warning(f"{self._directory}: Prometheus cannot find this ApplicationMaster: {error}")
+            log.warning(f"{self._directory}: Prometheus cannot discover this ApplicationMaster: {error}")
 
     def remove(self) -> None:
         """Remove the file."""

@@ -725,7 +725,7 @@ class Loop:
             self._write_trials(final=final)
         except OSError as error:
             if not self._disk_trouble:
-                log.warning(f"the journal or the view cannot be written ({error}); it is tried again")
+                log.warning(f"the journal or the view cannot be written ({error}); retrying")
             self._disk_trouble, self._changed = True, True
             self._view_due = time.monotonic() + DISK_AGAIN_S
         else:

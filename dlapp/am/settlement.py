@@ -189,7 +189,7 @@ class OutputSettlement:
                 wait.why = "" if isinstance(error, DiskFull) else str(error)
                 wait.longest_s = patience_s[DiskFull if isinstance(error, DiskFull) else Unreachable]
                 self._on_wait(wait.text)
-                log.warning(f"the output: {error}; it is tried again")
+                log.warning(f"the output: {error}; retrying")
             time.sleep(AGAIN_S)
         return work(() if give_up else (Unreachable,))
 

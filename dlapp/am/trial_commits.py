@@ -71,7 +71,7 @@ class TrialCommits:
                     self._settlement.commit_trial(wanted.part, again=is_again)
                 except (Unreachable, DiskFull, CommitBusy) as error:
                     is_again = True
-                    log.warning(f"the output of trial {wanted.part.index}: {error}; it is tried again")
+                    log.warning(f"the output of trial {wanted.part.index}: {error}; retrying")
                     wait.what, wait.why = f"the output of trial {wanted.part.index}", str(error)
                     wait.begin()
                     if time.monotonic() + pause_s > until or self._closing.wait(pause_s):

@@ -105,7 +105,7 @@ def _sender(plan: AmPlan, application_id: ApplicationId) -> Sender | None:
         try:
             allowed = node_policy().notify_commands
         except DlappError as error:
-            log.warning(f"no command of the user's runs here: {error}")
+            log.warning(f"the user's notification command is not run on this node: {error}")
             allowed = ()
         if settings.command[0] not in allowed:
             channels.discard(COMMAND)  # it stays in the outbox, for the user's next command

@@ -150,7 +150,7 @@ class Sender:
                 if tries >= READ_TRIES and not isinstance(error, Unreachable):
                     log.warning(f"notifications that were recorded before are given up: {error}")
                     return Outbox()
-                log.warning(f"notifications wait: {error}")
+                log.warning(f"notifications are delayed: {error}")
             time.sleep(pause_s)
         raise AssertionError  # the pauses are endless
 
@@ -159,7 +159,7 @@ class Sender:
             self._file.write(to_bytes(outbox))
         except (DlappError, OSError) as error:
             if not quiet:
-                log.warning(f"notifications cannot be recorded, and are sent all the same: {error}")
+                log.warning(f"notifications cannot be recorded, and are sent nevertheless: {error}")
             return False
         return True
 
@@ -192,6 +192,6 @@ class Sender:
                     log.warning(f"{channel}: the event {one.id} is given up: {error}")
                     return
                 if not is_said:
-                    log.warning(f"{channel}: {error}; the event {one.id} is sent again")
+                    log.warning(f"{channel}: {error}; the event {one.id} will be sent again")
                     is_said = True
             time.sleep(pause_s)

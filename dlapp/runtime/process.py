@@ -223,7 +223,7 @@ def _short_tmpdir(payload: Payload, note: Callable[[str], None]) -> ShortTmpdir 
     try:
         return ShortTmpdir(payload.tmp)
     except OSError as error:
-        note(f"TMPDIR has no short name for Unix sockets: {error}")
+        note(f"TMPDIR has no short path for Unix sockets: {error}")
         return None
 
 

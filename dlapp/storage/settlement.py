@@ -227,7 +227,7 @@ class ApplicationOutputs(NamedTuple):
             if not isinstance(error, UntrustedFile) and _full_disk(error, target) is None:
                 raise
             where = commit.parts_location(target, self.application_id)
-            self.note(f"the output of {target} cannot be put aside and stays in {where}: {error}")
+            self.note(f"the output of {target} cannot be moved aside and stays in {where}: {error}")
             return where
 
     def _commit_of(self, target: str) -> OutputCommit:

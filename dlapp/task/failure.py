@@ -26,7 +26,7 @@ def with_cause(result: TaskResult, home: str, warn: Callable[[str], None]) -> Ta
     try:
         rules = load_rules()
     except ConfigError as error:
-        warn(f"the cause of the failure cannot be named: {error}")
+        warn(f"the cause of the failure is unknown: {error}")
         return result
     logs = []
     if result.exit_code is not None or result.signal is not None:

@@ -124,7 +124,7 @@ class GpuLease:
             self._health = None
         if self._lease is not None:
             if not self._lease.release():
-                self._warn("the GPU ledger cannot be reached: the GPUs are free when others see that we are gone")
+                self._warn("the GPU ledger cannot be reached: the GPUs are free when others detect this task's end")
             self._lease = None
         if self._ledger is not None:
             self._ledger.close()

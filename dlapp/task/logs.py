@@ -198,7 +198,7 @@ class LogCap:
             times.note(time.time_ns() // 1_000_000, [self._sizes[path] for path in self._paths])
         except OSError as error:
             if not self._warned:
-                self._warn(f"the times of what is printed cannot be written: {error}")
+                self._warn(f"the times of printed lines cannot be written: {error}")
             self._warned = True
 
     @property

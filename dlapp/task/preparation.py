@@ -28,7 +28,7 @@ def plan_inputs(task: TaskState) -> None:
     one = task.assignment
     if not one.inputs:
         return
-    task.say(Phase.STARTING, detail="looking at the input")
+    task.say(Phase.STARTING, detail="checking the input")
     from dlapp.storage.inputs import plan_input
 
     workspace = os.path.join(task.home, "workspace")
@@ -63,7 +63,7 @@ def try_outputs(task: TaskState) -> None:
         if task.launch.hdfs is None or not service.startswith(HDFS) or service in tried:
             continue
         tried.add(service)
-        task.say(Phase.STARTING, detail="trying the place of the output")
+        task.say(Phase.STARTING, detail="checking the output location")
         with task.step(f"output {output.output_path} could not be stored"):
             task.wait_out(partial(_reach_hdfs, task.launch.hdfs.of(part)), Phase.STARTING, service)
             task.wait_out(partial(task.outputs.try_storing, part, service), Phase.STARTING, service)
@@ -178,7 +178,7 @@ def _fetch(task: TaskState) -> None:
         with task.step(f"input {mounted.input_path} could not be mounted"):
             into = inside_workspace(task.home, mounted.input_path)
             place_mounted(path, into, inputs.mounts if in_docker else None)
-            task.note(f"input {mounted.input_path}: {path or 'nothing is there, and it is optional'}")
+            task.note(f"input {mounted.input_path}: {path or 'does not exist, and is optional'}")
     temporary = os.path.join(task.home, "tmp", "archives")
     for planned in task.planned:
         one = planned.section
@@ -233,7 +233,7 @@ def _restore_checkpoint(task: TaskState) -> None:
         while True:
             found = task.wait_out(one.find, Phase.FETCHING, service)
             known = {"generation": task.generation, "checkpoints": found, "restored": None, "not_whole": not_whole}
-            task.say(Phase.FETCHING, detail="waits until all containers have looked for checkpoints", **known)
+            task.say(Phase.FETCHING, detail="waiting for all containers to list their checkpoints", **known)
             generation, number, after = task.link.wait_for_checkpoint(task.generation, not_whole)
             if generation != task.generation:
                 task.generation, not_whole = generation, None

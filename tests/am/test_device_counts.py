@@ -72,7 +72,7 @@ def test_an_ensemble_that_does_not_answer_is_a_line_and_changes_nothing(
     reader = Reader(ledger_settings("127.0.0.1:1", "/cards", lock_dir=str(tmp_path)))
     reader.devices.refresh()
     assert reader.next() == {}
-    assert "which hosts have healthy GPUs is not known: no ZooKeeper answered" in capfd.readouterr().out
+    assert "the hosts with healthy GPUs are unknown: no ZooKeeper answered" in capfd.readouterr().out
 
 
 def test_only_a_ledger_of_many_hosts_is_asked() -> None:

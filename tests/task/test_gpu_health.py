@@ -47,7 +47,7 @@ def test_a_device_lost_in_mid_run_ends_the_payload_as_the_nodes_fault(
     ):
         am.start(process_env=env, ledger=ledger_of(place))
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
-        am.wait_until(lambda: "the GPUs are watched" in (am.home / "dlapp.log").read_text())
+        am.wait_until(lambda: "the GPUs are monitored" in (am.home / "dlapp.log").read_text())
         with_devices(place, [CARDS[0], StubDevice(uuid="GPU-1", **fault)])
         result = am.result()
         assert (result.fault, result.message) == (Fault.NODE, said)

@@ -73,7 +73,7 @@ def test_an_outage_of_zookeeper_stops_no_payload_and_costs_no_gpu(zookeeper: Zoo
         zookeeper.kill_server("zk1")
         (am.home / "tmp" / "finish").touch()
         assert am.result().fault is Fault.NONE
-        assert "the GPUs are free when others see that we are gone" in am.log()
+        assert "the GPUs are free when others detect this task's end" in am.log()
         zookeeper.start_server("zk1")
         zookeeper.wait_until_ready()
         with ledger(zookeeper, place) as other:

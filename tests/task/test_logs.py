@@ -86,7 +86,7 @@ def test_times_that_cannot_be_written_are_told_once_and_the_cap_holds(tmp_path: 
         for size in (5, 8, 20):
             path.write_bytes(b"x" * size)
             cap.check()
-    assert said == ["the times of what is printed cannot be written: [Errno 28] No space left on device"]
+    assert said == ["the times of printed lines cannot be written: [Errno 28] No space left on device"]
     assert path.stat().st_size == 10
 
 

@@ -158,7 +158,7 @@ def test_where_tmp_cannot_be_used_the_tmpdir_is_long_and_the_log_says_why(place:
         am.start(begins_with=begins)
         assert am.result().fault is Fault.NONE
         assert am.printed().decode().strip() == f"{am.home}/tmp"
-        assert "TMPDIR has no short name for Unix sockets: " in am.log()
+        assert "TMPDIR has no short path for Unix sockets: " in am.log()
 
 
 def test_the_short_tmpdir_that_a_killed_task_leaves_is_removed_by_the_next_one(place: Path) -> None:

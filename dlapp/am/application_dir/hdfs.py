@@ -178,7 +178,7 @@ class HdfsApplicationDir:
         except NotFound:
             return {}
         except (DlappError, ValueError) as error:
-            log.warning(f"the use of the containers so far cannot be read: {error}")
+            log.warning(f"the usage of the containers so far cannot be read: {error}")
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -511,7 +511,7 @@ def _retry_unreachable(work: Callable[[], T], patience_s: float = PATIENCE_S) ->
             except Unreachable as error:
                 if time.monotonic() >= deadline:
                     raise
-                log.warning(f"the staging directory: {error}; it is tried again")
+                log.warning(f"the staging directory: {error}; retrying")
                 wait.why = str(error)
             wait.begin()
             time.sleep(AGAIN_S)

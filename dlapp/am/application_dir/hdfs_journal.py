@@ -188,7 +188,7 @@ class HdfsJournalWriter:
             Superseded: with ``durable``: another attempt owns the application.
         """
         if durable and not self.write():
-            log.error("the journal could not be written: a next attempt will not know of this")
+            log.error("the journal could not be written: the next attempt cannot recover this")
         if durable and self._is_superseded:
             raise Superseded("another attempt has the application now, or has ended it")
 

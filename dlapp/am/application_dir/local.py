@@ -162,7 +162,7 @@ class LocalApplicationDir:
             return self._object("usage.json")
         except (OSError, ValueError, DlappError) as error:
             if not isinstance(error, FileNotFoundError):
-                log.warning(f"the use of the containers so far cannot be read: {error}")
+                log.warning(f"the usage of the containers so far cannot be read: {error}")
             return {}
 
     def former_sweep(self, application_id: ApplicationId) -> FormerSweep:
@@ -377,7 +377,7 @@ class LocalJournalWriter:
         try:
             self._rewrite()
         except (OSError, DlappError) as error:
-            log.warning(f"{self._path} stays as it is, with {self._size_bytes >> 20} MiB: {error}")
+            log.warning(f"{self._path} could not be compacted, it has {self._size_bytes >> 20} MiB: {error}")
         self._compact_at_bytes = max(COMPACT_BYTES, 2 * self._size_bytes)
 
     def _rewrite(self) -> None:

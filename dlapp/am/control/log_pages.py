@@ -67,7 +67,7 @@ class LogPages:
         except Exception:  # with four threads that ended so, no log would be read any more
             import traceback
 
-            log.warning(f"the page of a log: {traceback.format_exc()}")
+            log.warning(f"a log page failed: {traceback.format_exc()}")
             answer = b""
         with self._lock:
             calls = self._reading.pop(query)

@@ -119,7 +119,7 @@ class StreamBroker:
                 self._relay.send(PAIR, (tool.fileno(), task.fileno()))
                 self._open = self._open + 1 if self._relay.starts == starts else 1  # those of one that was killed ended
         except OSError as error:
-            log.warning(f"a stream could not be handed to the process that copies it: {error}")
+            log.warning(f"a stream could not be passed to the relay process: {error}")
         finally:
             tool.close()
             task.close()

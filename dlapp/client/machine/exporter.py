@@ -49,7 +49,7 @@ class GpuCollector:
                 problem = str(error)
             if problem != self._said:
                 self._said = problem
-                log.warning(problem) if problem else log.info("the GPU ledger and NVML answer again")
+                log.warning(problem) if problem else log.info("the GPU ledger and NVML respond again")
         up = GaugeMetricFamily("dlapp_node_up", "Whether the GPU ledger and NVML answer.", labels=["host"])
         up.add_metric([here], 0 if problem else 1)
         yield up

@@ -572,7 +572,7 @@ class LocalAmEngine:
     def _say_killed(pids: Sequence[int], what: str = "") -> None:
         if pids:
             names = ", ".join(f"process {pid}" for pid in pids)
-            log.info(f"{what}killed processes that had no owner any more: {names}")
+            log.info(f"{what}killed orphaned processes: {names}")
 
     def _start_container_removal(self) -> None:
         """Have a killed task's leftover Docker container removed: its payload has ended, by its lifeline."""

@@ -140,10 +140,10 @@ class DeviceWatch:
         try:
             watched = self._open(self._devices)
         except DlappError as error:
-            self._note(f"the GPUs are not watched: {error}")
+            self._note(f"the GPUs are not monitored: {error}")
             self._end()
             return
-        self._note("the GPUs are watched")
+        self._note("the GPUs are monitored")
         looks = 0
         try:
             while not self._over:
@@ -161,7 +161,7 @@ class DeviceWatch:
                     self._changed.wait_for(lambda: self._over or self._asked > self._answered, self._every_s)
         except DlappError as error:
             self._add({})
-            self._note(f"the GPUs are not watched any more: {error}")
+            self._note(f"the GPUs are no longer monitored: {error}")
         finally:
             self._end()
             watched.close()

@@ -27,6 +27,6 @@ def main(argv: Sequence[str]) -> int:
         docker = Dockerd(host, _CALL_TIMEOUT_S)
         remove_what_is_left(docker, lambda line: print(f"{application}: {line}", flush=True), application=application)
     except (DockerRefused, DockerSilent, DlappError) as error:
-        print(f"{application}: Docker at {host} could not be asked for its containers: {error}", flush=True)
+        print(f"{application}: Docker at {host} did not list its containers: {error}", flush=True)
         return 1
     return 0

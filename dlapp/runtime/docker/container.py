@@ -258,7 +258,7 @@ def operators_binds(policy: DockerPolicy, note: Callable[[str], None] = lambda _
         if not os.path.lexists(one.path):
             continue
         if problem := node_policy.mount_problem(one):
-            note(f"a mount is left out (docker.mounts of {node_policy.FILE}): {problem}")
+            note(f"a mount is omitted (docker.mounts of {node_policy.FILE}): {problem}")
         elif os.path.exists(one.path):
             binds.append(Bind(one.path, one.path, not one.writable))
     return tuple(binds)

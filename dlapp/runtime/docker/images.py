@@ -140,7 +140,7 @@ class ImageStore:
                 if error.service and not isinstance(error, ServiceAway):
                     raise error from failed  # Docker's disk is full
                 besides = f"; before that the mirror {name.path} did not give it: {failed}"
-                self._note(f"image {image}: the mirror {name.path} does not give it: {failed}")
+                self._note(f"image {image}: the mirror {name.path} does not have it: {failed}")
         given = self._credentials
         headers = {"X-Registry-Auth": given.header} if given is not None and given.registry == own.registry else {}
         try:

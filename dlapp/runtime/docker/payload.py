@@ -150,7 +150,7 @@ class DockerRun:
                 except DockerRefused as error:
                     if last or error.status != 404 or self._images.is_there(self._payload.image or ""):
                         raise
-                    self._note("the image was removed at this moment")
+                    self._note("the image was just removed")
 
     def _make(self, image: LocalImage, part: GpuPart, facts: Facts) -> None:
         payload = self._payload
@@ -256,7 +256,7 @@ class DockerRun:
         if isinstance(pid, int) and pid > 0 and isinstance(name, str) and name:
             self._cgroup = CgroupCounters(pid, name, own_network=self._settings.network != "host")
             if not self._cgroup.is_there:
-                self._note("the container's cgroup cannot be seen here: what the program uses is not known")
+                self._note("the container's cgroup is not visible here: the program's usage is unknown")
             self.counters()  # for a program that ends at once there is no later reading of its network
         self._place = self._place_of(about)
 
@@ -333,7 +333,7 @@ class DockerRun:
                     self._result = self._read_end()
             elif self._kill_help_at is not None and now >= self._kill_help_at:
                 self._kill_help_at = now + _KILL_HELP_AFTER_S
-                self._note(f"container {self._name} does not end by itself: asking Docker to kill it")
+                self._note(f"container {self._name} does not end by itself: killing it by Docker")
                 with contextlib.suppress(DockerRefused, DockerSilent):
                     self._docker.kill(self._name)
         return self._result

@@ -140,7 +140,7 @@ class PayloadCaches:
         try:
             self._evict()
         except (DlappError, OSError) as error:
-            self._note(f"the caches in {self.place.directory} are not looked through: {error}")
+            self._note(f"the caches in {self.place.directory} could not be read: {error}")
 
     def _evict(self) -> None:
         for name in names(self._path("removed")):  # left by killed processes

@@ -185,7 +185,7 @@ class InputCache:
                 elif is_intact(tree, wanted):
                     held = self._held(key, lock, is_hit=True)
                 else:
-                    self._note(f"{shown(wanted.source)}: what is kept of it is damaged; it is fetched anew")
+                    self._note(f"{shown(wanted.source)}: its cached copy is damaged; fetching it again")
                     if not lock_files.make_exclusive(lock):
                         return None  # others use it unchanged
                     if gone := self._move_aside(key):
@@ -342,7 +342,7 @@ class InputCache:
                 remove_tree(part)
                 # Others wrote at the same time. Make room for the current usage and try once more; then give up on the
                 # cache.
-                self._note(f"{shown(wanted.source)} cannot be kept here: {error}")
+                self._note(f"{shown(wanted.source)} cannot be cached here: {error}")
                 if not again:
                     return None
             except BaseException:
@@ -421,13 +421,13 @@ class InputCache:
             with self._eviction_lock():
                 self._evict(0, size_bytes - free_bytes(path), partly=True)
         except (DlappError, OSError) as error:
-            self._note(f"the cache in {self.place.directory} makes no room: {error}")
+            self._note(f"the cache in {self.place.directory} could not be reduced: {error}")
 
     def _reserve_space(self, room_bytes: int, spare_bytes: int) -> bool:
         """Evict entries for a number of additional bytes. Return True if they may be stored."""
         limit = self.place.limit_bytes
         if room_bytes > limit:
-            self._note(f"{human_size(room_bytes)} are more than the cache may have ({human_size(limit)})")
+            self._note(f"{human_size(room_bytes)} exceed the limit of the cache ({human_size(limit)})")
             return False
         space = os.statvfs(self.place.directory)
         reserve = int(self.place.keep_free * space.f_blocks * space.f_frsize)
@@ -457,7 +457,7 @@ class InputCache:
         enough = going >= must
         for key, lock in locked:
             if enough or partly:
-                self._note(f"the cache entry {key[:12]} makes room")
+                self._note(f"the cache entry {key[:12]} is removed to free space")
                 self._remove(key, lock)
             else:
                 os.close(lock)

@@ -211,7 +211,7 @@ class Checkpoints:
             except IncompleteCheckpoint as error:
                 if number is not None:
                     raise
-                self._note(f"{error}; the one before it is taken")
+                self._note(f"{error}; using the previous one")
             else:
                 return one
         return None

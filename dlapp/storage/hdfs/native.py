@@ -364,7 +364,7 @@ class NativeHdfs(WebHdfs):
             # Concurrent threads each probe: waiting for another thread's probe would double the wait for a server.
             webhdfs_reason = self._probe()
             if webhdfs_reason and state.webhdfs_reason is None:
-                log.info(f"{self.place.location} is used by WebHDFS: {webhdfs_reason}")
+                log.info(f"{self.place.location} is accessed by WebHDFS: {webhdfs_reason}")
             state.webhdfs_reason = state.webhdfs_reason or webhdfs_reason
         return state.webhdfs_reason
 
@@ -417,7 +417,7 @@ class NativeHdfs(WebHdfs):
     def _fall_back(self, why: str) -> None:
         """Use WebHDFS from now on."""
         self._protocol.webhdfs_reason = why
-        log.info(f"{self.place.location} is used by WebHDFS: {why}")
+        log.info(f"{self.place.location} is accessed by WebHDFS: {why}")
 
     # ---- NameNodes ----
 
@@ -723,7 +723,7 @@ class NativeHdfs(WebHdfs):
             self._protocol.data_served = True
 
     def _report(self, path: str, block: LocatedBlock, node: DataNode, error: CorruptReplica) -> None:
-        log.warning(f"{shown(self.place.location + path)}: {error}; it is reported, and read in another way")
+        log.warning(f"{shown(self.place.location + path)}: {error}; notifying the NameNode, and reading it another way")
         with contextlib.suppress(DlappError):
             self._rpc(path, protocol.report_bad_block(block, node), _nothing)
 

@@ -138,7 +138,7 @@ class TaskCheckpoints:
             if number:
                 self._restore(number)
         except IncompleteCheckpoint as error:
-            self._note(f"{error}; another one is chosen")
+            self._note(f"{error}; trying another one")
             self._broken.add(number)
             return False
         return True

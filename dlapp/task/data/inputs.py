@@ -113,6 +113,6 @@ class Inputs:
                     directory = os.path.join(operators, str(os.geteuid()))
                 self._cache = InputCache(CacheLocation(directory, *limits), self._note)
             except (DlappError, OSError) as error:
-                self._note(f"there is no cache of input on this node: {error}")
+                self._note(f"this node has no input cache: {error}")
                 self._settings = None
         return self._cache

@@ -75,6 +75,6 @@ class LiveOutputs:
                     failed[path] = ""  # missing, or removed meanwhile
                 except (DlappError, OSError) as error:
                     if str(error) != failed[path] and not self._over.is_set():
-                        self._note(f"output {path} has no live copy now: {error}")
+                        self._note(f"output {path} cannot be copied live now: {error}")
                     failed[path] = str(error)
                 due[path] = time.monotonic() + every_s

@@ -115,7 +115,7 @@ class TaskFeed:
                 self.state.failure = self.state.failure or StepFailed(Fault.NODE, message)
                 self._listener.close()  # so that readers do not wait for a restart
                 return
-            self._note(f"the process that feeds {self._section.input_path} has ended; another one goes on")
+            self._note(f"the process that feeds {self._section.input_path} has ended; starting another one")
             self.former_bytes, self.state.bytes = self.former_bytes + self.state.bytes, 0
             self._start()
 
@@ -141,7 +141,7 @@ class TaskFeed:
         state = self.state
         away = str(said.get("away", ""))
         if away and not state.away:
-            self._note(f"the feed of {self._section.input_path} waits: {away}")
+            self._note(f"the feed of {self._section.input_path} is waiting: {away}")
         state.waited_s, state.readers = said.get("waited_s", 0.0), said.get("readers", 0)
         state.bytes, state.away = said.get("bytes", 0), away
         state.fifos_in_use = bool(said.get("fifos"))

@@ -82,7 +82,7 @@ class FifoWriter:
                         queue = None
                         continue
                     except (DlappError, OSError) as error:
-                        self._note(f"the FIFO {name} of the feed has no end: {error}")
+                        self._note(f"the FIFO {name} of the feed could not be finished: {error}")
                         self._tell()
                         threading.Event().wait()  # the task ends the reader, which must not see an end of file
                     # Before the reader sees the end of this one: it may open the next immediately.

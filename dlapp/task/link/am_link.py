@@ -561,7 +561,7 @@ class AmLink:
     def _take(self, orders: Orders) -> None:
         with self._changed:
             if orders.attempt < self._attempt:
-                self._warn(f"orders of attempt {orders.attempt} refused: attempt {self._attempt} has spoken")
+                self._warn(f"orders of attempt {orders.attempt} refused: attempt {self._attempt} has sent orders")
                 return
             known = self._orders
             if known is not None and orders.attempt == known.attempt and orders.number <= known.number:

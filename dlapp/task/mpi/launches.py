@@ -118,7 +118,7 @@ class HeadLaunches:
             with closing_fd(open_file(name, dir_fd=self._files.fd, write=True, kind=stat.S_IFIFO)) as fd:
                 os.write(fd, f"{line}\n".encode())
         except OSError as error:  # the agent has ended, or the payload removed it
-            self._note(f"an agent of mpirun gets no answer: {error}")
+            self._note(f"an agent of mpirun could not be answered: {error}")
         for each in (name, f"request.{agent}"):
             try:
                 os.unlink(each, dir_fd=self._files.fd)

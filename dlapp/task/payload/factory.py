@@ -26,7 +26,7 @@ def make_ready(task: TaskState) -> Running:
         return PlainRun(plain_payload(task, task.home), task.guardian, task.note)
     task.guardian.close()  # a container has its own init, and its lifeline
     phase = task.link.phase
-    task.say(phase, detail="making the container")
+    task.say(phase, detail="creating the container")
     with task.step("the container could not be made", node=True):
         run = make_docker_run(task, docker_payload(task), partial(task.wait_out, phase=phase), task.teller())
     task.link.say(phase, gpus=task.gpus, image=run.image_digest)

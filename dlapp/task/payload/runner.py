@@ -181,7 +181,7 @@ class PayloadRunner:
                 check_at_s = now + cap.check()
                 if cap.told and not told:
                     told = cap.told
-                    self._note(f"{told}; what follows is dropped too")
+                    self._note(f"{told}; further reports are dropped, too")
                     self._tell(self._files.status)
                 self._files.check(now)
                 owner.take(self._files.report)

@@ -229,7 +229,7 @@ class TrialRun:
             except StepFailed as error:
                 if not is_full_disk(error.__cause__) or time.monotonic() > until or self._is_killed or self._why:
                     raise
-                one.note(f"trial {self.name}: {error}; it is tried again")
+                one.note(f"trial {self.name}: {error}; retrying")
             poll = select.poll()
             poll.register(self._wake, select.POLLIN)
             poll.poll(pause_s * 1000)

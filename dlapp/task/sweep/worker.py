@@ -127,7 +127,7 @@ class TrialWorker:
                 self._forget(key)
             elif key not in self._unnamed:
                 self._unnamed.add(key)
-                self._setup.note(f"trial {trial.name} is not for this container")
+                self._setup.note(f"trial {trial.name} belongs to another container")
                 trial.kill()
         for key, order in named.items():
             if key not in self._trials and (slot := self._free_slot()) is not None:

@@ -71,7 +71,7 @@ def test_a_link_in_the_place_of_a_mount_costs_that_mount_and_nothing_else(
     binds = operators_binds(node_policy(str(policy)).docker, notes.append)
     assert [one.source for one in binds] == [str(good)]
     (note,) = notes or [""]
-    assert note.startswith(f"a mount is left out (docker.mounts of /etc/dlapp/node.yaml): '{link}'"), note
+    assert note.startswith(f"a mount is omitted (docker.mounts of /etc/dlapp/node.yaml): '{link}'"), note
 
 
 @pytest.mark.usefixtures("identities")

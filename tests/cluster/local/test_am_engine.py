@@ -300,7 +300,7 @@ def test_what_outlives_a_task_and_its_guardians_is_found_and_killed(
     directory = am.start(grant, "stay")
     assert am.end_of(grant).exit_status == 0
     assert not is_locked(str(directory / "alive"))
-    assert f"{grant.container_id}: killed processes that had no owner any more: process " in capfd.readouterr().out
+    assert f"{grant.container_id}: killed orphaned processes: process " in capfd.readouterr().out
 
 
 def test_a_task_in_a_session_of_its_own_has_the_locks(am: Am) -> None:

@@ -980,7 +980,7 @@ def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
     runner_module.Runner(engine.state, engine._settings, lock).run()
     assert [row_state(engine, one) for one in (first, second)] == ["done", "done"]
     assert engine.view(first).state is State.FINISHED
-    assert [line for line in said if f"{first}: what it held in the GPU ledger could not be inspected" in line]
+    assert [line for line in said if f"{first}: its leases in the GPU ledger could not be inspected" in line]
 
 
 # ---- history ----

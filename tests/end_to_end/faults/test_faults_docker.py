@@ -389,7 +389,7 @@ def test_a_docker_that_does_not_answer_holds_up_nobody(
     assert ended(first)["final_status"] == "FAILED"
     assert ended(launch(properties(tmp_path, "true", name="next")))["final_status"] == "SUCCEEDED"
     (log,) = state_dir.glob("*/runner-*.log")
-    wait_for("a line", lambda: "could not be asked for its containers" in log.read_text())
+    wait_for("a line", lambda: "did not list its containers" in log.read_text())
     assert "Traceback" not in log.read_text()
     for name in dockerd.containers(f"label=dlapp.app={first}"):
         dockerd.docker("rm", "-f", name)

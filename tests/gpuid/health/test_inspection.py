@@ -263,7 +263,7 @@ def test_a_driver_that_does_not_answer_is_noted_and_says_nothing_on_the_devices(
 
     with DeviceWatch(CARDS, open=refuse, note=said.append) as watch:
         assert watch.look_now(10) == ""
-    assert said == ["the GPUs are not watched: NVML: Driver Not Loaded"]
+    assert said == ["the GPUs are not monitored: NVML: Driver Not Loaded"]
 
 
 def test_the_default_of_the_configuration_is_what_is_allowed() -> None:

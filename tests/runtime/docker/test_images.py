@@ -160,7 +160,7 @@ def test_a_mirror_gives_the_image_also_by_its_digest_and_one_that_is_down_is_pas
     down = RegistryPolicy(mirror=((registry.address, mirror.address),))
     said.clear()
     assert get(client, registry.image, tmp_path, said, policy=down).name == registry.image
-    assert "does not give it" in said[1]
+    assert "does not have it" in said[1]
     assert "connection refused" in said[1]
     both = RegistryPolicy(mirror=(("127.0.0.1:1", mirror.address),))
     with pytest.raises(

@@ -418,7 +418,7 @@ def test_what_is_larger_than_the_cache_goes_without_and_takes_nothing_away(tmp_p
     cache = InputCache(place(tmp_path, limit_bytes=100_000), notes.append)
     held(cache, small).close()
     assert cache.hold(wanted(large), fetch_from(large)) is None
-    assert "more than the cache may have" in notes[-1]
+    assert "exceed the limit of the cache" in notes[-1]
     assert [one.source for one in cache.entries()] == [f"file://{small}"]
     assert left(cache)["parts"] == []
 
@@ -517,7 +517,7 @@ def test_a_disk_that_fills_up_during_a_fetch_is_told_after_making_room_once(tmp_
     got = cache.hold(wanted(new), others_write)
     assert got is not None
     assert [kept.source for kept in cache.entries()] == [f"file://{new}"]
-    assert any("cannot be kept here" in line for line in notes)
+    assert any("cannot be cached here" in line for line in notes)
     got.close()
 
 

@@ -225,7 +225,7 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(place: Path, source: Path
             opened.restore(str(into), 2)
         assert not into.exists()
         assert opened.restore(str(into)) == 1
-    assert "the one before it is taken" in notes[0]
+    assert "using the previous one" in notes[0]
     assert tree(into) == first
     # The next one gets a new number, and what was not whole is no burden for long.
     fill(source, 3)

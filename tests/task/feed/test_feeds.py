@@ -90,7 +90,7 @@ def test_a_program_reads_on_after_the_process_that_feeds_was_killed(place: Path,
     assert result.fault is Fault.NONE, (result, am.log())
     every = [f"{number}{each}" for _ in range(3) for number in range(6) for each in "ab"]
     assert am.printed().decode().split() == every
-    assert "has ended; another one goes on" in am.log()
+    assert "has ended; starting another one" in am.log()
 
 
 def _is_feed(pid: int) -> bool:

@@ -82,7 +82,7 @@ def test_a_trial_for_which_the_disk_is_full_waits_for_room_and_runs_once(place: 
         am.wait_until(lambda: not (disk / "16_1").exists(), 120)
         ballast = fill(disk)
         am.order(trials=(TrialOrder(number=17, try_number=1),))
-        am.wait_until(lambda: "it is tried again" in (am.home / "dlapp.log").read_text(), 120)
+        am.wait_until(lambda: "; retrying" in (am.home / "dlapp.log").read_text(), 120)
         assert take_results(am, results) == 1
         assert "trial 17_1: the trial could not be prepared: disk full: " in (am.home / "dlapp.log").read_text()
         ballast.unlink()

@@ -687,7 +687,7 @@ class Runner:
     def _requeue(self, row: ApplicationRow, application_dir: str) -> None:
         """Set a row that ran when the machine was rebooted back to waiting: its next attempt starts it again."""
         note_requeue(application_dir)
-        log.warning(f"{row.id}: the machine was restarted while it ran; it waits to begin again")
+        log.warning(f"{row.id}: the machine was restarted while it ran; it waits in the queue to start again")
         self._put_back(row, starts=first_attempt(application_dir) - 1)
 
     def _put_back(self, row: ApplicationRow, *, starts: int) -> None:
@@ -785,10 +785,10 @@ class Runner:
             spare.become(words, keep=keep, log=log_path)
         except OSError as error:
             spare.close()
-            log.warning(f"{row.id}: the spare ApplicationMaster, process {spare.pid}, could not be used: {error}")
+            log.warning(f"{row.id}: the standby ApplicationMaster, process {spare.pid}, could not be used: {error}")
             return False
         self._register(row.number, pidfd)
-        log.info(f"{row.id}: started, process {spare.pid}, which was spare")
+        log.info(f"{row.id}: started, process {spare.pid}, a standby")
         return True
 
     def _drop_spare(self) -> None:
@@ -892,7 +892,7 @@ class Runner:
             self._machine_ledger().reclaim(row.id)
         except (DlappError, OSError) as error:
             # Devices still in use stay leased by their evidence; the next request for GPUs checks it again.
-            log.warning(f"{row.id}: what it held in the GPU ledger could not be inspected: {error}")
+            log.warning(f"{row.id}: its leases in the GPU ledger could not be inspected: {error}")
 
     def _finish_row(self, row: ApplicationRow, outcome: Outcome, summary: str, size_bytes: int) -> None:
         import json
@@ -967,6 +967,4 @@ def _status_of(ended: os.waitid_result) -> int:
 
 def _say_ended(row: ApplicationRow, pids: Sequence[int]) -> None:
     if pids:
-        log.info(
-            f"{row.id}: killed processes that had no owner any more: {', '.join(f'process {pid}' for pid in pids)}"
-        )
+        log.info(f"{row.id}: killed orphaned processes: {', '.join(f'process {pid}' for pid in pids)}")

@@ -75,7 +75,7 @@ def wait_for_assignment(fd: int) -> list[str] | None:
         if not text:
             return None
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise OSError("what came for the spare ApplicationMaster was cut short")
+            raise OSError("the message for the standby ApplicationMaster was truncated")
         argv, log = json.loads(text)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for one in (1, 2):

@@ -60,5 +60,5 @@ def _spare_master(state: StateDir, settings: RunnerSettings) -> PreforkedMaster 
     try:
         return PreforkedMaster(settings.program, state.path, state.runner_log(os.geteuid()))
     except OSError as error:
-        log.warning(f"no spare ApplicationMaster could be started: {error}")
+        log.warning(f"no standby ApplicationMaster could be started: {error}")
         return None
