@@ -374,7 +374,7 @@ def starts_before_what_it_depends_on(plant: Plant) -> None:
 
 
 def waits_for_what_never_comes(plant: Plant) -> None:
-    plant.setattr(dependencies, "_lost", lambda *_: set())
+    plant.setattr(dependencies, "_lost_indexes", lambda *_: set())
 
 
 def opens_the_gate_for_one_role_of_its_gang(plant: Plant) -> None:

@@ -164,8 +164,8 @@ class RecoveredState:
         outputs: results of the outputs, if they were settled.
         gone: ended containers of which nothing else is known.
         boot: boot id of the machine during the last attempt.
-        trials: trials of a sweep, by number; `rungs`: the records of early stopping; `has_taken`: includes the trials
-            of the sweep that this one continues.
+        trials: trials of a sweep, by number; `rungs`: the records of early stopping; `has_taken_over`: includes the
+            trials of the sweep that this one continues.
     """
 
     def __init__(self) -> None:

@@ -122,7 +122,7 @@ def _note_actions(one: _Points) -> None:
         name = type(what).__name__
         return f"Journal {what.record['kind']}" if name == "WriteJournal" else name
 
-    one.around(Loop, "_carry_out", action)
+    one.around(Loop, "_execute", action)
 
 
 def _note_commit(one: _Points) -> None:
@@ -196,7 +196,7 @@ def _arrange(one: _Points) -> None:
     _note_commit(one)
     for name in ("register", "finish"):
         one.around(YarnAmEngine, name, name)
-    for name in ("keep", "remove"):
+    for name in ("archive", "remove"):
         one.around(HdfsApplicationDir, name, name)
     one.around(
         HdfsStagingFiles, "write", lambda _files, place, *_, **__: "claim" if place.endswith("/commit.json") else None

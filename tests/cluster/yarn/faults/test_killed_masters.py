@@ -427,7 +427,7 @@ if FULL:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["before claim", *(["before SettleOutputs", "after claim", "before keep"] * FULL)])
+@pytest.mark.parametrize("point", ["before claim", *(["before SettleOutputs", "after claim", "before archive"] * FULL)])
 def test_a_master_that_slept_until_another_had_ended_it_all_changes_nothing(runs: Runs, point: str) -> None:
     one = runs.submit(point, do=STOP)
     one.go()
