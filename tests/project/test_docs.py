@@ -1,9 +1,10 @@
-"""The pages for users say what the code does: the annotated properties file, quoted messages, links to sections."""
+"""The pages for users say what the code does: the annotated properties file, quoted messages, commands."""
 
 from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -149,3 +150,12 @@ def test_every_row_of_the_page_on_troubleshooting_quotes_a_message() -> None:
 @pytest.mark.parametrize("quoted", quoted_messages())
 def test_a_message_that_the_page_on_troubleshooting_quotes_is_in_the_code(quoted: str) -> None:
     assert any(quoted in message for message in messages())
+
+
+def test_the_example_of_completion_names_every_command() -> None:
+    example = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8").partition("## Completion in ")[2]
+    bash = " ".join(re.findall(r'^ +names="(?:\$names )?(.*)"$', example, re.MULTILINE))
+    fish = " ".join(re.findall(r"^ +set names (?:\$names )?(.*)$", example, re.MULTILINE))
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    assert sorted(bash.split()) == sorted(name.removeprefix("dlapp-") for name in scripts if name != "dlapp")
+    assert bash == fish
