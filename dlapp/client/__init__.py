@@ -989,7 +989,7 @@ class Client(Closeable):
     def _tend(self, engine: Engine) -> None:
         now = time.monotonic()
         if now - self._tended_at.get(id(engine), float("-inf")) >= TEND_EVERY_S:
-            obstacle = engine.tend()
+            obstacle = engine.ensure_runner()
             if obstacle and obstacle.partition(";")[0] != self._noted.partition(";")[0]:
                 self._note(obstacle)
                 self._noted = obstacle

@@ -128,7 +128,7 @@ class Engine(Protocol):
     def node_names(self) -> tuple[str, ...]:
         """Return the names of the nodes on which containers can be placed by name now; none on one machine."""
 
-    def tend(self) -> str:
+    def ensure_runner(self) -> str:
         """Restart the process that serves the caller's applications on this machine if it has died; else do nothing.
 
         Returns:

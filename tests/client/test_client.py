@@ -33,7 +33,7 @@ class EngineInMemory:
         self.ended: list[tuple[str, ApplicationId, str]] = []
         self.tended = 0
 
-    def tend(self) -> None:
+    def ensure_runner(self) -> None:
         self.tended += 1
 
     def view(self, application_id: ApplicationId) -> ApplicationView:

@@ -34,7 +34,7 @@ class Cluster:
         if self.dead:
             raise Unreachable("rm:8088: refused")
 
-    def tend(self) -> None: ...
+    def ensure_runner(self) -> None: ...
 
     def ids(self, *, everybody: bool = False) -> list[str]:
         self._ask()

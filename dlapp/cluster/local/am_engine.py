@@ -33,7 +33,7 @@ from dlapp.cluster.local.attempts import DEVICES_RETURNED
 from dlapp.cluster.local.capacity import cores
 from dlapp.cluster.local.runner.election import ensure_runner
 from dlapp.cluster.local.settings import RunnerSettings
-from dlapp.cluster.local.state import StateDir, file_url, is_locked, read_json, write_whole
+from dlapp.cluster.local.state import StateDir, file_url, is_locked, read_json, write_atomically
 from dlapp.errors import DlappError, SpecError
 from dlapp.locations import HdfsPlace
 from dlapp.system import clock, locks
@@ -56,7 +56,7 @@ STRAYS_AFTER_S, STRAYS_EVERY_S = 2.0, 5.0
 """How long leftover processes of a dead task may take to end by themselves before they are killed, and after that."""
 LOADING_S = 2.0
 """How long a loading task may delay the start of others; a stopped one must not do so indefinitely."""
-LOOK_S = (0.002, 0.1)
+POLL_INTERVAL_S = (0.002, 0.1)
 """Poll interval for a container whose task has ended and whose last processes are ending."""
 GRANT = "grant.json"
 """File in a container's directory that tells the next attempt what was granted."""
@@ -76,7 +76,7 @@ class _Container:
         self.stopping = False
         self.kill_at: float | None = None
         self.status: int | None = None  # exit status of its task, once that has ended
-        self.look_s = LOOK_S[0]
+        self.poll_interval_s = POLL_INTERVAL_S[0]
         self.strays_at = 0.0
 
 
@@ -91,8 +91,8 @@ class LocalAmEngine:
         attempt: 1, or more after an ApplicationMaster that died.
         alive_fd: descriptor of the application's lock; inherited by all started processes.
         hold_fds: descriptors that hold the application's devices; inherited as well.
-        wake: called, from any thread, when a heartbeat would return news.
-        is_aftermath: it only cleans up after an ApplicationMaster that died.
+        wake: called, from any thread, when a heartbeat would return events.
+        is_cleanup: it only cleans up after an ApplicationMaster that died.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class LocalAmEngine:
         hold_fds: Sequence[int],
         wake: Wake,
         *,
-        is_aftermath: bool = False,
+        is_cleanup: bool = False,
     ) -> None:
         self._application_dir, self._attempt, self._wake = os.path.normpath(application_dir), attempt, wake
-        self._is_aftermath = is_aftermath
+        self._is_cleanup = is_cleanup
         self._alive_fd, self._hold_fds = alive_fd, tuple(hold_fds)
         for fd in (alive_fd, *hold_fds):
             os.set_inheritable(fd, False)
@@ -165,7 +165,7 @@ class LocalAmEngine:
             "control_url": control_url,
         }
         outcomes.forget_death(self._application_dir)
-        write_whole(os.path.join(self._application_dir, AM_FILE), json.dumps(value))
+        write_atomically(os.path.join(self._application_dir, AM_FILE), json.dumps(value))
         memory_mib, vcores, gcores = self._total
         largest = Resources(memory_mib=memory_mib, vcores=vcores, gcores=gcores)
         return Registered(
@@ -184,10 +184,10 @@ class LocalAmEngine:
             self._asks[ask.request_id] = ask
         granted, refused = [], []
         for request_id, ask in list(self._asks.items()):
-            if ask.count > 0 and not self._fits_ever(ask.resources):
+            if ask.count > 0 and not self._can_ever_fit(ask.resources):
                 refused.append((request_id, f"{ask.resources} is more than was reserved for the application"))
                 ask = ContainerRequest(request_id=request_id, count=0, resources=ask.resources)
-            while ask.count > 0 and self._take(ask.resources):
+            while ask.count > 0 and self._reserve_resources(ask.resources):
                 granted.append(self._grant(ask))
                 ask = ContainerRequest(
                     request_id=request_id, count=ask.count - 1, resources=ask.resources, placement=ask.placement
@@ -218,7 +218,7 @@ class LocalAmEngine:
                 return  # released or started already: a repeated call
             container.launch = launch
             self._to_start.append(container)
-        self._start_some()
+        self._start_next()
 
     def stop(self, container_id: ContainerId) -> None:
         """End a container and all its processes. May be repeated."""
@@ -245,7 +245,7 @@ class LocalAmEngine:
         if not self._hold_fds:
             return
         try:
-            write_whole(os.path.join(self._application_dir, DEVICES_RETURNED), "")
+            write_atomically(os.path.join(self._application_dir, DEVICES_RETURNED), "")
         except OSError:
             return
         with self._lock:  # the reaper's thread may be starting a task with them
@@ -265,7 +265,7 @@ class LocalAmEngine:
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Write the outcome, once, and let waiting applications start."""
-        by_itself = not self._is_aftermath
+        by_itself = not self._is_cleanup
         ended_ms = clock.now_ms() if by_itself else self.ended_ms()
         state = cause.state(by_itself=by_itself)
         outcome = outcomes.ended(state.value, final_status.value, cause.value, diagnostics, ended_ms)
@@ -317,25 +317,25 @@ class LocalAmEngine:
             if task is not None and pidfd is not None:
                 container.pid, container.pidfd = task.pid, pidfd
             else:
-                self._note_end(container, STATUS_UNKNOWN)
+                self._record_end(container, STATUS_UNKNOWN)
                 self._orphaned.append(container)
             grants.append(grant)
         # The descriptor that the daemon closed.
-        self._say_killed(end_containers(others, os.getuid(), self._state.runner_lock(os.getuid())))
+        self._log_killed(end_containers(others, os.getuid(), self._state.runner_lock(os.getuid())))
         if grants:
             log.info(f"attempt {self._attempt} takes over {len(grants)} containers")
             self._nudge_reaper()
         return tuple(grants)
 
-    def _fits_ever(self, asked: Resources) -> bool:
-        return all(wanted <= there for wanted, there in zip(asked.times(1), self._total, strict=True))
+    def _can_ever_fit(self, requested: Resources) -> bool:
+        return all(needed <= there for needed, there in zip(requested.times(1), self._total, strict=True))
 
-    def _take(self, asked: Resources) -> bool:
-        amounts = asked.times(1)
+    def _reserve_resources(self, requested: Resources) -> bool:
+        amounts = requested.times(1)
         with self._lock:
-            if any(wanted > free for wanted, free in zip(amounts, self._free, strict=True)):
+            if any(needed > free for needed, free in zip(amounts, self._free, strict=True)):
                 return False
-            self._free = [free - wanted for wanted, free in zip(amounts, self._free, strict=True)]
+            self._free = [free - needed for needed, free in zip(amounts, self._free, strict=True)]
         return True
 
     def _grant(self, ask: ContainerRequest) -> Grant:
@@ -360,23 +360,23 @@ class LocalAmEngine:
             if container is not None and unstarted:
                 container.stopping = True
         if container is not None and unstarted:
-            self._give_back(container)
+            self._return_resources(container)
         else:
             self.stop(container_id)
 
-    def _give_back(self, container: _Container) -> None:
+    def _return_resources(self, container: _Container) -> None:
         with self._lock:
             if self._containers.pop(container.grant.container_id, None) is None:
                 return
             amounts = container.grant.resources.times(1)
-            self._free = [free + given for free, given in zip(self._free, amounts, strict=True)]
+            self._free = [free + returned for free, returned in zip(self._free, amounts, strict=True)]
 
     def _end(self, container: _Container, end: ContainerEnd) -> None:
-        self._give_back(container)
+        self._return_resources(container)
         self._ended.append(end)
         self._wake()
 
-    def _start_some(self) -> None:
+    def _start_next(self) -> None:
         """Start the containers whose turn it is; callable from any thread."""
         while True:
             with self._lock:
@@ -397,7 +397,7 @@ class LocalAmEngine:
                 self._started.append(container.grant.container_id)
                 self._nudge_reaper()
                 continue
-            self._give_back(container)
+            self._return_resources(container)
             why = f"the task could not be started: {problem.strerror}"
             end = ContainerEnd(
                 container_id=container.grant.container_id, exit_status=-1, diagnostics=why, node_fault=True
@@ -405,13 +405,13 @@ class LocalAmEngine:
             self._start_failed.append(end)
             self._wake()
 
-    def _loaded(self, container: _Container) -> None:
+    def _record_loaded(self, container: _Container) -> None:
         """Count a task as loaded if it has loaded, has ended, or takes too long; start further ones."""
         os.close(container.loading)
         container.loading = -1
         with self._lock:
             self._loading -= 1
-        self._start_some()
+        self._start_next()
 
     def _spawn(self, container: _Container, launch: TaskLaunch) -> None:
         directory = container.directory
@@ -440,8 +440,8 @@ class LocalAmEngine:
             unstored=self._state.unstored(os.geteuid()),
             registry_credentials=launch.registry_credentials,
         )
-        write_whole(os.path.join(directory, GRANT), json.dumps(to_json(container.grant)), mode=0o600)
-        write_whole(os.path.join(directory, FILE_NAME), json.dumps(to_json(spec)), mode=0o600)
+        write_atomically(os.path.join(directory, GRANT), json.dumps(to_json(container.grant)), mode=0o600)
+        write_atomically(os.path.join(directory, FILE_NAME), json.dumps(to_json(spec)), mode=0o600)
         alive = os.open(os.path.join(directory, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         loading, loaded = -1, -1
         try:
@@ -452,10 +452,10 @@ class LocalAmEngine:
             # In the order given by `RESERVED_FROM` of the launch specification.
             keep = [alive, self._alive_fd, *self._hold_fds, loaded]
             *numbers, last = (str(FIRST_KEPT + place) for place in range(len(keep)))
-            words = [*settings.program, "task", "--engine", "local", "--home", directory]
-            words += ["--keep-fds", ",".join(numbers), "--loading-fd", last]
-            words += ["--umask", f"{self._umask:o}", "--open-files", str(self._open_files)]
-            pid = spawn(words, keep=keep, log=os.path.join(directory, "dlapp.log"))
+            arguments = [*settings.program, "task", "--engine", "local", "--home", directory]
+            arguments += ["--keep-fds", ",".join(numbers), "--loading-fd", last]
+            arguments += ["--umask", f"{self._umask:o}", "--open-files", str(self._open_files)]
+            pid = spawn(arguments, keep=keep, log=os.path.join(directory, "dlapp.log"))
         except OSError:
             if loading >= 0:
                 os.close(loading)
@@ -520,7 +520,7 @@ class LocalAmEngine:
             now = time.monotonic()
             for fd in [fd for fd, one in loading.items() if one.loading_until <= now]:
                 poll.unregister(fd)
-                self._loaded(loading.pop(fd))
+                self._record_loaded(loading.pop(fd))
             for container in list(watched.values()):
                 if container.kill_at is not None and container.kill_at <= now:
                     container.kill_at = None
@@ -535,7 +535,7 @@ class LocalAmEngine:
         now = time.monotonic()
         pauses = [one.loading_until - now for one in loading.values()]
         pauses += [one.kill_at - now for one in watched.values() if one.kill_at is not None]
-        pauses += [one.look_s for one in ending]
+        pauses += [one.poll_interval_s for one in ending]
         return max(0.0, min(pauses) * 1000) if pauses else None
 
     def _collect(self, container: _Container) -> None:
@@ -548,11 +548,11 @@ class LocalAmEngine:
             if found is not None:
                 status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         pidfd, container.pidfd = container.pidfd, -1
-        self._note_end(container, status)
+        self._record_end(container, status)
         os.close(pidfd)
 
     @staticmethod
-    def _note_end(container: _Container, status: int) -> None:
+    def _record_end(container: _Container, status: int) -> None:
         """Record that the task of a container has ended; its leftover processes may still end by themselves."""
         container.status = status
         container.strays_at = time.monotonic() + STRAYS_AFTER_S
@@ -566,10 +566,10 @@ class LocalAmEngine:
         from dlapp.cluster.local.runner.orphans import end_containers
 
         killed = end_containers([container.directory], os.getuid(), self._state.runner_lock(os.getuid()))
-        self._say_killed(killed, f"{container.grant.container_id}: ")
+        self._log_killed(killed, f"{container.grant.container_id}: ")
 
     @staticmethod
-    def _say_killed(pids: Sequence[int], what: str = "") -> None:
+    def _log_killed(pids: Sequence[int], what: str = "") -> None:
         if pids:
             names = ", ".join(f"process {pid}" for pid in pids)
             log.info(f"{what}killed orphaned processes: {names}")
@@ -577,16 +577,16 @@ class LocalAmEngine:
     def _start_container_removal(self) -> None:
         """Have a killed task's leftover Docker container removed: its payload has ended, by its lifeline."""
         self._removals = [pid for pid in self._removals if os.waitpid(pid, os.WNOHANG)[0] == 0]
-        words = [*self._settings.program, "cleanup", "--application", str(self._application)]
-        words += ["--host", self._settings.docker_host]
+        arguments = [*self._settings.program, "cleanup", "--application", str(self._application)]
+        arguments += ["--host", self._settings.docker_host]
         try:
-            self._removals.append(spawn(words, log=os.path.join(self._application_dir, "am.log")))
+            self._removals.append(spawn(arguments, log=os.path.join(self._application_dir, "am.log")))
         except OSError as error:
             log.warning(f"its containers could not be listed: {error}")
 
     def _has_ended(self, container: _Container) -> bool:
         if is_locked(os.path.join(container.directory, "alive")):
-            container.look_s = min(2 * container.look_s, LOOK_S[1])
+            container.poll_interval_s = min(2 * container.poll_interval_s, POLL_INTERVAL_S[1])
             self._end_strays(container)
             return False
         status = container.status or 0

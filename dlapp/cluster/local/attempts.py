@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.local.outcome import has_outcome, kill_request
-from dlapp.cluster.local.state import is_locked, read_bytes, read_json, write_whole
+from dlapp.cluster.local.state import is_locked, read_bytes, read_json, write_atomically
 from dlapp.errors import DlappError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def next_attempt(row: ApplicationRow, application_dir: str, boot_id: str) -> int
     return last.attempt + 1 if kill_request(application_dir) is None else None
 
 
-def begins_again(row: ApplicationRow, application_dir: str, boot_id: str) -> bool:
+def is_requeued(row: ApplicationRow, application_dir: str, boot_id: str) -> bool:
     """Return whether a running row from before a reboot is to be queued again: its file says so, no kill was requested,
     and it had not begun to commit its output.
 
@@ -120,8 +120,8 @@ def begins_again(row: ApplicationRow, application_dir: str, boot_id: str) -> boo
         spec = (read_json(os.path.join(application_dir, "submission.json")) or {}).get("spec")
     except (DlappError, OSError):
         return False
-    is_asked = isinstance(spec, dict) and spec.get("requeue") is True
-    return is_asked and not os.path.lexists(os.path.join(application_dir, "commit.json"))
+    is_requested = isinstance(spec, dict) and spec.get("requeue") is True
+    return is_requested and not os.path.lexists(os.path.join(application_dir, "commit.json"))
 
 
 def first_attempt(application_dir: str) -> int:
@@ -130,7 +130,7 @@ def first_attempt(application_dir: str) -> int:
     return max(0 if last is None else last.attempt, _attempts_before(application_dir)) + 1
 
 
-def note_requeue(application_dir: str) -> None:
+def record_requeue(application_dir: str) -> None:
     """Record that an application is queued again; the attempts are counted anew.
 
     A power failure may lose any file that was not synced. Journals are read in order up to the first missing one, so
@@ -144,7 +144,7 @@ def note_requeue(application_dir: str) -> None:
         os.close(
             os.open(_journal(application_dir, attempt), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         )
-    write_whole(os.path.join(application_dir, REQUEUED), str(before), sync=True)
+    write_atomically(os.path.join(application_dir, REQUEUED), str(before), sync=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(application_dir, DEVICES_RETURNED))
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from dlapp.cluster.local.state import StateDir, read_json, write_whole
+from dlapp.cluster.local.state import StateDir, read_json, write_atomically
 from dlapp.errors import DlappError
 from dlapp.id_text import is_application_id
 from dlapp.system import files, locks
@@ -45,7 +45,7 @@ def mark_end(state: StateDir, application_id: str, outcome: dict[str, Any]) -> b
 
     if not os.path.lexists(os.path.join(state.application(application_id), NOTIFY)):
         return False
-    write_whole(os.path.join(state.own_directory(_DIRECTORY), application_id), json.dumps(outcome), sync=True)
+    write_atomically(os.path.join(state.own_directory(_DIRECTORY), application_id), json.dumps(outcome), sync=True)
     return True
 
 
@@ -62,15 +62,15 @@ def start_sender(state: StateDir, program: Sequence[str], application_id: str, w
         The pid of the process; None: it could not be started.
     """
     application_dir = state.application(application_id)
-    words = ["--waiting", waiting] if waiting else ["--mark", os.path.join(state.path, _DIRECTORY, application_id)]
+    arguments = ["--waiting", waiting] if waiting else ["--mark", os.path.join(state.path, _DIRECTORY, application_id)]
     try:
-        return spawn([*program, "notify", "--home", application_dir, *words], log=state.runner_log(state.uid))
+        return spawn([*program, "notify", "--home", application_dir, *arguments], log=state.runner_log(state.uid))
     except OSError as error:
         log.warning(f"{application_id}: its notifications could not be sent: {error}")
         return None
 
 
-def tend_notices(state: StateDir, program: Sequence[str]) -> list[int]:
+def start_pending_senders(state: StateDir, program: Sequence[str]) -> list[int]:
     """Start a process for each end that is not notified yet, unless one is already running. Return the pids."""
     pids = []
     with contextlib.suppress(FileNotFoundError):

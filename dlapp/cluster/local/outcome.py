@@ -131,7 +131,7 @@ def why_it_died(application_dir: str, row_boot_id: str, boot_id: str) -> str:
     if row_boot_id != boot_id:
         return "the machine was restarted while it ran"
     path = os.path.join(application_dir, "am.log")
-    status = _noted_death(application_dir)[1]
+    status = _recorded_death(application_dir)[1]
     if status is not None and status < 0:
         why = f": killed by signal {-status}"
     elif error := last_error(path):
@@ -169,7 +169,7 @@ def _end_of(path: str) -> str:
         return ""
 
 
-def note_death(application_dir: str, died_ms: int, status: int | None = None) -> None:
+def record_death(application_dir: str, died_ms: int, status: int | None = None) -> None:
     """Record when and how an ApplicationMaster died, for all processes that report it, unless already recorded.
 
     Args:
@@ -179,10 +179,10 @@ def note_death(application_dir: str, died_ms: int, status: int | None = None) ->
     """
     path = os.path.join(application_dir, "died")
     if not os.path.lexists(path):
-        state.write_whole(path, f"{died_ms}\n" if status is None else f"{died_ms} {status}\n")
+        state.write_atomically(path, f"{died_ms}\n" if status is None else f"{died_ms} {status}\n")
 
 
-def is_death_noted(application_dir: str) -> bool:
+def is_death_recorded(application_dir: str) -> bool:
     """Return whether an ApplicationMaster has died and no other one has registered since."""
     return os.path.lexists(os.path.join(application_dir, "died"))
 
@@ -193,8 +193,8 @@ def forget_death(application_dir: str) -> None:
         os.unlink(os.path.join(application_dir, "died"))
 
 
-def _noted_death(application_dir: str) -> tuple[int | None, int | None]:
-    """Return when and how an ApplicationMaster died, as recorded by `note_death`; None: not known."""
+def _recorded_death(application_dir: str) -> tuple[int | None, int | None]:
+    """Return when and how an ApplicationMaster died, as recorded by `record_death`; None: not known."""
     with contextlib.suppress(OSError, ValueError):
         numbers = [int(word) for word in state.read_bytes(os.path.join(application_dir, "died"), 100).split()]
         if len(numbers) in (1, 2):
@@ -207,7 +207,7 @@ def died_ms(application_dir: str) -> int:
 
     As recorded by its runner; otherwise the time of the application's last change of a file; otherwise now.
     """
-    noted_ms = _noted_death(application_dir)[0]
+    noted_ms = _recorded_death(application_dir)[0]
     if noted_ms is not None:
         return noted_ms
     times = []

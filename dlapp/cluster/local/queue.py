@@ -234,13 +234,13 @@ class Queue(Closeable):
         import json
 
         from dlapp.cluster.local import spool
-        from dlapp.cluster.local.state import check_directory, write_whole
+        from dlapp.cluster.local.state import check_directory, write_atomically
 
         shown = {name: value for name, value in vars(row).items() if name not in ("uid", "archive")}
         application_dir = self._state.application(row.id)
         check_directory(application_dir, row.uid)
         path = os.path.join(application_dir, "row.json")
-        write_whole(path, json.dumps(shown))
+        write_atomically(path, json.dumps(shown))
         os.chmod(path, 0o640)
         if row.state == DONE:
             spool.end(self._state, row.id)

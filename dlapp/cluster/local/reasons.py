@@ -40,7 +40,7 @@ def facts_of(
     return WaitFacts(asks=tuple(asks), nodes=(node,), holders=holders, one_machine=True)
 
 
-def whole_ask(row: ApplicationRow) -> ContainerAsk:
+def total_ask(row: ApplicationRow) -> ContainerAsk:
     """Return what all containers of an application ask for, as one container."""
     memory_mib, vcores, gcores = amounts_of(row)
     return ContainerAsk(role="application", count=1, memory_mib=memory_mib, vcores=vcores, gcores=gcores)

@@ -49,26 +49,26 @@ _HINTS = {
 }
 
 
-def too_large(asked: Amounts, capacity: Amounts) -> TooLarge | None:
+def too_large(requested: Amounts, capacity: Amounts) -> TooLarge | None:
     """Return the first requested amount that ``capacity`` can never provide; None if it can provide all."""
-    for name, wanted, there in _amounts(asked, capacity):
-        if wanted > there:
-            problem = f"asked for {_shown(name, wanted, there)}, this machine has {_shown(name, there, wanted)}"
-            hint = "dlapp-doctor shows why no GPU was found" if name == "gcores" and not there else _HINTS[name]
+    for name, needed, available in _amounts(requested, capacity):
+        if needed > available:
+            problem = f"asked for {_shown(name, needed, available)}, this machine has {_shown(name, available, needed)}"
+            hint = "dlapp-doctor shows why no GPU was found" if name == "gcores" and not available else _HINTS[name]
             return TooLarge(name, problem, hint)
     return None
 
 
-def lack(asked: Amounts, free: Amounts, running: Iterable[ApplicationRow] = ()) -> str | None:
+def lack(requested: Amounts, free: Amounts, running: Iterable[ApplicationRow] = ()) -> str | None:
     """Return what is missing for a request, and who holds it; None: it fits.
 
     >>> lack(Amounts(8192, 1, 0), Amounts(4096, 2, 0))
     'needs 8 GiB of memory, 4 GiB free'
     """
-    for name, wanted, there in _amounts(asked, free):
-        if wanted > max(there, 0):  # a request for none of it is not blocked, even if more is used than exists
-            there = max(there, 0)
-            text = f"needs {_shown(name, wanted, there)}, {_shown(name, there, wanted, unit=False)} free"
+    for name, needed, available in _amounts(requested, free):
+        if needed > max(available, 0):  # a request for none of it is not blocked, even if more is used than exists
+            available = max(available, 0)
+            text = f"needs {_shown(name, needed, available)}, {_shown(name, available, needed, unit=False)} free"
             field = {"memory": "memory_mib"}.get(name, name)
             holders = [f"{row.id} ({row.submitter})" for row in running if getattr(row, field)]
             return f"{text}: {', '.join(holders[:3])}{' and others' if len(holders) > 3 else ''}" if holders else text
@@ -85,20 +85,20 @@ class StartDecision(Enum):
 
 
 def decide_start(
-    asked: Amounts, order: tuple[int, int, str], free: Amounts, rivals: Sequence[ApplicationRow]
+    requested: Amounts, order: tuple[int, int, str], free: Amounts, rivals: Sequence[ApplicationRow]
 ) -> StartDecision:
     """Decide on a start in a shared queue; see the steps in `dlapp.cluster.local.spool`.
 
     Args:
-        asked: requested amounts of the application.
+        requested: requested amounts of the application.
         order: its queue position.
         free: amounts not used by this user's running applications.
         rivals: starting or running applications of other users whose lock is held.
     """
-    if lack(asked, free.without(rivals)) is None:
+    if lack(requested, free.without(rivals)) is None:
         return StartDecision.START
     settled = [one for one in rivals if one.state == RUNNING or one.order < order]
-    return StartDecision.WAIT if lack(asked, free.without(settled)) is None else StartDecision.WITHDRAW
+    return StartDecision.WAIT if lack(requested, free.without(settled)) is None else StartDecision.WITHDRAW
 
 
 def amounts_of(row: ApplicationRow) -> Amounts:
@@ -145,8 +145,8 @@ class QueueOrder:
         return self._obstacles.get(application_id)
 
 
-def _amounts(asked: Amounts, there: Amounts) -> Iterable[tuple[str, int, int]]:
-    return zip(("memory", "vcores", "gcores"), asked, there, strict=True)
+def _amounts(requested: Amounts, available: Amounts) -> Iterable[tuple[str, int, int]]:
+    return zip(("memory", "vcores", "gcores"), requested, available, strict=True)
 
 
 def _shown(name: str, amount: int, beside: int, *, unit: bool = True) -> str:

@@ -404,7 +404,7 @@ def file_url(path: str) -> str:
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/")
 
 
-def write_whole(path: str, text: str, *, mode: int = 0o644, sync: bool = False) -> None:
+def write_atomically(path: str, text: str, *, mode: int = 0o644, sync: bool = False) -> None:
     """Create or replace a file atomically: a reader finds the old or the new content.
 
     Args:

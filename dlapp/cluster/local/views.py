@@ -14,7 +14,7 @@ from typing import Any
 
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import state
-from dlapp.cluster.local.attempts import begins_again, next_attempt
+from dlapp.cluster.local.attempts import is_requeued, next_attempt
 from dlapp.cluster.local.outcome import Outcome
 from dlapp.cluster.local.queue import DEPENDENT, DONE, HELD, UNSTARTED, ApplicationRow
 from dlapp.cluster.local.schedule import QueueOrder
@@ -33,7 +33,7 @@ def view_of(
     waiting: QueueOrder,
     *,
     alive: bool,
-    tended: bool,
+    has_runner: bool,
     short: bool = False,
     own: bool = True,
 ) -> View:
@@ -46,8 +46,8 @@ def view_of(
         waiting: all waiting rows.
         alive: whether its lock was held, checked before the row was read: so a lock held by a clean-up process is never
             taken for an ApplicationMaster's, because the row is updated before the clean-up starts.
-        tended: whether its user has a runner, checked before that: a runner that sees an ApplicationMaster die starts
-            the next one, even if no other process is left; one that starts later does not.
+        has_runner: whether its user has a runner, checked before that: a runner that sees an ApplicationMaster die
+            starts the next one, even if no other process is left; one that starts later does not.
         short: for an ended one use only its row: all but one of the containers are left out.
         own: False: another user wrote the row and all files in ``application_dir``; an invalid view there is ignored.
     """
@@ -65,7 +65,7 @@ def view_of(
             outcome = _checked_outcome(outcome)
         seen = _json_of(row.summary) if short else _read_view(application_dir)
         return _ended(_of_row(row) | ((seen if own else _checked_view(row, seen)) or {}), outcome)
-    return _running(row, application_dir, boot_id, alive=alive and not row.aftermaths, tended=tended, own=own)
+    return _running(row, application_dir, boot_id, alive=alive and not row.aftermaths, has_runner=has_runner, own=own)
 
 
 SHOWN_AHEAD = 20
@@ -125,7 +125,9 @@ def amounts_json(amounts: Amounts) -> dict[str, int]:
     return {name: amount for name, amount in found.items() if amount}
 
 
-def _running(row: ApplicationRow, application_dir: str, boot_id: str, *, alive: bool, tended: bool, own: bool) -> View:
+def _running(
+    row: ApplicationRow, application_dir: str, boot_id: str, *, alive: bool, has_runner: bool, own: bool
+) -> View:
     # The outcome is read after the lock: an application with a free lock and no outcome stays without one.
     outcome = _read_outcome(application_dir)
     seen = _read_view(application_dir)
@@ -136,13 +138,13 @@ def _running(row: ApplicationRow, application_dir: str, boot_id: str, *, alive: 
     if outcome is not None:
         return _ended(view, outcome)
     has_died = (
-        outcomes.is_death_noted(application_dir) if alive else outcomes.began(application_dir, row.boot_id, boot_id)
+        outcomes.is_death_recorded(application_dir) if alive else outcomes.began(application_dir, row.boot_id, boot_id)
     )
-    if has_died and (alive or tended) and next_attempt(row, application_dir, boot_id) is not None:
+    if has_died and (alive or has_runner) and next_attempt(row, application_dir, boot_id) is not None:
         why = outcomes.why_it_died(application_dir, row.boot_id, boot_id)
         return _not_ended(view) | {"phase": "restarting", "diagnostics": f"{why}; {row.reason or 'another one starts'}"}
     if not alive and has_died:
-        if begins_again(row, application_dir, boot_id):
+        if is_requeued(row, application_dir, boot_id):
             text = "the machine was restarted while it ran; it begins again"
             return _of_row(row) | {"state": "ACCEPTED", "phase": "waiting", "diagnostics": text}
         if (derived := outcomes.derive(application_dir, row.boot_id, boot_id)) is not None:
@@ -254,7 +256,7 @@ def views_of(
     application_dir_of: Callable[[str], str],
     boot_id: str,
     *,
-    tended: bool,
+    has_runner: bool,
 ) -> list[View]:
     """Return `view_of` for each row, in order.
 
@@ -264,12 +266,12 @@ def views_of(
         alive: the ids of those whose lock was held.
         application_dir_of: returns an application's directory.
         boot_id: current boot id of the machine.
-        tended: whether their user has a runner.
+        has_runner: whether their user has a runner.
     """
     views = []
     for row in rows:
         one = view_of(
-            row, application_dir_of(row.id), boot_id, waiting, alive=row.id in alive, tended=tended, short=True
+            row, application_dir_of(row.id), boot_id, waiting, alive=row.id in alive, has_runner=has_runner, short=True
         )
         views.append(one)
     return views

@@ -51,7 +51,7 @@ except DlappError as error:
 TEXT, ID = "'{}'", "__import__('dlapp.values.ids').values.ids.ApplicationId.from_text('{}')"
 CALLS = {
     "ids": ("everybody=True",),
-    "gave": (TEXT,),
+    "issued": (TEXT,),
     "view_json": (TEXT,),
     "views_json": ("everybody=True",),
     "submission": (ID,),
@@ -62,7 +62,7 @@ CALLS = {
     "kill": (ID, "'root'"),
     "release": (ID, "'root'"),
 }
-"""What goes through `LocalEngine._as`, by the method that is called for it, and its arguments."""
+"""What goes through `LocalEngine._call_as_owner`, by the method that is called for it, and its arguments."""
 STATES = ("waiting", "running", "done", "gone", "odd")
 
 
@@ -146,7 +146,7 @@ def test_what_is_loaded_late_is_seen(identities: Identities) -> None:
     state = identities.home(VICTIM) / "state"
     identities.call(VICTIM, lambda: engine_in(state, shared=False).close())
     loads = "setattr(LocalEngine, 'ids', lambda self: [__import__('colorsys').__name__])"
-    call = f"_as(({loads}, engine.state)[1], 'ids')"
+    call = f"_call_as_owner(({loads}, engine.state)[1], 'ids')"
     assert loaded_late(identities, {"DLAPP_LOCAL_STATE_DIR": str(state)}, call) == (["colorsys"], "['colorsys']\n")
 
 
@@ -159,7 +159,7 @@ def test_every_call_as_another_user_is_tried_here() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if ast.unparse(node.func) == "as_user.call":
                     calls.add(str(path.relative_to(package)))
-                elif node.func.attr == "_as":
+                elif node.func.attr == "_call_as_owner":
                     methods.add(
                         ast.literal_eval(node.args[1]).removeprefix("_").removesuffix("_at").removesuffix("_json")
                     )

@@ -145,8 +145,8 @@ def use_all(state: Path) -> list[str]:
             election.wake_runner(engine.state, os.geteuid())
         with bearing("open the FIFO"):
             os.close(election.open_fifo(engine.state, os.geteuid()))
-        with_the_runner(engine, runner.Runner._publish_anew, "publish")
-        with_the_runner(engine, runner.Runner._look, "look")
+        with_the_runner(engine, runner.Runner._republish, "publish")
+        with_the_runner(engine, runner.Runner._process_rows, "look")
         with_the_runner(engine, runner.Runner._clear_history, "clear")
         for one in ids:
             application = ApplicationId.from_text(one)

@@ -87,7 +87,7 @@ def compare(place: Place, *, count: int, kills: int, seed: int) -> Comparison:
             uid = chance.choice((ANN, TONY))
             began_s = time.time()
             place.kill_runner(uid)
-            place.call(uid, "tend")
+            place.call(uid, "ensure_runner")
             gaps.append((uid, began_s, time.time()))
         time.sleep(0.02)
     return _compared([*past_of(place, ANN), *past_of(place, TONY)], gaps)

@@ -68,7 +68,7 @@ def clear(engine: LocalEngine) -> None:
     for view in engine.views():
         if not view.state.ended:
             engine.kill(view.application_id, "the test")
-    engine.tend()
+    engine.ensure_runner()
     wait_until(lambda: runner_of(engine) is None)
 
 
@@ -328,13 +328,13 @@ def test_nothing_starts_by_an_operators_file_that_cannot_be_meant(
 
     (tmp_path / "node.yaml").write_text("queue: {user_gcores: many}\n")
     engine = start_engine()
-    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
     application = submit(engine, "quick")
     monkeypatch.setattr(queue_state, "POLICY_FILE", str(tmp_path / "node.yaml"))
     monkeypatch.setattr(queue_state.read_policy, "__kwdefaults__", {"owner": os.getuid()})
     lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
     runner = runner_module.Runner(engine.state, engine._settings, lock)
-    runner._start_what_fits()
+    runner._start_waiting()
     waiting = engine.view(application).waiting
     assert waiting is not None
     assert waiting.code == "service_away"
@@ -367,7 +367,7 @@ def test_an_ask_that_no_longer_fits_ends_and_the_rest_goes_on(
 ) -> None:
     engine = start_engine(local__memory="10")
     monkeypatch.setattr(runner_module, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
     large, small = submit(engine, "quick", memory_mib=11), submit(engine, "quick")
     lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
     runner_module.Runner(engine.state, engine._settings, lock).run()
@@ -575,7 +575,7 @@ def test_when_all_are_killed_the_next_look_sees_failed_and_the_next_command_goes
     assert view.finished_ms is not None
     assert row_state(engine, first) == "running"
     assert engine.views()[0].state is State.FAILED
-    engine.tend()
+    engine.ensure_runner()
     assert ended(engine, first).diagnostics == died
     assert ended(engine, second).state is State.FINISHED
 
@@ -600,7 +600,7 @@ def test_the_time_of_a_death_is_the_same_before_and_after_what_it_left_is_cleare
     if not has_runner:
         seen = engine.view(application_id)
         assert seen.state.ended
-        engine.tend()
+        engine.ensure_runner()
         assert ended(engine, application_id).finished_ms == seen.finished_ms == an_hour_ago * 1000
     view = ended(engine, application_id)
     assert view.state is (State.KILLED if asked else State.FAILED)
@@ -621,7 +621,7 @@ def test_after_a_restart_of_the_machine_what_ran_has_failed_and_what_waited_runs
     (home(engine, first) / "view.json").write_text("")
     view = engine.view(first)
     assert (view.state, view.diagnostics) == (State.FAILED, "the machine was restarted while it ran")
-    engine.tend()
+    engine.ensure_runner()
     assert ended(engine, first).state is State.FAILED
     assert ended(engine, second).state is State.FINISHED
 
@@ -633,7 +633,7 @@ def test_an_application_whose_directory_is_gone_holds_up_nobody(engine: LocalEng
     home(engine, first).rename(home(engine, first).with_name("taken-away"))
     (home(engine, first).with_name("taken-away") / "am.pid").rename(engine.state.path + "/am.pid")
     os.kill(int(Path(engine.state.path, "am.pid").read_text().split()[0]), signal.SIGKILL)
-    engine.tend()
+    engine.ensure_runner()
     assert "is gone" in ended(engine, first).diagnostics
     assert ended(engine, second).state is State.FINISHED
 
@@ -659,7 +659,7 @@ def test_whatever_is_killed_at_whatever_moment_everything_comes_to_its_end_and_n
                 os.kill(pid, signal.SIGKILL)
 
     def all_done() -> bool:
-        engine.tend()
+        engine.ensure_runner()
         return all(row_state(engine, one) == "done" for one in ids)
 
     for application_id in ids:
@@ -786,7 +786,7 @@ def test_what_comes_of_a_soft_kill_is_said_in_a_line(answer: dict[str, Any], lin
 
 
 def test_a_soft_kill_that_nobody_answers_is_unreachable(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlapp.cluster.local.client.engine.SOFT_KILL_ASK_S", 0.2)
+    monkeypatch.setattr("dlapp.cluster.local.client.engine.SOFT_KILL_REQUEST_TIMEOUT_S", 0.2)
     application_id = submit(engine, "sleep")
     running(engine, application_id)
     with pytest.raises(Unreachable):
@@ -868,7 +868,7 @@ def test_gpus_are_one_for_the_machine_whoever_asks(start_engine: Callable[..., L
     kill_runner(ann)
     kill_am(ann, first)
     running(tony, second)
-    ann.tend()
+    ann.ensure_runner()
     assert ended(ann, first).state is State.FAILED
 
 
@@ -973,7 +973,7 @@ def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
     monkeypatch.setattr(runner_module.Runner, "_devices", lambda self: 1)
     monkeypatch.setattr(runner_module.Runner, "_reserve", lambda self, row: NoCards())
     monkeypatch.setattr(log, "warning", said.append)
-    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
     engine = start_engine()
     first, second = submit(engine, "finish", gcores=1), submit(engine, "quick")
     lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)

@@ -71,7 +71,7 @@ def run_runner(engine: LocalEngine) -> None:
 def test_a_commit_that_fails_is_an_error_in_a_line_and_leaves_nothing(
     engine: LocalEngine, full_disk: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
     full_disk.left = 1
     with pytest.raises(Unreachable, match=r"dlapp\.db: database or disk is full$"):
         submit(engine, "quick")
@@ -87,9 +87,9 @@ def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
     said: list[str] = []
     for level in ("info", "warning"):
         monkeypatch.setattr(log, level, said.append)
-    monkeypatch.setattr(runner_module, "TROUBLE_S", 0.01)
+    monkeypatch.setattr(runner_module, "ERROR_RETRY_S", 0.01)
     monkeypatch.setattr(runner_module, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
     first, second = submit(engine, "finish"), submit(engine, "quick")
     full_disk.left = 5
     run_runner(engine)
@@ -102,7 +102,7 @@ def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
 def test_rows_of_another_version_end_the_runner_with_a_line(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
     submit(engine, "quick")
     monkeypatch.setattr(queue, "SCHEMA", 2)
     with pytest.raises(queue.SchemaMismatch, match="was written by an older dlapp"):
@@ -170,7 +170,7 @@ def test_on_a_full_disk_the_runner_lives_on_and_with_room_again_all_comes_to_its
         (tmp_path / "go").touch()
         wait_until(lambda: not is_locked(f"{engine.state.application(str(first))}/alive"))
         # More than one look later it is still there, and nothing has ended that could not be written.
-        time.sleep(1.5 * runner_module.TROUBLE_S)
+        time.sleep(1.5 * runner_module.ERROR_RETRY_S)
         assert is_locked(engine.state.runner_lock(os.geteuid()))
         ballast.unlink()
         wait_until(lambda: [one.state.ended for one in engine.views()] == [True, True])

@@ -111,7 +111,7 @@ class Run:
         (self.directory / "go").touch()
 
     def view(self) -> ApplicationView:
-        self.engine.tend()  # as each command does
+        self.engine.ensure_runner()  # as each command does
         return self.client.status(self.application_id)
 
     def running(self, attempt: int = 1) -> ApplicationView | None:

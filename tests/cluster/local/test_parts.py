@@ -26,7 +26,7 @@ from dlapp.cluster.local.state import (
     is_locked,
     machine_name,
     open_state,
-    write_whole,
+    write_atomically,
 )
 from dlapp.config import load_config
 from dlapp.errors import ConfigError, DlappError, Unreachable
@@ -155,8 +155,8 @@ def test_our_processes_are_known_by_how_they_were_started(line: str, ours: bool)
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    write_whole(str(path), "old", mode=0o600)
-    write_whole(str(path), "new", sync=True)
+    write_atomically(str(path), "old", mode=0o600)
+    write_atomically(str(path), "new", sync=True)
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["file"]
 
@@ -234,7 +234,7 @@ def test_rows_of_an_earlier_dlapp_are_shown_and_new_ones_have_their_labels(state
     assert (row.queue, row.priority, row.project, row.tags) == ("default", None, "", "")
     with queue.change():
         new = insert(queue, queue="gpu", priority=3, project="cats", tags="a\nb")
-    shown = [views.view_of(row, "/nowhere", "", QueueOrder(), alive=False, tended=False) for row in queue.rows()]
+    shown = [views.view_of(row, "/nowhere", "", QueueOrder(), alive=False, has_runner=False) for row in queue.rows()]
     assert [(one["application_id"], one["queue"], one["priority"], one["project"], one["tags"]) for one in shown] == [
         (old, "default", None, "", []),
         (new, "gpu", 3, "cats", ["a", "b"]),

@@ -110,7 +110,7 @@ def test_what_is_submitted_while_a_runner_begins_keeps_its_place(
         return rows
 
     monkeypatch.setattr(runner._queue, "unsettled", read_then_submit)
-    runner._publish_anew()
+    runner._republish()
     runner._queue.close()
     assert [one.id for one in spool.entries_of(engine.state)] == ids
 
@@ -123,7 +123,7 @@ def test_an_application_without_a_place_gets_one_with_the_runners_next_look(
         os.rmdir(os.path.join(engine.state.spool, name))
     runner = Runner(engine.state, engine._settings, -1)
     monkeypatch.setattr(runner, "_capacity", lambda: Amounts(0, 0, 0))
-    runner._look()
+    runner._process_rows()
     runner._queue.close()
     assert [(one.id, one.phase) for one in spool.entries_of(engine.state)] == [(application, spool.WAITING)]
 
@@ -289,7 +289,7 @@ def test_the_policy_names_users_by_name_or_uid(policy_file: Path) -> None:
 
 
 def test_limits_refuse_at_submission(engine: LocalEngine, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
     monkeypatch.setattr(LocalEngine, "_gcores", lambda self: 8)
     monkeypatch.setattr(LocalEngine, "_check_ledger", lambda self: None)
     policy_file.write_text(f"queue: {{user_gcores: 1, user_gcores_of: [{os.getuid()}=4], user_queued: 2}}\n")
@@ -329,7 +329,7 @@ def test_the_latest_start_of_the_reservation_is_shown(engine: LocalEngine, monke
     monkeypatch.setattr(runner, "_capacity", lambda: Amounts(1, 8, 0))
     for limit_s, latest_ms in ((300, now_ms + 300_000), (310, now_ms + 300_000), (600, now_ms + 600_000), (None, None)):
         change(engine, first, state=RUNNING, started_ms=now_ms, runs_at_most_s=limit_s)
-        runner._start_what_fits()
+        runner._start_waiting()
         waiting = engine.view_in_full_json(second)["waiting"]
         assert waiting["code"] == "nodes_full"
         assert waiting["reserved_ms"] == (latest_ms if latest_ms is None else pytest.approx(latest_ms, abs=2))

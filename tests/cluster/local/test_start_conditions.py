@@ -15,7 +15,7 @@ import pytest
 
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
-from dlapp.cluster.local.runner.election import runner_lives
+from dlapp.cluster.local.runner.election import is_runner_alive
 from dlapp.errors import SpecError, UsageError
 from dlapp.system.processes.proc import start_time
 from dlapp.values.ids import ApplicationId
@@ -37,8 +37,8 @@ def engine(state_dir: Path) -> Iterator[LocalEngine]:
         for view in one.views():
             if not view.state.ended:
                 one.kill(view.application_id, "the test")
-        one.tend()
-        wait_for("the runner's end", lambda: not runner_lives(one.state, UID), END_S)
+        one.ensure_runner()
+        wait_for("the runner's end", lambda: not is_runner_alive(one.state, UID), END_S)
 
 
 def row(engine: LocalEngine, one: ApplicationId) -> tuple[str, str]:
@@ -73,7 +73,7 @@ def kill_runner(engine: LocalEngine) -> None:
                 continue
             if b"runner" in words.split(b"\0") and str(engine.state.path).encode() in words:
                 os.kill(int(path.parent.name), signal.SIGKILL)
-        return not runner_lives(engine.state, UID)
+        return not is_runner_alive(engine.state, UID)
 
     wait_for("the runner is dead", kill, END_S)
 
@@ -97,7 +97,7 @@ def test_one_waits_for_the_end_of_others_and_starts_or_ends_by_how_they_end(
     planned = [engine.plan(one).waiting for one in specs]
     assert [one.code for one in planned] == ["dependency", "held"]
     kill_runner(engine)  # what was waited for is in the rows
-    engine.tend()
+    engine.ensure_runner()
     (tmp_path / "go").touch()
     until_over(engine, first, good, bad, behind, whatever)
     assert engine.view(good).final_status is engine.view(whatever).final_status is FinalStatus.SUCCEEDED
@@ -144,7 +144,7 @@ def test_one_that_was_removed_before_its_end_was_seen_cannot_be_said_to_have_suc
 ) -> None:
     done = submit(engine, "quick")
     until_over(engine, done)
-    wait_for("the runner's end", lambda: not runner_lives(engine.state, UID), END_S)
+    wait_for("the runner's end", lambda: not is_runner_alive(engine.state, UID), END_S)
     monkeypatch.setattr("dlapp.cluster.local.client.engine.ensure_runner", lambda *args, **named: None)
     one = submit(engine, "quick", after=(After(str(done)),))
     other = submit(engine, "quick", after=(After(str(done), RequiredEnd.ANY),))
@@ -153,7 +153,7 @@ def test_one_that_was_removed_before_its_end_was_seen_cannot_be_said_to_have_suc
     with Queue(engine.state) as queue, queue.change():
         queue.delete(done.number)
     monkeypatch.undo()
-    engine.tend()
+    engine.ensure_runner()
     until_over(engine, one, other)
     assert "and how is not known any more" in engine.view(one).diagnostics
     assert engine.view(other).final_status is FinalStatus.SUCCEEDED
@@ -164,9 +164,9 @@ def test_a_held_one_starts_when_it_is_released_and_needs_no_runner_before(engine
     text = f"it is held until it is released (dlapp-release {held})"
     assert reason(engine, held) == ("held", text)
     assert engine.views()[-1].diagnostics == text
-    wait_for("the runner's end", lambda: not runner_lives(engine.state, UID), END_S)
-    engine.tend()
-    assert not runner_lives(engine.state, UID)
+    wait_for("the runner's end", lambda: not is_runner_alive(engine.state, UID), END_S)
+    engine.ensure_runner()
+    assert not is_runner_alive(engine.state, UID)
     assert engine.release(held, "tony") == f"{held} is released"
     until_over(engine, held)
     assert engine.view(held).final_status is FinalStatus.SUCCEEDED
@@ -203,7 +203,7 @@ def test_after_a_restart_of_the_machine_one_that_asks_for_it_is_queued_again(
         (home / name).unlink()
     view = engine.view(asks)
     assert (view.state, view.diagnostics) == (State.ACCEPTED, "the machine was restarted while it ran; it begins again")
-    engine.tend()
+    engine.ensure_runner()
     wait_for("it runs again", lambda: (home / "witness").read_text().count(" start ") == 2, END_S)
     (tmp_path / "go").touch()
     until_over(engine, asks, waits)
@@ -222,7 +222,7 @@ def test_what_was_about_to_end_does_not_begin_again(engine: LocalEngine, name: s
     # An end long ago would leave the history at once.
     ended_now = json.dumps({**ended, "finished_ms": time.time_ns() // 1_000_000})
     (home / name).write_text(ended_now if name == "outcome.json" else "{}")
-    engine.tend()
+    engine.ensure_runner()
     until_over(engine, one)
     expected = FinalStatus.KILLED if name == "kill.json" else FinalStatus.SUCCEEDED
     assert engine.view(one).final_status is expected
@@ -251,14 +251,14 @@ def test_a_damaged_row_ends_what_waits_and_says_so(engine: LocalEngine, tmp_path
     with Queue(engine.state) as queue, queue.change():
         queue.update(damaged.number, after="half an id, \0")
     assert reason(engine, damaged) in (("dependency", "waits for the end of other applications"), ("", ""))
-    engine.tend()
+    engine.ensure_runner()
     kill_runner(engine)
-    engine.tend()
+    engine.ensure_runner()
     until_over(engine, damaged)
     assert engine.view(damaged).diagnostics.startswith("its row cannot be read: ")
     (tmp_path / "go").touch()
     until_over(engine, first)
-    wait_for("the runner's end", lambda: not runner_lives(engine.state, UID), END_S)
+    wait_for("the runner's end", lambda: not is_runner_alive(engine.state, UID), END_S)
     assert engine.view(other).final_status is FinalStatus.SUCCEEDED
     with Queue(engine.state) as queue, queue.change():
         queue.update(first.number, outcome='{"final_status"')

@@ -85,7 +85,7 @@ def test_one_whose_user_has_no_runner_is_passed_over_until_they_come_back(make_p
     (place.top / "go").touch()
     place.wait_for(TONY, second, "FINISHED")
     assert place.call(TONY, "view", of_ann)["state"] == "ACCEPTED"
-    place.call(ANN, "tend")
+    place.call(ANN, "ensure_runner")
     place.wait_for(ANN, of_ann, "FINISHED")
 
 
@@ -99,7 +99,7 @@ def test_what_a_dead_users_application_held_is_free_for_others(make_place: Calla
     os.kill(int(Path(place.state.of(ANN).application(of_ann), "am.pid").read_text().split()[0]), signal.SIGKILL)
     place.wait_for(TONY, of_tony, "FINISHED")
     assert place.call(TONY, "view", of_ann)["state"] == "FAILED"
-    place.call(ANN, "tend")
+    place.call(ANN, "ensure_runner")
 
 
 @pytest.mark.slow

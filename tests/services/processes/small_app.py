@@ -68,8 +68,8 @@ def call(state_dir: str, options: str, what: str, text: str = "") -> int:
     try:
         with engine_at(state_dir, json.loads(options)) as engine:
             answer: Any = None
-            if what == "tend":
-                engine.tend()
+            if what == "ensure_runner":
+                engine.ensure_runner()
             elif what == "view":
                 answer = engine.view_json(text)
             elif what == "kill":

@@ -20,7 +20,7 @@ from dlapp.cluster import LOG_NAMES, NOT_ENDED
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, views
 from dlapp.cluster.local.attempts import is_alive
-from dlapp.cluster.local.notices import NOTIFY, mark_end, tend_notices
+from dlapp.cluster.local.notices import NOTIFY, mark_end, start_pending_senders
 from dlapp.cluster.local.queue import (
     DEPENDENT,
     DONE,
@@ -31,7 +31,7 @@ from dlapp.cluster.local.queue import (
     ApplicationRow,
     Queue,
 )
-from dlapp.cluster.local.runner.election import ensure_runner, runner_lives, wake_runner
+from dlapp.cluster.local.runner.election import ensure_runner, is_runner_alive, wake_runner
 from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.cluster.local.settings import RunnerSettings, settings_of
 from dlapp.cluster.local.state import (
@@ -42,7 +42,7 @@ from dlapp.cluster.local.state import (
     read_bytes,
     read_json,
     read_text,
-    write_whole,
+    write_atomically,
 )
 from dlapp.errors import (
     AskTooLarge,
@@ -81,18 +81,18 @@ if TYPE_CHECKING:
     from dlapp.values.report import ApplicationView
     from dlapp.values.spec import AppSpec, Secrets, Submission
 
-KILL_ASK_S = 2.0
+KILL_REQUEST_TIMEOUT_S = 2.0
 """Time limit for an ApplicationMaster to end by itself after dlapp-kill asked it."""
 KILL_END_S = 20.0
 """Time limit for processes to end after SIGKILL, and for their outputs to be cleaned up."""
 FULL_DISK_S = 5.0
 """The same limit while the state's disk is full: a runner retries every 2 s."""
 _ENDED = ("FINISHED", "FAILED", "KILLED")
-SOFT_KILL_ASK_S = 5.0
+SOFT_KILL_REQUEST_TIMEOUT_S = 5.0
 _MAX_STOP_ANSWER_BYTES = 64 << 10
-LOOK_AS_USER_S = 4.0
+READ_AS_USER_TIMEOUT_S = 4.0
 """Time limit for reading another user's directory, as that user, whatever it contains."""
-DOCKER_ASK_S = 2.0
+DOCKER_TIMEOUT_S = 2.0
 
 
 class LocalEngine(Closeable):
@@ -140,7 +140,9 @@ class LocalEngine(Closeable):
 
     # ---- applications of other users, for root ----
 
-    def _as(self, state: StateDir, what: str, *values: Any, timeout_s: float = LOOK_AS_USER_S) -> Any:
+    def _call_as_owner(
+        self, state: StateDir, what: str, *values: Any, timeout_s: float = READ_AS_USER_TIMEOUT_S
+    ) -> Any:
         """Call a method of an engine in a child process that runs as the owner of the state directory. Raise what the
         method raises, and Denied if it ends an application of a user without an entry in passwd."""
         # Import these before the user switch: the user may not be able to read them, and must not choose them.
@@ -319,7 +321,7 @@ class LocalEngine(Closeable):
                 "application.docker_image", f"needs this machine's dockerd, and runtime.docker.host is {host}"
             )
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(DOCKER_ASK_S)
+            probe.settimeout(DOCKER_TIMEOUT_S)
             try:
                 probe.connect(host.removeprefix("unix://"))
             except OSError as error:
@@ -410,13 +412,13 @@ class LocalEngine(Closeable):
                     hold=int(spec.hold),
                     runs_at_most_s=_runs_at_most_s(spec),
                 )
-                self._give_name(staging, self._state.application(text))
+                self._move_into_place(staging, self._state.application(text))
         except BaseException:
             from dlapp.cluster.local.runner.history import remove_tree
 
             remove_tree(staging)
             raise
-        self._tend_after_submission()
+        self._ensure_runner_after_submission()
         return ApplicationId.from_text(text)
 
     def _refuse_too_many(self, queue: Queue) -> None:
@@ -486,7 +488,7 @@ class LocalEngine(Closeable):
         sync_directory(staging)
         return staging
 
-    def _give_name(self, staging: str, application_dir: str) -> None:
+    def _move_into_place(self, staging: str, application_dir: str) -> None:
         try:
             os.rename(staging, application_dir)
         except OSError as error:
@@ -497,12 +499,12 @@ class LocalEngine(Closeable):
             os.rename(staging, application_dir)
         sync_directory(self._state.applications)
 
-    def _tend_after_submission(self) -> None:
+    def _ensure_runner_after_submission(self) -> None:
         # The application is submitted; a failure to start the runner now is not a failure of the submission.
         with contextlib.suppress(DlappError, OSError):
             ensure_runner(self._state, self._settings)
 
-    def tend(self) -> str:
+    def ensure_runner(self) -> str:
         """Start a runner if the caller has rows and none is running; cheap if one is.
 
         Returns:
@@ -514,7 +516,7 @@ class LocalEngine(Closeable):
         try:
             if self._queue().count_unsettled(self._uid):
                 ensure_runner(self._state, self._settings, wake=False)
-            tend_notices(self._state, self._settings.program)
+            start_pending_senders(self._state, self._settings.program)
         except (DlappError, OSError):
             if not full:
                 raise
@@ -525,7 +527,7 @@ class LocalEngine(Closeable):
     def ids(self, *, everybody: bool = False) -> list[str]:
         """Return all ids as text, oldest first: the caller's own, or those of all users."""
         if self._is_others:
-            return self._as(self._state, "ids", timeout_s=LOOK_AS_USER_S) if everybody else []
+            return self._call_as_owner(self._state, "ids", timeout_s=READ_AS_USER_TIMEOUT_S) if everybody else []
         found = self._known()
         if everybody and self._state.shared:
             from dlapp.cluster.local.client import other_users
@@ -540,14 +542,14 @@ class LocalEngine(Closeable):
             return []
         return self._queue().ids(self._uid)
 
-    def gave(self, application_id: str) -> bool:
+    def issued(self, application_id: str) -> bool:
         """Return whether this engine issued an id: all ids of one user contain the same time.
 
         Raises:
             Unreachable: its rows cannot be read, or are of another version.
         """
         if self._is_others:
-            return bool(self._as(self._state, "gave", application_id))
+            return bool(self._call_as_owner(self._state, "issued", application_id))
         if self._is_acting and not os.path.lexists(self._state.database):
             return False
         if application_id.startswith(f"application_{self._queue().timestamp_ms()}_"):
@@ -568,16 +570,16 @@ class LocalEngine(Closeable):
     def view_json(self, application_id: str) -> dict[str, Any]:
         """Return `view` in its JSON form, without loading the classes. Raises NotFound."""
         if self._is_others:
-            return views.checked_view(self._as(self._state, "view_json", application_id))
+            return views.checked_view(self._call_as_owner(self._state, "view_json", application_id))
         if self._is_foreign(application_id):
             from dlapp.cluster.local.client import other_users
 
             owner = other_users.owner_of(self._state, application_id)
             return other_users.view_of(owner, application_id, boot_id(), self._waiting(), short=False)
-        alive, tended, row = self._look(application_id)
+        alive, has_runner, row = self._inspect(application_id)
         waiting = self._waiting() if row.state == WAITING else QueueOrder()
         application_dir = self._state.application(row.id)
-        return views.view_of(row, application_dir, boot_id(), waiting, alive=alive, tended=tended)
+        return views.view_of(row, application_dir, boot_id(), waiting, alive=alive, has_runner=has_runner)
 
     def view_in_full_json(self, application_id: str) -> dict[str, Any]:
         """Return `view_json`; for a waiting application with the smallest change that ends the wait, and an estimated
@@ -593,10 +595,10 @@ class LocalEngine(Closeable):
 
         spec = from_json(Submission, self._submission_json(application_id)).spec
         order = self._waiting()
-        told = self._waits().in_full(spec, order.before(row.id), row)
+        found = self._waits().in_full(spec, order.before(row.id), row)
         if order.obstacle(row.id) is not None:
-            told["change"] = ""  # it would still exceed a limit
-        return view | {"waiting": view["waiting"] | told}
+            found["change"] = ""  # it would still exceed a limit
+        return view | {"waiting": view["waiting"] | found}
 
     def plan(self, spec: AppSpec) -> PlanFacts:
         """Return an estimate for an application that might be submitted now."""
@@ -645,16 +647,16 @@ class LocalEngine(Closeable):
         rows = self._queue().rows("state IN ('waiting', 'running')")
         return order_of(self._state, rows, _readable_policy())
 
-    def _look(self, application_id: str) -> tuple[bool, bool, ApplicationRow]:
+    def _inspect(self, application_id: str) -> tuple[bool, bool, ApplicationRow]:
         """Return whether an application is alive, whether it had a runner otherwise, and its row. Raises NotFound."""
         row = self._row(application_id)
         if row.state != RUNNING:
             return False, False, row
-        alive, tended = self._is_alive(row.id), False
+        alive, has_runner = self._is_alive(row.id), False
         if not alive:
-            tended = runner_lives(self._state, self._state.uid)
+            has_runner = is_runner_alive(self._state, self._state.uid)
             alive = self._is_alive(row.id)
-        return alive, tended, self._row(application_id)
+        return alive, has_runner, self._row(application_id)
 
     def _is_alive(self, application_id: str) -> bool:
         return is_alive(self._state.application(application_id))
@@ -679,7 +681,11 @@ class LocalEngine(Closeable):
     ) -> list[dict[str, Any]]:
         """Return `views` in JSON form."""
         if self._is_others:
-            found = self._as(self._state, "_views_json_at", True, user, limit) if everybody or user is not None else []
+            found = (
+                self._call_as_owner(self._state, "_views_json_at", True, user, limit)
+                if everybody or user is not None
+                else []
+            )
             return [views.checked_view(one) for one in found]
         return self._views_json_at(everybody, user, limit)
 
@@ -694,9 +700,9 @@ class LocalEngine(Closeable):
             whose, values = "TRUE", ()  # type: ignore[assignment]
         queue = self._queue()
         running = queue.rows(f"state = 'running' AND {whose}", values, columns="id")
-        alive, tended = {row.id for row in running if self._is_alive(row.id)}, False
+        alive, has_runner = {row.id for row in running if self._is_alive(row.id)}, False
         if len(alive) < len(running):
-            tended = runner_lives(self._state, self._state.uid)
+            has_runner = is_runner_alive(self._state, self._state.uid)
             alive |= {row.id for row in running if row.id not in alive and self._is_alive(row.id)}
         rows = queue.rows(f"state != 'done' AND {whose}", values)
         some = "" if limit is None else f" LIMIT {int(limit)}"
@@ -705,7 +711,7 @@ class LocalEngine(Closeable):
         of_others = self._state.shared and (everybody or user is not None)
         is_needed = of_others or any(row.state == WAITING for row in rows)
         waiting = self._waiting() if is_needed else QueueOrder()
-        found = views.views_of(rows, waiting, alive, self._state.application, boot_id(), tended=tended)
+        found = views.views_of(rows, waiting, alive, self._state.application, boot_id(), has_runner=has_runner)
         if of_others:
             from dlapp.cluster.local.client import other_users
 
@@ -727,7 +733,7 @@ class LocalEngine(Closeable):
 
     def _submission_json(self, application_id: str) -> dict[str, object]:
         if self._is_others:
-            found: dict[str, object] = self._as(self._state, "_submission_json", application_id)
+            found: dict[str, object] = self._call_as_owner(self._state, "_submission_json", application_id)
             return found
         with self._opened(application_id) as application_dir:
             submission = read_json(os.path.join(application_dir, "submission.json"))
@@ -738,7 +744,7 @@ class LocalEngine(Closeable):
     def usage_json(self, application_id: ApplicationId) -> Any:
         """Return the resource usage of the containers over time; None: not recorded. Raises NotFound."""
         if self._is_others:
-            return self._as(self._state, "usage_json", application_id)
+            return self._call_as_owner(self._state, "usage_json", application_id)
         with self._opened(str(application_id)) as application_dir:
             return read_json(os.path.join(application_dir, "usage.json"))
 
@@ -747,7 +753,7 @@ class LocalEngine(Closeable):
         from dlapp.sweep.spec import MAX_RESULTS_BYTES  # import before the user switch
 
         if self._is_others:
-            return str(self._as(self._state, "trials_text", application_id))
+            return str(self._call_as_owner(self._state, "trials_text", application_id))
         with self._opened(str(application_id)) as application_dir:
             return read_text(os.path.join(application_dir, "trials.jsonl"), MAX_RESULTS_BYTES)
 
@@ -799,7 +805,7 @@ class LocalEngine(Closeable):
                 path of a file is returned.
         """
         if self._is_others:
-            page, history = self._as(self._state, "dashboard_urls", str(application_id))
+            page, history = self._call_as_owner(self._state, "dashboard_urls", str(application_id))
             return str(page), str(history)
         if self._is_foreign(str(application_id)):
             from dlapp.cluster.local.client import other_users
@@ -905,8 +911,8 @@ class LocalEngine(Closeable):
         if (said := self._end_as_modifier(application_id, "softkill", by)) is not None:
             return said
         if (owner := self._other_owner(application_id)) is not None:
-            timeout_s = SOFT_KILL_ASK_S + LOOK_AS_USER_S
-            return str(self._as(owner, "soft_kill", str(application_id), by, timeout_s=timeout_s))
+            timeout_s = SOFT_KILL_REQUEST_TIMEOUT_S + READ_AS_USER_TIMEOUT_S
+            return str(self._call_as_owner(owner, "soft_kill", str(application_id), by, timeout_s=timeout_s))
         from dlapp.values.messages import StopAnswer
         from dlapp.values.serialization import from_json
 
@@ -914,10 +920,10 @@ class LocalEngine(Closeable):
         if said := self._end_unstarted(row, by):
             return said
         application_dir = self._state.application(row.id)
-        deadline = time.monotonic() + SOFT_KILL_ASK_S
+        deadline = time.monotonic() + SOFT_KILL_REQUEST_TIMEOUT_S
         while True:
             try:
-                answer = self._ask(application_dir, "softkill", by, max(0.1, deadline - time.monotonic()))
+                answer = self._request(application_dir, "softkill", by, max(0.1, deadline - time.monotonic()))
             except Unreachable:
                 ended = self.view_json(row.id)
                 if ended["state"] in _ENDED:
@@ -940,16 +946,16 @@ class LocalEngine(Closeable):
         if (said := self._end_as_modifier(application_id, "kill", by)) is not None:
             return said
         if (owner := self._other_owner(application_id)) is not None:
-            timeout_s = KILL_ASK_S + 2 * KILL_END_S
-            return str(self._as(owner, "kill", str(application_id), by, timeout_s=timeout_s))
+            timeout_s = KILL_REQUEST_TIMEOUT_S + 2 * KILL_END_S
+            return str(self._call_as_owner(owner, "kill", str(application_id), by, timeout_s=timeout_s))
         row = self._row(str(application_id))
         if said := self._end_unstarted(row, by):
             return said
         application_dir = self._state.application(row.id)
-        deadline = time.monotonic() + KILL_ASK_S
+        deadline = time.monotonic() + KILL_REQUEST_TIMEOUT_S
         full = self._write_kill_request(application_dir, by)
         try:
-            self._ask(application_dir, "kill", by, KILL_ASK_S)
+            self._request(application_dir, "kill", by, KILL_REQUEST_TIMEOUT_S)
         except DlappError:
             deadline = 0.0  # not answering, or not started yet: do not wait
         if not _wait_for(lambda: not is_alive(application_dir), deadline):
@@ -957,8 +963,8 @@ class LocalEngine(Closeable):
         from dlapp.cluster.local.runner.orphans import OrphanReaper
 
         deadline = time.monotonic() + KILL_END_S
-        left = OrphanReaper(application_dir, self._uid, self._state.runner_lock(self._uid), spare_am=False)
-        if not _wait_for(lambda: self._is_gone(row, application_dir, left), deadline):
+        reaper = OrphanReaper(application_dir, self._uid, self._state.runner_lock(self._uid), keep_am=False)
+        if not _wait_for(lambda: self._is_gone(row, application_dir, reaper), deadline):
             raise TimedOut(
                 f"{row.id}: processes of it are still there {KILL_END_S:g} s after SIGKILL; its GPUs stay taken"
             )
@@ -1010,9 +1016,9 @@ class LocalEngine(Closeable):
         with ControlConnection(
             granted.url, granted.token, max_answer_bytes=_MAX_STOP_ANSWER_BYTES, owner=granted.owner.uid
         ) as connection:
-            told = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=SOFT_KILL_ASK_S)
+            found = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=SOFT_KILL_REQUEST_TIMEOUT_S)
         if what == "softkill":
-            return from_json(StopAnswer, told).line(str(application_id))
+            return from_json(StopAnswer, found).line(str(application_id))
         if not _wait_for(lambda: self.view_json(str(application_id))["state"] in _ENDED, time.monotonic() + KILL_END_S):
             raise TimedOut(f"{application_id} had not ended {KILL_END_S:g} s after its ApplicationMaster was told to")
         now = self.view_json(str(application_id))
@@ -1029,7 +1035,7 @@ class LocalEngine(Closeable):
             NotFound, Denied: it does not exist, or is another user's.
         """
         if (owner := self._other_owner(application_id, ends=False)) is not None:
-            return str(self._as(owner, "release", str(application_id), by))
+            return str(self._call_as_owner(owner, "release", str(application_id), by))
         row = self._row(str(application_id))
         if row.state == DONE:
             return _over(row)
@@ -1110,23 +1116,23 @@ class LocalEngine(Closeable):
                 raise UsageError(f"{other.id} waits for its end, and its runner has not seen that yet: try again")
         return row
 
-    def _is_gone(self, row: ApplicationRow, application_dir: str, left: OrphanReaper) -> bool:
+    def _is_gone(self, row: ApplicationRow, application_dir: str, reaper: OrphanReaper) -> bool:
         """Return True if no process of a killed application is left; end those that do not end by themselves."""
         if not is_alive(application_dir) or (row := self._row(row.id)).state == DONE:
             return True
         named = os.path.join(application_dir, "am.pid")
         if (pidfd := _open_named(named, self._uid)) is None:
-            left.end_in_time()
+            reaper.end_in_time()
         else:
             os.close(pidfd)
-            left.wait_anew()
+            reaper.restart_wait()
             if not row.aftermaths:  # not a clean-up process: the runner was just starting it
                 _kill_process(named, self._uid)
         return False
 
     def _is_settled(self, row: ApplicationRow) -> bool:
         # A child that acts for root starts no runner. The next command of the user starts one, which settles the row.
-        return self._row(row.id).state == DONE or (self._is_acting and not runner_lives(self._state, self._uid))
+        return self._row(row.id).state == DONE or (self._is_acting and not is_runner_alive(self._state, self._uid))
 
     def _nudge_runner(self) -> None:
         with contextlib.suppress(DlappError, OSError):
@@ -1178,7 +1184,7 @@ class LocalEngine(Closeable):
         from dlapp.cluster.local.runner.main import remove_secrets
 
         remove_secrets(self._state.application(application_id))
-        tend_notices(self._state, self._settings.program)
+        start_pending_senders(self._state, self._settings.program)
         self._nudge_runner()  # applications behind it may fit now
         return True
 
@@ -1192,14 +1198,14 @@ class LocalEngine(Closeable):
         check_directory(application_dir, self._uid)
         try:
             if not os.path.exists(path):
-                write_whole(path, json.dumps({"by": by, "ms": clock.now_ms()}))
+                write_atomically(path, json.dumps({"by": by, "ms": clock.now_ms()}))
         except OSError as error:
             if error.errno not in FULL:
                 raise
             return disk_full(path)
         return ""
 
-    def _ask(self, application_dir: str, what: str, by: str, timeout_s: float) -> dict[str, Any]:
+    def _request(self, application_dir: str, what: str, by: str, timeout_s: float) -> dict[str, Any]:
         from dlapp.net.control_client import ControlConnection
 
         if (found := self._access(application_dir)) is None:

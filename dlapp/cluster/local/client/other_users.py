@@ -91,14 +91,14 @@ def view_of(owner: StateDir, application_id: str, boot_id: str, waiting: QueueOr
     """
     try:
         with owner.opened("applications", application_id) as application_dir:
-            alive, tended = is_alive(application_dir, owner.uid), False
+            alive, has_runner = is_alive(application_dir, owner.uid), False
             row = _read_row(owner, application_id, application_dir)
             if row.state == RUNNING and not alive:
-                tended = spool.has_runner(owner)
+                has_runner = spool.has_runner(owner)
                 alive = is_alive(application_dir, owner.uid)
                 row = _read_row(owner, application_id, application_dir)
             view = views.view_of(
-                row, application_dir, boot_id, waiting, alive=alive, tended=tended, short=short, own=False
+                row, application_dir, boot_id, waiting, alive=alive, has_runner=has_runner, short=short, own=False
             )
     except (OSError, DlappError) as error:
         raise NotFound(f"{application_id} of {user_name(owner.uid)} cannot be read: {error}") from error

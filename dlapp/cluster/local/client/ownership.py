@@ -33,4 +33,4 @@ def owns(config: Config, application_id: str) -> bool:
     from dlapp.cluster.local.client.engine import LocalEngine
 
     with LocalEngine(config) as engine:
-        return engine.gave(application_id)
+        return engine.issued(application_id)

@@ -44,21 +44,21 @@ def ensure_runner(state: StateDir, settings: RunnerSettings, *, wake: bool = Tru
             if wake:
                 wake_runner(state, uid)
             return
-        words = [*settings.program, "runner", "--state", state.path, "--lock-fd", str(FIRST_KEPT)]
-        words += ["--settings", json.dumps(settings.to_json()), *(["--shared"] if state.shared else [])]
-        words += ["--stay"] if stay else []
+        arguments = [*settings.program, "runner", "--state", state.path, "--lock-fd", str(FIRST_KEPT)]
+        arguments += ["--settings", json.dumps(settings.to_json()), *(["--shared"] if state.shared else [])]
+        arguments += ["--stay"] if stay else []
         keep = [lock]
         if state.shared and (sign := take_lock(state.runner_sign(uid), 0o640)) is not None:
-            words += ["--sign-fd", str(FIRST_KEPT + 1)]
+            arguments += ["--sign-fd", str(FIRST_KEPT + 1)]
             keep.append(sign)
-        spawn(words, keep=keep, log=state.runner_log(uid))
+        spawn(arguments, keep=keep, log=state.runner_log(uid))
     finally:
         os.close(lock)
         if sign is not None:
             os.close(sign)
 
 
-def runner_lives(state: StateDir, uid: int) -> bool:
+def is_runner_alive(state: StateDir, uid: int) -> bool:
     """Return whether a user has a runner."""
     return is_locked(state.runner_lock(uid))
 

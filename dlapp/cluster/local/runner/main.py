@@ -29,15 +29,15 @@ from dlapp.cluster.local.attempts import (
     MAX_ATTEMPTS,
     MAX_STARTS,
     alive_lock,
-    begins_again,
     first_attempt,
     is_alive,
+    is_requeued,
     next_attempt,
-    note_requeue,
+    record_requeue,
     registration,
 )
 from dlapp.cluster.local.capacity import memory_mib, vcores
-from dlapp.cluster.local.notices import mark_end, start_sender, tend_notices, waiting_after_s
+from dlapp.cluster.local.notices import mark_end, start_pending_senders, start_sender, waiting_after_s
 from dlapp.cluster.local.outcome import (
     Outcome,
     began,
@@ -47,8 +47,8 @@ from dlapp.cluster.local.outcome import (
     kill_request,
     killed,
     last_line,
-    note_death,
     read_outcome,
+    record_death,
     why_it_died,
     write_outcome,
 )
@@ -64,7 +64,7 @@ from dlapp.cluster.local.state import (
     read_bytes,
     read_json,
     take_lock,
-    write_whole,
+    write_atomically,
 )
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.scheduler.amounts import Amounts
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from dlapp.gpuid.stores.machine import MachineLedger
     from dlapp.gpuid.stores.queue_tickets import QueueTicket
 
-MAX_AFTERMATHS = 3
+MAX_CLEANUPS = 3
 PATIENCE_S = 20.0
 """How long a request that no longer fits the machine waits for the machine to recover (a lost GPU, for example)."""
 LINGERING_S = (0.01, 0.5)
@@ -104,7 +104,7 @@ MAX_ANNOUNCED = 100
 """How many applications without a queue position get one per pass."""
 LATEST_STEP_MS = 60_000
 """Minimum change of an application's latest start that is written again."""
-TROUBLE_S = 2.0
+ERROR_RETRY_S = 2.0
 """Retry interval while the state cannot be written (full disk, for example)."""
 
 
@@ -126,7 +126,7 @@ class Runner:
         *,
         sign: int | None = None,
         stay: bool = False,
-        spare: PreforkedMaster | None = None,
+        standby: PreforkedMaster | None = None,
     ) -> None:
         self._state, self._settings, self._lock, self._sign = state, settings, lock, sign
         self._uid = os.geteuid()
@@ -139,7 +139,7 @@ class Runner:
         # Row number of an ApplicationMaster that has just ended -> its exit code, or the negative signal number, if
         # known.
         self._died: dict[int, int | None] = {}
-        self._left: dict[int, OrphanReaper] = {}  # row number -> orphans of its dead ApplicationMaster
+        self._reapers: dict[int, OrphanReaper] = {}  # row number -> orphans of its dead ApplicationMaster
         self._pause_s = IDLE_S
         self._lingering_s = LINGERING_S[0]
         self._misfits: dict[int, float] = {}  # row number -> since when it does not fit the machine
@@ -148,12 +148,12 @@ class Runner:
         self._ledger: MachineLedger | None = None
         self._ticket: tuple[int, QueueTicket] | None = None  # the row that waits for GPUs, and its queue ticket
         self._history_at = time.monotonic()
-        self._trouble = ""  # the current problem, as last logged
-        self._is_troubled = False
+        self._error = ""  # the current problem, as last logged
+        self._has_error = False
         self._stay_until = time.monotonic() + STAY_S if stay else 0.0
         self._reserved_ms: dict[int, int | None] = {}  # row number -> its latest start, as written
-        self._waiting_told_ms: dict[int, float | None] = {}  # row number -> when the user is notified of the wait
-        self._spare = None if spare is None else (os.pidfd_open(spare.pid), spare)  # with its pidfd
+        self._notify_at_ms: dict[int, float | None] = {}  # row number -> when the user is notified of the wait
+        self._standby = None if standby is None else (os.pidfd_open(standby.pid), standby)  # with its pidfd
 
     def run(self) -> None:
         """Work until no rows are left.
@@ -161,38 +161,38 @@ class Runner:
         Raises:
             SchemaMismatch: the rows belong to another version of dlapp.
         """
-        if self._spare is not None:
-            self._poll.register(self._spare[0], select.POLLIN)
+        if self._standby is not None:
+            self._poll.register(self._standby[0], select.POLLIN)
         self._fifo = open_fifo(self._state, self._uid)
         self._poll.register(self._fifo, select.POLLIN)
         if self._state.shared:
-            with self._bearing():
-                self._publish_anew()
-        with self._bearing():
-            for pid in tend_notices(self._state, self._settings.program):
+            with self._retry_on_error():
+                self._republish()
+        with self._retry_on_error():
+            for pid in start_pending_senders(self._state, self._settings.program):
                 self._poll.register(os.pidfd_open(pid), select.POLLIN)
         while True:
             self._pause_s = IDLE_S
-            self._is_troubled = False
-            with self._bearing():
-                self._look()
-            with self._bearing():
+            self._has_error = False
+            with self._retry_on_error():
+                self._process_rows()
+            with self._retry_on_error():
                 busy_s = BUSY_HISTORY_S if self._queue.count_unsettled(self._uid) else 0.0
                 if time.monotonic() >= self._history_at + busy_s:
                     self._clear_history()
-            with self._bearing():
-                self._leave()
+            with self._retry_on_error():
+                self._stop_if_idle()
             if self._lock < 0:
                 return
-            if self._trouble and not self._is_troubled:
-                self._trouble = ""
+            if self._error and not self._has_error:
+                self._error = ""
                 log.info("the state can be written again")
             lingering = self._pause_s == self._lingering_s
             self._lingering_s = min(2 * self._lingering_s, LINGERING_S[1]) if lingering else LINGERING_S[0]
             self._wait()
 
     @contextlib.contextmanager
-    def _bearing(self) -> Iterator[None]:
+    def _retry_on_error(self) -> Iterator[None]:
         """Recover from an error of the state's disk or database: log it once, and retry later.
 
         Every operation of the runner can be interrupted anywhere and repeated, so retrying is sufficient.
@@ -202,15 +202,15 @@ class Runner:
         except SchemaMismatch:
             raise
         except OSError as error:  # Unreachable is one, too
-            self._is_troubled = True
-            self._pause_s = min(self._pause_s, TROUBLE_S)
-            if self._trouble != str(error):
-                self._trouble = str(error)
-                log.warning(f"{error}; retrying every {TROUBLE_S:g} s")
+            self._has_error = True
+            self._pause_s = min(self._pause_s, ERROR_RETRY_S)
+            if self._error != str(error):
+                self._error = str(error)
+                log.warning(f"{error}; retrying every {ERROR_RETRY_S:g} s")
 
-    # ---- looking ----
+    # ---- passes over the rows ----
 
-    def _publish_anew(self) -> None:
+    def _republish(self) -> None:
         """Publish the current state to other users, including what a dead runner failed to publish."""
         # The spool first: a submission during this call is announced after its row is written, so it cannot be an entry
         # that the spool has and the rows do not.
@@ -227,15 +227,15 @@ class Runner:
                 spool.mark(self._state, row.id, spool.WAITING)
         spool.remove(self._state, listed - unsettled)
 
-    def _look(self) -> None:
+    def _process_rows(self) -> None:
         if self._state.shared and self._sign is None:
             self._sign = take_lock(self._state.runner_sign(self._uid), 0o640)
         for row in self._queue.rows("state = 'running' AND uid = ?", (self._uid,)):
             if row.number not in self._pidfds:
-                with self._bearing():
-                    self._check(row)
+                with self._retry_on_error():
+                    self._check_running(row)
         self._settle_dependents()
-        self._start_what_fits()
+        self._start_waiting()
 
     def _settle_dependents(self) -> None:
         """Check applications that wait for the end of others; the latter are handled first, as their ids are older."""
@@ -247,7 +247,7 @@ class Runner:
             if failure := settle_dependent(self._queue, row):
                 self._end_unstarted(row, failed(failure, clock.now_ms()))
 
-    def _check(self, row: ApplicationRow) -> None:
+    def _check_running(self, row: ApplicationRow) -> None:
         """Check a running row without a watched process."""
         application_dir = self._state.application(row.id)
         if os.path.lexists(application_dir):
@@ -255,31 +255,31 @@ class Runner:
                 application_dir, self._uid
             )  # write nothing, and report no end, if a link redirects the path
         if row.number in self._died and os.path.exists(os.path.join(application_dir, "am.json")):
-            note_death(application_dir, clock.now_ms(), self._died[row.number])
+            record_death(application_dir, clock.now_ms(), self._died[row.number])
         if is_alive(application_dir):
             self._watch(row, application_dir)
             return
-        self._left.pop(row.number, None)
+        self._reapers.pop(row.number, None)
         outcome = self._outcome(application_dir)
         if outcome is None and not os.path.isdir(application_dir):
             self._settle(row, failed(f"its directory {application_dir} is gone", clock.now_ms()))
         elif outcome is not None:
             self._settle(row, outcome)
         elif not began(application_dir, row.boot_id, self._boot_id):
-            self._begin_again(row, application_dir)
-        elif begins_again(row, application_dir, self._boot_id) and first_attempt(application_dir) <= MAX_ATTEMPTS:
+            self._retry_start(row, application_dir)
+        elif is_requeued(row, application_dir, self._boot_id) and first_attempt(application_dir) <= MAX_ATTEMPTS:
             self._requeue(row, application_dir)
         elif row.number in self._died and (attempt := next_attempt(row, application_dir, self._boot_id)) is not None:
-            self._start_again(row, application_dir, attempt)
-        elif row.aftermaths >= MAX_AFTERMATHS:
+            self._start_next_attempt(row, application_dir, attempt)
+        elif row.aftermaths >= MAX_CLEANUPS:
             why = why_it_died(application_dir, row.boot_id, self._boot_id)
             last = last_line(os.path.join(application_dir, "am.log"))
-            why += f"; cleaning up after it failed {MAX_AFTERMATHS} times: {last}"
+            why += f"; cleaning up after it failed {MAX_CLEANUPS} times: {last}"
             derived = derive(application_dir, row.boot_id, self._boot_id)
             ending = derived if derived and derived["state"] == "KILLED" else failed(why, clock.now_ms())
             self._settle(row, write_outcome(application_dir, ending))
         else:
-            self._start_aftermath(row, application_dir)
+            self._start_cleanup(row, application_dir)
 
     def _outcome(self, application_dir: str) -> Outcome | None:
         try:
@@ -294,31 +294,33 @@ class Runner:
         If it is gone and its orphans do not end by themselves, only this runner can end them.
         """
         if (pidfd := self._open_master(application_dir)) is not None:
-            self._left.pop(row.number, None)
+            self._reapers.pop(row.number, None)
             self._register(row.number, pidfd)
             return
         self._pause_s = min(self._pause_s, self._lingering_s)
         if (attempt := next_attempt(row, application_dir, self._boot_id)) is not None:
-            self._start_again(row, application_dir, attempt)
+            self._start_next_attempt(row, application_dir, attempt)
         else:
-            self._end_what_is_left(row, application_dir)
+            self._end_orphans(row, application_dir)
 
     def _open_master(self, application_dir: str) -> int | None:
         """Return a pidfd of an application's ApplicationMaster or clean-up process; None: not known."""
         with contextlib.suppress(OSError, ValueError):
-            pid, started = (int(word) for word in read_bytes(os.path.join(application_dir, "am.pid"), 100).split())
+            pid, started = (int(text) for text in read_bytes(os.path.join(application_dir, "am.pid"), 100).split())
             if (pidfd := open_process(pid, started, self._uid)) is not None:
                 return pidfd
         # A killed runner may have started one without recording its pid.
         last = registration(application_dir)
         return None if last is None or not last.pid else open_process(last.pid, last.started, self._uid)
 
-    def _end_what_is_left(self, row: ApplicationRow, application_dir: str) -> None:
+    def _end_orphans(self, row: ApplicationRow, application_dir: str) -> None:
         from dlapp.cluster.local.runner.orphans import OrphanReaper
 
-        if (left := self._left.get(row.number)) is None:
-            left = self._left[row.number] = OrphanReaper(application_dir, self._uid, self._state.runner_lock(self._uid))
-        _say_ended(row, left.end_in_time())
+        if (reaper := self._reapers.get(row.number)) is None:
+            reaper = self._reapers[row.number] = OrphanReaper(
+                application_dir, self._uid, self._state.runner_lock(self._uid)
+            )
+        _log_ended(row, reaper.end_in_time())
 
     def _register(self, number: int, pidfd: int) -> None:
         self._died.pop(number, None)
@@ -336,15 +338,15 @@ class Runner:
             with contextlib.suppress(ChildProcessError):
                 ended = os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
             self._poll.unregister(fd)
-            if self._spare is not None and fd == self._spare[0]:
-                self._drop_spare()
+            if self._standby is not None and fd == self._standby[0]:
+                self._close_standby()
             if fd in self._watched:
                 number = self._watched.pop(fd)
                 self._died[number] = None if ended is None else _status_of(ended)
                 del self._pidfds[number]
             os.close(fd)
 
-    def _leave(self) -> None:
+    def _stop_if_idle(self) -> None:
         """Release the runner's lock if no work is left."""
         # No row can be inserted within the transaction, and a process that inserts one later finds the lock free.
         with self._queue.change():
@@ -354,7 +356,7 @@ class Runner:
             if (left_s := self._stay_until - time.monotonic()) > 0:
                 self._pause_s = min(self._pause_s, left_s)
                 return
-            self._drop_spare()
+            self._close_standby()
             os.close(self._fifo)
             if self._sign is not None:
                 os.close(self._sign)
@@ -364,31 +366,31 @@ class Runner:
 
     # ---- starting ----
 
-    def _start_what_fits(self) -> None:
+    def _start_waiting(self) -> None:
         rows = self._queue.unsettled()
         own = {row.id: row for row in rows if row.state == WAITING}
-        self._tell_waiting(list(own.values()))
-        told = set[int]()
+        self._notify_waiting(list(own.values()))
+        explained = set[int]()
         self._misfits_seen.clear()
         if own:
             contents = self._passes.read(rows)
-            self._announce_again(own, contents)
+            self._assign_positions(own, contents)
             if any(row.uid != self._uid for row in (*contents.waiting, *contents.running)):
                 self._pause_s = min(self._pause_s, FOREIGN_S)  # other users' changes send no events
             try:
-                told = self._follow_schedule(own, contents)
+                explained = self._follow_schedule(own, contents)
             except ConfigError as error:
                 first = next(iter(own.values()))
-                self._tell(first, Obstacle(str(error), SERVICE_AWAY, is_known=True))
-                told = {first.number}
-                self._pause_s = min(self._pause_s, TROUBLE_S)
-        self._clear_reasons([row for row in own.values() if row.reason and row.number not in told])
-        if self._ticket is not None and self._ticket[0] not in told:
+                self._record_reason(first, Obstacle(str(error), SERVICE_AWAY, is_known=True))
+                explained = {first.number}
+                self._pause_s = min(self._pause_s, ERROR_RETRY_S)
+        self._clear_reasons([row for row in own.values() if row.reason and row.number not in explained])
+        if self._ticket is not None and self._ticket[0] not in explained:
             self._ticket[1].close()
             self._ticket = None
         self._misfits = {number: since for number, since in self._misfits.items() if number in self._misfits_seen}
 
-    def _announce_again(self, own: Mapping[str, ApplicationRow], contents: QueueContents) -> None:
+    def _assign_positions(self, own: Mapping[str, ApplicationRow], contents: QueueContents) -> None:
         """Assign queue positions to applications without one: their submitters could not write to the spool."""
         lost = sorted(own.keys() - {row.id for row in contents.waiting})[:MAX_ANNOUNCED]
         for one in lost:
@@ -399,7 +401,7 @@ class Runner:
 
     def _follow_schedule(self, own: Mapping[str, ApplicationRow], contents: QueueContents) -> set[int]:
         """Start this user's applications whose turn it is; return the row numbers that were told why they wait."""
-        running, told = list(contents.running), set[int]()
+        running, explained = list(contents.running), set[int]()
         capacity, others_gcores = self._capacity_for(contents)
         free = capacity.without(running)
         found = self._passes.decide(contents, capacity, others_gcores)
@@ -408,7 +410,7 @@ class Runner:
             row, obstacle = row_by_id[decision.job.id], None
             if row.id in own:
                 if decision.code == NEVER_FITS:
-                    obstacle = self._misfit(row, decision, capacity)
+                    obstacle = self._handle_misfit(row, decision, capacity)
                 elif decision.starts or decision.job is found.head:
                     # Try the head, too: only the ledger knows which GPUs others hold, and it keeps the order.
                     obstacle = self._start_if_fits(row, capacity, free, running)
@@ -417,8 +419,8 @@ class Runner:
             elif not decision.starts:
                 continue
             if obstacle is not None:
-                self._tell(row, obstacle, capacity, free, running, latest_s=decision.expected_s)
-                told.add(row.number)
+                self._record_reason(row, obstacle, capacity, free, running, latest_s=decision.expected_s)
+                explained.add(row.number)
                 if decision.starts:
                     break
                 continue
@@ -428,15 +430,15 @@ class Runner:
             if not decision.starts:
                 self._pause_s = 0.0  # the others were decided without it
                 break
-        return told
+        return explained
 
-    def _misfit(self, row: ApplicationRow, decision: Decision, capacity: Amounts) -> Obstacle:
+    def _handle_misfit(self, row: ApplicationRow, decision: Decision, capacity: Amounts) -> Obstacle:
         """Return why an application can never start; if the machine is too small, end it after some patience."""
         if (never := schedule.too_large(schedule.amounts_of(row), capacity)) is not None:
-            return self._never(row, Obstacle(never.problem, NEVER_FITS))
+            return self._handle_too_large(row, Obstacle(never.problem, NEVER_FITS))
         return Obstacle(decision.message, decision.code, is_known=True)
 
-    def _tell(
+    def _record_reason(
         self,
         row: ApplicationRow,
         obstacle: Obstacle,
@@ -485,7 +487,7 @@ class Runner:
             raise  # a state that cannot be written is not the application's failure
         except DlappError as error:
             # The driver or the ledger failed.
-            return self._never(row, Obstacle(str(error), SERVICE_AWAY, is_known=True))
+            return self._handle_too_large(row, Obstacle(str(error), SERVICE_AWAY, is_known=True))
 
     def _capacity_for(self, contents: QueueContents) -> tuple[Amounts, int]:
         """Return the machine's amounts, and how many of its GPUs are held by others or in quarantine."""
@@ -514,20 +516,20 @@ class Runner:
                 for row in rows:
                     self._queue.update(row.number, reason="", waiting="")
 
-    def _tell_waiting(self, waiting: Sequence[ApplicationRow]) -> None:
+    def _notify_waiting(self, waiting: Sequence[ApplicationRow]) -> None:
         """Notify the user of applications that have waited too long, if configured."""
         now_ms = clock.now_ms()
         for row in waiting:
-            if row.number not in self._waiting_told_ms:
+            if row.number not in self._notify_at_ms:
                 after_s = waiting_after_s(self._state.application(row.id))
-                self._waiting_told_ms[row.number] = None if after_s is None else row.submitted_ms + after_s * 1000
-            due_ms = self._waiting_told_ms[row.number]
+                self._notify_at_ms[row.number] = None if after_s is None else row.submitted_ms + after_s * 1000
+            due_ms = self._notify_at_ms[row.number]
             if due_ms is None:
                 continue
             if due_ms > now_ms:
                 self._pause_s = min(self._pause_s, (due_ms - now_ms) / 1000)
                 continue
-            self._waiting_told_ms[row.number] = None
+            self._notify_at_ms[row.number] = None
             self._start_sender(row, waiting=row.reason or "others are before it")
 
     def _start_sender(self, row: ApplicationRow, *, waiting: str = "") -> None:
@@ -551,15 +553,15 @@ class Runner:
         self, row: ApplicationRow, capacity: Amounts, free: Amounts, running: Sequence[ApplicationRow]
     ) -> Obstacle | None:
         """Return why a row cannot start now; None: it can, as far as memory, vcores and the configured gcores go."""
-        asked = schedule.amounts_of(row)
+        requested = schedule.amounts_of(row)
         if row.gcores:
             capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
-        if (never := schedule.too_large(asked, capacity)) is not None:
-            return self._never(row, Obstacle(never.problem, NEVER_FITS))
-        lack = schedule.lack(asked, free, running)
+        if (never := schedule.too_large(requested, capacity)) is not None:
+            return self._handle_too_large(row, Obstacle(never.problem, NEVER_FITS))
+        lack = schedule.lack(requested, free, running)
         return None if lack is None else Obstacle(lack, NODES_FULL)
 
-    def _never(self, row: ApplicationRow, why: Obstacle) -> Obstacle:
+    def _handle_too_large(self, row: ApplicationRow, why: Obstacle) -> Obstacle:
         """Handle a request that exceeds the machine in its current state: end the application after some patience."""
         since = self._misfits.setdefault(row.number, time.monotonic())
         self._misfits_seen.add(row.number)
@@ -580,7 +582,7 @@ class Runner:
         latest_ms: int | None,
     ) -> str:
         """Return the reason in its JSON form, with the text of the obstacle."""
-        from dlapp.cluster.local.reasons import facts_of, whole_ask
+        from dlapp.cluster.local.reasons import facts_of, total_ask
         from dlapp.cluster.reasons.tiers import choose
         from dlapp.value import replace
 
@@ -593,7 +595,7 @@ class Runner:
                 with contextlib.suppress(DlappError):
                     gpus = count_free(self._machine_ledger().record())
                     capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
-            found = choose(facts_of([whole_ask(row)], capacity, free, running, gpus=gpus))
+            found = choose(facts_of([total_ask(row)], capacity, free, running, gpus=gpus))
             if found.code != STARTING:
                 reason = replace(found, message=obstacle.text, reserved_ms=latest_ms)
         return _reason_json(reason)
@@ -632,7 +634,7 @@ class Runner:
         with contextlib.ExitStack() as started:
             if self._state.shared:
                 started.callback(spool.mark, self._state, row.id, spool.WAITING)
-                if not self._agree(row, capacity):
+                if not self._has_room(row, capacity):
                     return False
             with self._queue.change():
                 now = self._queue.row(row.id)
@@ -649,7 +651,7 @@ class Runner:
             started.pop_all()
         return True
 
-    def _agree(self, row: ApplicationRow, capacity: Amounts) -> bool:
+    def _has_room(self, row: ApplicationRow, capacity: Amounts) -> bool:
         """Return whether the other users' runners leave room for a start; see the steps in
         `dlapp.cluster.local.spool`."""
         spool.mark(self._state, row.id, spool.STARTING)
@@ -658,12 +660,12 @@ class Runner:
         order = next((one.order for one in spool.entries_of(self._state) if one.id == row.id), None)
         if order is None:
             return False
-        asked, free, deadline = schedule.amounts_of(row), capacity.without(own), time.monotonic() + CONTENTION_S
+        requested, free, deadline = schedule.amounts_of(row), capacity.without(own), time.monotonic() + CONTENTION_S
         while True:
             others = [one for one in self._others() if one.state != WAITING]
             count_returned(self._state, others)
             rivals = [one for one in others if spool.is_alive(self._state.of(one.uid), one.id)]
-            decision = schedule.decide_start(asked, order, free, rivals)
+            decision = schedule.decide_start(requested, order, free, rivals)
             if decision is StartDecision.START:
                 spool.mark(self._state, row.id, spool.RUNNING)
                 return True
@@ -671,7 +673,7 @@ class Runner:
                 return False
             time.sleep(LINGERING_S[0])
 
-    def _begin_again(self, row: ApplicationRow, application_dir: str) -> None:
+    def _retry_start(self, row: ApplicationRow, application_dir: str) -> None:
         """Set a row whose ApplicationMaster never registered back to waiting, unless tried too often."""
         if (by := kill_request(application_dir)) is not None:
             self._settle(row, write_outcome(application_dir, killed(by, clock.now_ms(), begun=False)))
@@ -682,29 +684,29 @@ class Runner:
             self._settle(row, write_outcome(application_dir, failed(why, clock.now_ms())))
         else:
             self._died.pop(row.number, None)
-            self._put_back(row, starts=row.starts)
+            self._set_waiting(row, starts=row.starts)
 
     def _requeue(self, row: ApplicationRow, application_dir: str) -> None:
         """Set a row that ran when the machine was rebooted back to waiting: its next attempt starts it again."""
-        note_requeue(application_dir)
+        record_requeue(application_dir)
         log.warning(f"{row.id}: the machine was restarted while it ran; it waits in the queue to start again")
-        self._put_back(row, starts=first_attempt(application_dir) - 1)
+        self._set_waiting(row, starts=first_attempt(application_dir) - 1)
 
-    def _put_back(self, row: ApplicationRow, *, starts: int) -> None:
+    def _set_waiting(self, row: ApplicationRow, *, starts: int) -> None:
         if self._state.shared:
             spool.mark(self._state, row.id, spool.WAITING)
         with self._queue.change():
             self._queue.update(row.number, state=WAITING, started_ms=None, starts=starts)
 
-    def _start_again(self, row: ApplicationRow, application_dir: str, attempt: int) -> None:
+    def _start_next_attempt(self, row: ApplicationRow, application_dir: str, attempt: int) -> None:
         """Start the next ApplicationMaster of a row whose last one is dead; its tasks may still run."""
-        note_death(application_dir, died_ms(application_dir))
+        record_death(application_dir, died_ms(application_dir))
         with contextlib.ExitStack() as held:
             holds: tuple[int, ...] = ()
             if row.gcores and not os.path.lexists(os.path.join(application_dir, DEVICES_RETURNED)):
                 reservation = self._reserve_again(row)
                 if isinstance(reservation, str):
-                    self._tell(row, Obstacle(reservation, NODES_FULL))
+                    self._record_reason(row, Obstacle(reservation, NODES_FULL))
                     self._pause_s = min(self._pause_s, FOREIGN_S)
                     return
                 held.callback(reservation.close)
@@ -721,10 +723,10 @@ class Runner:
             )
             self._spawn(row, application_dir, attempt, alive, holds)
 
-    def _start_aftermath(self, row: ApplicationRow, application_dir: str) -> None:
+    def _start_cleanup(self, row: ApplicationRow, application_dir: str) -> None:
         from dlapp.cluster.local.runner.orphans import end
 
-        note_death(application_dir, died_ms(application_dir))
+        record_death(application_dir, died_ms(application_dir))
         # The row first, then the lock: a held lock with an unchanged row means an ApplicationMaster.
         with self._queue.change():
             self._queue.update(row.number, aftermaths=row.aftermaths + 1)
@@ -733,7 +735,7 @@ class Runner:
             return
         try:
             # When the daemon closes the lock it also releases the directory, before that is removed.
-            _say_ended(row, end(application_dir, self._uid, self._state.runner_lock(self._uid)))
+            _log_ended(row, end(application_dir, self._uid, self._state.runner_lock(self._uid)))
             log.warning(f"{row.id}: {why_it_died(application_dir, row.boot_id, self._boot_id)}; cleaning up after it")
             last = registration(application_dir)
             attempt = (1 if last is None else last.attempt) + row.aftermaths + 1
@@ -744,7 +746,7 @@ class Runner:
     def _spawn(
         self, row: ApplicationRow, application_dir: str, attempt: int, alive: int, holds: Sequence[int], *more: str
     ) -> None:
-        words = [
+        arguments = [
             "--engine",
             "local",
             "--home",
@@ -754,12 +756,12 @@ class Runner:
             "--alive-fd",
             str(FIRST_KEPT),
         ]
-        words += ["--hold-fds", ",".join(str(FIRST_KEPT + 1 + place) for place in range(len(holds))), *more]
+        arguments += ["--hold-fds", ",".join(str(FIRST_KEPT + 1 + place) for place in range(len(holds))), *more]
         keep, log_path = [alive, *holds], os.path.join(application_dir, "am.log")
-        if self._spare is not None and self._use_spare(row, application_dir, words, keep, log_path):
+        if self._standby is not None and self._use_standby(row, application_dir, arguments, keep, log_path):
             return
         try:
-            pid = spawn([*self._settings.program, "am", *words], keep=keep, log=log_path)
+            pid = spawn([*self._settings.program, "am", *arguments], keep=keep, log=log_path)
         except OSError as error:
             # The row is running and its lock is free: the next pass counts this as a failed start.
             log.warning(f"{row.id}: its ApplicationMaster could not be started: {error}")
@@ -767,34 +769,34 @@ class Runner:
             return
         # It is our child: its pid cannot be reused before we reap it.
         self._register(row.number, os.pidfd_open(pid))
-        _name(application_dir, pid)
+        _record_pid(application_dir, pid)
         log.info(f"{row.id}: attempt {attempt} started, process {pid}")
 
-    # ---- the spare ApplicationMaster ----
+    # ---- the standby ApplicationMaster ----
 
-    def _use_spare(
-        self, row: ApplicationRow, application_dir: str, words: Sequence[str], keep: Sequence[int], log_path: str
+    def _use_standby(
+        self, row: ApplicationRow, application_dir: str, arguments: Sequence[str], keep: Sequence[int], log_path: str
     ) -> bool:
-        """Make the spare this row's ApplicationMaster. False: it did not accept the row, and ends."""
-        assert self._spare is not None
-        pidfd, spare = self._spare
-        self._spare = None
+        """Make the standby this row's ApplicationMaster. False: it did not accept the row, and ends."""
+        assert self._standby is not None
+        pidfd, standby = self._standby
+        self._standby = None
         try:
             # Its command line does not name the application, so record the pid before assigning it.
-            _name(application_dir, spare.pid)
-            spare.become(words, keep=keep, log=log_path)
+            _record_pid(application_dir, standby.pid)
+            standby.become(arguments, keep=keep, log=log_path)
         except OSError as error:
-            spare.close()
-            log.warning(f"{row.id}: the standby ApplicationMaster, process {spare.pid}, could not be used: {error}")
+            standby.close()
+            log.warning(f"{row.id}: the standby ApplicationMaster, process {standby.pid}, could not be used: {error}")
             return False
         self._register(row.number, pidfd)
-        log.info(f"{row.id}: started, process {spare.pid}, a standby")
+        log.info(f"{row.id}: started, process {standby.pid}, a standby")
         return True
 
-    def _drop_spare(self) -> None:
-        if self._spare is not None:
-            self._spare[1].close()
-            self._spare = None
+    def _close_standby(self) -> None:
+        if self._standby is not None:
+            self._standby[1].close()
+            self._standby = None
 
     # ---- GPUs ----
 
@@ -879,9 +881,9 @@ class Runner:
 
     def _start_container_removal(self, row: ApplicationRow) -> None:
         """Start the removal of its leftover containers in a process that nothing waits for and that ends by itself."""
-        words = [*self._settings.program, "cleanup", "--application", row.id, "--host", self._settings.docker_host]
+        arguments = [*self._settings.program, "cleanup", "--application", row.id, "--host", self._settings.docker_host]
         try:
-            pid = spawn(words, log=self._state.runner_log(self._uid))
+            pid = spawn(arguments, log=self._state.runner_log(self._uid))
         except OSError as error:
             log.warning(f"{row.id}: its containers could not be listed: {error}")
             return
@@ -926,9 +928,9 @@ def _reason_json(reason: Waiting) -> str:
     return json.dumps(to_json(reason), separators=(",", ":"))
 
 
-def _name(application_dir: str, pid: int) -> None:
+def _record_pid(application_dir: str, pid: int) -> None:
     """Record the pid of an application's ApplicationMaster."""
-    write_whole(os.path.join(application_dir, "am.pid"), f"{pid} {start_time(pid) or 0}\n")
+    write_atomically(os.path.join(application_dir, "am.pid"), f"{pid} {start_time(pid) or 0}\n")
 
 
 def remove_secrets(application_dir: str) -> None:
@@ -965,6 +967,6 @@ def _status_of(ended: os.waitid_result) -> int:
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
-def _say_ended(row: ApplicationRow, pids: Sequence[int]) -> None:
+def _log_ended(row: ApplicationRow, pids: Sequence[int]) -> None:
     if pids:
         log.info(f"{row.id}: killed orphaned processes: {', '.join(f'process {pid}' for pid in pids)}")

@@ -54,7 +54,7 @@ class ProcessMatch(NamedTuple):
     Args:
         locks, lives: device and inode of the files.
         names, application: variables in the form of an environment; the second proves only below ``application_dir``.
-        application_dir, places: directories, with a trailing slash.
+        application_dir, directories: directories, with a trailing slash.
     """
 
     locks: frozenset[tuple[int, int]]
@@ -62,7 +62,7 @@ class ProcessMatch(NamedTuple):
     names: frozenset[bytes]
     application: bytes
     application_dir: str
-    places: tuple[str, ...]
+    directories: tuple[str, ...]
 
 
 class OrphanReaper:
@@ -72,20 +72,20 @@ class OrphanReaper:
         application_dir: the application's directory.
         uid: owner of the application.
         runner_lock: file whose lock identifies the user's runner.
-        spare_am: treat an ApplicationMaster that is still starting, and not identifiable yet, as alive; False: end it
+        keep_am: treat an ApplicationMaster that is still starting, and not identifiable yet, as alive; False: end it
             with the rest.
     """
 
-    def __init__(self, application_dir: str, uid: int, runner_lock: str, *, spare_am: bool = True) -> None:
-        self._application_dir, self._uid, self._runner_lock, self._spare_am = (
+    def __init__(self, application_dir: str, uid: int, runner_lock: str, *, keep_am: bool = True) -> None:
+        self._application_dir, self._uid, self._runner_lock, self._keep_am = (
             application_dir,
             uid,
             runner_lock,
-            spare_am,
+            keep_am,
         )
         self._since: float | None = None  # time of the first check
 
-    def wait_anew(self) -> None:
+    def restart_wait(self) -> None:
         """Record that an ApplicationMaster is alive."""
         self._since = None
 
@@ -98,8 +98,8 @@ class OrphanReaper:
             self._since = time.monotonic()
             if not has_outcome(self._application_dir):
                 found = find(self._application_dir, self._uid, self._runner_lock)
-                if self._spare_am and any(one.role == "am" for one in found):
-                    self.wait_anew()
+                if self._keep_am and any(one.role == "am" for one in found):
+                    self.restart_wait()
                 else:
                     _stop_tasks(found, self._uid)
             return []
@@ -107,8 +107,8 @@ class OrphanReaper:
         if waited_s < GRACE_S:
             return []
         roles = {one.role for one in find(self._application_dir, self._uid, self._runner_lock)}
-        if self._spare_am and "am" in roles:
-            self.wait_anew()
+        if self._keep_am and "am" in roles:
+            self.restart_wait()
             return []
         if "task" in roles and waited_s < TASK_GRACE_S:
             return []
@@ -199,12 +199,12 @@ def tasks_of(application_dir: str, uid: int) -> dict[str, OrphanProcess]:
     parents: dict[int, int] = {}
     found: list[tuple[str, OrphanProcess]] = []
     for one in all_processes():
-        role, place = _role_and_place(one.pid, application_dir)
+        role, directory = _role_and_directory(one.pid, application_dir)
         if role == "task" and not one.is_dead and real_uid(one.pid) == uid:
             parents[one.pid] = one.parent
-            found.append((place, OrphanProcess(one.pid, one.started, role)))
+            found.append((directory, OrphanProcess(one.pid, one.started, role)))
     # A guardian is a fork of its task, with the same command line.
-    return {place: task for place, task in found if parents[task.pid] not in parents}
+    return {directory: task for directory, task in found if parents[task.pid] not in parents}
 
 
 def marks_of(application_dir: str) -> ProcessMatch:
@@ -221,7 +221,7 @@ def marks_of(application_dir: str) -> ProcessMatch:
         names=frozenset(b"DLAPP_CONTAINER_ID=" + os.fsencode(name) for name in names),
         application=b"DLAPP_APP_ID=" + os.fsencode(os.path.basename(application_dir)),
         application_dir=os.path.join(application_dir, ""),
-        places=(os.path.join(containers, ""),),
+        directories=(os.path.join(containers, ""),),
     )
 
 
@@ -233,7 +233,7 @@ def _container_marks(directories: Sequence[str]) -> ProcessMatch:
         names=frozenset(b"DLAPP_CONTAINER_ID=" + os.fsencode(os.path.basename(one)) for one in directories),
         application=b"",
         application_dir=os.path.join(os.path.dirname(directories[0]), ""),
-        places=tuple(os.path.join(one, "") for one in directories),
+        directories=tuple(os.path.join(one, "") for one in directories),
     )
 
 
@@ -249,7 +249,7 @@ def _identities(paths: list[str]) -> frozenset[tuple[int, int]]:
 def _find(marks: ProcessMatch, uid: int, runner_lock: str) -> list[OrphanProcess]:
     there = {one.pid: one for one in all_processes() if not one.is_dead and real_uid(one.pid) == uid}
     of_runner = marks._replace(
-        locks=_identities([runner_lock]), lives=frozenset(), names=frozenset(), application=b"", places=()
+        locks=_identities([runner_lock]), lives=frozenset(), names=frozenset(), application=b"", directories=()
     )
     spared = {os.getpid()} | {pid for pid in there if _holds(pid, of_runner, "runner-")}
     children: dict[int, list[int]] = {}
@@ -278,7 +278,7 @@ def _is_proven(process: ProcessStat, marks: ProcessMatch) -> bool:
         return False
     if marks.application in variables and marks.application and where.startswith(marks.application_dir):
         return True
-    return where.startswith(marks.places) and process.terminal == 0 and _is_init(process.parent)
+    return where.startswith(marks.directories) and process.terminal == 0 and _is_init(process.parent)
 
 
 def _is_init(pid: int) -> bool:
@@ -314,15 +314,15 @@ def _reads(fdinfo: bytes) -> bool:
 
 
 def _role(pid: int, application_dir: str) -> str:
-    return _role_and_place(pid, application_dir)[0]
+    return _role_and_directory(pid, application_dir)[0]
 
 
-def _role_and_place(pid: int, application_dir: str) -> tuple[str, str]:
+def _role_and_directory(pid: int, application_dir: str) -> tuple[str, str]:
     """Return the role and the directory of a process in an application, by its command line."""
-    words = command_line(pid)
+    arguments = command_line(pid)
     for role in (b"am", b"task"):
-        if role in words and b"--home" in (rest := words[words.index(role) :])[:-1]:
-            place = os.path.realpath(os.fsdecode(rest[rest.index(b"--home") + 1]))
-            if os.path.join(place, "").startswith(os.path.join(application_dir, "")):
-                return role.decode(), place
+        if role in arguments and b"--home" in (rest := arguments[arguments.index(role) :])[:-1]:
+            directory = os.path.realpath(os.fsdecode(rest[rest.index(b"--home") + 1]))
+            if os.path.join(directory, "").startswith(os.path.join(application_dir, "")):
+                return role.decode(), directory
     return "", ""

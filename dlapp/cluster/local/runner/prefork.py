@@ -1,12 +1,12 @@
 """Prestarted ApplicationMaster, not yet assigned to an application.
 
-    runner                                   the spare
+    runner                                   the standby
       starts it, on a pair of sockets  ───>  loads what an ApplicationMaster needs, waits
       command line and descriptors     ───>  is that ApplicationMaster, as if it had been started so
       its socket closed                ───>  ends
 
 Loading Python and our modules takes longer than the rest of an application's start; a runner that waits for a
-submission does it meanwhile. If the spare dies before it reads a command line, the descriptors sent with it are closed,
+submission does it meanwhile. If the standby dies before it reads a command line, the descriptors sent with it close,
 and the application's lock is released: that counts as a failed start.
 """
 
@@ -25,7 +25,7 @@ _MAX_BYTES = 1 << 16
 
 
 class PreforkedMaster:
-    """Runner's handle of a spare ApplicationMaster. It is a child: ``pid`` is not reused until it is reaped.
+    """Runner's handle of a standby ApplicationMaster. It is a child: ``pid`` is not reused until it is reaped.
 
     Args:
         program: how dlapp's own processes are started.
@@ -39,8 +39,8 @@ class PreforkedMaster:
     def __init__(self, program: Sequence[str], state: str, log: str) -> None:
         self._channel, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            words = [*program, "am", "--spare-fd", str(FIRST_KEPT), "--state", state]
-            self.pid = spawn(words, keep=[its_end.fileno()], log=log)
+            arguments = [*program, "am", "--spare-fd", str(FIRST_KEPT), "--state", state]
+            self.pid = spawn(arguments, keep=[its_end.fileno()], log=log)
         except BaseException:
             self._channel.close()
             raise
@@ -62,7 +62,7 @@ class PreforkedMaster:
 
 
 def wait_for_assignment(fd: int) -> list[str] | None:
-    """Wait, as the spare, for a command line, and continue as if started with it. Return None if none will come.
+    """Wait, as the standby, for a command line, and continue as if started with it. Return None if none will come.
 
     Args:
         fd: the socket; closed by this.
@@ -86,5 +86,5 @@ def wait_for_assignment(fd: int) -> list[str] | None:
         if one != number:
             os.dup2(one, number)
             os.close(one)
-    words: list[str] = argv
-    return words
+    arguments: list[str] = argv
+    return arguments

@@ -1,6 +1,6 @@
 """The process of a runner: ``python -I -S dlapp/__main__.py runner --state DIR --lock-fd N --settings JSON ...``.
 
-It loads in two steps. If a submission is about to come (``--stay``), the spare ApplicationMaster is started after the
+It loads in two steps. If a submission is about to come (``--stay``), the standby ApplicationMaster is started after the
 first one, so that it loads while the runner does.
 """
 
@@ -28,8 +28,10 @@ def main(argv: Sequence[str]) -> int:
     """Run as the runner, with the lock that the starting process acquired for it."""
     flags = ("--shared", "--stay")
     options: dict[str, Any] = {flag.removeprefix("--"): flag in argv for flag in flags}
-    words = [word for word in argv if word not in flags]
-    options.update((name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True))
+    arguments = [text for text in argv if text not in flags]
+    options.update(
+        (name.removeprefix("--"), value) for name, value in zip(arguments[::2], arguments[1::2], strict=True)
+    )
     os.chdir("/")
     os.umask(0o022)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -46,17 +48,17 @@ def main(argv: Sequence[str]) -> int:
     if os.fstat(sys.stdout.fileno()).st_size > MAX_LOG_BYTES:
         os.ftruncate(sys.stdout.fileno(), 0)
     try:
-        spare = _spare_master(state, settings) if options["stay"] else None
+        standby = _start_standby(state, settings) if options["stay"] else None
         with loading():
             from dlapp.cluster.local.runner.main import Runner
-        Runner(state, settings, lock, sign=sign, stay=options["stay"], spare=spare).run()
+        Runner(state, settings, lock, sign=sign, stay=options["stay"], standby=standby).run()
     except (DlappError, OSError) as error:
         log.error(str(error))
         return 1
     return 0
 
 
-def _spare_master(state: StateDir, settings: RunnerSettings) -> PreforkedMaster | None:
+def _start_standby(state: StateDir, settings: RunnerSettings) -> PreforkedMaster | None:
     try:
         return PreforkedMaster(settings.program, state.path, state.runner_log(os.geteuid()))
     except OSError as error:

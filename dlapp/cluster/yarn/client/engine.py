@@ -199,7 +199,7 @@ class YarnEngine(Closeable):
         """Return the directory for packed workspaces on this machine; its content is uploaded to the cluster."""
         return local_cache("workspaces")
 
-    def tend(self) -> str:
+    def ensure_runner(self) -> str:
         """Do nothing: YARN takes care of submitted applications."""
         return ""
 
