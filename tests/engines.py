@@ -216,7 +216,7 @@ class Engine:
 
         staging = f"{self._files.home}/.dlapp/staging/{application}"
         url = json.loads(self._files.read(f"{staging}/am.json", max_bytes=1 << 26))["control_url"]
-        (master,) = [one.pid for one in self.processes(application) if one.role == "am"]
+        master = self.master(application)
         variables = dict(one.partition("=")[::2] for one in Path(f"/proc/{master}/environ").read_text().split("\0"))
         credentials = Credentials.decode(Path(variables["HADOOP_TOKEN_FILE_LOCATION"]).read_bytes())
         return Control(url, AmPlan.from_credentials(credentials).secrets.control_secret)

@@ -48,7 +48,7 @@ def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path
         "DL App Status and stdout/stderr Log URLs",
         f"* dlapp-status {application}",
     ]
-    assert [re.sub(r"\d\d$", "..", line) for line in lines[13:]] == ["succeeded after 0:00:.."]
+    assert [re.sub(r"\d\d:\d\d$", "…", line) for line in lines[13:]] == ["succeeded after 0:…"]
     assert "\x1b" not in done.err
 
     shown = run("dlapp-status", "--logs").out.splitlines()
@@ -106,7 +106,7 @@ def test_a_failure_shows_what_its_container_said_last_and_no_program_can_fake_a_
     engine: Engine, tmp_path: Path
 ) -> None:
     script = (
-        'if [ "$CONTAINER_INDEX" = 0 ]; then sleep 60; fi; for i in 1 2 3 4 5 6; do echo "line $i" >&2; done\n'
+        'if [ "$CONTAINER_INDEX" = 0 ]; then sleep 600; fi; for i in 1 2 3 4 5 6; do echo "line $i" >&2; done\n'
         r"""printf 'finalStatus : SUCCEEDED\n\033]0;title\007 10%%\r 99%%\n\033[31mred\033[0m\n\377\n' >&2"""
         "\necho out; exit 3"
     )
@@ -115,7 +115,7 @@ def test_a_failure_shows_what_its_container_said_last_and_no_program_can_fake_a_
     lines = done.out.splitlines()
     answer = lines[lines.index("DL App Resources = 2 containers, each with memory 64 MiB, vcores 1, gcores 0") + 1 :]
     application = status("last")["application_id"]
-    assert re.fullmatch(r"failed after 0:00:\d\d: container 1 exited with code 3", answer[0])
+    assert re.fullmatch(r"failed after 0:\d\d:\d\d: container 1 exited with code 3", answer[0])
     tail = [f"line {i}" for i in range(1, 7)] + ["finalStatus : SUCCEEDED", " 99%", "red", "\ufffd"]
     begin = answer.index("stderr of container 1, last lines:")
     assert answer[begin + 1 :] == [
@@ -142,7 +142,7 @@ def test_a_fifo_in_the_place_of_stderr_holds_up_no_status(tmp_path: Path) -> Non
     log = Path(status("last")["logs"][0]["files"]["stderr"].removeprefix("file://"))
     log.unlink()
     os.mkfifo(log)
-    shown = run("dlapp-status", timeout_s=20)
+    shown = run("dlapp-status", timeout_s=120)
     assert shown.code == 0
     assert "\nstderr of container 0 cannot be read: " in shown.out
 
@@ -268,16 +268,16 @@ def test_following_ends_with_a_line_on_the_end(engine: Engine, tmp_path: Path) -
     followed = run("dlapp-logs", "-f")
     application = status("last")["application_id"]
     assert (followed.code, followed.out) == (1, "[0 err] oh\n")
-    said = rf"{application} failed after 0:00:\d\d: container 0 exited with code 4"
+    said = rf"{application} failed after 0:\d\d:\d\d: container 0 exited with code 4"
     assert re.fullmatch(said, followed.err.splitlines()[-1])
     # One container's stderr goes to stderr, byte for byte.
     alone = run("dlapp-logs", "-f", "--container", "0")
     assert (alone.code, alone.out, alone.err) == (1, "", "oh\n")
     assert run("dlapp-logs", "--stderr").err == ""
-    killed = launch(properties(tmp_path, "sleep 60"))
+    killed = launch(properties(tmp_path, "sleep 600"))
     assert run("dlapp-kill", killed).code == 0
     # A ResourceManager that ends it before its ApplicationMaster is there says so in words of its own.
-    said = rf"{killed} killed after 0:00:\d\d: (Application {killed} was )?killed by (user )?\w+.*\n"
+    said = rf"{killed} killed after 0:\d\d:\d\d: (Application {killed} was )?killed by (user )?\w+.*\n"
     assert re.fullmatch(said, run("dlapp-logs", "-f", killed).err)
 
 
@@ -307,7 +307,7 @@ def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
         most, little = {"containers": 2, "memory": 3584}, {"memory": 1024}
     script = f'until [ -e "{go}" ]; do sleep 0.02; done'
     first = launch(properties(tmp_path, script, name="first", resources=most))
-    wait_for("the first runs", lambda: {one["phase"] for one in status(first)["containers"]} == {"running"}, 60)
+    wait_for("the first runs", lambda: {one["phase"] for one in status(first)["containers"]} == {"running"})
     second = launch(properties(tmp_path, "echo at last", name="second", resources=little))
     command: list[str | Path] = [BIN / "dlapp-logs", "--follow", second]
     with subprocess.Popen(
@@ -341,8 +341,7 @@ def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tm
     command: list[str | Path] = [BIN / "dlapp-launcher", "--wait", file]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         assert launcher.stderr is not None
-        while "running" not in launcher.stderr.readline():
-            pass
+        assert any("running" in line for line in launcher.stderr)
         launcher.send_signal(signal.SIGINT)
         said = launcher.stderr.read()
     assert launcher.returncode == 130
@@ -364,7 +363,7 @@ def test_on_a_terminal_waiting_is_a_live_picture(engine: Engine, tmp_path: Path)
         terminal.expect(r"^running +█+ +[12] of 2")
         go.touch()
         assert terminal.wait() == 0
-        assert re.search(r"^succeeded after 0:00:\d\d$", terminal.text, re.MULTILINE)
+        assert re.search(r"^succeeded after 0:\d\d:\d\d$", terminal.text, re.MULTILINE)
         assert terminal.raw.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?25h" in terminal.raw  # the cursor is back
 
 
@@ -390,7 +389,7 @@ def test_on_a_terminal_packing_what_takes_long_is_a_bar_that_goes_again(
     with Terminal("dlapp-launcher", "--wait", file) as terminal:
         if mebibytes > 32:
             terminal.expect(r"packing ━+ 0\.0/34\.6 MB")
-            terminal.expect(r"packing [━╸╺]+ +34\.6/34\.6 MB +[\d.]+ [MG]B/s +0:00:\d\d")
+            terminal.expect(r"packing [━╸╺]+ +34\.6/34\.6 MB +[\d.]+ [MG]B/s +0:\d\d:\d\d")
         terminal.expect("^DL App Submission : OK")
         assert terminal.wait() == 0
     assert ("packing ━" in terminal.text) == (mebibytes > 32)
@@ -417,7 +416,7 @@ def test_a_bar_comes_back_when_there_is_more_to_bring_than_was_known() -> None:
 
 @on_yarn_when_full
 def test_ctrl_c_on_a_terminal_detaches_too(engine: Engine, tmp_path: Path) -> None:
-    with Terminal("dlapp-launcher", "--wait", properties(tmp_path, "sleep 30")) as terminal:
+    with Terminal("dlapp-launcher", "--wait", properties(tmp_path, "sleep 600")) as terminal:
         terminal.expect("running +█")
         terminal.type("\x03")
         terminal.expect("Detached: application_")
@@ -427,14 +426,13 @@ def test_ctrl_c_on_a_terminal_detaches_too(engine: Engine, tmp_path: Path) -> No
 
 
 def test_a_kill_leaves_nothing_and_who_waits_gets_7(engine: Engine, tmp_path: Path) -> None:
-    file = properties(tmp_path, "sleep 60")
+    file = properties(tmp_path, "sleep 600")
     command: list[str | Path] = [BIN / "dlapp-launcher", "--wait", file]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     ) as launcher:
         assert launcher.stderr is not None
-        while "running" not in launcher.stderr.readline():
-            pass
+        assert any("running" in line for line in launcher.stderr)
         me = caller()
         assert run("dlapp-kill", "tony").code == 2
         assert run("dlapp-kill").code == 2
@@ -493,7 +491,7 @@ def test_a_list_is_selected_by_state_name_time_and_number(engine: Engine, tmp_pa
         assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
     told = run("dlapp-why", failed).out.splitlines()
     assert told[0].startswith(f"{failed} failed after ")
-    assert told[1].startswith("waited : 0:00:")
+    assert told[1].startswith("waited : 0:0")
     assert told[1].endswith(" in the queue, until it was started")
     for wrong in ("soon", "2023-13-01", "5 parsecs", ""):
         refused = run("dlapp-list", "--since", wrong)
@@ -553,7 +551,7 @@ def test_several_are_killed_by_one_command_and_an_error_of_one_spares_no_other(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_LOCAL_VCORES", "4")
-    first, second = (launch(properties(tmp_path, "sleep 60", name=name)) for name in ("one", "two"))
+    first, second = (launch(properties(tmp_path, "sleep 600", name=name)) for name in ("one", "two"))
     # No number that a test's own cluster has reached.
     refused = run("dlapp-kill", first, "987654321")
     assert (refused.code, refused.out) == (3, "")
@@ -574,7 +572,7 @@ def test_what_has_ended_is_removed_from_the_history_and_nothing_else(state_dir: 
     file = properties(tmp_path, "mkdir out; echo x > out/x", name="ended", to_hdfs=output)
     assert run("dlapp-launcher", "--wait", file).code == 0
     ended_one = status("last")["application_id"]
-    running = launch(properties(tmp_path, "sleep 60", name="running"))
+    running = launch(properties(tmp_path, "sleep 600", name="running"))
     refused = run("dlapp-rm", ended_one, running)
     assert (refused.code, refused.out) == (2, "")
     assert f"{running} is " in refused.err
@@ -596,10 +594,12 @@ def test_what_has_ended_is_removed_from_the_history_and_nothing_else(state_dir: 
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
 def test_what_has_not_ended_on_a_cluster_is_not_removed(engine: Engine, tmp_path: Path) -> None:
-    application = launch(properties(tmp_path, "true"))
+    go = tmp_path / "go"
+    application = launch(properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done"))
     refused = run("dlapp-rm", application)
     assert refused.code == 2
     assert "only what has ended can be removed" in refused.err
+    go.touch()
     ended(application)
 
 
@@ -622,15 +622,14 @@ def test_following_ends_when_the_last_application_master_is_killed(
 ) -> None:
     for name in ("DLAPP_YARN_AM_ATTEMPTS", "DLAPP_LOCAL_AM_ATTEMPTS"):
         monkeypatch.setenv(name, "1")
-    application = launch(properties(tmp_path, "echo up; sleep 60"))
+    application = launch(properties(tmp_path, "echo up; sleep 600"))
     command: list[str | Path] = [BIN / "dlapp-logs", "-f", "last"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline() == b"[0] up\n"
-        (am,) = [one for one in engine.processes(application) if one.role == "am"]
-        os.kill(am.pid, signal.SIGKILL)
+        os.kill(engine.master(application), signal.SIGKILL)
         assert follower.stdout.read() == b""
         assert follower.stderr is not None
         follower.stderr.read()

@@ -82,7 +82,8 @@ class Submitted:
 
     def control_secret(self) -> str:
         """Return the secret as its ApplicationMaster has it, in its credentials."""
-        (master,) = [one.pid for one in processes_of(str(self.id)) if one.role == "am"]
+        # A child that it forks has its command line at first.
+        master = min(one.pid for one in processes_of(str(self.id)) if one.role == "am")
         variables = dict(one.partition("=")[::2] for one in Path(f"/proc/{master}/environ").read_text().split("\0"))
         credentials = Credentials.decode(Path(variables["HADOOP_TOKEN_FILE_LOCATION"]).read_bytes())
         return AmPlan.from_credentials(credentials).secrets.control_secret
@@ -158,7 +159,7 @@ def test_no_secret_lies_on_hdfs_nor_is_shown_while_it_runs_and_afterwards(submit
         assert [place for place, data in while_running.items() if text.encode() in data] == []
         assert text not in page
     submitted.client.softkill(submitted.id)
-    submitted.client.wait(submitted.id, timeout_s=60)
+    submitted.client.wait(submitted.id, timeout_s=240)
     history = f"{ours}/history/{submitted.id}.json"
     until(lambda: submitted.files.look(submitted.staging) is None)
     afterwards = dict(all_on_hdfs(submitted.files, ours))
@@ -185,7 +186,7 @@ def test_a_soft_kill_from_another_machine_is_heard(
     assert tools_tokens.find(submitted.id) is None
     assert elsewhere.status(submitted.id).containers[0].phase is Phase.RUNNING
     assert "stops when it finds the request on HDFS" in elsewhere.softkill(submitted.id)
-    end = elsewhere.wait(submitted.id, timeout_s=60)
+    end = elsewhere.wait(submitted.id, timeout_s=240)
     assert (end.final_status, end.cause, end.containers[0].exit_code) == (FinalStatus.KILLED, Cause.SOFT_KILLED, 3)
     elsewhere.engine.close()
 

@@ -72,7 +72,7 @@ def clear(engine: LocalEngine) -> None:
     wait_until(lambda: runner_of(engine) is None)
 
 
-def ended(engine: LocalEngine, application_id: ApplicationId, timeout_s: float = 20.0) -> ApplicationView:
+def ended(engine: LocalEngine, application_id: ApplicationId, timeout_s: float = 120.0) -> ApplicationView:
     """Wait for an application's end, as its row says it."""
     wait_until(lambda: row_state(engine, application_id) == "done", timeout_s)
     return engine.view(application_id)
@@ -125,15 +125,20 @@ def process_with(engine: LocalEngine, word: bytes) -> int | None:
     return None
 
 
+def signal_runner(engine: LocalEngine, number: signal.Signals) -> int:
+    """Send a signal to the runner, as soon as it is there; its pid."""
+
+    def look() -> int | None:
+        found = runner_of(engine)
+        return found if found is not None and found > 0 else None  # -1 would be all processes
+
+    pid = wait_until(look)
+    os.kill(pid, number)
+    return pid
+
+
 def kill_runner(engine: LocalEngine) -> None:
-    seen: list[int] = []
-
-    def is_found() -> bool:
-        seen.append(runner_of(engine) or 0)
-        return seen[-1] > 0
-
-    wait_until(is_found)
-    os.kill(seen[-1], signal.SIGKILL)
+    signal_runner(engine, signal.SIGKILL)
     wait_until(lambda: runner_of(engine) is None)
 
 
@@ -159,7 +164,7 @@ def kill_am(engine: LocalEngine, application_id: ApplicationId) -> None:
     pidfd = open_process(pid, started, os.geteuid())
     assert pidfd is not None
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    select.select([pidfd], [], [], 10)
+    assert select.select([pidfd], [], [], 120)[0]
     os.close(pidfd)
 
 
@@ -193,10 +198,10 @@ def test_many_submissions_from_eight_processes_at_once_all_run_each_exactly_once
     options = json.dumps({"local.vcores": "1000", "local.memory": "8", "gpuid.lock_dir": f"{state_dir}-gpus"})
     command = [sys.executable, "-I", small_app.__file__, str(state_dir), options, str(each), "quick"]
     submitters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
-    ids = [ApplicationId.from_text(one) for it in submitters for one in it.communicate(timeout=60)[0].split()]
+    ids = [ApplicationId.from_text(one) for it in submitters for one in it.communicate(timeout=240)[0].split()]
     assert [it.returncode for it in submitters] == [0] * 8
     assert len(set(ids)) == 8 * each
-    wait_until(lambda: all(view.state.ended for view in engine.views()), 60)
+    wait_until(lambda: all(view.state.ended for view in engine.views()), 240)
     assert {engine.view(one).state for one in ids} == {State.FINISHED}
     assert [starts(engine, one) for one in ids] == [["1"]] * len(ids)
     wait_until(lambda: runner_of(engine) is None)
@@ -223,7 +228,7 @@ def test_closing_the_terminal_and_killing_the_submitter_change_nothing(engine: L
     running(engine, application_id)
     pid = am_of(engine, application_id)
     assert os.getsid(pid) == pid
-    runner = runner_of(engine) or 0
+    runner = signal_runner(engine, signal.SIGCONT)
     assert os.getsid(runner) == runner
     for one in (pid, runner):
         assert [file for file in open_files(one) if "lock-of-the-shell" in file] == []
@@ -301,8 +306,8 @@ def test_a_short_one_starts_before_the_first_if_that_is_not_delayed(engine: Loca
     long = submit(engine, "wait", str(tmp_path / "long"), memory_mib=300, max_runtime_s=7200.0)
     short = submit(engine, "wait", str(tmp_path / "short"), memory_mib=300, max_runtime_s=600.0)
     running(engine, short)
-    assert engine.view(long).diagnostics == "waiting: 1 ahead"
-    assert "needs" in engine.view(large).diagnostics
+    wait_until(lambda: engine.view(long).diagnostics == "waiting: 1 ahead")
+    wait_until(lambda: "needs" in engine.view(large).diagnostics)
     for name in ("first", "short"):
         (tmp_path / name).touch()
     running(engine, large)
@@ -396,8 +401,7 @@ def test_keys_that_only_place_work_on_a_cluster_pass_with_a_line(engine: LocalEn
 def with_spare(engine: LocalEngine) -> int:
     """Announce a submission; the answer is the process that waits for it."""
     engine.prepare()
-    wait_until(lambda: process_with(engine, b"--spare-fd"))
-    return process_with(engine, b"--spare-fd") or 0
+    return wait_until(lambda: process_with(engine, b"--spare-fd"))
 
 
 def test_an_application_master_started_ahead_takes_the_first_application_and_no_other(
@@ -493,13 +497,13 @@ def test_while_nobody_has_started_the_next_application_master_the_state_is_resta
 ) -> None:
     application_id = submit(engine, "sleep")
     running(engine, application_id)
-    os.kill(runner_of(engine) or 0, signal.SIGSTOP)
+    signal_runner(engine, signal.SIGSTOP)
     kill_am(engine, application_id)
     view = engine.view(application_id)
     assert (view.state, view.phase) == (State.RUNNING, "restarting")
     assert view.diagnostics.startswith("the ApplicationMaster died")
     assert engine.views()[0].phase == "restarting"
-    os.kill(runner_of(engine) or 0, signal.SIGCONT)
+    signal_runner(engine, signal.SIGCONT)
     wait_until(lambda: registered(engine, application_id) == 2)
     wait_until(lambda: engine.view(application_id).phase == "running")
 
@@ -663,7 +667,7 @@ def test_whatever_is_killed_at_whatever_moment_everything_comes_to_its_end_and_n
         return all(row_state(engine, one) == "done" for one in ids)
 
     for application_id in ids:
-        wait_until(all_done, 60)
+        wait_until(all_done)
         assert engine.view(application_id).state.ended
         assert not began_twice(engine, application_id)
         assert starts(engine, application_id) == sorted(starts(engine, application_id))
@@ -884,8 +888,8 @@ def test_programs_without_gpus_run_while_the_first_waits_for_gpus(
         both = submit(engine, "wait", str(tmp_path / f"{what}-both"), gcores=2)
         one, none = submit(engine, "sleep", gcores=1), submit(engine, "sleep")
         running(engine, none)
-        assert "needs 2 gcores, 1 free" in engine.view(both).diagnostics
-        assert engine.view(one).diagnostics == "waiting: 1 ahead"
+        wait_until(lambda both=both: "needs 2 gcores, 1 free" in engine.view(both).diagnostics)  # type: ignore[misc]
+        wait_until(lambda one=one: engine.view(one).diagnostics == "waiting: 1 ahead")  # type: ignore[misc]
         engine.kill(one, "the test")
         (tmp_path / what).touch()
         running(engine, both)

@@ -6,6 +6,7 @@ output is whole, and was committed once: nothing is left beside it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -130,7 +131,8 @@ class Run:
         assert found
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
-                os.kill(pid, number)
+                with contextlib.suppress(ProcessLookupError):  # one that was just being started had another's name
+                    os.kill(pid, number)
         wait_for("their end", lambda: not any(start_time(pid) for pid in found))
 
     def begun(self) -> list[int]:
@@ -263,10 +265,12 @@ def test_a_kill_ends_tasks_whose_master_is_dead_and_keeps_nothing(
 
 
 def test_a_container_whose_task_died_with_the_master_has_failed_and_the_others_may_save_their_work(
-    submit: Callable[..., Run],
+    submit: Callable[..., Run], tmp_path: Path
 ) -> None:
-    one = submit(script="save() { mkdir output; echo saved >output/x; exit 0; }; trap save TERM; sleep 300 & wait\n")
+    save = "save() { mkdir output; echo saved >output/x; exit 0; }; trap save TERM"
+    one = submit(script=f"{save}; touch {tmp_path}/$CONTAINER_INDEX; sleep 300 & wait\n", kill_grace="60s")
     view = wait_for("both run", one.running)
+    wait_for("it may save", (tmp_path / "1").exists)
     first = str(view.containers[0].container_id)
     tasks = [each for each in processes(one.state_dir) if each.role == "task" and first in each.command]
     os.kill(one.master(), signal.SIGSTOP)

@@ -13,7 +13,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.sweep.results import TrialState
-from tests.applications import application_dir, ended, launch, processes, properties, run, wait_for
+from tests.applications import application_dir, ended, launch, properties, run, wait_for
 from tests.tools.terminal import Terminal
 
 REPORTS = """
@@ -118,8 +118,7 @@ def test_optuna_goes_on_with_what_it_learned_when_the_application_master_is_kill
 
     wait_for("some trials", lambda: len(given()) >= 15)
     before = given()
-    (master,) = (one for one in processes(state_dir) if one.role == "am")
-    os.kill(master.pid, signal.SIGKILL)
+    os.kill(json.loads((home / "am.json").read_text())["pid"], signal.SIGKILL)
     assert ended(application)["final_status"] == "SUCCEEDED"
     results = Client().sweep(application).results()
     assert results.counts() == {"done": 40}
