@@ -91,7 +91,7 @@ def test_those_whom_its_owner_names_see_it_reach_its_ports_or_end_it_and_nobody_
     until(lambda: [one.phase.value for one in viewer.status(application_id).containers] == ["running"])
     assert viewer.status(application_id).view_acl == VIEWER
     # The node shows logs to those whom the launch of the containers names.
-    assert viewer.log_tail(application_id, 0, stream="stdout") == b"listening\n"
+    until(lambda: viewer.log_tail(application_id, 0, stream="stdout") == b"listening\n")
     assert bytes_of(viewer, application_id, port) == (b"hello", "through the ApplicationMaster")
     with pytest.raises(Denied, match="view_acl permits dlapp-port only"):
         viewer.stream_opener(application_id)(0, STREAM_EXEC, {"command": ["id"]})

@@ -109,19 +109,23 @@ class Cluster:
         seen: list[str] = []
 
         def reason() -> Waiting | None:
+            """Return what `why` says, once the status says the same: YARN's numbers may change between the two."""
             found = self.client.status(one).waiting
-            if found is not None and found.code not in seen:
-                seen.append(found.code)
-            return found if found is not None and found.code == code else None
+            if found is None or found.code != code:
+                seen.append("" if found is None else found.code)
+                return None
+            full = self.client.why(one).waiting
+            seen.append(f"{found.message}, and in full: {'' if full is None else full.message}")
+            if full is None or (full.code, without_times(full.message)) != (code, without_times(found.message)):
+                return None
+            return full
 
         try:
-            shown = until(reason)
+            return one, until(reason)
         except AssertionError:
-            raise AssertionError(f"{name}: {code} is not among {seen}: {self.client.status(one)}") from None
-        full = self.client.why(one).waiting
-        assert full is not None
-        assert (full.code, without_times(full.message)) == (code, without_times(shown.message))
-        return one, full
+            raise AssertionError(
+                f"{name}: not {code}: {list(dict.fromkeys(seen))}: {self.client.status(one)}"
+            ) from None
 
     def kill(self, *applications: ApplicationId) -> None:
         for one in applications:
@@ -267,7 +271,7 @@ def label(hadoop: Hadoop, node: str, name: str) -> None:
     """Give a node a label, or none."""
     query = f"user.name={getpass.getuser()}" + (f"&labels={name}" if name else "")
     url = f"{hadoop.rm_url}/ws/v1/cluster/nodes/{node}/replace-labels?{query}"
-    urllib.request.urlopen(urllib.request.Request(url, b"", method="POST"), timeout=20).close()
+    urllib.request.urlopen(urllib.request.Request(url, b"", method="POST"), timeout=120).close()
 
 
 def test_gpus_in_pieces_and_a_service_that_is_away_are_named(cluster: Cluster) -> None:

@@ -24,7 +24,7 @@ from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import Hadoop
 from tests.services.keeper import end_all_in
 
-LIFETIME_S, GRACE_S = 40, 2
+LIFETIME_S, GRACE_S = 50, 10
 SCRIPT = """#!/bin/sh
 trap 'kill $!; echo saved > output/x; exit 0' TERM
 mkdir output

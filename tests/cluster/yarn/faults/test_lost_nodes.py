@@ -68,7 +68,7 @@ def running(hadoop: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_a_nodemanager_is_restarted_without_recovery_under_an_index(
     hadoop: Hadoop, running: Running, number: int
 ) -> None:
-    until(lambda: running.begun() == number, 150)
+    until(lambda: running.begun() == number, 240)
     (container,) = running.client.status(running.application_id).containers
     part = next(part for part, host in NODES.items() if f"//{host}:" in container.log_url)
     hadoop.kill_part(part)
@@ -78,7 +78,7 @@ def test_a_nodemanager_is_restarted_without_recovery_under_an_index(
 
 @pytest.mark.slow
 def test_an_index_whose_nodemanagers_were_restarted_comes_to_its_end(running: Running) -> None:
-    end = running.client.wait(running.application_id, timeout_s=150)
+    end = running.client.wait(running.application_id, timeout_s=240)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
     assert running.begun() == KILLS + 1
     (container,) = end.containers

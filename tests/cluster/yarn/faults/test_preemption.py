@@ -109,7 +109,8 @@ def test_a_preempted_program_goes_on_from_the_checkpoint_that_it_saved_at_the_no
     # The ResourceManager waits 12 s: two thirds of them are the program's, the rest for copying what it saved.
     notice = check_latency(engine, second)
     assert 7.0 < stop["deadline_ms"] / 1000 - notice <= 8.1
-    assert "running" not in status(second)["phase"]
+    # Its own ApplicationMaster hears of that with its next heartbeat.
+    wait_for("it waits", lambda: "running" not in status(second)["phase"], END_S)
     (place / "enough").touch()
     wait_for("it runs again", (place / "second/resumed-0-1").exists, END_S)
     assert (place / "second/resumed-0-1").read_text() == "saved by 0-0\n"
@@ -136,7 +137,8 @@ def test_a_gang_of_which_a_member_is_preempted_starts_again_when_there_is_room(e
     assert sorted(one["reason"] for one in stops) == ["gang_restart", "preempted"]
     check_latency(engine, application)
     wait_for("the other one runs", lambda: "running 1 of 1" in status(other)["phase"], END_S)
-    assert "1 of 2" in status(application)["phase"], "one waits for a container, the other one holds its own"
+    # One waits for a container, the other one holds its own.
+    wait_for("it waits", lambda: "1 of 2" in status(application)["phase"], END_S)
     (place / "enough").touch()
     wait_for("both run again", lambda: all((place / f"gang/up-{n}-1").exists() for n in (0, 1)), END_S)
     for number in (0, 1):

@@ -131,7 +131,7 @@ def test_names_of_no_node_are_told_of_with_the_nearest(client_of: Make, tmp_path
     notes: list[str] = []
     application_id = client.submit(file, note=notes.append)
     assert notes == [f"resources.exclude_nodes: no node '{here}x' runs now, the nearest is {here}"]
-    assert client.wait(application_id, timeout_s=90).cause is Cause.SUCCEEDED
+    assert client.wait(application_id, timeout_s=240).cause is Cause.SUCCEEDED
 
 
 def test_a_dialect_that_the_cluster_has_not_is_refused(client_of: Make, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one
         two[f"{name}.address.{one}"] = address(where, "rm")
     both = client_of(two)
     assert both.engine.info().version == VERSION
-    end = both.wait(both.submit(properties(tmp_path)), timeout_s=90)
+    end = both.wait(both.submit(properties(tmp_path)), timeout_s=240)
     assert end.final_status.value == "SUCCEEDED", end.diagnostics
     none = client_of({**two, f"{name}.webapp.address.b": "127.0.0.1:1"})
     monkeypatch.setattr(rest, "ACTIVE_TIMEOUT_S", 2.0)
@@ -325,7 +325,7 @@ def test_what_the_resourcemanager_forgot_the_timeline_server_knows(
     client_of: Make, others: Others, tmp_path: Path
 ) -> None:
     first = client_of()
-    end = first.wait(first.submit(properties(tmp_path)), timeout_s=90)
+    end = first.wait(first.submit(properties(tmp_path)), timeout_s=240)
     later = client_of({"yarn.resourcemanager.webapp.address": address(others.fresh)})
 
     def told() -> bool:
@@ -385,7 +385,9 @@ def test_the_patched_hadoops_three_settings_are_limits(client_of: Make, others: 
 
 @pytest.mark.slow
 def test_logs_that_no_server_shows_are_read_from_hdfs(client_of: Make, tmp_path: Path) -> None:
-    script = 'echo "oh $CONTAINER_INDEX" >&2; sleep 0.4; seq 1 30000'
+    # The task notes the sizes of both streams ten times a second, one line each: that orders them.
+    noted = 'until [ -s "$(dirname "$(readlink /proc/$$/fd/1)")/dlapp.times" ]; do sleep 0.05; done'
+    script = f'echo "oh $CONTAINER_INDEX" >&2; {noted}; seq 1 30000'
     path = properties(tmp_path, script=script, resources="memory=256m\ncontainers=2")
     numbers = b"".join(b"%d\n" % number for number in range(1, 30_001))
     client = client_of({"yarn.log.server.url": "http://127.0.0.1:1/applicationhistory/logs"})

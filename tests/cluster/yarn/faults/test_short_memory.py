@@ -74,7 +74,7 @@ class Cluster(NamedTuple):
         self, name: str, script: str, *, containers: int = 1, output: bool = False, **keys: str
     ) -> ApplicationId:
         to_hdfs = {"output_path": "output", "hdfs": f"{self.files.home}/results/{name}"}
-        application = {"username": getpass.getuser(), "kill_grace": "2", **keys}
+        application = {"username": getpass.getuser(), "kill_grace": "10", **keys}
         resources = {"memory": "256m", "containers": containers}
         sections = {"application": application, "resources": resources} | ({"to_hdfs": to_hdfs} if output else {})
         return self.client.submit(str(properties(self.place, script, name=name, **sections))).application_id  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ if FULL:
         assert [str(one.application_id) for one in client.list()] == [str(one) for one in (first, *others)]
         assert str(first) in files.names(paths.all_staging), "it runs"
         go.touch()
-        client.wait(first, timeout_s=90)
+        client.wait(first, timeout_s=240)
         with YarnRest([cluster.hadoop.rm_url], Login(getpass.getuser())) as rest:
             until(lambda: len(rest.reports()) == 2 and all(one.state.ended for one in rest.reports()))
             known = [one.application_id for one in rest.reports()]

@@ -140,7 +140,14 @@ def test_two_gangs_of_four_gpus_on_six_always_both_finish(place: Place, part: in
     del part  # of the rounds: ten parts, 20 rounds, take some minutes
     for host in (FIRST, SECOND):  # YARN counts eight
         place.ill(host, 1)
+    # What the first gang has it keeps until the other one was seen to wait or to give back, at most for a minute.
+    seen_one = place.directory / "seen"
+    waits = f"n=0; until [ -e {seen_one} ] || [ $n = 300 ]; do n=$((n + 1)); sleep 0.2; done"
     phases: set[str] = set()
+
+    def is_seen() -> bool:
+        return any("gave back what it held" in phase or "held, waiting for" in phase for phase in phases)
+
     for number in range(2):
         applications = []
         for name in ("a", "b"):
@@ -148,7 +155,7 @@ def test_two_gangs_of_four_gpus_on_six_always_both_finish(place: Place, part: in
             directory.mkdir()
             file = properties(
                 directory,
-                "sleep 6",
+                waits,
                 application={"gang": "all", "gang_window": "3s"},
                 resources={"gcores": 1, "containers": 4, "memory": 256},
             )
@@ -157,9 +164,11 @@ def test_two_gangs_of_four_gpus_on_six_always_both_finish(place: Place, part: in
         def both_have_ended(ids: tuple[ApplicationId, ...] = tuple(applications)) -> bool:
             seen = [place.client.status(one) for one in ids]
             phases.update(one.phase for one in seen)
+            if is_seen():
+                seen_one.touch()
             return all(one.state.ended for one in seen)
 
         until(both_have_ended, 300)
         ends = [place.client.status(one) for one in applications]
         assert [one.cause for one in ends] == [Cause.SUCCEEDED] * 2, [one.diagnostics for one in ends]
-    assert any("gave back what it held" in phase or "held, waiting for" in phase for phase in phases), phases
+    assert is_seen(), phases

@@ -47,6 +47,6 @@ def test_while_the_resourcemanager_is_away_the_status_on_hdfs_says_what_is_waite
         hadoop.wait_until_ready()
     until(lambda: client.status(application_id).phase == "running 1 of 1")
     (tmp_path / "go").touch()
-    end = client.wait(application_id, timeout_s=90)
+    end = client.wait(application_id, timeout_s=240)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
     assert [one.attempt for one in end.containers] == [1]

@@ -61,6 +61,6 @@ def test_containers_with_gpus_wait_for_zookeeper_and_the_status_says_so(
     words = f"{CONTAINERS} waiting for ZooKeeper at {zookeeper.ensemble} since "
     until(lambda: words in client.status(application_id).phase)
     zookeeper.start_server("zk1")
-    end = client.wait(application_id, timeout_s=90)
+    end = client.wait(application_id, timeout_s=240)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
     assert [(one.attempt, len(one.gpus)) for one in end.containers] == [(1, 1)] * CONTAINERS
