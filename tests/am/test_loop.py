@@ -186,7 +186,7 @@ class World:
         """The engine wants no more of it."""
         self.engine.over = True
         self.wakes.put(WAKE)
-        self.thread.join(30)
+        self.thread.join(120)
         assert not self.thread.is_alive()
 
     def held(self) -> int:
@@ -279,7 +279,7 @@ def test_those_that_wait_are_answered_together_by_the_last_heartbeat_before_it_i
     monkeypatch.setattr(loop_module, "QUIET_HEARTBEAT_S", 1000.0)
     world.beat()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert len(answered) == TASKS
 
 
@@ -297,7 +297,7 @@ def test_news_of_a_task_leave_its_wait_for_orders_alone(world: World, monkeypatc
     assert waiting.is_alive()
     monkeypatch.setattr(loop_module, "QUIET_HEARTBEAT_S", 1000.0)
     world.beat()
-    waiting.join(20)
+    waiting.join(120)
     assert not waiting.is_alive()
 
 
@@ -351,13 +351,13 @@ def test_a_task_may_start_its_payload_when_another_thread_has_written_the_journa
     try:
         wait_until(lambda: world.engine.given == TASKS)
         task = Task(world.loop.control_url, 2)
-        assert late.hurried.wait(20)
+        assert late.hurried.wait(120)
         first = task.orders()
         waiting = threading.Thread(target=task.report, args=(60.0,))
         waiting.start()
         wait_until(lambda: world.held() == 1)
         late.write()
-        waiting.join(20)
+        waiting.join(120)
         assert not waiting.is_alive()
         assert (first.go, task.orders().go) == (False, True)
         task.close()
@@ -403,10 +403,10 @@ def test_an_attempt_that_learns_from_its_journal_that_another_one_took_over_tell
     wait_until(lambda: world.held() == TASKS - 1)
     with pytest.raises(Unreachable):
         tasks[0].fail()
-    world.thread.join(20)
+    world.thread.join(120)
     assert not world.thread.is_alive()
     for thread in waiting:
-        thread.join(20)
+        thread.join(120)
     assert told == [None] * (TASKS - 1)
     assert not stopped
     for one in tasks:
@@ -429,7 +429,7 @@ class Next:
 
         class Reading(LocalApplicationDir):
             def all_journal_lines(self) -> list[str]:
-                assert readable.wait(20)
+                assert readable.wait(120)
                 done.append("read")
                 return super().all_journal_lines()
 
@@ -451,7 +451,7 @@ class Next:
         self.readable.set()
         self.engine.over = True
         self.wakes.put(WAKE)
-        self.thread.join(20)
+        self.thread.join(120)
         assert not self.thread.is_alive()
 
     def phase(self) -> str:
@@ -493,7 +493,7 @@ def test_while_the_journal_cannot_be_read_those_who_look_see_why_and_tasks_wait(
     wait_until(lambda: second.loop._control.server._peers and second.loop._queue.empty())
     assert told == []
     second.readable.set()
-    task.join(20)
+    task.join(120)
     assert [one.attempt for one in told] == [2]
     assert "journal" not in second.phase()
 
@@ -507,7 +507,7 @@ def test_while_the_resourcemanager_is_away_at_the_start_status_sees_it(
 
     def register(_url: str) -> Registered:
         with Wait("the ResourceManager", 86_400.0):
-            assert back.wait(20)
+            assert back.wait(120)
         return Registered(limits=ResourceLimits())
 
     monkeypatch.setattr(world.engine, "register", register)
@@ -531,7 +531,7 @@ def test_while_the_resourcemanager_is_away_a_next_attempt_leaves_the_view_of_the
 
     def register(_url: str) -> Registered:
         with Wait("the ResourceManager", 86_400.0):
-            assert back.wait(20)
+            assert back.wait(120)
         return Registered(limits=ResourceLimits())
 
     look = world.loop._update_wait
@@ -544,7 +544,7 @@ def test_while_the_resourcemanager_is_away_a_next_attempt_leaves_the_view_of_the
     monkeypatch.setattr(world.engine, "register", register)
     monkeypatch.setattr(world.loop, "_update_wait", look_and_tell)
     world.thread.start()
-    assert looked.wait(20)
+    assert looked.wait(120)
     assert home.views == []
     back.set()
     wait_until(lambda: home.views)
@@ -553,10 +553,10 @@ def test_while_the_resourcemanager_is_away_a_next_attempt_leaves_the_view_of_the
 
 def test_who_is_superseded_while_the_resourcemanager_is_away_ends(tmp_path: Path) -> None:
     world, never = World(Watched(str(tmp_path))), threading.Event()
-    world.engine.register = lambda _url: never.wait(20)  # type: ignore[assignment, method-assign, return-value]
+    world.engine.register = lambda _url: never.wait(240)  # type: ignore[assignment, method-assign, return-value]
     world.thread.start()
     world.wakes.put(Heartbeat(shut_down="attempt 2 has the application now"))
-    world.thread.join(20)
+    world.thread.join(120)
     assert not world.thread.is_alive()
     never.set()
 
@@ -581,7 +581,7 @@ def test_of_a_task_that_repeats_its_report_meanwhile_the_last_is_answered(second
 
 def test_an_attempt_that_is_superseded_while_it_reads_the_journal_ends(second: Next) -> None:
     second.wakes.put(Heartbeat(shut_down="attempt 3 has the application now"))
-    second.thread.join(20)
+    second.thread.join(120)
     assert not second.thread.is_alive()
     assert second.loop._state.started_ms is None
 

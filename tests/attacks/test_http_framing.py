@@ -125,7 +125,7 @@ def server_of(response: bytes) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        thread.join(30)
+        thread.join(120)
         listening.close()
 
 

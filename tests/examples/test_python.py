@@ -128,7 +128,7 @@ def test_a_file_can_be_changed_for_one_submission(place: Path) -> None:
             env={"GREETING": "hi"},
             args=["--seed={index}"],
         )
-        assert application.wait(60).appname == "other"
+        assert application.wait(240).appname == "other"
         assert application.logs(1, "stdout") == "hi from 1\n"
         assert (place / "code" / "output").exists() is False
         with pytest.raises(FileRefused) as refused:
@@ -230,7 +230,7 @@ def test_keywords_take_the_words_of_a_file_and_specs_of_input(place: Path) -> No
             outputs=[OutputSpec(output_path="output", target="results", overwrite=True, keep_previous=2)],
             caches={"models": "/models"},
         )
-        application.wait(60)
+        application.wait(240)
         submitted = client.engine.submission(application.application_id).spec
     has_gpus = client.engine.info().has_gpus
     assert submitted.roles[0].instances == 2
@@ -269,7 +269,7 @@ def test_keywords_are_what_a_file_would_say(place: Path) -> None:
             tags="t",
             exclude="*.o",
         )
-        application.wait(60)
+        application.wait(240)
         submitted = client.engine.submission(application.application_id).spec
         assert application.outputs() == {"": str(place / "results")}
         assert application.output() == str(place / "results")
@@ -287,7 +287,7 @@ def test_text_names_an_application_everywhere(place: Path) -> None:
     with Client() as client:
         application = client.submit("dl_app.properties")
         number = application.id.rpartition("_")[2]
-        assert client.wait("last", timeout_s=60) == client.status(number) == application.status()
+        assert client.wait("last", timeout_s=240) == client.status(number) == application.status()
         assert client.application(number) == client.application("last") == application
         assert {application, client.application("last")} == {application}
         assert b"".join(piece.data for piece in client.logs(number, streams=["stdout"])) == b" from 0\n"
@@ -295,7 +295,7 @@ def test_text_names_an_application_everywhere(place: Path) -> None:
         with pytest.raises(NotFound):
             client.application("application_1_0001")
         others = [client.submit("dl_app.properties") for _ in range(2)]
-        for one in as_completed(others, timeout=60):
+        for one in as_completed(others, timeout=240):
             assert one.status().state.ended
         client.remove(application)
         client.remove([others[0].id, others[1].application_id])
@@ -308,7 +308,7 @@ def test_an_application_says_little_of_itself_and_a_notebook_shows_its_state(pla
     with Client() as client:
         application = client.submit("dl_app.properties", overrides={"application.appname": "<b>&"})
         assert (str(application), repr(application)) == (application.id, f"<Application {application.id}>")
-        view = application.wait(60)
+        view = application.wait(240)
         assert repr(view) == f"<ApplicationView {application.id} FINISHED, succeeded>"
         shown = application._repr_html_()
         assert "&lt;b&gt;&amp;" in shown
@@ -321,7 +321,7 @@ def test_logs_are_text_as_dlapp_logs_prints_it(place: Path) -> None:
     (place / "code/start.sh").write_text("#!/bin/sh\nprintf 'a\\nb'; printf '\\377\\n' >&2\n")
     with Client() as client:
         application = client.submit("dl_app.properties", overrides={"resources.containers": 2})
-        application.wait(60)
+        application.wait(240)
         assert application.logs() == "".join(f"[{n}] a\n[{n}] b\n[{n} err] \ufffd\n" for n in (0, 1))
         assert application.logs(1, "stdout") == "a\nb"
         assert application.logs(1) == "[1] a\n[1] b\n[1 err] \ufffd\n"
@@ -341,7 +341,7 @@ def test_applications_are_yielded_as_they_end(place: Path) -> None:
         with pytest.raises(TimedOut):
             slow.wait(timeout=0)
         (place / "quick").touch()
-        ended = as_completed([slow, quick, slow], timeout=60)
+        ended = as_completed([slow, quick, slow], timeout=240)
         assert next(ended) == quick
         (place / "slow").touch()
         assert list(ended) == [slow]

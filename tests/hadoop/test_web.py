@@ -34,7 +34,7 @@ def server(*connections: Callable[[socket.socket], None]) -> Iterator[str]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -32,7 +32,7 @@ def test_the_payload_s_end_wakes_a_poll(tmp_path: Path) -> None:
         poll.register(fd, events)
     assert poll.poll(0) == []
     os.close(reader)
-    assert poll.poll(5000)
+    assert poll.poll(120_000)
     line.close()
 
 
@@ -93,7 +93,7 @@ def test_a_notice_wakes_a_poll_and_is_taken_once_and_more_of_them_are_not_taken_
         poll = select.poll()
         for fd, events in notice.watched_fds():
             poll.register(fd, events)
-        assert poll.poll(5000)
+        assert poll.poll(120_000)
         assert notice.take()
         wrapper.write(b"end\n" * 1000)
         assert (notice.take(), notice.watched_fds()) == (False, [])

@@ -101,7 +101,7 @@ class _Keeper:
         os.unlink(path)
 
     def _answer(self, link: socket.socket) -> bool:
-        link.settimeout(5)
+        link.settimeout(60)
         request: dict[str, str] = {}
         try:
             with link.makefile("rb") as lines:

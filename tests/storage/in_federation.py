@@ -240,7 +240,7 @@ class Zone:
         url = f"http://127.0.0.1:{self.cluster.ports['kms']}/kms/v1/keys?user.name={getpass.getuser()}"
         key = {"name": "of-zone", "cipher": "AES/CTR/NoPadding", "length": 128}
         request = urllib.request.Request(url, json.dumps(key).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return bool(answer.status == 201)
 
 

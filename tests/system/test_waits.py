@@ -64,7 +64,7 @@ def test_each_longest_wait_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None
         assert not any(one.name == "waits" for one in threading.enumerate())
         for what in ("one", "two"):
             with Wait(what, 30.0), changed:
-                assert changed.wait_for(lambda what=what: any(f"for {what} " in text for text in told), 20)  # type: ignore[misc]
+                assert changed.wait_for(lambda what=what: any(f"for {what} " in text for text in told), 120)  # type: ignore[misc]
     assert not any(one.name == "waits" for one in threading.enumerate())
     assert [text.split()[2] for text in told] == ["one", "two"]
     assert all(re.search(f"since {TIME}, until {TIME}$", text) for text in told)

@@ -950,7 +950,7 @@ def test_the_devices_of_a_docker_task_that_was_killed_are_leased_to_the_next_one
         am.task.kill()
         am.task.wait()
         assert dockerd.containers(), "nobody has removed it"
-        with ledger.lease(LeaseRequest("the application", "next", "tony", 1), timeout_s=20):
+        with ledger.lease(LeaseRequest("the application", "next", "tony", 1), timeout_s=120):
             assert dockerd.containers() == []
 
 

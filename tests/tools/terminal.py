@@ -68,7 +68,7 @@ class Terminal:
         """Press keys; ``\\x03`` is Ctrl-C."""
         os.write(self._master, text.encode())
 
-    def expect(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
+    def expect(self, pattern: str, timeout_s: float = 120.0) -> re.Match[str]:
         """Read until ``pattern`` is found in what was not matched before."""
         deadline = time.monotonic() + timeout_s
         start = getattr(self, "_seen", 0)
@@ -90,7 +90,7 @@ class Terminal:
         self.raw += data
         return bool(data)
 
-    def wait(self, timeout_s: float = 60.0) -> int:
+    def wait(self, timeout_s: float = 120.0) -> int:
         """Read on until the command ends: its exit code, minus the number of a signal."""
         deadline = time.monotonic() + timeout_s
         while self._status is None:

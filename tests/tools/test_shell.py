@@ -32,7 +32,7 @@ def shell(file: Path, script: str, *args: str, env: Mapping[str, str] | None = N
         input=script,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, **(env or {})},
     )
     return Done(done.returncode, done.stdout, done.stderr)
@@ -119,7 +119,7 @@ def test_dlapp_run_submits_the_workspace_as_it_is_now(engine: Engine, tmp_path: 
     assert f"DL App ID = {application}" in lines
     assert [line for line in lines if line.startswith("code")] == ["code 0", "code 2", "code 2"]
     assert "source is not packed: dlapp-shell copied it" in done.err
-    assert re.search(r"^succeeded after 0:00:\d\d$", done.out, re.MULTILINE)
+    assert re.search(r"^succeeded after 0:\d\d:\d\d$", done.out, re.MULTILINE)
     assert "Error: No such option" in done.err
     assert run("dlapp-logs", "--container", "0", "--stdout").out == f"from the source{application}\n"
     # Outside the shell the same workspace can be submitted as well.
@@ -174,7 +174,7 @@ def test_dlapp_run_works_where_pip_put_dlapp_into_the_users_own_site(tmp_path: P
     venv.create(tmp_path / "python", system_site_packages=True, symlinks=True)
     python = tmp_path / "python" / "bin" / "python"
     ask = "import site; print(site.USER_SITE)"
-    said = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, timeout=60).stdout
+    said = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, timeout=240).stdout
     site = Path(said.strip())
     assert site.is_relative_to(state_dir.parent)
     shutil.copytree(Path(dlapp.__file__).parent, site / "dlapp")
@@ -182,14 +182,14 @@ def test_dlapp_run_works_where_pip_put_dlapp_into_the_users_own_site(tmp_path: P
     file = properties(tmp_path, "true")
     inside = "dlapp-run --wait; echo code $?\n"
     command: list[str | Path] = [python, "-P", "-m", "dlapp.tools", "shell", file]
-    done = subprocess.run(command, input=inside, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, input=inside, capture_output=True, text=True, timeout=240)
     assert done.stdout.endswith("code 0\n"), done.stderr
-    assert "\nsucceeded after 0:00:" in done.stdout
+    assert "\nsucceeded after 0:0" in done.stdout
 
 
 @on_yarn_when_full
 def test_ctrl_c_in_dlapp_run_detaches(engine: Engine, tmp_path: Path) -> None:
-    file = properties(tmp_path, "sleep 30")
+    file = properties(tmp_path, "sleep 600")
     with Terminal("dlapp-shell", file) as terminal:
         terminal.type("dlapp-run --wait\n")
         terminal.expect("RUNNING running")

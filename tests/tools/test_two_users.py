@@ -101,7 +101,7 @@ def run_as(place: Path) -> Run:
 
 @pytest.mark.slow
 def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Run) -> None:
-    file = properties(place, "echo secret of ann; sleep 60", name="ann")
+    file = properties(place, "echo secret of ann; sleep 600", name="ann")
     done = run_as(ANN, "dlapp-launcher", file)
     assert done.code == 0, done.err
     application = next(line.partition(" = ")[2] for line in done.out.splitlines() if line.startswith("DL App ID"))

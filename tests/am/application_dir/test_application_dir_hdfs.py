@@ -183,7 +183,7 @@ class Attempt:
                 self.told.set()
 
     def begun(self) -> Attempt:
-        assert self.home._begun.wait(10)
+        assert self.home._begun.wait(120)
         return self
 
     def claim(self) -> CommitClaim:
@@ -210,7 +210,7 @@ class Attempt:
 def test_an_attempt_that_was_cut_off_learns_of_the_next_and_neither_claims_nor_writes(files: FilesInMemory) -> None:
     first = Attempt(files, 1).begun()
     second = Attempt(files, 2).begun()
-    assert first.told.wait(10)
+    assert first.told.wait(120)
     assert first.others[0] == "attempt 2 has the application now"
     for what in (first.claim, first.home.check_not_superseded, first.home.archive):
         with pytest.raises(Superseded, match="attempt 2"):
@@ -258,7 +258,7 @@ def test_an_attempt_that_begins_after_the_end_begins_nothing(files: FilesInMemor
     first = Attempt(files, 1, awake=False)
     Attempt(files, 2).begun().end()
     first.open()
-    assert first.told.wait(10)
+    assert first.told.wait(120)
     first.say()
     with pytest.raises(Superseded):
         first.claim()
@@ -343,7 +343,7 @@ def test_a_line_counts_as_written_when_its_group_is_there_and_who_waits_is_told(
     files.away = 2
     journal.add("{}")
     journal.request_write()
-    assert told.wait(10)
+    assert told.wait(120)
     assert (journal.added, journal.written) == (1, 1)
     assert list(first.home.all_journal_lines()) == ["{}"]
 
@@ -433,10 +433,10 @@ def test_the_address_of_an_earlier_attempt_that_comes_late_does_not_stay(files: 
     late = files.files[place]
     first.home.close()
     second = Attempt(files, 2).begun()
-    assert second.published.wait(10)
+    assert second.published.wait(120)
     second.published.clear()
     files.write(place, late, 0o600)
-    assert second.published.wait(10)
+    assert second.published.wait(120)
     assert json.loads(files.files[place])["attempt"] == 2
     assert not second.others
 
@@ -451,7 +451,7 @@ def test_a_task_finds_the_address_of_the_latest_attempt_in_one_listing(files: Fi
     attempts = []
     for number in (1, 2):
         attempts.append(attempt := Attempt(files, number).begun())
-        assert attempt.published.wait(10)
+        assert attempt.published.wait(120)
         found = latest_address(files.names(f"{attempt.home.directory}/addresses"))
         assert found == json.loads(files.files[f"{attempt.home.directory}/am.json"])["control_url"]
 
@@ -502,10 +502,10 @@ def test_who_is_to_find_it_can_when_its_file_is_there_and_not_before(files: File
 
     files.before_write = refuse
     first = Attempt(files, 1)
-    assert tried.wait(10)
+    assert tried.wait(120)
     assert not first.published.is_set()
     files.before_write = lambda _: None
-    assert first.published.wait(10)
+    assert first.published.wait(120)
     assert f"{first.home.directory}/{AM}" in files.files
 
 
@@ -521,12 +521,12 @@ def test_a_next_attempt_reads_the_journal_when_the_one_before_can_see_it_and_not
     second = Attempt(files, 2)
     reader = threading.Thread(target=lambda: lines.extend(second.home.all_journal_lines()))
     reader.start()
-    assert tried.wait(10)
+    assert tried.wait(120)
     # The first is the application's until then: what it adds is on record.
     files.files[f"{first.home.directory}/journal-1-000000.jsonl"] = b'"late"\n'
     assert not any("journal" in place for place in files.reads)
     files.before_write = lambda _: None
-    reader.join(10)
+    reader.join(120)
     assert lines == ['"late"']
     assert [place for place in files.reads if "journal" in place]
 

@@ -77,7 +77,7 @@ def task(server: Server, number: int = 2) -> ControlConnection:
 
 def report(connection: ControlConnection, number: int, container: ContainerId = TASK) -> None:
     body = to_json(Report(container_id=container, number=number, index=0, phase=Phase.RUNNING))
-    answer = connection.call("POST", f"/v1/tasks/{container}/report", body, timeout_s=20)
+    answer = connection.call("POST", f"/v1/tasks/{container}/report", body, timeout_s=120)
     assert answer["attempt"] == 1
 
 
@@ -197,14 +197,14 @@ def test_tasks_that_all_connect_at_once_are_all_served(server: Server) -> None:
             for sock in socks:
                 sock.sendall(sent)
             for sock in socks:
-                sock.settimeout(20)
+                sock.settimeout(120)
                 served += sock.recv(100).startswith(b"HTTP/1.1 200")
         assert served == 300
 
 
 def test_who_sends_the_next_request_before_the_answer_gets_each_in_its_turn(server: Server) -> None:
     with server.connect() as sock:
-        sock.settimeout(20)
+        sock.settimeout(120)
         sock.sendall(head("/", method="GET") * 50)
         received = 0
         while received < 50 * 20_000:

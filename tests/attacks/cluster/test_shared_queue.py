@@ -47,7 +47,7 @@ def run_to_its_end(identities: Identities, user: User, state: Path) -> None:
     done = identities.run(user, "dlapp-launcher", file, env=env(state), deadline_s=20)
     assert done.code == 0, done.err
     ended = f"{of(state, user).runner_lock(user.uid)}"
-    wait_for("the runner has gone", lambda: not is_locked(ended), 60)
+    wait_for("the runner has gone", lambda: not is_locked(ended))
     assert "FINISHED" in identities.run(user, "dlapp-status", env=env(state)).out
 
 
@@ -397,7 +397,7 @@ def test_a_member_cannot_read_the_workspace_of_another_members_running_applicati
     assert identities.call(MEMBER, read) == ("ready\n", False)
     (container / "workspace" / "finish").touch()
     lock = f"{of(shared_state, VICTIM).runner_lock(VICTIM.uid)}"
-    wait_for("the runner has gone", lambda: not is_locked(lock), 60)
+    wait_for("the runner has gone", lambda: not is_locked(lock))
 
 
 def test_the_place_in_the_queue_is_the_time_of_the_kernel_and_no_link_changes_it(

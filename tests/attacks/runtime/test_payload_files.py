@@ -71,7 +71,7 @@ def test_dlapp_logs_does_not_wait_for_a_fifo_that_a_program_put_in_the_place_of_
     script = 'log=$(readlink /proc/$$/fd/1); rm "$log"; mkfifo "$log"; echo err >&2'
     application = launch(properties(tmp_path, script))
     ended(application)
-    done = run("dlapp-logs", application, timeout_s=20)
+    done = run("dlapp-logs", application, timeout_s=120)
     assert done.out == "[0 err] err\n"
     assert "stdout of container 0: " in done.err
     assert "is a FIFO, not a regular file" in done.err

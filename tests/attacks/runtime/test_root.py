@@ -240,7 +240,7 @@ def test_who_acts_for_a_user_has_nothing_of_roots(identities: Identities) -> Non
         }
 
     def ask() -> Any:
-        return as_user.call(ATTACKER.uid, facts, timeout_s=5)
+        return as_user.call(ATTACKER.uid, facts, timeout_s=120)
 
     found = identities.call(ROOT, ask)
     assert found["Uid"] == " ".join([str(ATTACKER.uid)] * 4)

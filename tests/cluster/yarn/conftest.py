@@ -33,6 +33,6 @@ def attempt(hadoop: Hadoop, rest: YarnRest, tmp_path: Path) -> Iterator[Attempt]
     try:
         yield Attempt(hadoop, new.application_id, token_of_attempt(tmp_path, 1))
     finally:
-        rest.kill(new.application_id, timeout_s=30)
+        rest.kill(new.application_id, timeout_s=120)
         # Where the test killed a NodeManager, YARN cannot.
         end_all_in(tmp_path)

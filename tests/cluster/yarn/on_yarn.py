@@ -32,7 +32,7 @@ def until(condition: Callable[[], T | Literal[False] | None], timeout_s: float =
 def set_safe_mode(hadoop: Hadoop, *, on: bool) -> None:
     """Let HDFS take changes, or none."""
     # ClientNamenodeProtocol.proto, SetSafeModeRequestProto: action (1): SAFEMODE_LEAVE = 1, SAFEMODE_ENTER = 2.
-    protocol, deadline = "org.apache.hadoop.hdfs.protocol.ClientProtocol", time.monotonic() + 20
+    protocol, deadline = "org.apache.hadoop.hdfs.protocol.ClientProtocol", time.monotonic() + 120
     address = ("127.0.0.1", hadoop.ports["nn"])
     with Connection(address, protocol, proof=Login(getpass.getuser()), deadline=deadline) as connection:
         connection.call("setSafeMode", bytes([0x08, 2 if on else 1]), deadline)

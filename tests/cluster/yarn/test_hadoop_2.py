@@ -108,7 +108,7 @@ def test_an_application_master_talks_to_hadoop_2_from_its_registration_to_its_en
     gcores = 1 if recording.has_types else 0
     with RpcServer(recording.answer, TOKEN) as server, RpcServer(recording.answer) as for_all:
         rm = ResourceManager([server.address], TOKEN, dialect)
-        registration = rm.register("here", 4711, "http://here:4711/", timeout_s=10)
+        registration = rm.register("here", 4711, "http://here:4711/", timeout_s=120)
         assert (registration.largest, registration.live) == (
             Resources(memory_mib=4096, vcores=8, gcores=4 * gcores),
             (),
@@ -118,9 +118,9 @@ def test_an_application_master_talks_to_hadoop_2_from_its_registration_to_its_en
         places = ("127.0.1.1", "127.0.1.2", "/default-rack", "*")
         rows = [ResourceRequest(priority=3, request_id=3, name=one, count=2, resources=size) for one in places]
         granted: list[Granted] = []
-        news = rm.allocate(rows, timeout_s=10)
+        news = rm.allocate(rows, timeout_s=120)
         while not news.granted:
-            news = rm.allocate(timeout_s=10)
+            news = rm.allocate(timeout_s=120)
         granted.extend(news.granted)
         # 2.7 does not say whose request a container meets: its priority does.
         assert [(one.priority, one.resources) for one in granted] == [(3, size)] * 2
@@ -131,27 +131,27 @@ def test_an_application_master_talks_to_hadoop_2_from_its_registration_to_its_en
         assert set(rm.node_tokens) == {one.node for one in granted}
         node = NodeManager(NodeId(*server.address), TOKEN)
         sleep = Launch(command=("/bin/sh", "-c", "echo hello out; sleep 1000"))
-        assert node.start([(granted[0], sleep)], timeout_s=10) == {first: None}
+        assert node.start([(granted[0], sleep)], timeout_s=120) == {first: None}
         # Its refusal of a second start says that the first got through.
-        assert node.start([(granted[0], Launch(command=("/bin/true",)))], timeout_s=10) == {first: None}
+        assert node.start([(granted[0], Launch(command=("/bin/true",)))], timeout_s=120) == {first: None}
         exits = Launch(command=("/bin/sh", "-c", "echo two; exit 3"))
-        assert node.start([(granted[1], exits)], timeout_s=10) == {second: None}
-        assert node.stages([first], timeout_s=10) == {first: ContainerStage.RUNNING}
-        assert node.stages([second], timeout_s=10)[second] in (ContainerStage.RUNNING, ContainerStage.ENDED)
+        assert node.start([(granted[1], exits)], timeout_s=120) == {second: None}
+        assert node.stages([first], timeout_s=120) == {first: ContainerStage.RUNNING}
+        assert node.stages([second], timeout_s=120)[second] in (ContainerStage.RUNNING, ContainerStage.ENDED)
 
-        assert [(one.container_id, one.exit_status) for one in rm.allocate(timeout_s=10).ended] == [(second, 3)]
-        nodes = usable_nodes([for_all.address], LOGIN, dialect, timeout_s=10)
+        assert [(one.container_id, one.exit_status) for one in rm.allocate(timeout_s=120).ended] == [(second, 3)]
+        nodes = usable_nodes([for_all.address], LOGIN, dialect, timeout_s=120)
         assert sorted(one.node.host for one in nodes) == ["127.0.1.1", "127.0.1.2"]
         assert {(one.capability, one.rack) for one in nodes} == {(registration.largest, "/default-rack")}
-        assert lifetime_left_s([for_all.address], LOGIN, recording.application, timeout_s=10) == math.inf
+        assert lifetime_left_s([for_all.address], LOGIN, recording.application, timeout_s=120) == math.inf
 
-        assert node.stop([first], timeout_s=10) == {first: None}
+        assert node.stop([first], timeout_s=120) == {first: None}
         ended = _until_ended(rm)
         assert [(one.container_id, one.stage, one.exit_status) for one in ended] == [
             (first, ContainerStage.ENDED, -105)
         ]
-        assert node.stages([first], timeout_s=10) == {first: ContainerStage.ENDED}
-        while not rm.finish(FinalStatus.SUCCEEDED, "all is well", "", timeout_s=10):
+        assert node.stages([first], timeout_s=120) == {first: ContainerStage.ENDED}
+        while not rm.finish(FinalStatus.SUCCEEDED, "all is well", "", timeout_s=120):
             pass
         rm.close()
     with pytest.raises(IndexError):
@@ -159,9 +159,9 @@ def test_an_application_master_talks_to_hadoop_2_from_its_registration_to_its_en
 
 
 def _until_ended(rm: ResourceManager) -> tuple[ContainerStatus, ...]:
-    news: Allocation = rm.allocate(timeout_s=10)
+    news: Allocation = rm.allocate(timeout_s=120)
     while not news.ended:
-        news = rm.allocate(timeout_s=10)
+        news = rm.allocate(timeout_s=120)
     return news.ended
 
 
@@ -227,8 +227,8 @@ def test_the_timeline_server_is_read(recording: Recording, web: tuple[str, Any])
 
 def test_the_end_of_an_application_is_proven(recording: Recording, web: tuple[str, Any]) -> None:
     application = str(recording.application)
-    assert read_application_state([web[0]], LOGIN, application, timeout_s=10) == "FINISHED"
-    assert read_application_state([web[0]], LOGIN, "application_1_0001", timeout_s=10) == NOT_KNOWN
+    assert read_application_state([web[0]], LOGIN, application, timeout_s=120) == "FINISHED"
+    assert read_application_state([web[0]], LOGIN, "application_1_0001", timeout_s=120) == NOT_KNOWN
     running, ended = (json.loads(recording.rest[name][2]) for name in ("app-running", "app-finished"))
     date = "Mon, 23 Nov 2076 14:48:00 GMT"
     assert judge(running, application, date, 60).state == ALIVE

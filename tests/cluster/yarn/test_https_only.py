@@ -115,7 +115,7 @@ if FULL:
             until(shown)
             assert all(each.log_url.startswith("https://127.0.1.1:") for each in client.status(one).containers)
             go.touch()
-            end = client.wait(one, timeout_s=90)
+            end = client.wait(one, timeout_s=240)
             assert end.cause is Cause.SUCCEEDED, end.diagnostics
         listed = hadoop.get(f"{hadoop.hdfs_url}/webhdfs/v1/user/{getpass.getuser()}/over-tls?op=LISTSTATUS")
         assert [each["pathSuffix"] for each in listed["FileStatuses"]["FileStatus"]] == ["file"]

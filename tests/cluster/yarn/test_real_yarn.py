@@ -67,7 +67,7 @@ def rows(
 class Master:
     """Heartbeats until something has come; keeps all that came."""
 
-    def __init__(self, rm: ResourceManager, timeout_s: float = 10) -> None:
+    def __init__(self, rm: ResourceManager, timeout_s: float = 120) -> None:
         self.rm, self.timeout_s = rm, timeout_s
         self.granted: dict[ContainerId, Granted] = {}
         self.ended: dict[ContainerId, ContainerStatus] = {}
@@ -208,16 +208,16 @@ def test_an_ask_above_the_maximum_is_refused_with_the_reason_and_the_rest_goes_o
 
 def test_a_second_registration_is_refused(master: Master, attempt: Attempt) -> None:
     with closing(attempt.connect()) as rm, pytest.raises(WrongRequest, match="already registered"):
-        rm.register("here", 0, "", timeout_s=5)
+        rm.register("here", 0, "", timeout_s=120)
 
 
 def test_a_heartbeat_before_the_registration_is_refused(attempt: Attempt) -> None:
     with closing(attempt.connect()) as rm, pytest.raises(NotRegistered):
-        rm.allocate(timeout_s=5)
+        rm.allocate(timeout_s=120)
 
 
 def test_a_killed_attempt_is_told_so(master: Master, rest: YarnRest, attempt: Attempt) -> None:
-    assert rest.kill(attempt.application_id, timeout_s=30) is State.KILLED
+    assert rest.kill(attempt.application_id, timeout_s=120) is State.KILLED
     with pytest.raises((AttemptOver, TokenRefused)):
         master.beat()
 
@@ -225,12 +225,12 @@ def test_a_killed_attempt_is_told_so(master: Master, rest: YarnRest, attempt: At
 def test_a_wrong_token_is_refused_by_both_servers(master: Master, attempt: Attempt) -> None:
     wrong = Token(attempt.token.identifier, b"wrong", AM_RM_KIND)
     with pytest.raises(Denied):
-        ResourceManager([attempt.hadoop.scheduler_address], wrong, Dialect.GCORES).allocate(timeout_s=5)
+        ResourceManager([attempt.hadoop.scheduler_address], wrong, Dialect.GCORES).allocate(timeout_s=120)
     master.beat(rows(1))
     (one,) = master.wait_for(1)
     token = master.rm.node_tokens[one.node]
     with pytest.raises(Denied):
-        NodeManager(one.node, Token(token.identifier, b"wrong", token.kind)).stop([one.container_id], timeout_s=5)
+        NodeManager(one.node, Token(token.identifier, b"wrong", token.kind)).stop([one.container_id], timeout_s=120)
 
 
 def test_finishing_ends_the_application(master: Master, rest: YarnRest, attempt: Attempt) -> None:
@@ -248,22 +248,22 @@ def test_with_answers_lost_at_any_call_nothing_is_lost_and_nothing_counts_twice(
         rm = attempt.connect(proxy.address)
         rm.register("here", 0, "", timeout_s=60)
         master, wanted = Master(rm, timeout_s=0.01), 6
-        lost = 0
+        lost, deadline = 0, time.monotonic() + 120
         for round_ in itertools.count():
             # The handshake is two exchanges, so the answer to the first or second call of a connection is lost.
             proxy.plan = Plan(cut_call=2 + round_ % 2) if round_ % 3 else Plan()
             proxy.cut_all()
-            master.timeout_s = 0.01 if round_ % 3 else 10
+            master.timeout_s = 0.01 if round_ % 3 else 120
             try:
                 master.beat(rows(wanted - len(master.granted)) if round_ % 4 == 0 else ())
             except ConnectionLost:
                 lost += 1
             if len(master.granted) >= wanted:
                 break
-            assert round_ < 400
+            assert time.monotonic() < deadline
             time.sleep(0.05)
         proxy.plan = Plan()
-        master.timeout_s = 10
+        master.timeout_s = 120
         master.beat(rows(0))
         before = set(master.granted)
         master.beat((), list(before))
@@ -364,7 +364,7 @@ def test_a_queue_that_does_not_exist_shows_in_the_report(rest: YarnRest) -> None
 
 def test_an_application_that_is_not_known_is_not_found(rest: YarnRest) -> None:
     unknown = ApplicationId(1, 1)
-    for call in (rest.report, rest.attempts, lambda one: rest.kill(one, timeout_s=5)):
+    for call in (rest.report, rest.attempts, lambda one: rest.kill(one, timeout_s=120)):
         with pytest.raises(ApplicationNotFound, match="application_1_0001"):
             call(unknown)
 
@@ -373,8 +373,8 @@ def test_applications_are_listed_and_killed(rest: YarnRest, attempt: Attempt) ->
     listed = rest.reports(user=getpass.getuser(), states=[State.RUNNING, State.ACCEPTED], kind="DLAPP")
     assert attempt.application_id in [one.application_id for one in listed]
     assert rest.attempts(attempt.application_id)[0]["containerId"].endswith("_01_000001")
-    assert rest.kill(attempt.application_id, timeout_s=30) is State.KILLED
-    assert rest.kill(attempt.application_id, timeout_s=30) is State.KILLED
+    assert rest.kill(attempt.application_id, timeout_s=120) is State.KILLED
+    assert rest.kill(attempt.application_id, timeout_s=120) is State.KILLED
     assert rest.report(attempt.application_id).finished_ms > 0
 
 
@@ -382,7 +382,7 @@ def test_another_users_application_is_theirs_where_acls_are_on(hadoop: Hadoop, a
     with YarnRest([hadoop.rm_url], Login("somebody")) as other:
         if other.configuration("yarn.acl.enable") == "true":
             with pytest.raises(NotAllowed):
-                other.kill(attempt.application_id, timeout_s=5)
+                other.kill(attempt.application_id, timeout_s=120)
         else:
             assert other.report(attempt.application_id).user == getpass.getuser()
 
@@ -390,7 +390,10 @@ def test_another_users_application_is_theirs_where_acls_are_on(hadoop: Hadoop, a
 @pytest.mark.parametrize("part", ["rm", "ahs_http"])
 def test_a_wrong_port_is_one_line_with_the_setting(hadoop: Hadoop, part: str) -> None:
     url = f"http://127.0.0.1:{hadoop.ports[part]}"
-    with YarnRest([url], Login("u"), timeout_s=5) as wrong, pytest.raises((Unreachable, ApplicationNotFound)) as caught:
+    with (
+        YarnRest([url], Login("u"), timeout_s=120) as wrong,
+        pytest.raises((Unreachable, ApplicationNotFound)) as caught,
+    ):
         wrong.info()
     assert "\n" not in str(caught.value)
     assert url in str(caught.value) or part == "ahs_http"
@@ -399,7 +402,7 @@ def test_a_wrong_port_is_one_line_with_the_setting(hadoop: Hadoop, part: str) ->
 def test_tls_where_plain_is_spoken_is_one_line_with_the_setting(hadoop: Hadoop) -> None:
     url = hadoop.rm_url.replace("http:", "https:")
     with (
-        YarnRest([url], Login("u"), timeout_s=5) as wrong,
+        YarnRest([url], Login("u"), timeout_s=120) as wrong,
         pytest.raises(Unreachable, match=r"plain HTTP, not TLS; set yarn\.http\.policy"),
     ):
         wrong.info()

@@ -30,7 +30,7 @@ token = credentials.of_kind(AM_RM_KIND)
 assert token is not None
 resources = Resources(**plan["resources"])
 rm = ResourceManager([tuple(plan["scheduler"])], token, Dialect(plan.get("dialect", "gcores")))
-registration = rm.register(socket.gethostname(), 0, "", timeout_s=20)
+registration = rm.register(socket.gethostname(), 0, "", timeout_s=120)
 registered = time.monotonic()
 
 names = [*plan["hosts"], "/default-rack", "*"]
@@ -39,7 +39,7 @@ wanted = [ResourceRequest(priority=1, request_id=0, name=name, count=count, reso
 granted: dict[ContainerId, Granted] = {}
 ended: dict[ContainerId, ContainerStatus] = {}
 while len(ended) < count:
-    news = rm.allocate(wanted, progress=len(ended) / count, timeout_s=20)
+    news = rm.allocate(wanted, progress=len(ended) / count, timeout_s=120)
     wanted = []
     surplus = []
     for one in news.granted:
@@ -57,7 +57,7 @@ while len(ended) < count:
         if status.container_id in granted:
             ended[status.container_id] = status
     if surplus:
-        rm.allocate((), surplus, timeout_s=20)
+        rm.allocate((), surplus, timeout_s=120)
     time.sleep(0.05)
 worked = time.monotonic()
 
@@ -77,6 +77,6 @@ result = {
 with open(plan["result"] + ".new", "w") as file:
     json.dump(result, file)
 os.rename(plan["result"] + ".new", plan["result"])
-while not rm.finish(FinalStatus.SUCCEEDED, "the trial is over", "", timeout_s=20):
+while not rm.finish(FinalStatus.SUCCEEDED, "the trial is over", "", timeout_s=120):
     time.sleep(0.02)
 rm.close()

@@ -130,6 +130,6 @@ def test_a_payload_in_docker_of_the_embedded_engine_keeps_its_devices_from_the_c
 def test_who_waits_gets_what_the_other_gives_back(machine: MachineLedger, on_zookeeper: Open) -> None:
     mine = machine.acquire(of_machine("m1", 4))
     threading.Timer(0.3, mine.release).start()
-    theirs = on_zookeeper().acquire(of_cluster("c1", 4), timeout_s=30)
+    theirs = on_zookeeper().acquire(of_cluster("c1", 4), timeout_s=120)
     threading.Timer(0.3, theirs.release).start()
-    machine.acquire(of_machine("m2", 4), timeout_s=30).release()
+    machine.acquire(of_machine("m2", 4), timeout_s=120).release()

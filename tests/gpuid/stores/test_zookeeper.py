@@ -323,7 +323,7 @@ def test_a_process_with_many_open_files_can_lease_as_well(on_zookeeper: Open) ->
             pass
         ledger = on_zookeeper()
         opened.callback(ledger.close)
-        assert ledger.acquire(ask("c1", 4), timeout_s=30).release()
+        assert ledger.acquire(ask("c1", 4), timeout_s=120).release()
         assert ledger._ensemble._client._connection._socket.fileno() > 1023
 
 
@@ -466,7 +466,7 @@ def test_the_ledger_is_read_and_written_by_tls_with_servers_that_are_trusted(tmp
                 ZooKeeperLedger(over, host="node7", discover=lambda: store_devices(4)) as ledger,
                 pytest.raises(Unreachable, match=f"no ZooKeeper answered in time{words}"),
             ):
-                ledger.reach(timeout_s=1.0)
+                ledger.reach(timeout_s=3.0)
 
 
 def test_an_answer_that_tls_has_decrypted_already_is_not_waited_for(tmp_path: Path) -> None:
@@ -513,7 +513,7 @@ def test_an_acquire_that_reaches_nobody_ends_at_its_deadline_and_names_the_ensem
         began = time.monotonic()
         with pytest.raises(Unreachable, match=r"no ZooKeeper answered in time: 127.0.0.1:1,127.0.0.1:2"):
             ledger.acquire(ask("c1", 1), timeout_s=1.0)
-        assert 0.9 < time.monotonic() - began < 5
+        assert 0.9 < time.monotonic() - began < 60
 
 
 def store_devices(count: int) -> Any:
@@ -526,7 +526,7 @@ def test_an_acquire_waits_for_an_ensemble_that_comes_back(on_zookeeper: Open, pr
     proxy.plan = Plan(refuse=True)
     ledger = on_zookeeper(over=through(proxy))
     threading.Timer(1.0, lambda: setattr(proxy, "plan", Plan())).start()
-    ledger.acquire(ask("c1", 1), timeout_s=20).release()
+    ledger.acquire(ask("c1", 1), timeout_s=120).release()
 
 
 @pytest.mark.usefixtures("short_release")
@@ -566,7 +566,7 @@ def test_an_answer_that_is_lost_does_not_cost_or_double_a_lease(on_zookeeper: Op
     wait_until(lambda: proxy.connections > 0)
     proxy.plan = Plan()  # the first connection keeps its own
     for number in range(3):
-        lease = ledger.acquire(ask(f"c{number}", 3), timeout_s=20)
+        lease = ledger.acquire(ask(f"c{number}", 3), timeout_s=120)
         assert len(lease.devices) == 3
         [mine] = on_zookeeper().record().leases
         assert (mine.container, set(mine.devices)) == (f"c{number}", {one.uuid for one in lease.devices})
@@ -598,12 +598,15 @@ def test_a_node_and_those_above_it_are_made_wherever_the_connection_is_cut(
 def test_a_session_that_expired_frees_nothing(on_zookeeper: Open, proxy: Proxy, zookeeper: ZooKeeper) -> None:
     holder = on_zookeeper(over=through(proxy))
     lease = holder.acquire(ask("c1", 4))
-    old = holder._ensemble._client.client_id[0]
+    other = on_zookeeper()
+    assert other.record().leases
+    old, path = holder._ensemble._client.client_id[0], f"/session-{os.getpid()}"
+    holder._ensemble._client.create(path, ephemeral=True)
     proxy.plan = Plan(refuse=True)
     proxy.cut_all()
-    time.sleep(2.5)  # beyond the session's timeout, which nothing else can be asked about
+    wait_until(lambda: other._ensemble._client.exists(path) is None, what="the session has expired")
     with pytest.raises(NotEnough, match="0 free"):
-        on_zookeeper().acquire(ask("c2", 1, OTHER))
+        other.acquire(ask("c2", 1, OTHER))
     proxy.plan = Plan()
     wait_until(lambda: holder._ensemble._client.connected)
     assert holder.record().leases[0].container == "c1"
@@ -615,18 +618,18 @@ def test_a_session_that_expired_frees_nothing(on_zookeeper: Open, proxy: Proxy, 
 def test_the_death_of_the_leader_loses_no_lease_and_doubles_none(ensemble: ZooKeeper, tmp_path: Path) -> None:
     settings = ledger_settings(ensemble.ensemble, "/leader/dlapp", "dlapp:secret", 2.0, str(tmp_path))
     with ZooKeeperLedger(settings, host="node7", discover=lambda: store_devices(4)) as ledger:
-        held = ledger.acquire(ask("held", 1), timeout_s=30)
+        held = ledger.acquire(ask("held", 1), timeout_s=120)
         for number in range(6):
             if number % 2 == 0:
                 leader = ensemble.leader()
                 ensemble.kill_server(leader)
-            lease = ledger.acquire(ask(f"c{number}", 3), timeout_s=60)
+            lease = ledger.acquire(ask(f"c{number}", 3), timeout_s=120)
             assert held.devices[0] not in lease.devices
             assert {one.container for one in ledger.record().leases} == {"held", f"c{number}"}
             if number % 2:
                 ensemble.start_server(leader)
                 ensemble.wait_until_ready()
-            wait_until(lease.release, 60)
+            wait_until(lease.release)
         wait_until(lambda: [one.container for one in ledger.record().leases] == ["held"])
         held.release()
 
@@ -653,7 +656,7 @@ def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble:
             held = users["released"].acquire(ask("c1", 4))
             users["collected"].acquire(ask("c1", 4, evidence=ended)).close()
             operations: dict[str, Callable[[], Any]] = {
-                "acquired": lambda: users["acquired"].acquire(ask("c1", 3), timeout_s=30),
+                "acquired": lambda: users["acquired"].acquire(ask("c1", 3), timeout_s=120),
                 "rival": lambda: users["rival"].acquire(ask("c2", 3, OTHER), timeout_s=0),
                 "released": held.release,
                 "quarantined": lambda: users["quarantined"].quarantine("gpu1", cause="lost"),
@@ -669,13 +672,13 @@ def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble:
                 assert not any(one.done() for one in running.values())
                 ensemble.kill_server(leader)
                 rivals = {running[name]: name for name in ("acquired", "rival")}
-                first = rivals[next(iter(wait(rivals, 60, FIRST_COMPLETED).done))]
+                first = rivals[next(iter(wait(rivals, 120, FIRST_COMPLETED).done))]
                 [lease] = users["acquired"].record().leases
                 assert (lease.application, len(lease.devices)) == (OTHER if first == "rival" else APP, 3)
                 assert running[first].result().release()
-                second = running["rival" if first == "acquired" else "acquired"].result(60)
+                second = running["rival" if first == "acquired" else "acquired"].result(120)
                 assert second.release()
-            wait_until(lambda: not any(users[host].record().leases for host in hosts), 60)
+            wait_until(lambda: not any(users[host].record().leases for host in hosts))
             [ill] = [one.quarantine for one in users["quarantined"].record().devices if one.quarantine]
             assert ill.count == number + 1
             assert not any(one.quarantine for one in users["healed"].record().devices)
@@ -687,7 +690,7 @@ def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble:
 
 def again(operation: Callable[[], Any]) -> Any:
     """Return its answer, when there is one."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         try:
             return operation()
@@ -720,7 +723,7 @@ def test_a_server_that_is_behind_has_nothing_shown_or_left_undone(ensemble: ZooK
                 time.sleep(0.1)  # so that what it asks waits there, beside what the leader says
             finally:
                 ensemble.resume_server(follower)
-            found = asked.result(20) or ledger.record()
+            found = asked.result(120) or ledger.record()
             assert [one.container for one in found.leases] == ([f"c{number}"] if number % 2 else [])
             lease.release()
 

@@ -68,7 +68,7 @@ class Script:
 
     def received_in_all(self) -> bytes:
         """Wait until the last connection has ended; return what came."""
-        assert self._is_idle.wait(20)
+        assert self._is_idle.wait(120)
         return self.received
 
     def close(self) -> None:

@@ -217,13 +217,13 @@ def test_a_dockerd_that_hangs_before_the_start_is_the_nodes_fault(
         one.run.prepare()
     assert silent.value.fault is Fault.NODE
     proxy.hang_at = b""
+    one.run._docker.timeout_s = 60.0
     one.run.close()
     assert dockerd.containers() == []
     assert not (one.directory / "stdout").exists() or one.out() == ""
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("impatient")
 def test_a_start_that_is_never_answered_leaves_nothing_that_runs(
     here: Make, proxy: UnixProxy, dockerd: Dockerd
 ) -> None:
@@ -231,9 +231,11 @@ def test_a_start_that_is_never_answered_leaves_nothing_that_runs(
     one.script("echo it ran; sleep 100")
     one.run.prepare()
     proxy.hang_at = b"/start"
+    one.run._docker.timeout_s = 4.0
     with pytest.raises(PayloadError, match="does not answer") as silent:
         one.run.start()
     assert silent.value.fault is Fault.NODE
+    one.run._docker.timeout_s = 60.0
     one.run.close()
     wait_until(lambda: not somebody_holds(str(one.directory / "life")), "nobody holds the lifeline")
     assert dockerd.containers() == []

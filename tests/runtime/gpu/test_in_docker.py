@@ -76,7 +76,7 @@ class Runner:
             "DLAPP_RUNTIME_DOCKER_GPU_MODE": mode,
         }
         command = [*self.within, sys.executable, "-m", "dlapp.tools", "doctor", "--json"]
-        done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, timeout=60)
+        done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, timeout=240)
         found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}["docker.gpus"]
         return found["verdict"], found["found"]
 

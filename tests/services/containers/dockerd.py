@@ -109,7 +109,7 @@ class Dockerd:
     def docker(self, *words: str, check: bool = True, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Run the docker command against this daemon."""
         command = ["docker", "--host", self.host, *words]
-        return subprocess.run(command, input=stdin, capture_output=True, check=check, timeout=60)
+        return subprocess.run(command, input=stdin, capture_output=True, check=check, timeout=240)
 
     def containers(self, *filters: str) -> list[str]:
         """Names of all containers, whatever their state, or of those that the filters leave (``label=dlapp.app``).
@@ -172,7 +172,7 @@ class Dockerd:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(timeout=20)
+                self._process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

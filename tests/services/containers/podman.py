@@ -98,7 +98,7 @@ class Podman:
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(timeout=20)
+                self._process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

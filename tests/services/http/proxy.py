@@ -80,7 +80,7 @@ class Proxy:
             try:
                 if plan.refuse:
                     raise ConnectionRefusedError
-                server = socket.create_connection(self.target, timeout=10)
+                server = socket.create_connection(self.target, timeout=120)
             except OSError:
                 client.close()
                 continue

@@ -99,7 +99,7 @@ def test_what_a_container_uses_stays_until_its_task_has_gone(node: Node, train: 
     script = "echo ready; while :; do cat data/train/a > /dev/null || exit 3; sleep 0.05; done"
     am = node.task(script, train, docker, docker_image=IMAGE)
     try:
-        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() != b"", 60)
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() != b"")
         assert node.uses() == ["in use"]
         (kept,) = node.cache.entries()
         assert not node.cache.remove(kept.key)
@@ -110,7 +110,7 @@ def test_what_a_container_uses_stays_until_its_task_has_gone(node: Node, train: 
         am.__exit__(None, None, None)
     am = node.task(script, train, docker, docker_image=IMAGE)
     try:
-        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() != b"", 60)
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() != b"")
         assert am.task is not None
         am.task.send_signal(signal.SIGKILL)
         am.wait_until(lambda: node.uses() == [""])

@@ -289,7 +289,7 @@ def test_a_copy_that_is_given_up_ends_soon_and_leaves_the_former_one(
 
     def put(*arguments: object) -> None:
         entered.set()
-        assert given_up.wait(30)
+        assert given_up.wait(120)
         original(*arguments)  # type: ignore[arg-type]
 
     given_up = threading.Event()
@@ -304,7 +304,7 @@ def test_a_copy_that_is_given_up_ends_soon_and_leaves_the_former_one(
     with checkpoints(place) as opened:
         thread = threading.Thread(target=run)
         thread.start()
-        assert entered.wait(30)
+        assert entered.wait(120)
         with opened.aborting() as cut:
             given_up.set()
             while thread.is_alive():

@@ -559,14 +559,14 @@ def test_nobody_finishes_a_commit_that_is_still_going_on(target: Path) -> None:
     def step(name: str) -> None:
         if name == "ready":
             stands.set()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
 
     owner = threading.Thread(
         target=commit, args=(location(target), APP, parts), kwargs={"overwrite": True, "step": step}, name="owner"
     )
     owner.start()
     try:
-        assert stands.wait(30)
+        assert stands.wait(120)
         assert finish_interrupted(location(target)) == []
         attempts: list[Callable[[], object]] = [
             lambda: commit(location(target), APP, parts, overwrite=True),

@@ -15,8 +15,12 @@ from dlapp.system.network.port_range import PortRange, read_port_range
 from dlapp.system.network.ports import PortsTaken, ephemeral_overlap, lock_ports
 from tests.services.ports import free_range
 
-FIRST = free_range(8)
-FEW = PortRange(FIRST, FIRST + 7)
+
+@pytest.fixture
+def few() -> PortRange:
+    """Eight ports that are free now: of those that were when the tests were collected another test may have one."""
+    first = free_range(8)
+    return PortRange(first, first + 7)
 
 
 def settings(place: Path, ephemeral: str, reserved: str = "") -> str:
@@ -26,42 +30,43 @@ def settings(place: Path, ephemeral: str, reserved: str = "") -> str:
     return str(place)
 
 
-def test_no_port_is_given_twice_and_an_exhausted_range_is_named(tmp_path: Path) -> None:
-    first = lock_ports(3, FEW, str(tmp_path / "locks"), begin=6)
-    second = lock_ports(5, FEW, str(tmp_path / "locks"), begin=6)
-    assert first.ports == (FIRST + 6, FIRST + 7, FIRST)
-    assert sorted((*first.ports, *second.ports)) == list(range(FIRST, FIRST + 8))
-    with pytest.raises(PortsTaken, match=f"of the ports {FEW} only 0 are free on this machine, and 2 are needed"):
-        lock_ports(2, FEW, str(tmp_path / "locks"), begin=0)
+def test_no_port_is_given_twice_and_an_exhausted_range_is_named(few: PortRange, tmp_path: Path) -> None:
+    begin = few.first
+    first = lock_ports(3, few, str(tmp_path / "locks"), begin=6)
+    second = lock_ports(5, few, str(tmp_path / "locks"), begin=6)
+    assert first.ports == (begin + 6, begin + 7, begin)
+    assert sorted((*first.ports, *second.ports)) == list(range(begin, begin + 8))
+    with pytest.raises(PortsTaken, match=f"of the ports {few} only 0 are free on this machine, and 2 are needed"):
+        lock_ports(2, few, str(tmp_path / "locks"), begin=0)
     first.close()
     first.close()
-    again = lock_ports(2, FEW, str(tmp_path / "locks"), begin=6)
-    assert again.ports == (FIRST + 6, FIRST + 7)
+    again = lock_ports(2, few, str(tmp_path / "locks"), begin=6)
+    assert again.ports == (begin + 6, begin + 7)
     again.close()
     second.close()
 
 
-def test_a_port_that_another_program_has_bound_is_passed_over(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", FEW.first)):
-        found = lock_ports(2, FEW, str(tmp_path), begin=0)
-    assert found.ports == (FEW.first + 1, FEW.first + 2)
+def test_a_port_that_another_program_has_bound_is_passed_over(few: PortRange, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", few.first)):
+        found = lock_ports(2, few, str(tmp_path), begin=0)
+    assert found.ports == (few.first + 1, few.first + 2)
     assert found.taken_port() is None
     with socket.create_server(("127.0.0.1", found.ports[1])):
         assert found.taken_port() == found.ports[1]
     found.close()
 
 
-def test_a_port_of_ipv6_alone_is_taken_too(tmp_path: Path) -> None:
-    with socket.create_server(("::1", FEW.first), family=socket.AF_INET6):
-        found = lock_ports(1, FEW, str(tmp_path), begin=0)
-    assert found.ports == (FEW.first + 1,)
+def test_a_port_of_ipv6_alone_is_taken_too(few: PortRange, tmp_path: Path) -> None:
+    with socket.create_server(("::1", few.first), family=socket.AF_INET6):
+        found = lock_ports(1, few, str(tmp_path), begin=0)
+    assert found.ports == (few.first + 1,)
     found.close()
 
 
-def test_ports_are_free_when_the_last_process_that_inherited_them_has_died(tmp_path: Path) -> None:
+def test_ports_are_free_when_the_last_process_that_inherited_them_has_died(few: PortRange, tmp_path: Path) -> None:
     code = (
         "import os, sys, time; from dlapp.system.network.ports import *\n"
-        f"one = lock_ports(8, PortRange(*{tuple(FEW)}), {str(tmp_path)!r}, begin=0)\n"
+        f"one = lock_ports(8, PortRange(*{tuple(few)}), {str(tmp_path)!r}, begin=0)\n"
         "os.set_inheritable(one.fd, True)\n"
         "if os.fork(): print(flush=True); time.sleep(1000)\n"
         "os.execvp('sh', ['sh', '-c', 'echo ready; read word'])"
@@ -72,11 +77,11 @@ def test_ports_are_free_when_the_last_process_that_inherited_them_has_died(tmp_p
         holder.kill()
         holder.wait()
         with pytest.raises(PortsTaken, match="only 0 are free"):
-            lock_ports(1, FEW, str(tmp_path), begin=0)
+            lock_ports(1, few, str(tmp_path), begin=0)
         assert holder.stdin is not None
         holder.stdin.close()
         assert holder.stdout.read() == b""  # its child has ended
-        lock_ports(8, FEW, str(tmp_path), begin=0).close()
+        lock_ports(8, few, str(tmp_path), begin=0).close()
 
 
 def test_a_range_in_which_the_kernel_gives_ports_to_clients_is_refused(tmp_path: Path) -> None:
@@ -95,15 +100,15 @@ def test_of_the_kernels_range_what_is_reserved_may_be_used(tmp_path: Path, reser
     assert (ephemeral_overlap(PortRange(40_000, 40_010), kernel) is None) is is_free
 
 
-def test_a_file_that_is_no_lock_file_is_not_used(tmp_path: Path) -> None:
+def test_a_file_that_is_no_lock_file_is_not_used(few: PortRange, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").touch()
     (tmp_path / "ports").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UntrustedFile, match="is a symbolic link"):
-        lock_ports(1, FEW, str(tmp_path), begin=0)
+        lock_ports(1, few, str(tmp_path), begin=0)
     (tmp_path / "ports").unlink()
     os.link(tmp_path / "elsewhere", tmp_path / "ports")
     with pytest.raises(UntrustedFile, match="has other names"):
-        lock_ports(1, FEW, str(tmp_path), begin=0)
+        lock_ports(1, few, str(tmp_path), begin=0)
 
 
 @pytest.mark.parametrize("text", ["", "20000", "20000-", "30000-20000", "80-100", "20000-70000", "a-b", "-1-20000"])

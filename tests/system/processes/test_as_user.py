@@ -42,7 +42,7 @@ def test_the_child_is_that_user_and_has_nothing_of_root(monkeypatch: pytest.Monk
     inherited = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(inherited, True)
     try:
-        found = as_user.call(NOBODY, _state_of_child, timeout_s=20)
+        found = as_user.call(NOBODY, _state_of_child, timeout_s=120)
     finally:
         os.close(inherited)
     assert found["uids"] == [NOBODY] * 3
@@ -67,7 +67,7 @@ def test_no_thread_shows_waits_at_the_fork_or_in_the_child(monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "fork", noting_fork)
     with waits.told(lambda _: None), Wait("hdfs://nn", None):
-        assert as_user.call(NOBODY, _threads_of_a_wait, timeout_s=20) == 1
+        assert as_user.call(NOBODY, _threads_of_a_wait, timeout_s=120) == 1
     assert at_fork
     assert "waits" not in at_fork
 
@@ -77,7 +77,7 @@ def test_a_descriptor_above_a_lowered_limit_is_closed_too() -> None:
     high = os.dup2(os.open("/dev/null", os.O_RDONLY), min(soft, 1000) - 1)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 500), hard))
     try:
-        found = as_user.call(NOBODY, _state_of_child, timeout_s=20)
+        found = as_user.call(NOBODY, _state_of_child, timeout_s=120)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         os.close(high)
@@ -89,9 +89,9 @@ def test_an_error_of_ours_arrives_as_it_was_raised() -> None:
         raise NotFound("it is not there")
 
     with pytest.raises(NotFound, match="it is not there"):
-        as_user.call(NOBODY, work, timeout_s=20)
+        as_user.call(NOBODY, work, timeout_s=120)
 
 
 def test_nothing_is_changed_for_a_user_without_an_entry_in_passwd() -> None:
     with pytest.raises(Denied, match="uid 4000000000 has no entry in passwd"):
-        as_user.call(4_000_000_000, lambda: None, timeout_s=20)
+        as_user.call(4_000_000_000, lambda: None, timeout_s=120)

@@ -106,7 +106,7 @@ class Orphan:
     def ends(self) -> str:
         """Wait until all of it has ended. Return its log."""
         assert self.am.task is not None
-        assert self.am.task.wait(timeout=60) == 1
+        assert self.am.task.wait(timeout=240) == 1
         assert payload_processes(self.am) == []
         return self.am.log()
 

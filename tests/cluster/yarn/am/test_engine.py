@@ -328,7 +328,7 @@ def test_a_kill_by_yarn_shuts_the_attempt_down_and_its_finish_does_no_harm(
     driver: Driver, rest: YarnRest, attempt: Attempt
 ) -> None:
     driver.beat()
-    rest.kill(attempt.application_id, timeout_s=30)
+    rest.kill(attempt.application_id, timeout_s=120)
     driver.until(lambda: driver.shut_down)
     driver.engine.finish(FinalStatus.FAILED, Cause.FAILED, "too late")
     assert rest.report(attempt.application_id).state is State.KILLED

@@ -96,7 +96,7 @@ def running(client: Client, application_id: ApplicationId) -> ApplicationView | 
 def test_two_containers_say_hello_and_the_application_succeeds(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
     lines: list[str] = []
     application_id = client.submit(properties(tmp_path, HELLO, containers=2), say=lines.append).application_id
-    end = client.wait(application_id, timeout_s=60)
+    end = client.wait(application_id, timeout_s=240)
     assert (end.state, end.final_status, end.cause) == (State.FINISHED, FinalStatus.SUCCEEDED, Cause.SUCCEEDED)
     assert [one.exit_code for one in end.containers] == [0, 0]
     assert printed(client, application_id, "stdout") == [b"hello from 0 of 2\n", b"hello from 1 of 2\n"]
@@ -114,7 +114,7 @@ def test_nothing_is_staged_any_more_when_it_has_ended_and_its_history_stays(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
     application_id = client.submit(properties(tmp_path, HELLO)).application_id
-    client.wait(application_id, timeout_s=60)
+    client.wait(application_id, timeout_s=240)
 
     def names(directory: str) -> list[str]:
         url = f"{hadoop.hdfs_url}/webhdfs/v1/user/{getpass.getuser()}/.dlapp/{directory}?op=LISTSTATUS"
@@ -146,7 +146,7 @@ def test_a_submission_whose_answers_are_lost_is_one_application(
     monkeypatch.setattr(YarnRest, "report", lose_one)
     application_id = client.submit(properties(tmp_path, f"echo ran >> {tmp_path}/ran")).application_id
     assert tries == [application_id] * 2
-    assert client.wait(application_id, timeout_s=90).cause is Cause.SUCCEEDED
+    assert client.wait(application_id, timeout_s=240).cause is Cause.SUCCEEDED
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
@@ -167,7 +167,7 @@ def test_who_is_left_in_doubt_of_a_submission_is_told_what_tells(
     last = last_application()
     assert last is not None
     assert last.application_id in str(told.value)
-    assert client.wait(ApplicationId.from_text(last.application_id), timeout_s=90).cause is Cause.SUCCEEDED
+    assert client.wait(ApplicationId.from_text(last.application_id), timeout_s=240).cause is Cause.SUCCEEDED
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_what_yarn_has_forgotten_is_shown_from_our_own_history(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application_id = client.submit(properties(tmp_path, "echo done; exit 3", more="project=old")).application_id
-    known = client.wait(application_id, timeout_s=60)
+    known = client.wait(application_id, timeout_s=240)
 
     def forgets(_rest: YarnRest, wanted: ApplicationId) -> object:
         raise ApplicationNotFound("GET", "", f"application with id '{wanted}' doesn't exist in RM")
@@ -269,7 +269,7 @@ def test_input_stays_on_the_nodes_with_what_yarn_keeps_for_the_user(
 
 @pytest.mark.slow
 def test_a_payload_that_fails_fails_its_application_with_its_exit_code(client: Client, tmp_path: Path) -> None:
-    end = client.wait(client.submit(properties(tmp_path, "exit 7")), timeout_s=60)
+    end = client.wait(client.submit(properties(tmp_path, "exit 7")), timeout_s=240)
     assert (end.state, end.cause, end.containers[0].exit_code) == (State.FINISHED, Cause.FAILED, 7)
 
 
@@ -278,7 +278,7 @@ def test_a_soft_kill_gives_the_payload_its_grace(client: Client, tmp_path: Path)
     application_id = client.submit(properties(tmp_path, WAITS)).application_id
     until(lambda: running(client, application_id) and printed(client, application_id, "stdout") == [b"begun\n"])
     assert "is being stopped" in client.softkill(application_id)
-    end = client.wait(application_id, timeout_s=30)
+    end = client.wait(application_id, timeout_s=240)
     assert (end.final_status, end.cause, end.containers[0].exit_code) == (FinalStatus.KILLED, Cause.SOFT_KILLED, 3)
 
 
@@ -359,7 +359,7 @@ def test_a_mark_in_the_staging_directory_stops_it_for_who_cannot_reach_it(
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
     files.write(f"{files.home}/.dlapp/staging/{application_id}/softkill.json", b'{"by": "tony"}', 0o600)
     files.close()
-    end = client.wait(application_id, timeout_s=40)
+    end = client.wait(application_id, timeout_s=240)
     assert (end.cause, end.soft_kill_by) == (Cause.SOFT_KILLED, "tony")
 
 
@@ -375,7 +375,7 @@ def test_the_tasks_of_a_master_that_was_killed_go_on_under_the_next(
     os.kill(master_of(application_id), signal.SIGKILL)
     until(lambda: client.status(application_id).attempt == 2 and running(client, application_id))
     go.touch()
-    end = client.wait(application_id, timeout_s=60)
+    end = client.wait(application_id, timeout_s=240)
     assert end.cause is Cause.SUCCEEDED
     assert [one.container_id for one in end.containers] == [one.container_id for one in before.containers]
     assert printed(client, application_id, "stdout") == [b"once\n", b"once\n"]
@@ -397,7 +397,7 @@ def test_a_node_without_that_python_says_so_in_one_line(hadoop: Hadoop, tmp_path
         "yarn.am_attempts": "1",
     }
     client = Client(load_config(options))
-    end = client.wait(client.submit(properties(tmp_path, HELLO)), timeout_s=60)
+    end = client.wait(client.submit(properties(tmp_path, HELLO)), timeout_s=240)
     assert end.state is State.FAILED
     assert "there is no /no/such/python3 on" in end.diagnostics
     assert "yarn.python" in end.diagnostics

@@ -44,7 +44,7 @@ class Files(Memory):
     def names(self, location: str) -> list[str]:
         if location == PLACES.all_staging:
             self.is_asked.set()
-            self.go.wait(20)
+            self.go.wait(120)
         return super().names(location)
 
     def close(self) -> None: ...
@@ -185,11 +185,11 @@ def test_a_list_does_not_wait_for_a_file_system_that_is_slow(monkeypatch: pytest
     shown = reader(files, [known(1)])
     for _ in range(3):
         assert len(shown.views()) == 1
-    assert files.is_asked.wait(20)
+    assert files.is_asked.wait(120)
     threads = [thread for thread in threading.enumerate() if thread.name == "yarn-settle"]
     assert len(threads) == 1, "none begins while one lasts"
     files.go.set()
-    threads[0].join(20)
+    threads[0].join(120)
     assert files.staged() == set()
 
 
@@ -199,12 +199,12 @@ def test_a_list_waits_longer_for_notifications_that_are_left(monkeypatch: pytest
 
     def deliver(ended: dict[ApplicationId, Any]) -> None:
         is_begun.set()
-        is_late.wait(20)
+        is_late.wait(120)
         delivered.append(len(ended))
 
     def join_too_early_first(thread: threading.Thread, timeout: float | None = None) -> None:
         if thread.name == "yarn-settle" and not is_late.is_set():
-            is_begun.wait(20)
+            is_begun.wait(120)
             is_late.set()
         else:
             join(thread, timeout)
