@@ -9,9 +9,9 @@ import os
 
 ARGUMENTS_VARIABLE = "DLAPP_BOARD_ARGUMENTS"
 EVENTS = "tfevents"
-"""What the names of event files have in them. Source: TensorBoard, io_wrapper.IsTensorFlowEventsFile."""
+"""Part of the names of event files. Source: TensorBoard, io_wrapper.IsTensorFlowEventsFile."""
 MAX_FILES, MAX_LINE_BYTES = 10_000, 8 << 20
-"""Of event files that are copied, and of a line with all of their names."""
+"""Maximum number of event files that are copied, and maximum length of the line with all their names."""
 NOT_INSTALLED = 127
 """Exit code where it is not there; a shell has the same for a program that is not."""
 _START = f"""

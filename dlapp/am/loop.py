@@ -66,7 +66,7 @@ QUIET_HEARTBEAT_S = 1.0
 DISK_AGAIN_S = 1.0
 """Retry interval for writes while the disk is full."""
 SETTLING_S = 300.0
-"""How long an attempt that was told to end lets its outputs be settled; the next attempt does the rest."""
+"""Time limit for the settlement of outputs by an attempt that was ordered to end; the next attempt does the rest."""
 VIEW_EVERY_S = 0.2
 """Minimum interval between two views while containers report progress."""
 VIEW_SHARE = 0.05

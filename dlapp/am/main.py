@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dlapp.cluster.local.am_engine import LocalAmEngine
 
 CRASH_SETTLEMENT_PATIENCE_S = 300.0
-"""How long one that cleans up waits for an HDFS that does not answer; the runner starts some of them in turn, and the
-others of its queue wait for that."""
+"""How long a crash settlement waits for an HDFS that does not answer; the runner starts some of them in turn, and other
+applications of its queue wait for that."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from dlapp.values.report import ApplicationView, ContainerView
 
 _MIB = 1 << 20
 MAX_NAMES = 50
-"""Of metrics that one payload reports; others are left out."""
+"""Maximum number of metrics of one payload; others are omitted."""
 
 Sample = tuple[dict[str, str], float]
 

@@ -19,7 +19,7 @@ from dlapp.system.logs import log
 from dlapp.system.waits import Wait
 
 _AGAIN_S = 1.0, 30.0
-"""Between two tries while the file system does not answer or is full: doubled from the first to the second."""
+"""Pauses between two tries while the file system does not answer or is full: doubled from the first to the second."""
 
 
 class TrialCommits:

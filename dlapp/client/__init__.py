@@ -64,15 +64,15 @@ ENDED = ("FINISHED", "FAILED", "KILLED")
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 0.1
 COLLECTED_S = 20.0
-"""How long after an application's end a cluster may take to collect its logs; meanwhile they may be nowhere."""
+"""How long after an application's end a cluster may take to aggregate its logs; until then they may be unavailable."""
 DOCKER_S = 2.0
-"""How long dockerd may take to say before a submission which networks it has."""
+"""Time limit for dockerd to list its networks before a submission."""
 TAIL_BYTES = 4 << 10
-"""Of a stream's last lines at most so much is read."""
+"""Maximum size of a stream's last lines that is read."""
 TAIL_PATIENCE_S = 5.0
-"""How long the last lines of a log are waited for that a cluster is just collecting."""
+"""How long to wait for the last lines of a log that a cluster is just aggregating."""
 TEND_EVERY_S = 5.0
-"""While somebody waits, a runner that died is replaced within this time."""
+"""Interval at which a waiting command checks for a dead runner and replaces it."""
 
 _EXIT_BY_CAUSE = {
     "succeeded": 0,

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 LOCAL, YARN = "local", "yarn"
 PATIENCE_S = 20.0
-"""How long somebody at a terminal waits for a NameNode; one takes over from another in 10 to 30 s."""
+"""How long a command waits for a NameNode; a failover takes 10 to 30 s."""
 STRANGER_S = 3.0
-"""How long where no NameNode answers at all: with its address, the configuration is to be looked at."""
+"""The same if no NameNode has answered at all: probably the configuration has a wrong address."""
 
 
 class Engines:

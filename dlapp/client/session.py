@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dlapp.config import Config
 
 STALE_S = 3600.0
-"""So old is a directory without a lock that nobody makes any more."""
+"""Age from which an unlocked directory belongs to a dead session, and not to one that is just starting."""
 LOG = "dlapp.log"
 
 

@@ -26,7 +26,7 @@ from dlapp.value import replace
 from dlapp.values.messages import Diagnosis, Evidence
 
 TAIL_BYTES = 256 << 10
-"""Of each log that are looked at."""
+"""Number of bytes at the end of each log that are searched."""
 MAX_LINE = 300
 """Characters of a line that is kept as evidence."""
 _MAX_MATCHED = 4096

@@ -21,7 +21,7 @@ PASS, WARN, FAIL = "pass", "warn", "fail"
 CLOCKS_APART_S = 30.0
 """Times of two machines are compared to the minute at the most; Kerberos gives up at five minutes."""
 ASK_S = 10.0
-"""How long a server may take to answer one question of the doctor's."""
+"""Time limit of the doctor for one answer of a server."""
 
 
 class Finding(NamedTuple):

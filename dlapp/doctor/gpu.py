@@ -10,7 +10,7 @@ from dlapp.config import NO_CREDENTIALS, Config
 from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, warned
 
 MAX_PROBLEMS = 20
-"""How many bad entries of the ledger's directory are named."""
+"""Maximum number of invalid entries of the ledger's directory in a message."""
 
 
 def checks(ground: CheckContext) -> list[Check]:

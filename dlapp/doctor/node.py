@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 SECRET = "dlapp.doctor"
 TIMEOUT_S = 120.0
-"""From the submission to the last word: a container is granted in a second where there is room."""
+"""Time limit from the submission to the last output: a container is allocated in a second if there is room."""
 REGISTER_S = 20.0
 MIN_FREE_BYTES = 1 << 30
 MAX_CONTAINERS = 10_000
-"""Of an application that a node's limit of open files is to suffice for."""
+"""Number of containers of an application for which a node's limit of open files must suffice."""
 _RECOVERY = "yarn.nodemanager.recovery.enabled"
 _MAX_JSON_LENGTH = 60_000
 """The ResourceManager keeps 64 KiB. Source: yarn-default.xml, yarn.app.attempt.diagnostics.limit.kc."""

@@ -27,7 +27,7 @@ SERVICES = ()
 _PORTS_OF_MPIRUN = 2
 """One more than it needs. It binds every port that it may use, so these are all that it is told of."""
 _PORTS_OF_DAEMONS = 200
-"""As far as they go beyond the first one. They bind one."""
+"""Size of the range of ports for daemons of MPI beyond the first one; each binds one."""
 _LAST_PORT = 65_535
 _CONCURRENT_AGENTS = 128
 """Open MPI's default. Ours live as long as the daemons, and it waits for one to end before it starts another."""

@@ -87,7 +87,7 @@ def _end_of(devices: tuple[DeviceRecord, ...]) -> bytes:
 
 
 _lease_texts: dict[int, tuple[LeaseRecord, str]] = {}
-"""By identity; the record itself is kept so that no other one gets that."""
+"""JSON of leases, by the identity of the record; the record itself is kept, so that its identity is not reused."""
 
 
 def _lease_text(one: LeaseRecord) -> str:
@@ -104,7 +104,7 @@ _MAX_TEXTS = 256
 
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "bool": bool, "tuple[str, ...]": list, "Mapping[str, Any]": dict}
-"""Of the fields that are read by `_take`, as they come out of JSON, by how they are declared."""
+"""JSON types of the fields that `_take` reads, by their declared types."""
 _PLAIN: dict[type[Value], list[tuple[str, type, bool]]] = {
     kind: [(name, _TYPES[text], fields(kind)[name].required) for name, text in declared.items() if text in _TYPES]
     for kind in (HostRecord, DeviceRecord, Device, LeaseRecord, ForcedRelease, Quarantine)

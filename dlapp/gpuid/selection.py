@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
 
 MAX_SETS = 200_000
-"""With more sets than this (more than 20 GPUs with irregular links), the search is greedy: each device is tried as the
+"""Number of sets above which the search is greedy (more than 20 GPUs with irregular links): each device is tried as the
 first of a set that grows by the best next device."""
 _ORDER_RANGE = 1 << 10
 _MAX_KEPT = 64

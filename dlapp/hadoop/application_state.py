@@ -16,7 +16,7 @@ from dlapp.system.files import UntrustedFile, json_object
 
 FINAL = frozenset({"FINISHED", "FAILED", "KILLED"})
 NOT_KNOWN = "NOT_KNOWN"
-"""In the place of a state: the ResourceManager does not know the id, or no longer."""
+"""Value in place of a state: the ResourceManager does not know the id, or has forgotten it."""
 _CLUSTER = "/ws/v1/cluster"
 
 

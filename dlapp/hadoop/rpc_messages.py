@@ -21,7 +21,7 @@ NEGOTIATED, NEGOTIATE, INITIATE, WRAP = 0, 1, 2, 5
 _PROTOBUF, _FINAL_PACKET = 2, 0
 _MAX_AUTHS = 64
 _NO_STATE = 1 << 63
-"""From here on an id is a negative number, which means none."""
+"""Numbers from this on are negative state ids, which mean that there is none."""
 
 
 class AnswerHeader(NamedTuple):

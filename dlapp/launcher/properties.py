@@ -47,12 +47,12 @@ from dlapp.values.spec import Kind, check_cache_name, check_env_name, check_para
 
 MAX_BYTES = 1 << 20
 MAX_RECORDED_BYTES = 64 << 10
-"""On a cluster what was submitted is in credentials, which have a limit of 256 KiB."""
+"""Maximum size of the recorded submission: on a cluster it is part of the credentials, which are limited to 256 KiB."""
 MAX_FAULTS = 100
 MASK = "***"
 
 Line = int | str
-"""Where a fault is: a line of the file from 1, or an option of the command, such as ``--set``; 0: there is no line."""
+"""Position of an error: a line of the file, from 1, or an option of the command, such as ``--set``; 0: none."""
 
 _MISSING = "is missing"
 _BLANKS = " \t"
@@ -157,7 +157,7 @@ class Faults:
     def __init__(self, path: str) -> None:
         self.path = path
         self.named: set[str] = set()
-        """What a fault was found in (``application.appname``): it is not missing as well."""
+        """Keys with an error (``application.appname``), so that they are not reported as missing, too."""
         self._found: list[tuple[float, str]] = []
 
     def add(self, line: Line, where: str, problem: object) -> None:

@@ -52,7 +52,7 @@ Registries = Callable[[], "RegistryPolicy | None"]
 
 MAX_NAMED = 5
 PAGE_S = 0.5
-"""How long to wait for an application that is just starting to have a page; the id is printed before."""
+"""How long to wait for the page of an application that is just starting; the id is printed before."""
 
 ENVIRONMENT = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"),

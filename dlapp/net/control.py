@@ -32,20 +32,23 @@ from dlapp.value import Record, field
 
 MAX_HEAD_BYTES = 16 << 10
 REQUEST_DEADLINE_S = 20.0
-"""From a connection's, or a later request's, first byte to the end of the request; and for all else of strangers."""
+"""Time limit from the first byte of a connection, or of a later request, to the end of the request; for unauthenticated
+clients also that of each other step."""
 SEND_DEADLINE_S = 60.0
-"""How long the asker may take to read an answer."""
+"""Time limit for a client to read an answer."""
 IDLE_DEADLINE_S = 300.0
 MAX_CONNECTIONS = 32_000
-"""Each of 10,000 tasks keeps one, and for some seconds after its news two; one that turns to a new ApplicationMaster
-leaves them to their deadline."""
+"""Maximum number of connections. Each of 10,000 tasks has one, and two for some seconds after its news; a task that
+switches to a new ApplicationMaster leaves its connections open until their deadline."""
 OWN_DESCRIPTORS = 256
-"""Of the process's limit, what connections leave to its other files and sockets; of a low limit a quarter."""
+"""Number of descriptors of the process's limit that connections leave to its other files and sockets; with a low limit
+a quarter of it."""
 MAX_STRANGERS_OF_AN_ADDRESS, MAX_STRANGERS = 64, 256
 """Connections that never had a valid token. Each takes up to 25 KiB. The limits hold for the moment between a task's
 connection and its first request, so any number of tasks of one address gets through."""
 MAX_UNREAD_OF_STRANGERS_BYTES = 2 << 20
-"""Of answers to all strangers together, which they do not read; those of who waits longest are given up first."""
+"""Maximum size of the unread answers of all unauthenticated clients together; the answers that have waited longest are
+dropped first."""
 _ACCEPT_AT_ONCE = 16
 _RECEIVE_BYTES, _RECEIVE_OF_A_STRANGER_BYTES = 65536, 4096
 _LINGER_S = 2.0

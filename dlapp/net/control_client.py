@@ -14,7 +14,7 @@ from dlapp.value import Closeable
 MAX_VIEW_BYTES = 64 << 20
 """A view of 10,000 containers has some 3 MiB."""
 _IDLE_S = 300.0
-"""As long as the server keeps a connection that is not used."""
+"""Time after which the server closes an idle connection."""
 
 
 class ControlConnection(Closeable):

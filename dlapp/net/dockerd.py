@@ -32,7 +32,7 @@ MAX_LIST_BYTES = 8 << 20
 MAX_LINE_BYTES = 1 << 20
 """The longest of the objects that are answered one by one, and of a refusal."""
 REMOVAL_S = 5.0
-"""How long a removal is waited for that somebody else has begun; some never end."""
+"""How long to wait for a removal that another client has started; some never end."""
 _AGAIN_S = 0.05
 
 

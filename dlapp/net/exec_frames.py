@@ -28,11 +28,11 @@ INPUT, INPUT_OVER, SIZE, SIGNAL = b"I", b"E", b"W", b"S"
 OUTPUT, ERROR, TAKEN, END = b"O", b"X", b"A", b"Q"
 MAX_BODY_BYTES = 1 << 16
 WINDOW_BYTES = 1 << 18
-"""Of input, and what either side holds of output before it stops reading more of it."""
+"""Window of the input; also the amount of output that each side buffers before it stops reading."""
 MAX_COMMAND_BYTES = 24 << 10
-"""Of a command; a request with it fits into the head of a stream."""
+"""Maximum size of a command: a request with it fits into the head of a stream."""
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM")
-"""Those that a client may send on."""
+"""Signals that a client may forward."""
 _HEAD_BYTES = 5
 _KINDS = frozenset((INPUT, INPUT_OVER, SIZE, SIGNAL, OUTPUT, ERROR, TAKEN, END))
 

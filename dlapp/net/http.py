@@ -49,16 +49,16 @@ _BEGINNING = b"HTTP/1."
 IDLE_S = 20.0
 """A connection that was not used for this long is not used again: servers close theirs in time (Jetty after 30 s)."""
 ADDRESS_S = 30.0
-"""How long a host's addresses are taken for its own: a DataNode makes us connect anew for each file."""
+"""How long the addresses of a host are cached: with DataNodes each file needs a new connection."""
 _EARLY = "closed the connection in the middle of an answer"
 PLAIN, TLS = "uses plain HTTP, not TLS", "uses TLS, not plain HTTP"
 """Words of `IncompleteResponse` where one side speaks TLS and the other does not."""
 _ALERT = 21
 """The first byte of what a server of TLS says to one who does not speak it (RFC 8446, 5.1), if it says anything."""
 _PROBE_S = 3.0
-"""How long a server is tried in TLS that did not answer in plain HTTP."""
+"""Time limit for a TLS probe of a server that did not answer in plain HTTP."""
 _HASTE_S = 2.0
-"""How long a server that breaks off the sending of a body has to say why."""
+"""How long to wait for the reason of a server that closes the connection while it receives a body."""
 _TARGET = re.compile(r"[!-~]+")
 _VALUE = re.compile(r"[ -~]*")
 _URL = re.compile(r"(https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?)(/[!->@-~]*)?(?:\?([!-~]*))?")

@@ -28,10 +28,10 @@ _KEEP_IDLE_S, _KEEP_EVERY_S, _KEEP_TRIES = 60, 15, 4
 _RESET = struct.pack("ii", 1, 0)
 """struct linger: close sends a reset. Source: socket(7)."""
 _READS_IN_TURN = 16
-"""Of one direction, before the other one gets its turn; each saves a look at what is ready."""
+"""Number of consecutive reads in one direction, before the other direction has its turn; each saves a poll."""
 _UNWATCHED = -1
 PAIR, OVER = b"p", b"o"
-"""On the channel of the process: a pair of sockets comes with this message; a stream is over."""
+"""Messages on the channel of the process: a pair of sockets follows; a stream has ended."""
 
 
 def tune(sock: socket.socket) -> None:

@@ -17,12 +17,13 @@ from dlapp.values.notification import DONE, EVENTS, FAILED, KILLED, Notification
 from dlapp.values.serialization import from_json, parse_json, to_json
 
 MAX_BYTES = 4 << 20
-"""Of a file [bytes]; `MAX_EVENTS` of `MAX_TEXT` characters, which JSON may escape by 6 bytes each, have less."""
+"""Size limit of a file [bytes]. `MAX_EVENTS` events of `MAX_TEXT` characters, each escaped by JSON with up to 6 bytes,
+have less."""
 MAX_EVENTS = 200
-"""Of one application; after these only its end is taken."""
+"""Maximum number of events of one application; above it only the end is recorded."""
 MAX_TEXT = 2000
 MAX_AGE_MS = 24 * 3_600_000
-"""What could not be delivered for so long is given up."""
+"""Age from which an undelivered event is given up."""
 _ENDS = (FAILED, KILLED, DONE)
 _ID = re.compile(r"[!-~]{1,300}")
 _MAX_AT_MS = 253_402_300_799_999

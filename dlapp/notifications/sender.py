@@ -26,7 +26,8 @@ from dlapp.values.notification import Notification, NotificationSettings
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 300.0
 WRITE_AGAIN_S = 10.0
 READ_TRIES = 6
-"""Of an outbox that is refused, as one that is too large: somebody else may have written it, and it stays so."""
+"""Number of tries to read an outbox that is refused, for example as too large: if another user wrote it, it stays
+refused."""
 Deliver = Callable[[NotificationSettings, str, Notification], None]
 
 

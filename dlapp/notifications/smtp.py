@@ -6,7 +6,7 @@ import smtplib
 from typing import BinaryIO
 
 _MAX_BYTES = 64 << 10
-"""Of all answers on one connection, each before and after TLS begins. A server sends 1 KiB."""
+"""Size limit of all answers on one connection, each before and after the start of TLS. A server sends about 1 KiB."""
 
 
 class _BoundedReader:

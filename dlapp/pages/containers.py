@@ -14,7 +14,8 @@ from dlapp.values.report import ApplicationView, ContainerView, TryView
 from dlapp.values.usage import Usage
 
 MAX_SHOWN = 1000
-"""Of more containers those that failed come first: a browser, and who reads, would be busy with the rest."""
+"""Maximum number of containers on a page; the failed ones come first. More would be slow in a browser, and hard to
+read."""
 
 
 def shown_containers(view: ApplicationView) -> list[ContainerView]:

@@ -15,7 +15,7 @@ from dlapp.pages.timeline import container_name
 from dlapp.values.report import ContainerView
 
 LOG_BYTES = 64 << 10
-"""As much of a log is shown."""
+"""Size of the end of a log that the page shows."""
 _STREAMS = ("stdout", "stderr")
 _LOG = re.compile(rf"log=(\d{{1,7}})\.({'|'.join(_STREAMS)})", re.ASCII)
 

@@ -22,7 +22,7 @@ REFRESH_S = 5
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """A browser runs no script and fetches nothing, even if a text came into a page as markup."""
 STILL = "still=1"
-"""In the query of a page: it is not loaded again by itself. YARN's proxy refuses a name without a value."""
+"""Part of a page's query that stops the automatic refresh. YARN's proxy refuses a name without a value."""
 
 
 class LogEnd(NamedTuple):

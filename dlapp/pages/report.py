@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from dlapp.sweep.results import SweepResults
 
 TAIL_LINES, TAIL_BYTES, MAX_LOGS = 30, 4 << 10, 16
-"""Of each stream, and of how many containers: those that failed come first."""
+"""Limits of the last lines of each stream, and the maximum number of containers; the failed ones come first."""
 MAX_UNANSWERED = 3
-"""So many servers that do not answer are waited for."""
+"""Number of unresponsive servers after which no further one is tried."""
 _STREAMS = ("stderr", "stdout")
 
 

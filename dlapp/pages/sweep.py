@@ -21,11 +21,11 @@ MAX_DRAWN = 300
 MAX_AXES = 12
 MAX_ROWS = 20
 _BEST = 5
-"""So many are drawn in colour, above the others."""
+"""Number of the best trials that are drawn in colour, above the others."""
 _LOG_RATIO = 50.0
 """Positive numbers whose largest is more than so many times the smallest are on a logarithmic axis."""
 _MAX_WORDS_SHOWN = 10
-"""Of an axis of words: with more of them only its ends have texts."""
+"""Maximum number of labels on an axis of words; with more only its ends have labels."""
 _MAX_TEXT = 40
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 720.0, 260.0, 56.0, 30.0, 22.0
 

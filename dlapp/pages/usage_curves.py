@@ -13,11 +13,12 @@ from dlapp.values.report import ApplicationView
 from dlapp.values.usage import ContainerSeries
 
 _POINTS, _MIN_POINTS, _ALL_POINTS = 120, 12, 24_000
-"""Of a curve, at most and at least, and of all curves of containers: so a page on 200 containers stays below 2 MB."""
+"""Maximum and minimum number of points of a curve, and the maximum of all containers' curves: with it a page on 200
+containers stays below 2 MB."""
 _MAX_VALUE = 1e15
 """A larger value cannot be drawn beside others; nor can what is no number, which a payload may report."""
 _DRAWN = 200
-"""So many containers have curves of their own."""
+"""Maximum number of containers with curves of their own."""
 _GPU = re.compile(r"gpu(\d{1,3})\.(\w+)")
 
 

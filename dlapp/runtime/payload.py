@@ -127,7 +127,7 @@ class Payload(Value, kw_only=True):
     life = _Inside("life")
     """The FIFO of its lifeline."""
     ending = _Inside("ending")
-    """In Docker: the FIFO by which the wrapper says that the program has ended."""
+    """In Docker: the FIFO by which the wrapper reports the end of the program."""
 
     exec = _Inside("exec")
     """Directory of the lifelines of commands beside a payload in Docker; it can only be read there."""

@@ -24,7 +24,7 @@ from dlapp.values.messages import Fault
 
 SHELL = "/bin/sh"
 _PATIENCE_S = 2.0
-"""After an order to kill, before the guardian itself is taken for hung (stopped, say) and killed."""
+"""Time from an order to kill until the guardian itself counts as hung (for example stopped) and is killed."""
 
 
 class Guardian:

@@ -21,7 +21,7 @@ from typing import IO
 from dlapp.system.processes.proc import read_proc
 
 _LIMIT_S = 5.0
-"""For all processes of a payload. Measured: 16 ms for one with two threads, 0.17 s with a thousand."""
+"""Time limit for all processes of a payload. Measured: 16 ms for one with two threads, 0.17 s with a thousand."""
 
 
 def find_py_spy() -> str | None:

@@ -19,7 +19,8 @@ from dlapp.system.text import shown
 
 _WILD = frozenset("*?[{")
 MAX_ALTERNATIVES = 1000
-"""Of a pattern with slashes in braces, each looked for by itself; of one name with braces, each compared by itself."""
+"""Maximum number of alternatives of a pattern with slashes in braces, each of which is searched separately; also of one
+name with braces, each of which is compared separately."""
 MAX_CHARACTERS = 4096
 MAX_EXPANDED_CHARACTERS = 1 << 18
 """Characters of all names of a pattern, their braces written out; an expression is compiled at 1 us a character."""

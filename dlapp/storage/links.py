@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 MAX_HOPS = 40
-"""As many links as Linux follows on one path before it says ELOOP (include/linux/namei.h, MAXSYMLINKS)."""
+"""Number of links that Linux follows on one path before it returns ELOOP (include/linux/namei.h, MAXSYMLINKS)."""
 
 
 class TooManyLinks(Exception):

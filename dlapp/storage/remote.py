@@ -36,7 +36,7 @@ from dlapp.system.waits import Wait
 
 PARALLEL_READS = 8
 RANGE_BYTES = 16 << 20
-"""What is asked for in one go, and has to come again where it does not come whole."""
+"""Size of one request; an incomplete answer is requested again."""
 MAX_NODES, MAX_PATH, MAX_LENGTH = 1 << 22, 8000, 1 << 50
 """Files and directories in one tree, characters of a path, bytes of a file: more than there are."""
 TRIES, FIRST_PAUSE_S = 5, 0.2

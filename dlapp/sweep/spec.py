@@ -15,7 +15,7 @@ from dlapp.system.text import first_repeated
 from dlapp.value import Value
 
 MAX_TRIALS = 10_000
-"""So many are simulated and measured."""
+"""Maximum number of trials; simulated and measured with this number."""
 MAX_PARAMETERS = 100
 MAX_VALUE_BYTES = 4096
 MAX_TABLE_BYTES = 128 << 10
@@ -31,11 +31,12 @@ RESERVED_PARAMETERS = ("index", "trial")
 """Arguments have ``{index}`` and ``{trial}`` for numbers that dlapp knows."""
 OPTUNA = "optuna:"
 MAX_RESULTS_BYTES = 32 << 20
-"""Of the file with the results of a sweep: with 10,000 trials it has some 10 MB."""
+"""Size limit of the file with the results of a sweep: with 10,000 trials it has about 10 MB."""
 MAX_VALUES_BYTES = 12 << 20
-"""Of the parameters of all trials in that file; one that is too large could not be read, nor could its sweep go on."""
+"""Size limit of the parameters of all trials in that file: a file that is too large could not be read, and the sweep
+could not continue."""
 _NUMBER_BYTES = 18
-"""Of a drawn number there, with its quotes."""
+"""Size of a drawn number in that file, with its quotes."""
 
 
 class Sampler(Enum):
@@ -64,7 +65,7 @@ class SweepCommit(Enum):
     END = "end"
     """All together, when the sweep has ended."""
     TRIAL = "trial"
-    """Those of each trial, when it has ended."""
+    """The output of each trial is committed at its end."""
 
 
 class DistributionKind(Enum):

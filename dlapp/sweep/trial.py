@@ -15,7 +15,7 @@ from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.value import Value
 
 TRIAL = "{trial}"
-"""In an argument: the number of the trial."""
+"""Placeholder in an argument for the number of the trial."""
 VARIABLE = "DLAPP_TRIAL"
 DIGITS = 10
 """Significant digits of drawn floating-point numbers. The last digits of exp and log are not the same on every

@@ -10,7 +10,7 @@ from dlapp.system.text import human_size
 SMALLEST_BYTES = 64 << 10
 """A disk with less than this is full: SQLite's shared memory takes half of it."""
 _PLENTY_BYTES = 4 << 20
-"""Where so much is free, no quota of the disk is looked for."""
+"""Free space from which the quotas of the disk are not checked."""
 FULL = errno.ENOSPC, errno.EDQUOT
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dlapp.errors import Denied
 
 _MAX_LINKS = 40
-"""As many as Linux follows on one path. Source: path_resolution(7)."""
+"""Number of links that Linux follows on one path. Source: path_resolution(7)."""
 _ACCESS_LIST = "system.posix_acl_access"
 
 

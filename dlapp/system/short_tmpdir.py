@@ -25,7 +25,7 @@ BASE = "/tmp"
 _LINK = "tmp"
 _NAME = re.compile("dlapp-[0-9a-f]{10}")
 _MAX_BYTES = 107 - 68
-"""Of a TMPDIR that is short enough. Nobody is known to append more than Ray, whose sockets are
+"""Maximum length of a TMPDIR. The longest known suffix is Ray's, whose socket is
 ``/ray/session_2024-01-01_00-00-00_000000_1234567/sockets/plasma_store``."""
 _MAX_TRIES = 100
 _MAX_NAMES = 10_000

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dlapp.system.clock import date_and_time
 
 FILE_SYSTEM = "its file system"
-"""What an output waits for that cannot be written now; the reason names it."""
+"""Text for an output that waits for its file system; the reason names the file system."""
 SHOWN_AFTER_S = 3.0
 """A wait that lasts so long is shown. Who shows waits looks every second, so each is shown within five."""
 LOOK_EVERY_S = 1.0

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import yaml
 
 MAX_FOREIGN_BYTES = 1 << 20
-"""Of a YAML file of another program; PyYAML takes 15 us a byte."""
+"""Size limit of a YAML file of another program; PyYAML takes 15 us per byte."""
 _MAX_DEPTH = 32
 MAX_FAULTS = 20
-"""When as many are found, the rest of a file is not looked at."""
+"""Number of errors after which the rest of a file is not checked."""
 
 
 class Key(NamedTuple):

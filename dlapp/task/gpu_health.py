@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlapp.gpuid.ledger import Ledger
 
 LAST_LOOK_S = 2.0
-"""What a last look at the GPUs may take once a payload has failed."""
+"""Time limit of the last inspection of the GPUs after a payload has failed."""
 
 
 class LeasedDevices:

@@ -18,13 +18,14 @@ from dlapp.system.processes.kernel import watch_writes
 _LOOK_S = (0.02, 1.0)
 """The shortest and the longest time between two looks at what a payload prints."""
 _TIMES_EVERY_S = 0.1
-"""While it prints and times are kept."""
+"""Interval of the recorded times while the payload prints."""
 _FASTEST = 4 << 30
 """Bytes/s that a payload may be expected to write at most, into memory."""
 _MAX_LINES, _LINES_PER_S = 5000, 1.0
-"""Of dlapp.log: so many at once, and so many in the long run. A payload can cause any number of some of them."""
+"""Limits of dlapp.log: the number of lines in a burst, and in the long run per second. A payload can cause any number
+of some lines."""
 _KEPT_BYTES = 1 << 20
-"""Of a log that is replaced: what Python itself printed while the task was loaded."""
+"""Number of bytes of a replaced log that are kept: the output of Python itself while the task was loaded."""
 
 
 class TaskLog:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dlapp.values.spec import InputSpec
 
 SERVICE_AGAIN_S = 1.0, 5.0
-"""Between two tries of a service that the payload needs to start: doubled from the first to the second."""
+"""Pauses between two tries of a service that the payload needs to start: doubled from the first to the second."""
 HOME_GONE = "the directory of the container was removed from its node: its NodeManager was restarted without recovery"
 _PROGRESS_EVERY_S = 0.5
 T = TypeVar("T")

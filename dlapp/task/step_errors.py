@@ -13,7 +13,7 @@ from dlapp.task.interrupt import InterruptHandler, Stopped, UninterruptedSteps
 from dlapp.values.messages import Fault, Stop
 
 REACH_S = 2.0
-"""How long ZooKeeper or a NameNode may take to answer before it counts as away."""
+"""Time limit for ZooKeeper or a NameNode to answer before it counts as unavailable."""
 
 
 class StepFailed(Exception):

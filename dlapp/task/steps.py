@@ -54,7 +54,7 @@ from dlapp.values.messages import Fault, Phase, Stop, TaskResult
 from dlapp.values.serialization import from_json
 
 RESULT_DEADLINE_S = 60.0
-"""How long the result is tried to be brought to an ApplicationMaster that does not answer, or to the next one."""
+"""Time limit for the delivery of the result to an ApplicationMaster that does not answer, or to the next one."""
 RESULT_ON_A_CLUSTER_S = 7 * 86_400.0
 """There the next one may have to wait for its turn, and until it is there nobody else knows what this one did. Should
 there be none any more, YARN ends the container."""

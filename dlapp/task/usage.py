@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dlapp.gpuid.health.watch import DeviceUse
 
 _FIRST_S, SAMPLE_EVERY_S = 0.25, 5.0
-"""Between two samples: doubled from the first to the second."""
+"""Pauses between two samples: doubled from the first to the second."""
 _MAX_LOAD = 0.003
 """The share of a core that samples may take."""
 _MIB = 20

@@ -50,7 +50,7 @@ DEFAULT_SERVICE_PATIENCE_S = 3_600.0
 """Waiting containers hold memory and GPUs; an operator restarts a service in less time than this."""
 
 DEFAULT_FAILURE_SETTLE_S = 30.0
-"""By then the driver has reported a failed GPU, and tasks on live nodes have reported twice."""
+"""Time after which the driver has reported a failed GPU, and tasks on live nodes have reported twice."""
 DEFAULT_GANG_WINDOW_S = 600.0
 """A grant, a start and a lease take seconds each; a longer wait means that another application holds the resources."""
 

@@ -51,7 +51,7 @@ SETTLED_WITHIN_S, _LOOK_AGAIN_S = 600.0, 0.1
 """How long to wait for the settlement of another application's outputs: for a killed one that takes as long as its file
 systems are unavailable, and is retried."""
 COMPACT_BYTES = 16 << 20
-"""At this size obsolete lines of a journal are dropped, and again whenever it has doubled."""
+"""Size at which obsolete lines of a journal are dropped; this is repeated whenever the size has doubled."""
 _APPENDING, _MODE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640
 
 

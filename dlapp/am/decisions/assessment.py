@@ -28,9 +28,9 @@ FIRST_PAUSE_MS, LAST_PAUSE_MS = 1_000, 60_000
 """Pause before a retry after an uncounted end and, on a single node, after failures of the node: doubled from the first
 to the second."""
 GOOD_MS = 600_000
-"""After a container that ran this long without waiting, the shortest pause and the whole patience apply again."""
+"""Run time without waiting after which a container's index has the shortest pause and the whole patience again."""
 FORGIVEN_MS = 3_600_000
-"""For each such run time of a container, one failure that its program did not cause is forgiven to its index."""
+"""Run time of a container that forgives its index one failure that its program did not cause."""
 
 LOST, PREEMPTED = -100, -102
 TAKEN_AWAY = (LOST, -101, PREEMPTED, -106, -108)

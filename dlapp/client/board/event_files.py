@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 RUNS = "runs"
 MAX_BYTES = 8 << 30
-"""Of all event files together; more, or more files than `MAX_FILES`, are left out, and that is said."""
+"""Maximum size of all event files together. Further files, also those above `MAX_FILES`, are omitted with a message."""
 _COPY = 1 << 20
 _STREAM_S = 60.0
 

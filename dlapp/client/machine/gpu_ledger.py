@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 ENDED_S = 3600.0
 """How long an application must have ended before its lease may be released without force."""
 MAX_HOSTS_NAMED = 20
-"""How many hosts `GpuLedger.why` speaks of when none can meet the ask."""
+"""Maximum number of hosts in the message of `GpuLedger.why` if none can satisfy the request."""
 
 
 class GpuLedger(Closeable):

@@ -28,7 +28,7 @@ STAGING = ".dlapp-notebook-"
 _STALE_S = 3600.0
 
 FileFacts = tuple[int, int, int]
-"""Of a file: size, time of its last change [ns], inode."""
+"""Facts about a file: size, modification time [ns], inode."""
 
 
 class BroughtBack(NamedTuple):

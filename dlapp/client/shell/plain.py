@@ -31,7 +31,7 @@ from dlapp.system.processes.proc import command_line, descendants
 from dlapp.system.processes.spawn import is_program
 
 TERM_PATIENCE_S = 1.0
-"""What is left when the shell closes has this time between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL for processes that remain when the shell ends."""
 _LOOK_EVERY_S = 0.02
 _ENGINES = (b"am", b"task", b"runner")
 

@@ -35,13 +35,13 @@ REQUESTS = "requests"
 """The FIFO that dlapp-run writes to."""
 BIN = "bin"
 RC = "bashrc"
-"""What bash reads at its start in place of ~/.bashrc."""
+"""File that bash reads at its start in place of ~/.bashrc."""
 START_VARIABLE = "DLAPP_SHELL_START"
 DIRECTORY_VARIABLE = "DLAPP_SHELL_DIR"
 READER_TIMEOUT_S = 10.0
 
 END_TIMEOUT_S = 10.0
-"""What was interrupted has this long before it is killed; submitting is all or nothing at any moment."""
+"""Time for an interrupted submission to end before it is killed; a submission is atomic."""
 
 MAX_REQUESTS = 8
 """Requests that are served at the same time; each costs a process outside. One more is not answered."""

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 GONE = 128 + signal.SIGKILL
 """Exit code where the command ended with its container."""
 _KNOWN_S, _LOOK_EVERY_S = 5.0, 0.2
-"""How long the end of a container may take to be known."""
+"""Time limit for the end of a container to be reported, and the interval of the polls."""
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 4096
-"""Once poll says that a pipe takes something, it takes so much. Source: pipe(7), PIPE_BUF."""
+"""Number of bytes that a pipe accepts without blocking once poll reports it as writable. Source: pipe(7), PIPE_BUF."""
 
 
 def exec_request(command: Sequence[str], *, interactive: bool, terminal: bool) -> ExecRequest:

@@ -13,7 +13,7 @@ from dlapp.values.access import StreamRequest
 from dlapp.values.serialization import to_json
 
 OPEN_S = 30.0
-"""How long a stream may take to be open: the ApplicationMaster waits 20 s for the task."""
+"""Time limit for the opening of a stream: the ApplicationMaster waits 20 s for the task."""
 
 
 class StreamOpener:

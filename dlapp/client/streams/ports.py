@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     from dlapp.values.report import ApplicationView, ContainerView
 
 LOOK_EVERY_S, LARGE_EVERY_S, LARGE = 1.0, 10.0, 100
-"""Between two looks at an application; of one with more containers than the last number the view is large."""
+"""Intervals between two polls of an application, for small and large ones; LARGE is the number of containers from which
+the view is large."""
 DIRECT_S = 1.5
-"""How long a direct connection is tried."""
+"""Time limit for a direct connection."""
 PLACE_S = 10.0
-"""How long the task may take to say where its port is."""
+"""Time limit for the task to report the address of its port."""
 NO_DIRECT_S = 60.0
-"""How long a host that could not be reached is not tried again."""
+"""How long an unreachable host is not tried again."""
 _SAY_AGAIN_S = 10.0
 _MAX_PLACE_BYTES = 64 << 10
 

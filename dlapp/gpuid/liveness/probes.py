@@ -66,7 +66,7 @@ JUDGE_S = 5.0
 _LIFELINE_S = 1.0
 """Time limit for opening another user's lifeline."""
 _ASKED: dict[int | None, threading.Thread] = {}
-"""By owner: the thread that opens that owner's lifelines. One that hangs affects only its owner, and one thread."""
+"""Threads that open lifelines, by the owner of these. A thread that hangs affects only its owner."""
 _UID = "dlapp.uid"
 _LABEL = re.compile(r"dlapp\.container=(container_|shell-)[A-Za-z0-9_-]{1,200}", re.ASCII)
 

@@ -15,7 +15,7 @@ from dlapp.system import clock
 from dlapp.system.owners import user_text
 
 RECLAIM_S = 5.0
-"""What hearing the witnesses of all leases of the machine may take; of those left over nothing is known."""
+"""Time limit for the liveness probes of all leases of the machine; the state of leases beyond it is unknown."""
 _DEVICE = re.compile(r"(GPU|MIG)-[A-Za-z0-9_.-]+", re.ASCII)
 _UNKNOWN_PROCESS = "locked by an unknown process"
 

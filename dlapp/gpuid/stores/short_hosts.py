@@ -22,7 +22,7 @@ from dlapp.gpuid.rules import HostRecord
 from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, Unsure
 
 MAX_WAIT_S = 2.0
-"""How long a change of the list may take; the record is written by then."""
+"""Time limit for a change of the list; the record has been written before."""
 _COMPLETE = b"complete"
 
 

@@ -38,7 +38,7 @@ _BUILT_IN_POLICIES = {
 }
 """Erasure coding policies that the NameNode sends by id only. Source: SystemErasureCodingPolicies."""
 _READ = 4
-"""Of the bits of a permission."""
+"""Bit of the read permission."""
 DIRECTORY, FILE, SYMLINK = 1, 2, 3
 ACTIVE, OBSERVER = 1, 3
 """States of a NameNode. Source: HAServiceProtocol.proto, HAServiceStateProto."""

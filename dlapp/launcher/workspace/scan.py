@@ -22,7 +22,7 @@ SPARSE_FROM = 64 << 10
 """Smaller files are never looked at for holes."""
 _MAX_NAMED = 100
 DEFAULT_EXCLUDES = (".git", ".venv", "__pycache__", "node_modules")
-"""What a run never needs and every project has: history, environments of this machine, caches."""
+"""Entries of projects that a run never needs: version history, local environments, caches."""
 
 
 class ScanEntry(NamedTuple):
@@ -86,7 +86,7 @@ class Scan(Value):
 
 
 EMPTY = Scan(root="", entries=(), size_bytes=0, left_out={}, excluded=(), warnings=())
-"""That of an application without a workspace."""
+"""Result for an application without a workspace."""
 
 
 def scan_workspace(

@@ -25,7 +25,8 @@ END = bytes(2 * BLOCK)
 
 FILE, DIRECTORY, LINK, LONG_NAME, LONG_LINK, SPARSE = b"0", b"5", b"2", b"L", b"K", b"S"
 MAX_PIECES = 100_000
-"""Of a sparse file; who unpacks it keeps their places in memory, and takes somewhat more."""
+"""Maximum number of pieces of a sparse file: the unpacking process holds their offsets in memory, and needs somewhat
+more."""
 
 MTIME = 315_619_200
 """All that is packed has this modification time: 1980-01-02 00:00 UTC. ZIP knows no year before 1980, and in zones

@@ -28,12 +28,12 @@ UNLIMITED = -1
 ALWAYS_THERE = ("host", "none")
 """Networks that every dockerd has."""
 _STACK_BYTES = 64 << 20
-"""What NVIDIA's guides for NCCL and PyTorch ask for, beside unlimited locked memory."""
+"""Stack size that NVIDIA's guides for NCCL and PyTorch require, in addition to unlimited locked memory."""
 _CAP_SYS_RESOURCE = 1 << 24
 _MIN_SHM_BYTES = 64 << 20
 """Docker's own default."""
 NO_USE_TO_ROOT = ("AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP")
-"""Of the capabilities that Docker leaves to root, those that no payload has a use for."""
+"""Capabilities in Docker's default set that no payload of root needs."""
 
 
 class Bind(NamedTuple):

@@ -32,7 +32,7 @@ _SIGNS_OF_A_RESTART = (
     "transport is closing",
     "ttrpc: closed",
 )
-"""In what dockerd says with a status of 500 while it, or its containerd, is stopped."""
+"""Parts of dockerd's messages with status 500 while it, or its containerd, is being stopped."""
 
 
 def open_docker(host: str, timeout_s: float) -> Dockerd:

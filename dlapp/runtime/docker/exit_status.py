@@ -15,13 +15,13 @@ from dlapp.system.processes.proc import all_processes
 from dlapp.values.messages import Fault
 
 SETTLED_S = 10.0
-"""How long dockerd may take to learn of an end that we know of; usually milliseconds."""
+"""How long dockerd may take to record the end of a container after the wrapper reported it; usually milliseconds."""
 _EXITED = re.compile(r"exited ([0-9]{1,3})", re.ASCII)
 _CODE_OF_SIGKILL = 128 + signal.SIGKILL
 _DOCKER = "Docker"
 _CODE_OF_UNSEEN_END = 255
-"""What dockerd says of a container that ended while it was away. Source: moby, containerd's UnknownExitStatus. The
-wrapper leaves a word where a payload ends with this code."""
+"""Exit code that dockerd reports for a container that ended while dockerd was down. Source: moby, containerd's
+UnknownExitStatus. If a payload itself ends with this code, the wrapper records it."""
 
 
 class ContainerExit:

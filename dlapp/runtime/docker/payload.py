@@ -113,7 +113,7 @@ class DockerRun:
         self._task_directory = payload.task_directory or payload.directory
         self._ending = ContainerExit(self._docker, self._name, payload, note)
         self.image_digest = ""
-        """Which image it is, for good, once it is prepared."""
+        """Digest of the image, set by the preparation."""
         self._lifeline: Lifeline | None = None
         self._notice: EndNotice | None = None
         self._shim = ShimWatch()

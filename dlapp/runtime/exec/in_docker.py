@@ -28,11 +28,12 @@ NO_ANSWER = 125
 """Exit code where Docker does not say how a command ended; Docker's own programs use it for that."""
 _END_S = 5.0
 _LOOK_AGAIN_S = 0.002, 0.1
-"""Between two looks for the exit code, which Docker knows some milliseconds after the end of the output."""
+"""Pauses between two requests for the exit code, which Docker has some milliseconds after the end of the output."""
 _READ_BYTES = 1 << 16
 _HEAD_BYTES = 8
 _KINDS = {0: frames.OUTPUT, 1: frames.OUTPUT, 2: frames.ERROR}
-"""Of Docker's frames. A length of theirs has 4 bytes: what has come of a frame is passed on, and never gathered."""
+"""Kinds of Docker's frames. A frame's length has 4 bytes, so its content is passed on as it arrives, and not
+buffered."""
 _SCRIPT = f"""
 exec 4<"$1" || exit 125
 shift

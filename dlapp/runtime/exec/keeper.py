@@ -34,7 +34,7 @@ from dlapp.values.serialization import from_json
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _PATIENCE_S = 1.0
-"""Between SIGHUP with SIGTERM and SIGKILL, for what is left of a command."""
+"""Time between SIGHUP with SIGTERM, and SIGKILL, for the remaining processes of a command."""
 _LOOK_EVERY_S = 0.02
 _MAX_REQUEST_BYTES = 256 << 10
 _READ_BYTES = 1 << 16

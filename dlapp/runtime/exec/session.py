@@ -16,7 +16,7 @@ from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, FrameStream, StreamOver
 
 _LAST_WORDS_S = 30.0
-"""How long the end is tried to be told to a client that takes nothing."""
+"""How long to try to report the end to a client that does not read."""
 
 
 def tell_end(stream: FrameStream, end: ExecEnd) -> None:

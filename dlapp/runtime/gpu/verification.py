@@ -15,11 +15,11 @@ from dlapp.runtime.payload import PayloadDevice, PayloadError
 from dlapp.values.messages import Fault
 
 TIMEOUT_S = 60.0
-"""What a container may take to say which GPUs it sees: nvidia-smi takes seconds where no persistence daemon runs."""
+"""Time limit for a container to list its visible GPUs: nvidia-smi takes seconds where no persistence daemon runs."""
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _NUMBERS = re.compile(r"\d+:\d+")
 _NO_WITNESS = ("", "none", "126", "127")
-"""What stands for nvidia-smi's exit code where it is not there, or cannot be executed in this image (another libc)."""
+"""Values in place of nvidia-smi's exit code if it is missing, or cannot be executed in this image (another libc)."""
 
 
 def check(devices: Sequence[PayloadDevice], seen: str) -> None:

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import IO, Any
 
 MAX_EXTENDED_BYTES = 1 << 20
-"""Of one extended header or long name of a tar, and of all global ones together."""
+"""Size limit of one extended header or long name of a tar, and of all global headers together."""
 MAX_HEADER_BYTES = 4 << 20
 """All headers of one member, with the map of a sparse file."""
 XZ_MEMORY_BYTES = 48 << 20
-"""What decompressing may take; xz -8 takes 33 MiB, and -9 65."""
+"""Memory limit of decompression; xz -8 takes 33 MiB, and -9 takes 65 MiB."""
 _PIECE = 256 << 10
 _GZIP = 31
 """zlib's wbits for a gzip header and trailer (zlib manual, inflateInit2)."""

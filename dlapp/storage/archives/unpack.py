@@ -30,10 +30,10 @@ from dlapp.system.files import closing_fd, is_plain_name, write_all
 from dlapp.system.text import human_size
 
 MAX_GROWTH = 200
-"""How many times its own size an archive may become; text and logs become 10 to 50 times as large."""
+"""Maximum ratio of an archive's content to its size; text and logs have 10 to 50."""
 ALWAYS_ALLOWED = 1 << 30
 _MEMBER_BYTES = 512
-"""What a member counts besides its content, so that a million empty ones are not free."""
+"""Size that a member counts in addition to its content, so that a million empty ones are limited, too."""
 _PIECE = 1 << 20
 _MAX_NAME = 4096
 """The longest path of a member [characters]; no call of the kernel takes a longer one."""
@@ -41,7 +41,7 @@ _MAX_REMEMBERED = 32 << 20
 """Bytes of the names of directories and links, each with `_REMEMBERED` more for what holds it."""
 _REMEMBERED = 400
 _ZIP_MEMBER_BYTES = 1000
-"""What zipfile keeps in memory for one member; measured: 0.7 to 0.9 KiB."""
+"""Memory of zipfile for one member; measured: 0.7 to 0.9 KiB."""
 _ZIP_MEMORY_BYTES = 48 << 20
 _MAGIC = (
     (b"PK\x03\x04", "zip"),

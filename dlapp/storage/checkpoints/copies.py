@@ -29,7 +29,7 @@ from dlapp.storage.tree import READ_CHUNK, Note, OpenTree, TreeNode, explaining,
 from dlapp.system.files import closing_fd, open_directory
 
 MAX_LISTED = 100
-"""So many of the newest checkpoints are looked at for one that can be restored."""
+"""Maximum number of the newest checkpoints that are tried for a restore."""
 _FRESH_NS = 2_000_000_000
 """A file that changed so short a time ago may change again without another time: clocks of file systems have steps."""
 

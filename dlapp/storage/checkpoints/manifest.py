@@ -19,13 +19,13 @@ from dlapp.values.serialization import parse_json
 MAX_ENTRIES = 100_000
 """Files, directories and links of one checkpoint."""
 MAX_BYTES = 64 << 20
-"""Of a manifest [bytes]; one of `MAX_ENTRIES` with names of 300 bytes has less."""
+"""Size limit of a manifest [bytes]; one of `MAX_ENTRIES` with names of 300 bytes is smaller."""
 _VERSION = 1
 _NAME = re.compile(r"checkpoint-([1-9][0-9]{0,17})\.json")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_PATH = 4096
 _MIN_TIME_NS, _MAX_TIME_NS = -(1 << 63), 1 << 63
-"""Of files [ns since 1970]: the years 1677 to 2262. File systems have later ones."""
+"""Range of files' times [ns since 1970]: the years 1677 to 2262. File systems may have later ones."""
 
 
 class IncompleteCheckpoint(DlappError):

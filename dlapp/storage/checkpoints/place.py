@@ -22,7 +22,7 @@ from dlapp.system.files import closing_fd, open_file, open_own_directory, sync_f
 ReportBytes = Callable[[int], None]
 OBJECTS = "objects"
 _TEMPORARY_PREFIX = "."
-"""What begins like this is being written."""
+"""Prefix of names that are being written."""
 
 
 class CopyAborted(DlappError):

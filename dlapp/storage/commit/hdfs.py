@@ -79,11 +79,12 @@ if TYPE_CHECKING:
     from dlapp.storage.hdfs.file_system import HdfsFiles
 
 Named = Sequence[tuple[str, str]]
-"""For each part its name in the target and its container."""
+"""Name in the target and container of each part."""
 
 _BEFORE, _SWAPPED, _REFUSED, _GONE, _LOST = "before", "swapped", "refused", "gone", "lost"
 _MAX_SWAPS, _SWAP_AGAIN_S = 100, (0.01, 1.0)
-"""How often a target that others replace meanwhile is to be replaced, and the pauses after a try that did nothing."""
+"""Maximum number of tries to replace a target that others replace at the same time, and the pauses after a try without
+effect."""
 _NEW_MARKER = re.compile(r"commit\.[0-9a-f]{12}")
 """A marker that is not yet in force, or the file of `HdfsFiles.probe_store`."""
 

@@ -90,7 +90,7 @@ from dlapp.system.owners import other_writers, user_text
 from dlapp.value import replace
 
 _NEW_READY, _NEW_MARKER, _NEW_PARTIAL = "ready.new", "commit.new", "partial.new"
-"""What lies in ``tmp`` beside the parts, until it is complete."""
+"""Names in ``tmp`` of incomplete files, beside the parts."""
 _NOREPLACE, _EXCHANGE = 1, 2
 _BEFORE, _SWAPPED, _REFUSED = "before", "swapped", "refused"
 

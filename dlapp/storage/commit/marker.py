@@ -16,13 +16,13 @@ from dlapp.value import Value
 from dlapp.values.ids import ApplicationId, ContainerId, is_trial_part
 
 Parts = Sequence[tuple[str, str]]
-"""For each part its name in the target and its location. One part named "" is the whole target; it may be a file."""
+"""Name in the target and location of each part. One part named "" is the whole target; it may be a file."""
 
 Step = Callable[[str], None]
 """Told the name of each step that has just been done; for tests, which die there."""
 
 VERSION = 3
-"""Of a marker with ``keep_previous``, which earlier versions would not obey; without it 2 is written."""
+"""Version of a marker with ``keep_previous``, which earlier versions of dlapp would ignore; without it 2 is written."""
 MAX_MARKER_BYTES = 16 << 20
 """Ten thousand containers take 0.6 MiB."""
 

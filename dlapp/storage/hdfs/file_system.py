@@ -41,7 +41,7 @@ BATCH_FILES, BATCH_BYTES = 64, 1 << 20
 SMALL_BYTES = 1 << 20
 """Files of up to this size are many, and most of their time is waiting: see `WebHdfs.fetch`, ``direct_to_datanode``."""
 RANGE_BYTES = 128 << 20
-"""What is fetched in one go: HDFS' usual block, so that ranges come from different DataNodes."""
+"""Size of a range that is fetched at once: HDFS' usual block, so that ranges come from different DataNodes."""
 MAX_NODES = 1 << 22
 """Files and directories in one tree that is read."""
 _REPLICATION = "REPLICATION"

@@ -85,22 +85,23 @@ from dlapp.system.waits import Wait
 T = TypeVar("T")
 
 PROBE_S = 3.0
-"""How long it is tried whether the RPC port answers, with `AUTO`."""
+"""With `AUTO`: time limit of the probe of the RPC port."""
 _PORT = 8020
 _MAX_ENTRIES = 1 << 22
 _MAX_LOCATED = 20_000
 """Small files whose block is kept from the listing; each takes some 600 bytes."""
 _STATE_HOLDS_S = 5.0
-"""As of WebHDFS, where several NameNodes are."""
+"""How long the role of a NameNode is cached if there are several, as with WebHDFS."""
 _OBSERVER_S = 2.0
-"""How long an observer is waited for that does not have a transaction yet."""
+"""How long to wait for an observer that has not applied a transaction yet."""
 _OBSERVERS_HOLD_S = 60.0
-"""How long NameNodes are not asked again whether they are observers, also those of which one was too slow."""
+"""How long the result of the search for observers is cached, also for observers that were too slow."""
 _LEASE_S = 30.0
 """Half of the time after which another client may take over a file that is written."""
 _LONGEST_CLOSE_S = 20.0
-"""How long the NameNode may take to hear of a file's blocks, usually some milliseconds. A DataNode that died after it
-had acknowledged a block never tells; the patience (`dlapp.storage.hdfs.webhdfs`) leaves time to write the file anew."""
+"""Time limit for the NameNode to learn of a file's blocks, usually some milliseconds. A DataNode that died after it had
+acknowledged a block never reports it; the patience (`dlapp.storage.hdfs.webhdfs`) leaves time to write the file
+again."""
 _NO_SUCH_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
 
 
@@ -139,7 +140,7 @@ class _ProtocolState:
 
 
 _protocol_states: dict[tuple[object, ...], _ProtocolState] = {}
-"""With `AUTO`, of each HDFS and user: a process opens an HDFS many times, and finds out once."""
+"""With `AUTO`: the state of each HDFS and user, so that a process that opens an HDFS many times probes it once."""
 
 
 def _protocol_state(place: HdfsPlace) -> _ProtocolState:

@@ -64,12 +64,12 @@ CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
 """A DataNode that syncs, or a NameNode in a long garbage collection, is silent for a while; a dead one is longer."""
 PATIENCE_S = 60.0
-"""How long a call is tried in all. A failover between two NameNodes takes 10 to 30 s."""
+"""Total time limit of a call with its retries. A failover between two NameNodes takes 10 to 30 s."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 3.0
 DIRECT_AFTER = 16
-"""So many redirections are followed before small files go straight to DataNodes: by then some are known."""
+"""Number of redirections after which small files are sent directly to DataNodes: by then some are known."""
 INODES = "/.reserved/.inodes"
-"""Where HDFS has each file and directory by its number."""
+"""Path below which HDFS has each file and directory by its inode number."""
 _STATUS_OF_NAMENODE = "/jmx?qry=Hadoop:service=NameNode,name=NameNodeStatus"
 _STATE_OF_NAMESYSTEM = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
@@ -77,28 +77,30 @@ _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _MOUNTS = "/jmx?get=Hadoop:service=Router,name=FederationState::MountTable"
 _IS_ACTIVE = "/isActive"
 _ROLE_HOLDS_S = 5.0
-"""How old the word of one of several NameNodes on what it is may be: the connection tells nothing of a failover."""
+"""How long the reported role of one of several NameNodes is cached: an open connection does not show a failover."""
 MAX_JSON_BYTES = 1 << 20
 """An answer that is no listing [bytes]."""
 _MAX_LENGTH = 1 << 50
-"""More than any file has; the lengths of an input are added up, and cut into ranges."""
+"""Maximum length of a file; the lengths of an input are added up, and divided into ranges."""
 _MODE = re.compile("[0-7]{1,4}")
 _RIGHTS = ("---", "--x", "-w-", "-wx", "r--", "r-x", "rw-", "rwx")
 _PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
 _MAX_KNOWN_DATANODES = 64
 MAX_DEAD_ENDS = 4
-"""How often a DataNode that answers may end a file at the same byte; a block that none has will not come by waiting."""
+"""How often a responding DataNode may end a file at the same byte; if no DataNode has a block, waiting does not
+help."""
 _NO_NODE = "No active nodes contain this block"
 _NO_NODE_YET = re.compile(r"Failed to find datanode\b.*\bexcludeDatanodes=null")
-"""What a NameNode says that has just taken over, or started, and that no DataNode has told of itself; also one that
-heard from each DataNode that it has no space for a block. Of one that was told to leave DataNodes out it means those.
+"""Message of a NameNode that has just become active, or started, and has no report of a DataNode yet; also if all
+DataNodes have reported too little space for a block. If a request excludes DataNodes, the message is about these.
 Source: NamenodeWebHdfsMethods.redirectURI; seen with DataNodes whose disks are full."""
 _NOT_ACTIVE = {"StandbyException": "is on standby", "ObserverRetryOnActiveException": "is an observer"}
-"""What a NameNode throws that is not the active one, in words; the second one where it is to write."""
+"""Exceptions of a NameNode that is not active, with their texts; the second one is thrown for writes."""
 _NOT_REACHED = frozenset(
     {"ConnectException", "ConnectTimeoutException", "NoRouteToHostException", "SocketTimeoutException"}
 )
-"""What a server throws that needs another one: of an encryption zone the KMS, behind a router a NameNode."""
+"""Exceptions of a server that cannot reach another one: the KMS of an encryption zone, or a NameNode behind a
+router."""
 _DENIED = frozenset({"AccessControlException", "SecurityException", "AuthorizationException"})
 _QUOTA = re.compile(
     r"The (NameSpace|DiskSpace) quota (?:\(directories and files\) )?of (?:directory )?(\S{1,1000}) is exceeded: "
@@ -106,7 +108,7 @@ _QUOTA = re.compile(
 )
 """Source: Hadoop 2.6 to 3.4, NSQuotaExceededException and DSQuotaExceededException.getMessage."""
 _LIMITS = frozenset({"MaxDirectoryItemsExceededException", "PathComponentTooLongException"})
-"""What a DataNode passes on of the NameNode, whichever DataNode it is. Source: FSLimitException."""
+"""Exceptions of the NameNode that each DataNode passes on. Source: FSLimitException."""
 _NO_ROOM = ("QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceededException")
 
 

@@ -14,7 +14,7 @@ from dlapp.system import files
 from dlapp.system.files import UntrustedFile
 
 PIECE_BYTES = 1 << 18
-"""As much of a log is read at once."""
+"""Number of bytes of a log that are read at once."""
 
 
 def open_log(path: str) -> int | None:

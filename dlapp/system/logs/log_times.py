@@ -24,7 +24,7 @@ STREAMS = ("stdout", "stderr")
 MAX_BYTES = 1 << 20
 """About 35,000 lines: an hour of output without a pause every 100 ms, three weeks every few minutes."""
 TAIL_BYTES = 1 << 16
-"""Its latest lines: some minutes of output without a pause."""
+"""Size of the latest lines: some minutes of continuous output."""
 _FIRST_INTERVAL_MS = 200
 _MAX_TIME_MS = 1 << 47
 """The year 6429. Later times, which a payload may have written, are no times that can be shown."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 _MAX_BYTES = 16 << 20
-"""Of a table, 100,000 connections."""
+"""Size limit of a table: 100,000 connections."""
 _CONNECTED = (b"01", b"04", b"05", b"06", b"08", b"09", b"0B")
 """Established, or closing: not those that listen, nor those whose client has not answered yet."""
 

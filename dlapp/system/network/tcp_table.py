@@ -39,7 +39,7 @@ _ANSWER = struct.Struct("=2B2x48s3I2I")
 _ANSWER_BYTES = 1 << 16
 _PATIENCE_S = 5.0
 _OVERFLOW_UID = 65534
-"""What the kernel shows for root in a user namespace that has no root of the host. Source: user_namespaces(7)."""
+"""Uid that the kernel shows for the host's root in a user namespace without it. Source: user_namespaces(7)."""
 
 
 class TcpSocket(NamedTuple):

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW_S = 10.0
-"""Before the end of a process in which such a kill is taken for its own; between two samples of it are 5 s at most."""
+"""Time before the end of a process in which a kill is attributed to it; samples are at most 5 s apart."""
 
 
 def kill_count() -> int | None:

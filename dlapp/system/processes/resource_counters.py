@@ -22,7 +22,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CGROUPS = "/sys/fs/cgroup"
 _MAX_BYTES = 1 << 20
-"""Of a file of a cgroup: io.stat has a line for each disk."""
+"""Size limit of a file of a cgroup: io.stat has a line for each disk."""
 
 
 class ResourceCounters(NamedTuple):

@@ -24,7 +24,7 @@ _OPTIONS = ("-I", "-S")
 which are added when they are needed (`dlapp.system.processes.late_site`)."""
 _MAIN = "/dlapp/__main__.py"
 PROGRAM = (sys.executable, *_OPTIONS, os.path.dirname(os.path.abspath(dlapp.__file__)).removesuffix("/dlapp") + _MAIN)
-"""How our own processes are started."""
+"""Command line by which dlapp's own processes are started."""
 
 
 def is_program(words: Sequence[bytes], roles: Sequence[bytes]) -> bool:

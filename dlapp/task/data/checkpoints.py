@@ -42,7 +42,7 @@ from dlapp.values.spec import CheckpointSpec
 QUIET_S = 10.0
 """A directory in which nothing changed for so long is taken for whole."""
 _AGAIN_S = 1.0, 30.0
-"""Between two tries of the last copy: doubled from the first to the second."""
+"""Pauses between two tries of the last copy: doubled from the first to the second."""
 RESUME_FROM = "DLAPP_RESUME_FROM"
 MAX_STEPS = 1_000_000_000
 """The greatest step of a checkpoint that has its number from it."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from dlapp.values.launch_spec import CacheSettings
 
 SETTLE_AFTER_S = 60.0
-"""By then the kernel has written by itself what was fetched (vm.dirty_expire_centisecs: 30 s), so that a sync is quick
-and a payload that ends early waits for none. Source: proc(5), /proc/sys/vm."""
+"""Time after which the kernel has written the fetched data to disk by itself (vm.dirty_expire_centisecs: 30 s), so that
+a sync is quick, and a payload that ends early does not wait for one. Source: proc(5), /proc/sys/vm."""
 
 
 class Inputs:

@@ -26,7 +26,7 @@ from dlapp.values.messages import Assignment, Fault, Phase, Stop, StoredOutput, 
 from dlapp.values.spec import OnFailure, OutputSpec
 
 _STORE_AGAIN_S = 1.0, 30.0
-"""Between two tries to store what cannot be stored just now: doubled from the first to the second."""
+"""Pauses between two tries to store an output: doubled from the first to the second."""
 
 
 class _Step(Protocol):

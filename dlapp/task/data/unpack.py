@@ -26,14 +26,14 @@ from dlapp.system.files import write_all
 _BLOCK = 512
 _READ = 256 << 10
 _MAX_AT_ONCE = 1 << 20
-"""What is decompressed in one go: a block of zeros grows a thousandfold."""
+"""Size of a decompressed piece: a block of zeros grows a thousandfold."""
 _AHEAD = 4
-"""How many pieces wait for the files to be written."""
+"""Number of pieces that may wait for the files to be written."""
 _LONGEST_NAME = 1 << 20
 _MAX_TABLE_BLOCKS = 8192
-"""Of the list of a sparse file's pieces: 172,000 of them, and some 40 MiB of memory while it is read."""
+"""Maximum number of blocks of a sparse file's table: 172,000 pieces, and about 40 MiB of memory while it is read."""
 _MAX_NUMBER = (1 << 63) - 1
-"""What the kernel takes for a size, a place in a file or a time [s]."""
+"""Maximum that the kernel accepts as a size, an offset in a file or a time [s]."""
 _THREAD_FROM = 2 << 20
 """Smaller archives are done before a thread would have helped."""
 _GZIP = 31

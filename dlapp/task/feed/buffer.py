@@ -186,7 +186,7 @@ class FeedBuffer:
         self.failure: Exception | None = None
         """An error that a reader has met; None: none has."""
         self.away = ""
-        """Why a server does not answer now; empty: nobody waits for one."""
+        """Why a server does not answer now; empty: no thread waits for one."""
         self.fetched_bytes = 0
         for number in range(AT_ONCE):
             threading.Thread(target=self._run, name=f"feed-{number}", daemon=True).start()

@@ -29,7 +29,7 @@ from dlapp.task.feed.sockets import FeedContent
 from dlapp.values.spec import FeedFormat
 
 _BLOCK = 512
-"""Of a tar archive [bytes]. Source: POSIX.1-2017, pax, "ustar Interchange Format"."""
+"""Block size of a tar archive [bytes]. Source: POSIX.1-2017, pax, "ustar Interchange Format"."""
 
 
 def fifo_name(epoch: int) -> str:

@@ -19,13 +19,13 @@ OFTEN_FOR_S = 30.0
 """An ApplicationMaster that is back so long after it was missed first is found at one of the frequent looks."""
 OFTEN_PAUSES_S = 1.0, 5.0
 SELDOM_PAUSES_S = 30.0, 60.0
-"""After the frequent looks. 10,000 tasks ask the NameNode 220 times a second; `dlapp.am.model.state.Timing.recovery_ms`
-is twice the longest pause."""
+"""Pauses after the first, shorter ones. 10,000 tasks send 220 requests per second to the NameNode;
+`dlapp.am.model.state.Timing.recovery_ms` is twice the longest pause."""
 _TASKS_PER_S = 600.0
-"""Of a large application so many tasks a second look at least, and a third more on average: all of 10,000 in 17 s. A
-NameNode on one core answers 2,000."""
+"""Minimum number of tasks of a large application that read the address each second, a third more on average: all of
+10,000 in 17 s. A NameNode on one core answers 2,000 requests per second."""
 _MAX_BYTES = 4096
-"""Of the file on one machine, which has a few short fields."""
+"""Size limit of the file on one machine, which has a few short fields."""
 
 
 def longest_pause_s(containers: int) -> float:

@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 HELLO_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
 _PAUSES_S = 0.05, 5.0
-"""Between two tries while the ApplicationMaster does not answer: doubled from the first to the second. Longer in a
-large application, whose tasks all try at the same time."""
+"""Pauses between two tries while the ApplicationMaster does not answer: doubled from the first to the second. They are
+longer in a large application, whose tasks all retry at the same time."""
 NEWS_IDLE_S = 5.0
-"""After so long without news their connection is closed: an ApplicationMaster has a file for each."""
+"""Time without news after which their connection is closed: it takes the ApplicationMaster a descriptor for each."""
 _FIND_EVERY_S = 1.0
 _LOOK_FOR_END_EVERY_S = 1.0
 """Most often nothing is due then; in a large application it is seldomer."""
 _LOOK_FOR_DECISION_S = 0.5
 _SAID_FOR_S = 60.0
-"""So long each report that was not delivered has a line in dlapp.log, and after that one an hour."""
+"""Time in which each undelivered report is logged in dlapp.log; after that one per hour is logged."""
 _SAID_EVERY_S = 3600.0
 _EARLY = 0.8
-"""After this share of the time between two reports with the use, one that is sent anyway has it: reports are answered
-some time early, and the next would be late by a whole interval."""
+"""Share of the interval between two reports with usage after which any report includes the usage: reports are answered
+somewhat early, and the next one would be late by a whole interval."""
 _MAX_ANSWER_BYTES = 4 << 20
 """Orders are small; an assignment names each input, some 300 bytes, of which there may be thousands."""
 

@@ -27,12 +27,13 @@ from dlapp.task.link.am_address import Find, FindOnHdfs
 from dlapp.values.launch_spec import LaunchSpec
 
 APART_S = 30.0
-"""Between the two looks that find no staging directory."""
+"""Time between the two reads that must both find no staging directory."""
 STAGING_EVERY_S = 120.0, 300.0
-"""Between two looks at a staging directory that is there without the address of an ApplicationMaster, as before the
-first one could write it. With the looks for that, 10,000 tasks ask the NameNode less than 300 times a second."""
+"""Pauses between two reads of a staging directory without the address of an ApplicationMaster, as before the first one
+has written it. Together with the reads of the address, 10,000 tasks send less than 300 requests per second to the
+NameNode."""
 STATE_EVERY_S = 45.0, 60.0
-"""Between two questions to the ResourceManager: at most 220 a second of 10,000 tasks."""
+"""Pauses between two requests to the ResourceManager: at most 220 per second from 10,000 tasks."""
 STATE_TIMEOUT_S = 3.0
 FIRST_STATE_S = 20.0, 45.0
 """Until the first one: most often the next ApplicationMaster is there by then."""

@@ -18,10 +18,10 @@ from dlapp.values.serialization import to_json
 
 MAX_REQUEST_BYTES = 32 << 10
 _MAX_LAUNCH_BYTES = 2 * MAX_REQUEST_BYTES
-"""Of one launch as JSON, which escapes what is not ASCII."""
+"""Size limit of one launch as JSON, which escapes characters that are not ASCII."""
 _MAX_REPORTED_BYTES = 640 << 10
-"""Of launches as JSON, which is 10,000; a report may have 1 MiB in all (`dlapp.am.control.server`). More requests
-wait."""
+"""Size limit of launches in a report, as JSON: 10,000 of them. A whole report may have 1 MiB
+(`dlapp.am.control.server`). Further requests wait."""
 _MAX_WAITING = 20_000
 """Requests that wait; mpirun makes one for each container. Those beyond are dropped."""
 _READ_BYTES = 64 << 10

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlapp.runtime.stack_dump import StackDump
 
 _ABORT_S = 10.0
-"""Between SIGABRT and SIGKILL: a process writes the stacks of its threads."""
+"""Time between SIGABRT and SIGKILL, in which a process writes the stacks of its threads."""
 
 
 class PayloadEnd:

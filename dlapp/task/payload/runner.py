@@ -26,7 +26,7 @@ from dlapp.values.messages import Fault, PayloadStatus, TaskResult
 
 _TAKEN_EVERY_S = 0.005
 _FIRST_LOOK_S = 0.02
-"""From the start to the first look at what the payload printed and reported; many a trial is over before."""
+"""Time from the start to the first poll of the payload's output and reports; many trials have ended before."""
 _MAX_POLL_S = 3600.0
 
 

@@ -40,9 +40,9 @@ DIRECTORY = "board"
 _WATCHED = "watched"
 """Name of the directory in its own workspace at which a container sees that of the payload."""
 _RESOURCES = Resources(memory_mib=1024, vcores=1, gcores=0)
-"""Of its container; as a process it uses those of the payload."""
+"""Resources of its container; as a plain process it shares those of the payload."""
 _AGAIN_S = 5.0, 300.0
-"""Between two starts: doubled from the first to the second."""
+"""Pauses between two starts: doubled from the first to the second."""
 _LOOK_EVERY_S, _LOOK_AT_END_S, _KILLED_WITHIN_S, _END_WITHIN_S = 0.5, 0.01, 10.0, 20.0
 _MAX_LOG_BYTES = 1 << 20
 

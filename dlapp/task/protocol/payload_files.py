@@ -17,7 +17,8 @@ from dlapp.values.messages import PayloadStatus
 
 _STOP = "stop"
 _CONTAINERS_PER_S = 1000
-"""As many may report a change each second, so that an ApplicationMaster of ten thousand has time for others."""
+"""Number of containers that may report a change each second, so that an ApplicationMaster of ten thousand containers is
+not overloaded."""
 
 
 class PayloadFiles:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from dlapp.system.network.connections import has_connections
 
 USED_FOR_S = 5.0
-"""So long a port counts as in use after a connection was seen: what is told once a second shows short ones, too."""
+"""Time for which a port counts as in use after a connection was seen, so that a report once a second includes short
+connections."""
 _READ_EVERY_S = 1.0
 _COST_SHARE = 0.02
 """The share of a core that reading the kernel's table may take, which is long on a node with many connections."""

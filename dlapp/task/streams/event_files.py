@@ -23,7 +23,7 @@ from dlapp.values.serialization import parse_json
 from dlapp.values.spec import check_inside_workspace
 
 _MAX_ENTRIES = 200_000
-"""Of the directory that are looked at."""
+"""Maximum number of entries of the directory that are read."""
 _IDLE_S = 60.0
 _CHUNK = 1 << 20
 

@@ -15,7 +15,7 @@ from dlapp.values.messages import StreamAnswer, StreamOrder
 from dlapp.values.serialization import to_json
 
 ACCEPT_S = 15.0
-"""How long the ApplicationMaster may take to answer; it waits for a task somewhat longer."""
+"""Time limit for the ApplicationMaster to answer; it waits somewhat longer for a task."""
 
 
 class Stream:

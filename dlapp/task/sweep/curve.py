@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 MAX_POINTS = 128
-"""So many are reported of a trial; a report of 10 trials has some 30 KB then."""
+"""Maximum number of reported points of a trial; a report of 10 trials then has about 30 KB."""
 
 
 class MetricCurve:

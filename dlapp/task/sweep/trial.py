@@ -50,7 +50,8 @@ TIME_OVER = "trial_time"
 """Reason of a stop (docs/payload.md, DLAPP_STOP) when the time of a trial is over; `STOPPED`: it is stopped early."""
 STOPPED = "trial_stopped"
 _ROOM_AGAIN_S, _ROOM_WITHIN_S = (1.0, 30.0), 86_400.0
-"""Between two tries to copy the workspace to a full disk, and how long that is tried: until an operator sees it."""
+"""Pauses between two tries to copy the workspace to a full disk, and their total time limit, within which an operator
+should notice."""
 
 
 class TrialSetup(NamedTuple):

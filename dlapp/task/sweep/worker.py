@@ -23,9 +23,9 @@ from dlapp.task.sweep.trial import STOPPED, TrialRun, TrialSetup
 from dlapp.values.messages import Fault, Phase, Stop, TaskResult
 
 _LOOK_S = 1.0
-"""Between two looks at what tells nobody: the container's directory, the guardians."""
+"""Interval of the polls of objects without events: the container's directory, the guardians."""
 _NOTHING = 0, "", None
-"""What a trial has to say that has just been started."""
+"""Report of a trial that has just been started."""
 
 
 class WorkerEnd(NamedTuple):

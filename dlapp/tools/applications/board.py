@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlapp.values.ids import ApplicationId
 
 REFRESH_S = 10.0
-"""Between two looks at applications that may write more."""
+"""Interval of the polls of applications that may still write."""
 _LOOK_S = 0.2
 
 

@@ -25,7 +25,7 @@ PHASES = (
 NAME_WIDTH = 10
 BAR_WIDTH = 30
 SLOW_BYTES = 32 << 20
-"""What has this size [bytes] takes long enough to be worth a bar."""
+"""Size from which a progress bar is shown [bytes]."""
 
 
 @contextlib.contextmanager

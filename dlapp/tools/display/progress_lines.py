@@ -9,7 +9,7 @@ from dlapp.client.logs import LineMerger, LogPiece
 from dlapp.values.ids import ContainerId
 
 SHOWN_EVERY_S = 5.0
-"""How often an incomplete line that is overwritten again and again is shown."""
+"""Interval at which an incomplete line that is overwritten repeatedly is shown."""
 
 
 class ProgressLines(LineMerger):

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 10
 _SHOWN_METRICS = 4
-"""Of each container in a table; ``--json`` has all."""
+"""Maximum number of metrics of each container in a table; ``--json`` has all."""
 _SHOWN_RESTARTS = 3
-"""Of gangs, the latest; ``--json`` has all that are kept."""
+"""Maximum number of restarts of gangs, the latest ones; ``--json`` has all recorded ones."""
 _UNFINISHED = {"RUNNING": "running"}
 _AFTER_PAYLOAD = ("storing", "releasing", "ended")
 

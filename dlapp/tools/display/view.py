@@ -19,9 +19,9 @@ View = Mapping[str, Any]
 ENDED = ("FINISHED", "FAILED", "KILLED")
 NOTHING = "-"
 _YEAR_MS = 300 * 86_400_000
+"""Age from which a date is shown with its year in place of its time."""
 _MIN_STAMP_DIGITS = 4
-"""Of a short id that needs more than its number: how many digits of the time before that, at least."""
-"""From this age on, a date needs its year more than its time."""
+"""Minimum number of digits of the timestamp in a short id whose number is not unique."""
 _NAMED = re.compile(r"container (\d+) \(")
 _FAILED = re.compile(
     r"container \d+ \(\S+ \d+\) failed(?: \d+ times, the last time)?: (?:exit code (\d+)|killed by signal (\d+))"

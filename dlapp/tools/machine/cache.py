@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _KEY_WIDTH = 12
 _PROGRAMS = "cache."
-"""What names of the caches of programs begin with, as in a properties file."""
+"""Prefix of the names of the caches of programs, as in a properties file."""
 _ACTIONS = ("list", "clear", "pin", "unpin")
 
 

@@ -19,7 +19,7 @@ GC_TIMEOUT_S = 120.0
 LISTEN = "127.0.0.1:9441"
 LINES_AT_ONCE = 500
 MAX_PROBLEMS = 20
-"""How many bad entries of the machine's ledger are named."""
+"""Maximum number of invalid entries of the machine's ledger in a message."""
 _WORDS = {
     "list": (0, 1, "[HOST]"),
     "gc": (0, 100_000, "[HOST]..."),

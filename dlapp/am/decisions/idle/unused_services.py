@@ -11,7 +11,7 @@ from dlapp.am.model.instance import Instance, Stage
 from dlapp.am.model.state import ApplicationState
 
 _TRIES = 3
-"""After so many starts in a row that did not go well, a service that is not ready is not in use."""
+"""Number of consecutive failed starts after which a service that is not ready counts as unused."""
 
 
 def check(state: ApplicationState) -> None:

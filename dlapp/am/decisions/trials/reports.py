@@ -16,7 +16,7 @@ from dlapp.values.messages import Fault, Report, TaskResult, TrialReport
 from dlapp.values.serialization import to_json
 
 MAX_REPORTED_POINTS = 256
-"""Of one report of a trial; a task sends half as many."""
+"""Maximum number of points in a report of a trial; a task sends half as many."""
 
 
 def handle_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:

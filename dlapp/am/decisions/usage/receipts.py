@@ -19,7 +19,7 @@ _BUSY = 0.1
 _MIN_LEFT_MIB = 2048
 _PERIOD_MS = 1000
 _PER_CONTAINER_MS = 5
-"""Of many containers the sum is made less often: it takes some microseconds for each."""
+"""Minimum time between two sums per container: a sum takes some microseconds for each."""
 
 
 def total_of(state: ApplicationState) -> Receipt | None:

@@ -15,14 +15,14 @@ from dlapp.values.serialization import from_json
 from dlapp.values.usage import Usage, UsageHistory, report_period_s
 
 _BUCKETS = 24_000
-"""Of all containers together: with one GPU each that is some 2 MB."""
+"""Maximum number of buckets of all containers together: with one GPU each they take about 2 MB."""
 _MAX_POINTS, _MIN_POINTS = 120, 12
 _ENDED = 24
 """Buckets of a container that has ended, while its index has another one."""
 _EARLIER = 3
-"""Of so many of these is the use kept, for each index."""
+"""Number of earlier containers of each index whose usage is kept."""
 _METRICS = 8
-"""Of those that a payload reports: the first ones."""
+"""Maximum number of metrics of a payload that are kept: the first ones."""
 
 
 def record_report(state: ApplicationState, container: Container, report: Report) -> None:
