@@ -31,7 +31,7 @@ from typing import Any  # noqa: E402
 from gevent.fileobject import FileObject  # noqa: E402
 
 from dlapp.task.link import am_link  # noqa: E402
-from dlapp.task.link.am_address import finder  # noqa: E402
+from dlapp.task.link.am_address import am_finder  # noqa: E402
 from dlapp.task.link.am_link import AmLink  # noqa: E402
 from dlapp.values.launch_spec import LaunchSpec  # noqa: E402
 from dlapp.values.messages import Assignment, Fault, Orders, Phase, Stop, StoredOutput, TaskResult  # noqa: E402
@@ -63,8 +63,8 @@ class Link(AmLink):
 
     _heard = 0
 
-    def _take(self, orders: Orders) -> None:
-        super()._take(orders)
+    def _handle_orders(self, orders: Orders) -> None:
+        super()._handle_orders(orders)
         if orders.attempt > self._heard:
             self._heard = orders.attempt
             print(json.dumps({"heard": orders.attempt, "at": time.monotonic()}), flush=True)
@@ -103,7 +103,7 @@ class Task:
             launch.container_id,
             Stopper(self),  # type: ignore[arg-type]  # the real one is woken by signals, of which a process has one
             warn,
-            finder(launch, warn),
+            am_finder(launch, warn),
             containers=launch.containers,
         ) as link:
             with _ASKING:
@@ -111,7 +111,7 @@ class Task:
             link.begin(assignment.index)
             if assignment.in_gang:
                 self._meet(link, assignment)
-            link.say(Phase.RUNNING)
+            link.report_phase(Phase.RUNNING)
             print(json.dumps({"runs": container}), flush=True)
             self.wanted.wait()
             if self.with_result:
@@ -124,9 +124,9 @@ class Task:
         """Wait at the gate of the gang, and for the roster."""
         container = str(self.launch.container_id)
         ports = tuple(FIRST_PORT + assignment.index + number for number in range(assignment.ports))
-        link.say(Phase.WAITING, address="127.0.0.1", ports=ports)
+        link.report_phase(Phase.WAITING, address="127.0.0.1", ports=ports)
         print(json.dumps({"ready": container, "at": time.monotonic()}), flush=True)
-        link.wait_for_go(0, with_roster=assignment.has_roster)
+        link.wait_for_start(0, with_roster=assignment.has_roster)
         members = 0 if link.roster is None else len(link.roster.members)
         print(json.dumps({"met": container, "at": time.monotonic(), "members": members}), flush=True)
 

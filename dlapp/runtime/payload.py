@@ -229,11 +229,11 @@ class Reachable(Protocol):
 class Running(Reachable, Protocol):
     """A prepared payload, plain or in Docker: the operations of a task on it."""
 
-    def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
+    def start(self, start_env: Mapping[str, str] = NO_VARIABLES) -> None:
         """Start the payload.
 
         Args:
-            late_env: added to `Payload.env`: values that are not known before the gate of the gang opens.
+            start_env: added to `Payload.env`: values that are not known before the gate of the gang opens.
 
         Raises:
             PayloadError: it could not be started.

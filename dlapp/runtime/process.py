@@ -252,7 +252,7 @@ class PlainRun:
         self._counters = self._before = NOTHING_KNOWN
         self._oom_kills = OomKills()
 
-    def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
+    def start(self, start_env: Mapping[str, str] = NO_VARIABLES) -> None:
         """See `Running.start`."""
         payload = self._payload
         words = payload.start_words()
@@ -267,7 +267,7 @@ class PlainRun:
         self._before = self._guardian.counters(all_ended=True)
         self._oom_kills.sample()
         self._tmpdir = _short_tmpdir(payload, self._note)
-        self._env = _with_tmpdir({**payload.env, **late_env}, self._tmpdir)
+        self._env = _with_tmpdir({**payload.env, **start_env}, self._tmpdir)
         try:
             self._guardian.order("start", payload.keep_fds, argv=argv, env=self._env, cwd=payload.workspace)
         except OSError as error:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dlapp.gpuid.health.readings import DeviceFault
     from dlapp.gpuid.ledger import Ledger
 
-LAST_LOOK_S = 2.0
+LAST_INSPECTION_S = 2.0
 """Time limit of the last inspection of the GPUs after a payload has failed."""
 
 
@@ -61,11 +61,11 @@ class LeasedDevices:
             self._warn(f"{self._watch.message()}: the payload is ended")
         return True
 
-    def why_it_failed(self) -> str:
+    def failure_message(self) -> str:
         """Return a line on the GPUs of a failed payload; empty if they are not the cause."""
-        return "" if self._watch is None else self._watch.look_now(LAST_LOOK_S)
+        return "" if self._watch is None else self._watch.look_now(LAST_INSPECTION_S)
 
-    def look_after(self) -> None:
+    def quarantine_failed(self) -> None:
         """Quarantine devices that the next lease must not get; all processes of the payload must have ended."""
         known: dict[str, DeviceFault] = {} if self._watch is None else self._watch.failed
         try:

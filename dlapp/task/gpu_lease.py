@@ -53,7 +53,7 @@ class GpuLease:
         self._lease: Lease | None = None
         self._health: LeasedDevices | None = None
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Lease the GPUs. Call once.
 
         Raises:
@@ -113,14 +113,14 @@ class GpuLease:
         """True if a device has failed under the payload."""
         return self._health is not None and self._health.failed
 
-    def why_it_failed(self) -> str:
+    def failure_message(self) -> str:
         """Return a line on the GPUs of a failed payload; empty if they are not the cause."""
-        return "" if self._health is None else self._health.why_it_failed()
+        return "" if self._health is None else self._health.failure_message()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release the GPUs, which nothing uses any more. Idempotent."""
         if self._health is not None:
-            self._health.look_after()
+            self._health.quarantine_failed()
             self._health = None
         if self._lease is not None:
             if not self._lease.release():

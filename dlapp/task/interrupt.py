@@ -76,7 +76,7 @@ class InterruptHandler:
         """Return a block that an order at least as strong as ``by`` interrupts, by raising `Stopped`."""
         self._cut_from = by
         try:
-            self._cut()
+            self._interrupt()
             yield
         finally:
             self._cut_from = None
@@ -86,18 +86,18 @@ class InterruptHandler:
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake_fd, 4096)
 
-    def _cut(self) -> None:
+    def _interrupt(self) -> None:
         by = self._cut_from
         if by is not None and _SEVERITY[self.wanted] >= _SEVERITY[by]:
             self._cut_from = None  # only once: the clean-up after it is not interrupted
             raise Stopped(self.why)
 
     def _on_wake(self, _number: int, _frame: FrameType | None) -> None:
-        self._cut()
+        self._interrupt()
 
     def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
         # On the main thread, which may be inside `order` right now; so it cannot take the lock.
         if self.wanted is not Stop.NOW:
             self.wanted, self.why, self.grace_s = Stop.NOW, "the container was stopped", None
             self.from_outside = True
-        self._cut()
+        self._interrupt()

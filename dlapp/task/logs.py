@@ -160,7 +160,7 @@ class LogCap:
             room = self._measure()  # written before the kernel watch was set up
         shortest, longest = _LOOK_S
         if self._grew and self._times is not None:
-            self._note_times(self._times)
+            self._record_times(self._times)
             longest = _TIMES_EVERY_S
         if self.wake_fd is not None:
             return longest
@@ -194,7 +194,7 @@ class LogCap:
             room = min(room, self._limit - size)
         return room
 
-    def _note_times(self, times: LogTimesWriter) -> None:
+    def _record_times(self, times: LogTimesWriter) -> None:
         try:
             times.note(time.time_ns() // 1_000_000, [self._sizes[path] for path in self._paths])
         except OSError as error:
@@ -203,7 +203,7 @@ class LogCap:
             self._warned = True
 
     @property
-    def told(self) -> str:
+    def cut_message(self) -> str:
         """Message on the dropped output; empty if none was dropped."""
         return ", ".join(
             f"{os.path.basename(path)} cut to {self._limit} bytes ({count} or more dropped)"

@@ -28,7 +28,7 @@ def plan_inputs(task: TaskState) -> None:
     one = task.assignment
     if not one.inputs:
         return
-    task.say(Phase.STARTING, detail="checking the input")
+    task.report_phase(Phase.STARTING, detail="checking the input")
     from dlapp.storage.inputs import plan_input
 
     workspace = os.path.join(task.home, "workspace")
@@ -46,8 +46,10 @@ def plan_inputs(task: TaskState) -> None:
             plan = partial(plan_input, each, into, one.index, one.total, hdfs=task.launch.hdfs)
             service = file_system(each.sources[0])
             if service.startswith(HDFS) and task.launch.hdfs is not None:
-                task.wait_out(partial(_reach_hdfs, task.launch.hdfs.of(each.sources[0])), Phase.STARTING, service)
-            found = task.wait_out(plan, Phase.STARTING, service)
+                task.retry_while_unavailable(
+                    partial(_reach_hdfs, task.launch.hdfs.of(each.sources[0])), Phase.STARTING, service
+                )
+            found = task.retry_while_unavailable(plan, Phase.STARTING, service)
             if each.feed is None:  # otherwise it is pulled when the payload starts
                 task.planned.append(found)
 
@@ -63,10 +65,10 @@ def try_outputs(task: TaskState) -> None:
         if task.launch.hdfs is None or not service.startswith(HDFS) or service in tried:
             continue
         tried.add(service)
-        task.say(Phase.STARTING, detail="checking the output location")
+        task.report_phase(Phase.STARTING, detail="checking the output location")
         with task.step(f"output {output.output_path} could not be stored"):
-            task.wait_out(partial(_reach_hdfs, task.launch.hdfs.of(part)), Phase.STARTING, service)
-            task.wait_out(partial(task.outputs.try_storing, part, service), Phase.STARTING, service)
+            task.retry_while_unavailable(partial(_reach_hdfs, task.launch.hdfs.of(part)), Phase.STARTING, service)
+            task.retry_while_unavailable(partial(task.outputs.try_storing, part, service), Phase.STARTING, service)
 
 
 def get_image(task: TaskState) -> None:
@@ -80,14 +82,14 @@ def get_image(task: TaskState) -> None:
     def ask() -> None:
         with explained(settings.host, f"image {image}"):
             images = ImageStore(docker, settings.lock_dir, task.note, registries, credentials)
-            images.require(image, task.teller())
+            images.require(image, task.progress_reporter())
 
     settings, registries = task.launch.docker, task.policy.docker.registry
     credentials = task.launch.registry_credentials
-    task.say(Phase.PULLING, detail=image)
+    task.report_phase(Phase.PULLING, detail=image)
     with task.step("the image could not be pulled", node=True):
         docker = open_docker(settings.host, _DOCKER_ANSWER_S)
-        task.wait_out(ask, Phase.PULLING)
+        task.retry_while_unavailable(ask, Phase.PULLING)
 
 
 def hold_caches(task: TaskState) -> None:
@@ -111,7 +113,7 @@ def open_checkpoints(task: TaskState) -> None:
         return
     from dlapp.task.data.checkpoints import TaskCheckpoints
 
-    seen_as = [os.path.normpath(os.path.join(task.seen_workspace, one.checkpoint.path))]
+    seen_as = [os.path.normpath(os.path.join(task.payload_workspace, one.checkpoint.path))]
     with task.step("checkpoints are not possible", node=True):
         task.checkpoints = TaskCheckpoints(
             one.checkpoint,
@@ -120,7 +122,7 @@ def open_checkpoints(task: TaskState) -> None:
             task.note,
             seen_as,
             stores=one.stores_checkpoints,
-            tell=lambda numbers: task.link.say_besides(checkpoints=numbers),
+            on_change=lambda numbers: task.link.report_fields(checkpoints=numbers),
             complete=(lambda: task.link.checkpoint) if one.in_gang else None,
         )
 
@@ -137,19 +139,19 @@ def fill_workspace(task: TaskState) -> None:
             task.waits_for = ""
             return
         except StepFailed as error:
-            if task.launch.on_a_cluster or (lack := _lack(error.__cause__, task.home)) is None:
+            if task.launch.on_a_cluster or (lack := _missing_space(error.__cause__, task.home)) is None:
                 raise
             wait.what, wait.why = lack, str(error)
         task.waits_for = f"space on {mount_point(task.home)}"
         with task.step("there is no space", node=True):
-            task.say(task.link.phase, detail=wait.text)
+            task.report_phase(task.link.phase, detail=wait.text)
             if task.inputs is not None:
                 task.inputs.close()
             time.sleep(pause_s)
 
 
 def _unpack(task: TaskState) -> None:
-    task.say(Phase.UNPACKING)
+    task.report_phase(Phase.UNPACKING)
     workspace = os.path.join(task.home, "workspace")
     for name in ("workspace", "tmp", "run"):
         remove_tree(os.path.join(task.home, name))
@@ -161,17 +163,17 @@ def _unpack(task: TaskState) -> None:
         if one.outputs:
             task.changes = WorkspaceChanges(workspace, os.path.join(task.home, "tmp"))
         if one.workspace_archive:
-            unpack(one.workspace_archive, workspace, digest=one.workspace_digest, progress=task.teller())
+            unpack(one.workspace_archive, workspace, digest=one.workspace_digest, progress=task.progress_reporter())
 
 
 def _fetch(task: TaskState) -> None:
     if not task.assignment.inputs:
         return
-    task.say(Phase.FETCHING)
+    task.report_phase(Phase.FETCHING)
     # Keep the last generation's cache entries locked until this one has them.
     former, task.inputs = task.inputs, Inputs(task.launch.cache, task.note)
     inputs = task.inputs
-    in_docker, outputs, written = _what_is_written(task)
+    in_docker, outputs, written = _written_paths(task)
     for mounted, path in task.mounted:
         from dlapp.task.data.mounted_inputs import place_mounted
 
@@ -193,10 +195,10 @@ def _fetch(task: TaskState) -> None:
                     inputs.bring,
                     may_mount=may_mount,
                     closed_to_mounts=written,
-                    progress=task.teller(with_rate=True),
+                    progress=task.progress_reporter(with_rate=True),
                 ),
                 temporary,
-                task.teller(),
+                task.progress_reporter(),
             )
             task.note(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
             task.meter.input_bytes += moved.size_bytes
@@ -206,7 +208,7 @@ def _fetch(task: TaskState) -> None:
         task.planned.clear()  # takes memory if there are many files
 
 
-def _what_is_written(task: TaskState) -> tuple[bool, list[str], list[str]]:
+def _written_paths(task: TaskState) -> tuple[bool, list[str], list[str]]:
     """Return whether the payload is a container; the paths of its outputs; and all host paths that may have to be
     written, or that we need."""
     one, root = task.assignment, os.path.join(task.home, "workspace")
@@ -225,22 +227,22 @@ def _restore_checkpoint(task: TaskState) -> None:
     restoring = "restoring the checkpoint"
     with task.step("the checkpoint could not be restored"):
         if not task.assignment.in_gang:
-            task.say(Phase.FETCHING, detail=restoring)
+            task.report_phase(Phase.FETCHING, detail=restoring)
             newest = partial(one.restore_newest, task.assignment.checkpoint_start)
-            task.wait_out(newest, Phase.FETCHING, service)
+            task.retry_while_unavailable(newest, Phase.FETCHING, service)
             return
         not_whole: int | None = None
         while True:
-            found = task.wait_out(one.find, Phase.FETCHING, service)
+            found = task.retry_while_unavailable(one.find, Phase.FETCHING, service)
             known = {"generation": task.generation, "checkpoints": found, "restored": None, "not_whole": not_whole}
-            task.say(Phase.FETCHING, detail="waiting for all containers to list their checkpoints", **known)
+            task.report_phase(Phase.FETCHING, detail="waiting for all containers to list their checkpoints", **known)
             generation, number, after = task.link.wait_for_checkpoint(task.generation, not_whole)
             if generation != task.generation:
                 task.generation, not_whole = generation, None
                 continue
-            task.say(Phase.FETCHING, detail=restoring)
-            if task.wait_out(partial(one.restore, number, after), Phase.FETCHING, service):
-                task.say(Phase.FETCHING, restored=number)
+            task.report_phase(Phase.FETCHING, detail=restoring)
+            if task.retry_while_unavailable(partial(one.restore, number, after), Phase.FETCHING, service):
+                task.report_phase(Phase.FETCHING, restored=number)
                 return
             not_whole = number
 
@@ -250,17 +252,17 @@ def lease_gpus(task: TaskState) -> None:
     gcores = task.assignment.resources.gcores
     if gcores == 0:
         return
-    task.say(Phase.LEASING, detail=f"{gcores} GPUs")
+    task.report_phase(Phase.LEASING, detail=f"{gcores} GPUs")
     from dlapp.task.gpu_lease import GpuLease
 
     with task.step("GPUs could not be leased", node=True):
         task.lease = GpuLease(task.assignment, task.launch, task.home, task.note, task.log.warn)
-        task.wait_out(task.lease.take, Phase.LEASING, task.lease.service)
+        task.retry_while_unavailable(task.lease.acquire, Phase.LEASING, task.lease.service)
         task.meter.begin_lease(tuple(task.lease.devices), partial(getattr, task.lease, "use"))
-    task.say(Phase.LEASING, gpus=task.gpus)
+    task.report_phase(Phase.LEASING, gpus=task.gpus)
 
 
-def _lack(error: BaseException | None, path: str) -> str | None:
+def _missing_space(error: BaseException | None, path: str) -> str | None:
     """Return a description of the missing space if an error is ENOSPC; otherwise None.
 
     Args:

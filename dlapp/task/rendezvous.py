@@ -64,7 +64,7 @@ class Rendezvous:
         """Name of the network interface with the address; empty if unknown."""
         return self._policy.network_interface or interface_of(self.address)
 
-    def take_place(self) -> None:
+    def reserve_ports(self) -> None:
         """Find the address and lock the ports. Idempotent: ports that are in use by then are replaced.
 
         Raises:
@@ -103,7 +103,7 @@ class Rendezvous:
         if self._locked is not None and (port := self._locked.taken_port()) is not None:
             raise DlappError(f"another program listens on port {port}, which was locked for this container")
 
-    def late_environment(self, roster: Roster | None) -> dict[str, str]:
+    def start_environment(self, roster: Roster | None) -> dict[str, str]:
         """Write the files of a roster, and return the variables of a payload that starts with it.
 
         Args:

@@ -104,7 +104,7 @@ class TaskState:
         self.policy: NodePolicy
 
     @property
-    def is_home_gone(self) -> bool:
+    def is_directory_removed(self) -> bool:
         """True if the container's directory was removed while in use, as by a NodeManager that starts without recovery.
 
         The payload may have failed because of that, or exited without its output; so its exit is no valid result.
@@ -112,7 +112,7 @@ class TaskState:
         return self.launch.on_a_cluster and _identity(self.home) != self.home_id
 
     @property
-    def is_recalled(self) -> bool:
+    def is_gang_restarted(self) -> bool:
         """True if the gang was restarted since this task's generation began."""
         return self.link.generation > self.generation
 
@@ -122,7 +122,7 @@ class TaskState:
         return NODE_MANAGERS in os.environ or self.launch.on_a_cluster
 
     @property
-    def seen_workspace(self) -> str:
+    def payload_workspace(self) -> str:
         """Path of the workspace as the payload sees it."""
         if self.assignment.docker_image is None:
             return os.path.join(self.home, "workspace")
@@ -131,7 +131,7 @@ class TaskState:
         return WORKSPACE
 
     @property
-    def seen_run(self) -> str:
+    def payload_run_dir(self) -> str:
         """Path of DLAPP_DIR as the payload sees it."""
         if self.assignment.docker_image is None:
             return os.path.join(self.home, "run")
@@ -168,13 +168,13 @@ class TaskState:
         """Return the channel of a keeper beside the payload; see `Running.open_keeper`. Thread-safe."""
         return self.running.open_keeper() if self.running is not None else None
 
-    def say(self, phase: Phase, **details: Any) -> None:
-        """Report a phase, and log it; see `AmLink.say`."""
-        self.meter.enter(phase)
+    def report_phase(self, phase: Phase, **details: Any) -> None:
+        """Report a phase, and log it; see `AmLink.report_phase`."""
+        self.meter.set_phase(phase)
         self.note(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
-        self.link.say(phase, **{"gpus": self.gpus, "waits_for": self.waits_for, **details})
+        self.link.report_phase(phase, **{"gpus": self.gpus, "waits_for": self.waits_for, **details})
 
-    def teller(self, *, with_rate: bool = False) -> Callable[[int, int], None]:
+    def progress_reporter(self, *, with_rate: bool = False) -> Callable[[int, int], None]:
         """Return a function that a step calls with bytes done and the total; it reports twice a second.
 
         Args:
@@ -189,11 +189,11 @@ class TaskState:
                 next_at = now + _PROGRESS_EVERY_S
                 share = min(1.0, done / total) if total else None
                 detail = pace.text(done, total) if pace else ""
-                link.say(phase, progress=share, gpus=self.gpus, detail=detail, waits_for=self.waits_for)
+                link.report_phase(phase, progress=share, gpus=self.gpus, detail=detail, waits_for=self.waits_for)
 
         return tell
 
-    def wait_out(self, ask: Callable[[], T], phase: Phase, service: str = "") -> T:
+    def retry_while_unavailable(self, ask: Callable[[], T], phase: Phase, service: str = "") -> T:
         """Call ``ask``, and retry while its service is away: the ApplicationMaster ends us when that takes too long.
 
         Docker is local to each node, so only a single node waits for it.
@@ -217,25 +217,25 @@ class TaskState:
                         raise
                     wait.what, wait.why = service, str(error)
                 wait.begin()
-                self.say(phase, detail=wait.text, waits_for=wait.what)
+                self.report_phase(phase, detail=wait.text, waits_for=wait.what)
                 time.sleep(pause_s)
         finally:
             wait.end()
         raise AssertionError
 
-    def give_back_lease(self) -> None:
+    def release_lease(self) -> None:
         """Release the GPUs. Idempotent."""
         if self.lease is not None:
             self.meter.end_lease()
-            self.lease.give_back()
+            self.lease.release()
 
-    def give_back_all(self) -> None:
+    def release_devices(self) -> None:
         """Release the GPUs, and the descriptors that hold the application's devices on a single machine; its guardian
         holds them, too.
 
         Idempotent.
         """
-        self.give_back_lease()
+        self.release_lease()
         self.guardian.close()
         for fd in self.keep_fds[RESERVED_FROM:]:
             os.close(fd)

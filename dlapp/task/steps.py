@@ -40,9 +40,9 @@ from dlapp.task import preparation
 from dlapp.task.data.outputs import Outputs
 from dlapp.task.failure import with_cause
 from dlapp.task.interrupt import Stopped
-from dlapp.task.link.am_address import finder
+from dlapp.task.link.am_address import am_finder
 from dlapp.task.link.am_link import AmLink
-from dlapp.task.payload.container import result_of, run_payload, store_last_checkpoint, take_place, wait_for_gate
+from dlapp.task.payload.container import reserve_ports, result_of, run_payload, store_last_checkpoint, wait_for_gate
 from dlapp.task.payload.factory import make_ready
 from dlapp.task.state import HOME_GONE, TaskState
 from dlapp.task.step_errors import StepFailed
@@ -73,7 +73,7 @@ def run_task(task: TaskState) -> int:
         from dlapp.net.http import trust
 
         trust(launch.hdfs.certificates)  # its NodeManager, too
-    find, alone_s, end = finder(launch, task.log.warn), None if launch.on_a_cluster else launch.alone_s, None
+    find, alone_s, end = am_finder(launch, task.log.warn), None if launch.on_a_cluster else launch.alone_s, None
     if launch.on_a_cluster:
         from dlapp.task.link.application_end import end_watch
 
@@ -93,7 +93,7 @@ def run_task(task: TaskState) -> int:
         task.streams = TaskStreams(
             launch.container_id, launch.token, task.payload_place, task.open_keeper, task.log.warn
         )
-        link.open_streams = task.streams.take
+        link.open_streams = task.streams.handle_orders
         try:
             with task.stopper.interruptible():
                 task.assignment = link.hello()
@@ -104,7 +104,7 @@ def run_task(task: TaskState) -> int:
         one = task.assignment
         task.note(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
         if one.docker_image is None and (one.sweep is not None or one.board):
-            link.rest()  # the other guardians would keep its connection open
+            link.close_idle_connections()  # the other guardians would keep its connection open
             if one.sweep is not None:
                 _fork_guardians(task, one.sweep.slots - 1, Guardian)
             else:
@@ -118,12 +118,12 @@ def run_task(task: TaskState) -> int:
             task.home,
             link,
             step=task.step,
-            say=task.say,
+            report_phase=task.report_phase,
             note=task.note,
-            give_back=task.give_back_all,
+            release=task.release_devices,
         )
         result = _all_steps(task)
-        task.note(f"ended: {_words_on(result)}")
+        task.note(f"ended: {_describe(result)}")
         if task.stopper.from_outside and result.fault is Fault.STOPPED:
             if launch.on_a_cluster:
                 # The node ended this container. YARN reports why (memory, preemption), and that decides about the
@@ -131,7 +131,7 @@ def run_task(task: TaskState) -> int:
                 return 128 + signal.SIGTERM
             if not link.has_master():
                 return 1  # and there will be none: this task was ended to be replaced
-        if link.why_over:
+        if link.end_reason:
             return 1  # no ApplicationMaster is left to be told
         deadline_s = RESULT_ON_A_CLUSTER_S if launch.on_a_cluster else RESULT_DEADLINE_S
         return 0 if link.finish(result, deadline_s) else 1
@@ -146,18 +146,18 @@ def _all_steps(task: TaskState) -> TaskResult:
         result = TaskResult(fault=Fault.STOPPED, message=str(error))
     except Exception as error:
         # An internal error: the log gets the trace, the user one line, the index another node.
-        if not task.is_home_gone:  # the log, and modules that are not loaded yet, were removed with it
+        if not task.is_directory_removed:  # the log, and modules that are not loaded yet, were removed with it
             import traceback
 
             task.log.note(traceback.format_exc(), "ERROR")
         result = TaskResult(fault=Fault.NODE, message=f"the task failed: {error!r} (see dlapp.log)")
-    if task.is_home_gone and result.fault is not Fault.STOPPED:
+    if task.is_directory_removed and result.fault is not Fault.STOPPED:
         result = TaskResult(fault=Fault.NODE, message=HOME_GONE, lost=True)
     if task.outputs.unstored:
         result = replace(result, unstored=tuple(task.outputs.unstored))
-    if not task.is_home_gone:  # the logs, and the code that reads them, were removed with it
+    if not task.is_directory_removed:  # the logs, and the code that reads them, were removed with it
         result = with_cause(result, task.home, task.log.warn)
-    task.say(Phase.RELEASING, detail="removing the workspace")
+    task.report_phase(Phase.RELEASING, detail="removing the workspace")
     try:
         _clean_up(task)
         if task.assignment.docker_image is None:  # one in Docker has no name in /tmp
@@ -176,9 +176,9 @@ def _work(task: TaskState) -> TaskResult:
         from dlapp.task.gpu_lease import collected_gpus
 
         collect = partial(collected_gpus, task.launch)
-        return _work_without_payload(task, "the GPU ledger could not be cleaned up", collect)
+        return _run_without_payload(task, "the GPU ledger could not be cleaned up", collect)
     if task.assignment.check_node:
-        return _work_without_payload(task, "the node could not be checked", partial(_checked_node, task))
+        return _run_without_payload(task, "the node could not be checked", partial(_checked_node, task))
     _refuse_root(task)
     preparation.plan_inputs(task)
     preparation.try_outputs(task)
@@ -192,11 +192,11 @@ def _work(task: TaskState) -> TaskResult:
 
         return run_trials(task, task.assignment.sweep)
     while True:
-        take_place(task)
+        reserve_ports(task)
         run = make_ready(task)
         try:
             if not wait_for_gate(task):
-                _prepare_anew(task)
+                _prepare_generation(task)
                 continue
             with (
                 task.lease.watched(task.stopper.wake) if task.lease else nullcontext(),
@@ -206,23 +206,23 @@ def _work(task: TaskState) -> TaskResult:
                 began = time.monotonic()
                 outcome = run_payload(task, run)
                 ran_s = time.monotonic() - began
-                device = task.lease.why_it_failed() if task.lease and outcome.ended.exit_code != 0 else ""
+                device = task.lease.failure_message() if task.lease and outcome.ended.exit_code != 0 else ""
         finally:
             run.close()
         store_last_checkpoint(task, outcome)
         result = result_of(task, outcome, device)
-        if not _is_to_begin_again(task, result, device):
+        if not _must_restart(task, result, device):
             break
         _begin_generation(task)
-    if task.stopper.wanted is Stop.NOW or task.is_home_gone or task.link.why_over:
+    if task.stopper.wanted is Stop.NOW or task.is_directory_removed or task.link.end_reason:
         return result
     if not (keep_s := task.link.keep_s):
         return _with_output(task, result, ran_s)
     from dlapp.task.payload import kept_container
 
-    kept_container.give_gpus_back(task)
+    kept_container.release_gpus(task)
     stored = _with_output(task, result, ran_s)
-    kept_container.keep(task, keep_s, result)
+    kept_container.keep_container(task, keep_s, result)
     return stored
 
 
@@ -246,7 +246,7 @@ def _fork_guardians(task: TaskState, more: int, kind: type[Guardian]) -> None:
     task.guardian.siblings = task.guardians
 
 
-def _is_to_begin_again(task: TaskState, result: TaskResult, device: str) -> bool:
+def _must_restart(task: TaskState, result: TaskResult, device: str) -> bool:
     """Return whether the payload must run again, in the next generation; this may block. If not, the link says whether
     the container is kept.
 
@@ -255,15 +255,15 @@ def _is_to_begin_again(task: TaskState, result: TaskResult, device: str) -> bool
         result: of the payload.
         device: the GPU failure; empty if there was none.
     """
-    if device or task.is_home_gone:
+    if device or task.is_directory_removed:
         return False
     is_failure = result.fault is Fault.USER and (task.assignment.in_gang or task.assignment.keep_failed)
-    if is_failure and not task.is_recalled and task.stopper.wanted is Stop.NO:
-        task.note(f"the payload failed: {_words_on(result)}")
+    if is_failure and not task.is_gang_restarted and task.stopper.wanted is Stop.NO:
+        task.note(f"the payload failed: {_describe(result)}")
         failure = with_cause(result, task.home, task.log.warn)
-        task.link.say(Phase.RUNNING, detail=result.exit_text, gpus=task.gpus, failure=failure)
+        task.link.report_phase(Phase.RUNNING, detail=result.exit_text, gpus=task.gpus, failure=failure)
         task.link.wait_for_decision(task.generation)
-    return task.is_recalled and task.stopper.wanted is Stop.NO
+    return task.is_gang_restarted and task.stopper.wanted is Stop.NO
 
 
 def _begin_generation(task: TaskState) -> None:
@@ -274,13 +274,13 @@ def _begin_generation(task: TaskState) -> None:
             if os.path.exists(path):
                 os.rename(path, log_times.former_name(path, task.generation))
     task.generation = task.link.generation
-    _prepare_anew(task)
+    _prepare_generation(task)
 
 
-def _prepare_anew(task: TaskState) -> None:
+def _prepare_generation(task: TaskState) -> None:
     """Fill the workspace for a generation, with the current checkpoint."""
     known = {"payload": None, "checkpoints": None, "restored": None, "not_whole": None}
-    task.say(Phase.UNPACKING, generation=task.generation, launches=(), launch_states=(), **known)
+    task.report_phase(Phase.UNPACKING, generation=task.generation, launches=(), launch_states=(), **known)
     preparation.fill_workspace(task)
 
 
@@ -294,7 +294,7 @@ def _refuse_root(task: TaskState) -> None:
         raise StepFailed(Fault.NODE, f"{where} would be root on this node (docker.root of {NODE_FILE})")
 
 
-def _work_without_payload(task: TaskState, problem: str, work: Callable[[], Mapping[str, Any]]) -> TaskResult:
+def _run_without_payload(task: TaskState, problem: str, work: Callable[[], Mapping[str, Any]]) -> TaskResult:
     """Run a function on this node in place of a payload; write its result as standard output.
 
     Args:
@@ -303,7 +303,7 @@ def _work_without_payload(task: TaskState, problem: str, work: Callable[[], Mapp
         work: returns the result, which is written as JSON.
     """
     wait_for_gate(task)
-    task.say(Phase.RUNNING)
+    task.report_phase(Phase.RUNNING)
     with task.step(problem, node=True):
         for name, text in (("stdout", json.dumps(work()) + "\n"), ("stderr", "")):
             with open(os.path.join(task.home, name), "w", encoding="utf-8") as file:
@@ -334,7 +334,11 @@ def _clean_up(task: TaskState) -> None:
         if used is not None:
             used.close()
     for name in ("workspace", "trials", "board", "home", "tmp", "run", "exec", "feed", "python"):
-        if name == "workspace" and task.has_begun and (task.outputs.stays or _is_left_to_aftermath(task)):
+        if (
+            name == "workspace"
+            and task.has_begun
+            and (task.outputs.is_kept_on_node or _is_left_to_crash_settlement(task))
+        ):
             continue
         try:
             remove_tree(os.path.join(task.home, name))
@@ -345,16 +349,16 @@ def _clean_up(task: TaskState) -> None:
             os.unlink(os.path.join(task.home, name))
         except FileNotFoundError:
             continue
-    task.give_back_lease()
+    task.release_lease()
 
 
-def _is_left_to_aftermath(task: TaskState) -> bool:
+def _is_left_to_crash_settlement(task: TaskState) -> bool:
     """True if a later process keeps the payload's output so far, because the last ApplicationMaster died."""
     is_ended = task.stopper.from_outside and not task.launch.on_a_cluster
     return is_ended and bool(task.assignment.outputs) and not task.link.has_master()
 
 
-def _words_on(result: TaskResult) -> str:
+def _describe(result: TaskResult) -> str:
     code = "" if result.exit_code is None else f"exit code {result.exit_code}"
     code = code if result.signal is None else f"signal {result.signal}"
     blame = "well" if result.fault is Fault.NONE else f"fault: {result.fault.value}"

@@ -88,7 +88,7 @@ class UsageMeter:
         self._input_wait: Callable[[], float | None] = lambda: None
         self.input_bytes = self.output_bytes = 0
 
-    def enter(self, phase: Phase) -> None:
+    def set_phase(self, phase: Phase) -> None:
         """Record the current phase of the task."""
         if phase is not self._phase:
             self._seconds = self._phase_seconds()

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     data["args"] = tuple(data["args"])
     data["gpus"] = tuple(PayloadDevice(*one) for one in data.get("gpus", ()))
     data["keep_fds"] = tuple(data.get("keep_fds", ()))
-    late_env = data.pop("late_env", {})
+    start_env = data.pop("start_env", {})
     payload = Payload(**data)
     guardian = Guardian(*forked)
     run: Running
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
             tell("made")
             if os.environ.get("STOP_BEFORE_START"):
                 signal.pause()
-        run.start(late_env)
+        run.start(start_env)
         tell("started")
         ended = None
         while ended is None:

@@ -87,7 +87,9 @@ def test_the_environment_is_what_was_given_and_little_more(plain: Driven) -> Non
 
 def test_variables_that_come_with_the_start_are_added(plain: Driven) -> None:
     late = {"ODD": "a  b\n'\"$X", "A": "late"}
-    plain.run('printf "%s|%s|%s" "$ODD" "$A" "$B"', env={"PATH": os.environ["PATH"], "A": "1", "B": "2"}, late_env=late)
+    plain.run(
+        'printf "%s|%s|%s" "$ODD" "$A" "$B"', env={"PATH": os.environ["PATH"], "A": "1", "B": "2"}, start_env=late
+    )
     plain.end()
     assert plain.out().decode() == f"{late['ODD']}|late|2"
 

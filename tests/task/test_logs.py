@@ -27,7 +27,7 @@ def test_the_beginning_is_kept_and_writing_goes_on_at_the_new_end(tmp_path: Path
         file.write(b"more")
         cap.check()
     assert path.read_bytes() == b"0123456789"
-    assert cap.told == "stdout cut to 10 bytes (10 or more dropped)"
+    assert cap.cut_message == "stdout cut to 10 bytes (10 or more dropped)"
 
 
 def test_what_is_within_the_cap_is_left_alone(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_what_is_within_the_cap_is_left_alone(tmp_path: Path) -> None:
     cap = LogCap((str(tmp_path / "stdout"), str(tmp_path / "stderr")), 10)
     cap.check()
     assert (tmp_path / "stdout").read_bytes() == b"0123456789"
-    assert cap.told == ""
+    assert cap.cut_message == ""
 
 
 def test_while_nothing_is_printed_it_looks_seldom_and_is_woken_by_the_next_write(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_ended_launches_are_forgotten_when_the_head_has_forgotten_them(tmp_path:
         def launches(self, generation: int) -> tuple[tuple[MpiLaunch, ...], tuple[LaunchState, ...]]:
             return self.ordered, ()
 
-        def say_besides(self, *, launch_states: tuple[LaunchState, ...]) -> None:
+        def report_fields(self, *, launch_states: tuple[LaunchState, ...]) -> None:
             self.states = launch_states
 
     (tmp_path / "run").mkdir(mode=0o700)

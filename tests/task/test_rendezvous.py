@@ -278,25 +278,25 @@ def test_an_exhausted_range_is_named_with_its_key(place: Path) -> None:
     with fake_am(place, "true", ports=3) as am, socket.create_server(("127.0.0.1", 21_701)):
         one = rendezvous(place, am, ports=PortRange(21_700, 21_702))
         with pytest.raises(DlappError, match=r"of the ports 21700-21702 only 2 are free .* \(ports of /etc/dlapp/node"):
-            one.take_place()
+            one.reserve_ports()
 
 
 def test_ports_that_were_taken_are_changed_before_the_next_generation(place: Path) -> None:
     with fake_am(place, "true", ports=1) as am:
         one = rendezvous(place, am, ports=PortRange(21_710, 21_711))
-        one.take_place()
+        one.reserve_ports()
         (first,) = one.ports
-        one.take_place()
+        one.reserve_ports()
         assert one.ports == (first,)
         with socket.create_server(("127.0.0.1", first)):
-            one.take_place()
+            one.reserve_ports()
             second = 21_710 + 21_711 - first
             assert one.ports == (second,)
         leave_closing(second)
-        one.take_place()
+        one.reserve_ports()
         assert one.ports == (first,)
         leave_closing(first)
-        one.take_place()
+        one.reserve_ports()
         assert one.ports == (first,), "none is better"
         one.close()
 
@@ -304,10 +304,10 @@ def test_ports_that_were_taken_are_changed_before_the_next_generation(place: Pat
 def test_the_address_is_that_of_the_interface_which_the_operator_names(place: Path) -> None:
     with fake_am(place, "true") as am:
         one = rendezvous(place, am, network_interface="lo")
-        one.take_place()
+        one.reserve_ports()
         assert (one.address, one.interface, one.ports, one.lock_fds) == ("127.0.0.1", "lo", (), ())
         other = rendezvous(place, am, network_interface="nosuch0")
         with pytest.raises(
             DlappError, match=r"no network interface nosuch0 with an address \(network_interface of /etc"
         ):
-            other.take_place()
+            other.reserve_ports()

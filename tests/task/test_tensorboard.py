@@ -59,12 +59,12 @@ def test_each_start_has_another_path_for_who_listened_on_the_port_meanwhile_may_
         "out",
         payload,
         str(tmp_path),
-        seen_workspace=None,
+        payload_workspace=None,
         uid=os.getuid(),
         address="127.0.0.1",
         ports=LockedPorts(os.open(os.devnull, os.O_RDONLY), (6006,)),
         make_run=make_run,
-        tell=lambda _: None,
+        on_change=lambda _: None,
         note=lambda _: None,
     )
     with board.serving():

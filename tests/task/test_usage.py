@@ -41,13 +41,13 @@ class World:
 
     def run(self) -> None:
         self.meter.begin_run(lambda: self.counters)
-        self.meter.enter(Phase.RUNNING)
+        self.meter.set_phase(Phase.RUNNING)
 
 
 def test_the_seconds_of_a_phase_that_comes_twice_are_added() -> None:
     world = World()
     for phase, seconds in ((Phase.UNPACKING, 2.0), (Phase.RUNNING, 3.0), (Phase.UNPACKING, 4.0), (Phase.RUNNING, 5.0)):
-        world.meter.enter(phase)
+        world.meter.set_phase(phase)
         world.pass_time(seconds)
     assert world.meter.receipt().seconds == {"starting": 0.0, "unpacking": 6.0, "running": 8.0}
 

@@ -331,7 +331,7 @@ def leased(
             yield lease.devices, lease.fds
         finally:
             # The terminal may be gone: findings are in the ledger.
-            LeasedDevices(ledger, lease.devices, lambda line: None, lambda line: None).look_after()
+            LeasedDevices(ledger, lease.devices, lambda line: None, lambda line: None).quarantine_failed()
             lease.release()
 
 

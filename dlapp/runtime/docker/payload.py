@@ -238,10 +238,10 @@ class DockerRun:
 
     # ---- while it runs ----
 
-    def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
+    def start(self, start_env: Mapping[str, str] = NO_VARIABLES) -> None:
         """See `Running.start`."""
-        if late_env:
-            self._write_late_env(late_env)
+        if start_env:
+            self._write_start_env(start_env)
         self._check_shared()  # the mount is created there
         with self._explained():
             self._docker.start(self._name)
@@ -276,8 +276,8 @@ class DockerRun:
             addresses=tuple(filter(None, found)),
         )
 
-    def _write_late_env(self, late_env: Mapping[str, str]) -> None:
-        quoted = {name: value.replace("'", "'\\''") for name, value in late_env.items()}
+    def _write_start_env(self, start_env: Mapping[str, str]) -> None:
+        quoted = {name: value.replace("'", "'\\''") for name, value in start_env.items()}
         text = "".join(f"export {name}='{value}'\n" for name, value in quoted.items())
         try:
             with closing_fd(open_own_directory(self._payload.run)) as where:

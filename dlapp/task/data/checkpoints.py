@@ -48,7 +48,7 @@ MAX_STEPS = 1_000_000_000
 """The greatest step of a checkpoint that has its number from it."""
 
 
-class _Say(Protocol):
+class _ReportPhase(Protocol):
     def __call__(self, phase: Phase, *, detail: str = ...) -> None: ...
 
 
@@ -66,8 +66,8 @@ class TaskCheckpoints:
         stores: whether this container also stores checkpoints.
 
     Attributes:
-        tell: called with the numbers of the available checkpoints after one was stored, or after a container outside a
-            gang restored one.
+        on_change: called with the numbers of the available checkpoints after one was stored, or after a container
+            outside a gang restored one.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class TaskCheckpoints:
         seen_as: Sequence[str],
         *,
         stores: bool = True,
-        tell: Callable[[tuple[int, ...]], None] = lambda _: None,
+        on_change: Callable[[tuple[int, ...]], None] = lambda _: None,
         complete: Callable[[], int] | None = None,
     ) -> None:
         self._spec, self._home, self._note, self._stores = spec, home, note, stores
-        self._tell, self._complete = tell, complete
+        self._on_change, self._complete = on_change, complete
         self._by_step = complete is not None and spec.is_of_every_index
         self._place = open_store(spec.target, hdfs)
         self._checkpoints = Checkpoints(self._place, spec.keep, note, seen_as)
@@ -121,7 +121,7 @@ class TaskCheckpoints:
         numbers = self._checkpoints.numbers()
         self._after = checkpoints_after(max(numbers, default=0), starts)
         self._restore(None)
-        self._tell(() if self.restored is None else (self.restored,))
+        self._on_change(() if self.restored is None else (self.restored,))
 
     def restore(self, number: int, after: int) -> bool:
         """Restore one checkpoint into the workspace; return False if it is incomplete. Idempotent.
@@ -151,7 +151,7 @@ class TaskCheckpoints:
         if self.restored is not None:
             self._note(f"checkpoint {self.restored} is restored at {self._spec.path}")
 
-    def late_environment(self, workspace: str) -> dict[str, str]:
+    def start_environment(self, workspace: str) -> dict[str, str]:
         """Return the payload's variables; ``workspace`` is where it sees its workspace."""
         return {} if self.restored is None else {RESUME_FROM: os.path.join(workspace, self._spec.path)}
 
@@ -176,7 +176,7 @@ class TaskCheckpoints:
                     cut()
                     thread.join(0.05)
 
-    def take_reports(self, count: int, step: int | None) -> None:
+    def handle_reports(self, count: int, step: int | None) -> None:
         """Copy now if the payload has reported a complete checkpoint, unless the last copy is younger than `every`:
         when the next copy is due, the payload may be writing again.
 
@@ -222,8 +222,8 @@ class TaskCheckpoints:
         *,
         is_orderly: bool,
         patience_s: float,
-        say: _Say,
-        give_back: Callable[[], None],
+        report_phase: _ReportPhase,
+        release: Callable[[], None],
         may_wait: Callable[[], bool],
     ) -> None:
         """Store the directory that the payload left if it is complete. Wait while the file system is away or full.
@@ -231,8 +231,8 @@ class TaskCheckpoints:
         Args:
             is_orderly: the payload exited by itself.
             patience_s: the longest wait.
-            say: reports the phase.
-            give_back: releases resources that others wait for, before a long wait; may be called again.
+            report_phase: reports the phase.
+            release: releases resources that others wait for, before a long wait; may be called again.
             may_wait: returns whether anybody can still see the wait.
         """
         if not self._stores or (self._by_step and self._step is None):
@@ -257,8 +257,8 @@ class TaskCheckpoints:
                     wait.why = "" if isinstance(error, DiskFull) else str(error)
                     wait.longest_s = wait.lasted_s + until - time.monotonic()
                     wait.begin()
-                    give_back()
-                    say(Phase.STORING, detail=wait.text)
+                    release()
+                    report_phase(Phase.STORING, detail=wait.text)
                 time.sleep(pause_s)
         except DlappError as error:
             self._note(f"the last checkpoint could not be stored: {error}")
@@ -328,7 +328,7 @@ class TaskCheckpoints:
             f"checkpoint {stored.number} at {self._spec.target}: {stored.files} files, {stored.size_bytes} bytes, "
             f"{stored.new_bytes} of them new"
         )
-        self._tell(self.find())
+        self._on_change(self.find())
 
     def _number(self) -> int:
         """Return the number of the next checkpoint.

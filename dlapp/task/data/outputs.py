@@ -33,7 +33,7 @@ class _Step(Protocol):
     def __call__(self, what: str, *, cut_by: Stop = ...) -> AbstractContextManager[None]: ...
 
 
-class _Say(Protocol):
+class _ReportPhase(Protocol):
     def __call__(self, phase: Phase, *, detail: str = ...) -> None: ...
 
 
@@ -51,9 +51,9 @@ class Outputs:
     Args:
         home: the container's directory.
         step: makes a step of this task (`dlapp.task.step_errors.step`).
-        say: reports the phase.
+        report_phase: reports the phase.
         note: writes a line into the log.
-        give_back: releases resources that others wait for, before a long wait; may be called again.
+        release: releases resources that others wait for, before a long wait; may be called again.
 
     Attributes:
         unstored: directories of this machine with output that could not be stored.
@@ -68,15 +68,15 @@ class Outputs:
         link: AmLink,
         *,
         step: _Step,
-        say: _Say,
+        report_phase: _ReportPhase,
         note: Callable[[str], None],
-        give_back: Callable[[], None],
+        release: Callable[[], None],
     ) -> None:
         self._assignment, self._launch, self._home, self._link = assignment, launch, home, link
-        self._step, self._say, self._note, self._give_back = step, say, note, give_back
+        self._step, self._report_phase, self._note, self._release = step, report_phase, note, release
         self._store_until = 0.0, 0.0
         self.unstored: list[str] = []
-        self.stays = False
+        self.is_kept_on_node = False
 
     def store(self, result: TaskResult, ran_s: float, changes: WorkspaceChanges, mounted: Sequence[str]) -> TaskResult:
         """Store the output that exists.
@@ -90,8 +90,8 @@ class Outputs:
         one = self._assignment
         if not one.outputs:
             return result
-        self._say(Phase.STORING)
-        if self._link.why_over:  # the member that noticed this before this phase ended only its own payload
+        self._report_phase(Phase.STORING)
+        if self._link.end_reason:  # the member that noticed this before this phase ended only its own payload
             return result
         stored: list[StoredOutput] = []
         absent: list[_AbsentOutput] = []
@@ -124,7 +124,7 @@ class Outputs:
                 done = {each.name for each in stored}
                 elsewhere = [each.output_path for each in one.outputs if each.name in done]
                 left = changes.keep_only([*elsewhere, *mounted])
-                if text := self._keep_changes(left, absent, stored, must_exist=result.exit_code == 0):
+                if text := self._store_changes(left, absent, stored, must_exist=result.exit_code == 0):
                     raise StepFailed(Fault.DATA, text)
         except StepFailed as error:
             is_stopped = result.fault is Fault.STOPPED
@@ -144,7 +144,7 @@ class Outputs:
         self._note(f"output {path}: {moved.files} files, {moved.size_bytes} bytes at {part}")
         return StoredOutput(name=output.name, part=part, files=moved.files, size_bytes=moved.size_bytes, stray=stray)
 
-    def _keep_changes(
+    def _store_changes(
         self, left: list[str], absent: list[_AbsentOutput], stored: list[StoredOutput], *, must_exist: bool
     ) -> str:
         """Store new or changed files of the workspace in place of the missing outputs.
@@ -187,26 +187,31 @@ class Outputs:
                 try:
                     files = open_output(part, self._launch.hdfs)
                     return files.store(
-                        local, part, move=move, payload_paths=self._seen_as(path), replaces=replaces, note=self._note
+                        local,
+                        part,
+                        move=move,
+                        payload_paths=self._payload_path(path),
+                        replaces=replaces,
+                        note=self._note,
                     )
                 except (Unreachable, DiskFull) as error:
                     left_s = self._store_until[isinstance(error, Unreachable)] - time.monotonic()
-                    if self._link.is_alone or pause_s >= left_s:
-                        raise self._stays_here(local, path, error) from error
+                    if self._link.is_orphaned or pause_s >= left_s:
+                        raise self._keep_on_node(local, path, error) from error
                     wait.what = error.lack if isinstance(error, DiskFull) else FILE_SYSTEM
                     wait.why = "" if isinstance(error, DiskFull) else str(error)
                     wait.longest_s = wait.lasted_s + left_s
                     wait.begin()
-                    self._give_back()
-                    self._say(Phase.STORING, detail=wait.text)
+                    self._release()
+                    self._report_phase(Phase.STORING, detail=wait.text)
                 except DlappError as error:
-                    raise self._stays_here(local, path, error) from error
+                    raise self._keep_on_node(local, path, error) from error
                 time.sleep(pause_s)
         finally:
             wait.end()
         raise AssertionError
 
-    def _stays_here(self, local: str, path: str, error: DlappError) -> StepFailed:
+    def _keep_on_node(self, local: str, path: str, error: DlappError) -> StepFailed:
         """Move an output that cannot be stored to where it outlives the container; return the failure that says whether
         that worked.
         """
@@ -219,7 +224,7 @@ class Outputs:
             os.rename(local, place)
         except OSError as problem:
             self._note(f"{shown(local)} cannot be renamed to {shown(place)}: {problem}")
-            self.stays = True
+            self.is_kept_on_node = True
             if self._launch.on_a_cluster:
                 lost = f"it could not be renamed to {place} ({problem.strerror}): YARN deletes it with its container"
                 return StepFailed(Fault.DATA, f"the output could not be stored: {error}; {lost}")
@@ -228,7 +233,7 @@ class Outputs:
             self.unstored.append(above)
         return StepFailed(Fault.DATA, f"the output could not be stored: {error}; it stays on {node_name()} in {place}")
 
-    def _seen_as(self, path: str) -> tuple[str, ...]:
+    def _payload_path(self, path: str) -> tuple[str, ...]:
         if self._assignment.docker_image is None:
             return ()
         from dlapp.runtime.docker.container_factory import WORKSPACE

@@ -159,7 +159,7 @@ class _Stream:
         self._blocks, self.path = blocks, path
         self._block, self._at = b"", 0
 
-    def take(self, count: int) -> bytes:
+    def read_exactly(self, count: int) -> bytes:
         """Return the next ``count`` bytes."""
         end = self._at + count
         if end <= len(self._block):
@@ -216,12 +216,12 @@ class _WorkspaceUnpacking:
     def run(self) -> None:
         """Unpack all members; then check the links and set the permissions of directories."""
         name = link = b""
-        while (block := self._stream.take(_BLOCK)).strip(b"\0"):
+        while (block := self._stream.read_exactly(_BLOCK)).strip(b"\0"):
             self._check(block)
             kind, size = block[156:157], self._number(block[124:136])
             if kind in (b"L", b"K"):
                 if size > _LONGEST_NAME:
-                    raise self._bad(f"a name of {size} bytes")
+                    raise self._invalid(f"a name of {size} bytes")
                 text = self._padded(size).rstrip(b"\0")
                 name, link = (text, link) if kind == b"L" else (name, text)
                 continue
@@ -244,7 +244,7 @@ class _WorkspaceUnpacking:
             name = name.rstrip(b"/")
         parent, _, last = name.rpartition(b"/")
         if parent not in self._directories or last in (b"", b".", b"..") or b"\0" in name:
-            raise self._bad(f"the name {shown(os.fsdecode(name))}")
+            raise self._invalid(f"the name {shown(os.fsdecode(name))}")
         mode, mtime = self._number(block[100:108]) & 0o777, self._number(block[136:148])
         try:
             if kind == b"5":
@@ -252,13 +252,13 @@ class _WorkspaceUnpacking:
                 self._directories[name] = (mode, mtime)
             elif kind == b"2":
                 if not link or b"\0" in link:
-                    raise self._bad(f"a link to what cannot be a name, {shown(os.fsdecode(name))}")
+                    raise self._invalid(f"a link to what cannot be a name, {shown(os.fsdecode(name))}")
                 os.symlink(link, name, dir_fd=self._root)
                 self._links[name] = link
             elif kind in (b"0", b"S"):
                 self._file(block, kind, name, mode, mtime, size)
             else:
-                raise self._bad(f"a member of type {os.fsdecode(kind)!r}")
+                raise self._invalid(f"a member of type {os.fsdecode(kind)!r}")
         except FileExistsError as error:
             raise DlappError(f"{shown(self._path(name))} already exists, so it cannot be unpacked") from error
 
@@ -267,7 +267,7 @@ class _WorkspaceUnpacking:
         if kind == b"S":
             pieces, whole = self._sparse_pieces(block)
             if sum(length for _, length in pieces) != size:
-                raise self._bad(f"the pieces of {shown(os.fsdecode(name))}")
+                raise self._invalid(f"the pieces of {shown(os.fsdecode(name))}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o600, dir_fd=self._root)
         try:
@@ -282,7 +282,7 @@ class _WorkspaceUnpacking:
             os.utime(descriptor, (mtime, mtime))
         finally:
             os.close(descriptor)
-        self._stream.take(-size % _BLOCK)
+        self._stream.read_exactly(-size % _BLOCK)
 
     def _sparse_pieces(self, block: bytes) -> tuple[list[tuple[int, int]], int]:
         """Return the places of a sparse file's data, offset and length each, and the size of the whole file."""
@@ -290,18 +290,18 @@ class _WorkspaceUnpacking:
         parts = [block[386:482]]
         while more:
             if len(parts) > _MAX_TABLE_BLOCKS:
-                raise self._bad("a sparse file of too many pieces")
-            further = self._stream.take(_BLOCK)
+                raise self._invalid("a sparse file of too many pieces")
+            further = self._stream.read_exactly(_BLOCK)
             parts.append(further[:504])
             more = further[504]
         table = b"".join(parts)
         fields = [table[at : at + 12] for at in range(0, len(table), 12)]
         numbers = [self._number(field) for field in fields if field.strip(b"\0")]
         if len(numbers) % 2:
-            raise self._bad("a piece without a length")
+            raise self._invalid("a piece without a length")
         pieces = list(zip(numbers[::2], numbers[1::2], strict=True))
         if any(at + length > whole for at, length in pieces):
-            raise self._bad("a piece after the end of its file")
+            raise self._invalid("a piece after the end of its file")
         return pieces, whole
 
     def _check_links(self) -> None:
@@ -309,7 +309,7 @@ class _WorkspaceUnpacking:
         for name, text in self._links.items():
             if link_kept_inside(os.fsdecode(name), os.fsdecode(text), (), read_link) is None:
                 os.unlink(name, dir_fd=self._root)
-                raise self._bad(f"a link that leads out of it, {shown(os.fsdecode(name))}")
+                raise self._invalid(f"a link that leads out of it, {shown(os.fsdecode(name))}")
 
     def _check(self, block: bytes) -> None:
         if block[257:265] != b"ustar  \0" or sum(block) - sum(block[148:156]) + 256 != self._number(block[148:156]):
@@ -327,12 +327,12 @@ class _WorkspaceUnpacking:
         return int(digits, 8)
 
     def _padded(self, size: int) -> bytes:
-        text = self._stream.take(size)
-        self._stream.take(-size % _BLOCK)
+        text = self._stream.read_exactly(size)
+        self._stream.read_exactly(-size % _BLOCK)
         return text
 
     def _path(self, name: bytes) -> str:
         return f"{self._into}/{os.fsdecode(name)}"
 
-    def _bad(self, what: str) -> ArchiveDamaged:
+    def _invalid(self, what: str) -> ArchiveDamaged:
         return ArchiveDamaged(f"the packed workspace {shown(self._stream.path)} has {what}; it is not unpacked")

@@ -142,7 +142,7 @@ class ReaderQueue:
                     os.close(slot.fd)
                     slot.fd = -1
             self.changed.notify_all()
-            self._buffer.forget(self)
+            self._buffer.remove_queue(self)
 
     def waited_s(self) -> float:
         """Return how long the reader has waited for input so far [s]; call with the lock held."""
@@ -228,7 +228,7 @@ class FeedBuffer:
         """Wake the threads; call with the lock held."""
         self._work.notify_all()
 
-    def forget(self, queue: ReaderQueue) -> None:
+    def remove_queue(self, queue: ReaderQueue) -> None:
         """Remove a closed queue; call with the lock held."""
         if queue in self._queues:
             self._queues.remove(queue)
@@ -274,17 +274,17 @@ class FeedBuffer:
     def _fetched(self, item: Segment | EpochEnd) -> int:
         """Return the descriptor of a segment that is ready, at its first byte; -1 for the end of an epoch."""
         if isinstance(item, EpochEnd):
-            self._patiently(lambda: self._end_epoch(item.epoch))
+            self._retry_unreachable(lambda: self._end_epoch(item.epoch))
             return -1
         fd = _memory_file() if self.memory_bytes(item) else _disk_file(self._directory)
         try:
-            self._patiently(lambda: self._fetch(item, fd))
+            self._retry_unreachable(lambda: self._fetch(item, fd))
             return fd
         except BaseException:
             os.close(fd)
             raise
 
-    def _patiently(self, call: Callable[[], T]) -> T:
+    def _retry_unreachable(self, call: Callable[[], T]) -> T:
         """Retry while a server is away, for at most `patience_s`."""
         until = self._clock() + self._patience_s
         for pause_s in backoff_s(*_AGAIN_S):

@@ -106,7 +106,7 @@ class TaskFeed:
             except ConnectionError:
                 data = b""
             if data:
-                self._take(json.loads(data))
+                self._handle_message(json.loads(data))
                 continue
             self._end()
             if self._starts >= _MAX_STARTS or self.state.fifos_in_use:
@@ -126,7 +126,7 @@ class TaskFeed:
                 self._control.shutdown(socket.SHUT_WR)
                 self._control.settimeout(_LAST_WORD_S)
                 while data := self._control.recv(_STATE_BYTES):
-                    self._take(json.loads(data))
+                    self._handle_message(json.loads(data))
         self.close()
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class TaskFeed:
             os.close(self._fifos)
             self._fifos = -1
 
-    def _take(self, said: dict[str, Any]) -> None:
+    def _handle_message(self, said: dict[str, Any]) -> None:
         state = self.state
         away = str(said.get("away", ""))
         if away and not state.away:
@@ -230,10 +230,10 @@ class TaskFeeds:
             self.close()
             raise
 
-    def environment(self, seen_run: str) -> dict[str, str]:
-        """Return the payload's variables; ``seen_run`` is DLAPP_DIR as the payload sees it."""
+    def environment(self, payload_run_dir: str) -> dict[str, str]:
+        """Return the payload's variables; ``payload_run_dir`` is DLAPP_DIR as the payload sees it."""
         found: dict[str, str] = {}
-        add_places(found, VARIABLE, seen_run, [(one.name, feed.socket_name) for one, feed in self._feeds])
+        add_places(found, VARIABLE, payload_run_dir, [(one.name, feed.socket_name) for one, feed in self._feeds])
         return found
 
     def check(self) -> None:

@@ -104,22 +104,22 @@ class FeedProcess:
         """Serve readers and report the state to the task, until the process is ended."""
         threading.Thread(target=self._end_with_task, name="feed-task", daemon=True).start()
         listener = socket.socket(fileno=LISTENER_FD)
-        readers = SocketReaders(listener, self._wait_for_content, log.warning, self._tell)
+        readers = SocketReaders(listener, self._wait_for_content, log.warning, self._send_status)
         threading.Thread(target=readers.run, name="feed-readers", daemon=True).start()
         if self._settings.has_fifos:
-            self._fifos = FifoWriter(FIFOS_FD, self._wait_for_content, log.warning, self._tell)
+            self._fifos = FifoWriter(FIFOS_FD, self._wait_for_content, log.warning, self._send_status)
             threading.Thread(target=self._fifos.run, name="feed-fifos", daemon=True).start()
         threading.Thread(target=self._list, name="feed-list", daemon=True).start()
         pause = threading.Event()
         while True:
-            self._tell()
+            self._send_status()
             pause.wait(STATE_EVERY_S)
 
     def _end_with_task(self) -> None:
         with contextlib.suppress(OSError):
             while self._control.recv(1):
                 pass
-            self._tell()
+            self._send_status()
         os._exit(0)
 
     def _list(self) -> None:
@@ -171,7 +171,7 @@ class FeedProcess:
                 raise DlappError(f"{shown(changed[0])} changed in epoch {epoch} of the feed")
             self._checked_epoch = epoch
 
-    def _tell(self) -> None:
+    def _send_status(self) -> None:
         said: dict[str, object] = {}
         failure = self._failure
         if self._buffer is not None:

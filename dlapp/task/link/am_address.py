@@ -46,19 +46,19 @@ class Files(Protocol):
         """Return whether the path is proven to be missing; None if unknown."""
 
 
-class Find(Protocol):
+class AmFinder(Protocol):
     """Search for the ApplicationMaster."""
 
-    def look(self) -> str | None:
+    def find_url(self) -> str | None:
         """Return its URL; None if it cannot be read, or if its process on this machine has died. Any thread may call,
         at any rate.
         """
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         """Record that the ApplicationMaster has answered: the next search starts from the beginning."""
 
 
-def finder(launch: LaunchSpec, warn: Callable[[str], None]) -> Find | None:
+def am_finder(launch: LaunchSpec, warn: Callable[[str], None]) -> AmFinder | None:
     """Return a finder for the address of the next ApplicationMaster; None if there is no address file.
 
     Args:
@@ -68,16 +68,18 @@ def finder(launch: LaunchSpec, warn: Callable[[str], None]) -> Find | None:
     if not launch.am_file:
         return None
     if not launch.on_a_cluster:
-        return FindHere(launch.am_file)
+        return LocalAmFinder(launch.am_file)
     if launch.hdfs is None:
         return None
     from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
     # The caller retries.
-    return FindOnHdfs(HdfsStagingFiles(launch.hdfs, patience_s=2.0), launch.am_file, warn, containers=launch.containers)
+    return HdfsAmFinder(
+        HdfsStagingFiles(launch.hdfs, patience_s=2.0), launch.am_file, warn, containers=launch.containers
+    )
 
 
-class FindOnHdfs:
+class HdfsAmFinder:
     """Finder that reads a directory on HDFS and limits the load on the NameNode: ten thousand tasks search at the same
     time.
 
@@ -102,32 +104,32 @@ class FindOnHdfs:
     ) -> None:
         self._staging, self._location, self._warn, self._clock = staging, location, warn, clock
         self._pause_s = longest_pause_s(containers)
-        self._looking = threading.Lock()
+        self._read_lock = threading.Lock()
         self._url: str | None = None
         self.is_there: bool | None = None
         """True if the last look found an address; None: it could not tell."""
-        self._look_at = 0.0
+        self._next_read_at = 0.0
         self._since: float | None = None
-        self.heard()
+        self.reset()
 
-    def heard(self) -> None:
-        """Restart with short pauses; see `Find`."""
+    def reset(self) -> None:
+        """Restart with short pauses; see `AmFinder`."""
         self._since = None
         least_s, most_s = OFTEN_PAUSES_S
         self._pauses_s = backoff_s(least_s if self._pause_s == most_s else self._pause_s, self._pause_s)
         self._is_often = True
 
-    def look(self) -> str | None:
+    def find_url(self) -> str | None:
         """Return the address of the last read; None if none could be read so far."""
-        if self._looking.acquire(blocking=False):
+        if self._read_lock.acquire(blocking=False):
             try:
                 if self._is_due():
-                    self._look()
+                    self._read_address()
             finally:
-                self._looking.release()
+                self._read_lock.release()
         return self._url
 
-    def lacks_directory(self) -> bool | None:
+    def is_directory_missing(self) -> bool | None:
         """Return whether the application's directory is proven to be gone; None if unknown."""
         return self._staging.lacks(self._location.rpartition("/")[0])
 
@@ -135,9 +137,9 @@ class FindOnHdfs:
         now, since = self._clock(), self._since
         if since is None:
             # All tasks lose their ApplicationMaster in the same second, and starting another one takes seconds.
-            self._since, self._look_at = now, now + random_s(0.0, self._pause_s)
+            self._since, self._next_read_at = now, now + random_s(0.0, self._pause_s)
             return False
-        if now < self._look_at:
+        if now < self._next_read_at:
             return False
         if now - since < OFTEN_FOR_S + self._pause_s:
             pause_s = next(self._pauses_s)
@@ -145,10 +147,10 @@ class FindOnHdfs:
             # The first pause spreads the tasks over its whole length.
             least_s, most_s = SELDOM_PAUSES_S
             pause_s, self._is_often = random_s(0.0 if self._is_often else least_s, most_s), False
-        self._look_at = now + pause_s
+        self._next_read_at = now + pause_s
         return True
 
-    def _look(self) -> None:
+    def _read_address(self) -> None:
         try:
             self.is_there = None
             url = latest_address(self._staging.names(self._location))
@@ -160,16 +162,16 @@ class FindOnHdfs:
             self._warn(f"no address of an ApplicationMaster: {error}")
 
 
-class FindHere:
+class LocalAmFinder:
     """Finder that reads a file of this machine, which also shows whether the process lives."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         """Do nothing: reading this file is cheap."""
 
-    def look(self) -> str | None:
+    def find_url(self) -> str | None:
         """Return the address in the file; None if it cannot be read, or the process has died."""
         try:
             found = files.read_json_object(self._path, owners={os.geteuid()}, max_bytes=_MAX_BYTES)

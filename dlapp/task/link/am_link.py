@@ -27,7 +27,7 @@ from dlapp.system import waits
 from dlapp.system.clock import backoff_s, date_and_time
 from dlapp.task.environment import node_name
 from dlapp.task.interrupt import InterruptHandler
-from dlapp.task.link.am_address import Find, longest_pause_s
+from dlapp.task.link.am_address import AmFinder, longest_pause_s
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
@@ -50,10 +50,10 @@ NEWS_IDLE_S = 5.0
 _FIND_EVERY_S = 1.0
 _LOOK_FOR_END_EVERY_S = 1.0
 """Most often nothing is due then; in a large application it is seldomer."""
-_LOOK_FOR_DECISION_S = 0.5
-_SAID_FOR_S = 60.0
+_DECISION_POLL_S = 0.5
+_LOGGED_FOR_S = 60.0
 """Time in which each undelivered report is logged in dlapp.log; after that one per hour is logged."""
-_SAID_EVERY_S = 3600.0
+_LOGGED_EVERY_S = 3600.0
 _EARLY = 0.8
 """Share of the interval between two reports with usage after which any report includes the usage: reports are answered
 somewhat early, and the next one would be late by a whole interval."""
@@ -81,7 +81,7 @@ class AmLink:
         container_id: ContainerId,
         stopper: InterruptHandler,
         warn: Callable[[str], None],
-        find: Find | None = None,
+        find: AmFinder | None = None,
         alone_s: float | None = None,
         end: ApplicationEndWatch | None = None,
         *,
@@ -91,14 +91,14 @@ class AmLink:
         self._end_thread: threading.Thread | None = None
         factor = longest_pause_s(containers) / longest_pause_s(1)  # 3.3 for 10,000
         self._pauses_s = _PAUSES_S[0], _PAUSES_S[1] * factor
-        self._look_for_end_every_s = _LOOK_FOR_END_EVERY_S * max(1.0, factor / 2)
-        self._over = ""
-        self._unheard_at: float | None = None
-        self._unheard_since, self._said_at = "", 0.0
+        self._end_check_interval_s = _LOOK_FOR_END_EVERY_S * max(1.0, factor / 2)
+        self._end_reason = ""
+        self._unanswered_at: float | None = None
+        self._unanswered_since, self._logged_at = "", 0.0
         self._found_at = float("-inf")
-        self._alone_since: float | None = None
+        self._orphaned_since: float | None = None
         self._container_id, self._stopper, self._warn = container_id, stopper, warn
-        self._news_connection = ControlConnection(url, token, max_answer_bytes=_MAX_ANSWER_BYTES)
+        self._report_connection = ControlConnection(url, token, max_answer_bytes=_MAX_ANSWER_BYTES)
         self._poll_connection = ControlConnection(url, token, max_answer_bytes=_MAX_ANSWER_BYTES)
         self._changed = threading.Condition()
         self._unsent: deque[Report] = deque()
@@ -115,7 +115,7 @@ class AmLink:
         self._measure: Callable[[], Measured] | None = None
         self._measured_at = 0.0
         self._threads = [
-            threading.Thread(target=self._send_news, name="task-news", daemon=True),
+            threading.Thread(target=self._send_reports, name="task-news", daemon=True),
             threading.Thread(target=self._poll_orders, name="task-orders", daemon=True),
         ]
 
@@ -126,7 +126,7 @@ class AmLink:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._news_connection.close()
+        self._report_connection.close()
         self._poll_connection.close()
         for thread in (*self._threads, self._end_thread):
             if thread is not None and thread.ident is not None:
@@ -144,17 +144,17 @@ class AmLink:
         has_warned = False
         for pause_s in backoff_s(*_PAUSES_S):
             try:
-                answer = self._call(self._news_connection, "hello", hello, HELLO_TIMEOUT_S)
+                answer = self._call(self._report_connection, "hello", hello, HELLO_TIMEOUT_S)
                 assignment = from_json(Assignment, answer)
             except Unreachable as error:
                 if not has_warned:
                     self._warn(f"no work yet: {error}")
                     has_warned = True
-                self._look_for_another()
+                self._find_next_master()
                 time.sleep(pause_s)
                 continue
             self._attempt = assignment.attempt
-            self._hear()
+            self._record_answer()
             return assignment
         raise AssertionError
 
@@ -180,7 +180,7 @@ class AmLink:
         """Phase that was reported last."""
         return self._last.phase if self._last else Phase.STARTING
 
-    def say(self, phase: Phase, **details: Any) -> None:
+    def report_phase(self, phase: Phase, **details: Any) -> None:
         """Report a phase and its details; each call resets ``progress``, ``detail``, ``waits_for``."""
         with self._changed:
             assert self._last is not None
@@ -201,7 +201,7 @@ class AmLink:
             self._unsent.append(self._last)
             self._changed.notify_all()
 
-    def say_besides(self, *, at_once: bool = True, **details: Any) -> None:
+    def report_fields(self, *, at_once: bool = True, **details: Any) -> None:
         """Report fields that do not depend on the phase; the phase's details stay. Thread-safe.
 
         Args:
@@ -232,9 +232,9 @@ class AmLink:
         """The latest orders; None before the first ones."""
         return self._orders
 
-    def rest(self) -> None:
+    def close_idle_connections(self) -> None:
         """Close idle connections."""
-        self._news_connection.rest()
+        self._report_connection.rest()
 
     @property
     def generation(self) -> int:
@@ -251,7 +251,7 @@ class AmLink:
         """Reason why the payload is considered hung; empty if it is not."""
         return self._orders.abort if self._orders is not None else ""
 
-    def wait_for_go(self, generation: int, *, with_roster: bool, restored: int | None = None) -> int | None:
+    def wait_for_start(self, generation: int, *, with_roster: bool, restored: int | None = None) -> int | None:
         """Wait until the gate is open for a generation, or a later generation exists; return the current one.
 
         Args:
@@ -304,9 +304,12 @@ class AmLink:
         """Wait until a later generation exists, or this task must end or keep its container."""
         with self._changed:
             while (
-                self.generation <= generation and self._stopper.wanted is Stop.NO and not self._over and not self.keep_s
+                self.generation <= generation
+                and self._stopper.wanted is Stop.NO
+                and not self._end_reason
+                and not self.keep_s
             ):
-                self._changed.wait(_LOOK_FOR_DECISION_S)  # a signal that ends this task does not notify this condition
+                self._changed.wait(_DECISION_POLL_S)  # a signal that ends this task does not notify this condition
 
     @property
     def roster(self) -> Roster | None:
@@ -317,59 +320,64 @@ class AmLink:
     def finish(self, result: TaskResult, deadline_s: float) -> bool:
         """Report the result; return whether the ApplicationMaster has received it. It is the last report."""
         # Launches do not matter any more, and many of them would leave no room for the result.
-        self.say(Phase.ENDED, result=result, launches=(), launch_states=())
+        self.report_phase(Phase.ENDED, result=result, launches=(), launch_states=())
         with self._changed:
             until = time.monotonic() + deadline_s
-            while self._unsent and not self.is_alone and not self._over and (left := until - time.monotonic()) > 0:
+            while (
+                self._unsent
+                and not self.is_orphaned
+                and not self._end_reason
+                and (left := until - time.monotonic()) > 0
+            ):
                 self._changed.wait(min(left, 0.1))
             return not self._unsent
 
     # ---- detecting the loss of the ApplicationMaster ----
 
     @property
-    def is_alone(self) -> bool:
+    def is_orphaned(self) -> bool:
         """True if the payload was ended because there was no ApplicationMaster for too long."""
-        since = self._alone_since
+        since = self._orphaned_since
         return self._alone_s is not None and since is not None and time.monotonic() - since >= self._alone_s
 
     @property
-    def why_over(self) -> str:
+    def end_reason(self) -> str:
         """Reason why the application has ended, if this task had to find it out; empty if that is not known."""
-        return self._over
+        return self._end_reason
 
     def has_master(self) -> bool:
         """Return whether an ApplicationMaster is running, as far as this task can see."""
-        return self._alone_s is None or self._find is None or self._find.look() is not None
+        return self._alone_s is None or self._find is None or self._find.find_url() is not None
 
-    def _notice(self, *, is_there: bool) -> None:
+    def _update_orphaned(self, *, is_there: bool) -> None:
         with self._changed:
             if is_there:
-                self._alone_since = None
-            elif self._alone_since is None:
-                self._alone_since = time.monotonic()
-        if self.is_alone:
+                self._orphaned_since = None
+            elif self._orphaned_since is None:
+                self._orphaned_since = time.monotonic()
+        if self.is_orphaned:
             why = f"there was no ApplicationMaster for {self._alone_s:g} s"
             self._stopper.order(Stop.SOFT, why, reason="no_applicationmaster")
 
     # ---- the threads ----
 
-    def _send_news(self) -> None:
+    def _send_reports(self) -> None:
         pauses_s = backoff_s(*self._pauses_s)
         while True:
             with self._changed:
                 idle_at: float | None = time.monotonic() + NEWS_IDLE_S
-                while not self._look_for_wait() and not self._unsent and not self._closing:
+                while not self._update_wait() and not self._unsent and not self._closing:
                     # The running payload waits for none of our steps.
                     look_s = None if self.phase is Phase.RUNNING else waits.LOOK_EVERY_S
                     left_s = None if idle_at is None else max(0.0, idle_at - time.monotonic())
                     self._changed.wait(min((one for one in (look_s, left_s) if one is not None), default=None))
                     if idle_at is not None and time.monotonic() >= idle_at:
-                        self._news_connection.rest()
+                        self._report_connection.rest()
                         idle_at = None
                 if self._closing:
                     return
                 news, url = self._unsent[0], self._url
-            answer = self._report(self._news_connection, news, wait_s=0.0)
+            answer = self._report(self._report_connection, news, wait_s=0.0)
             with self._changed:
                 if answer:
                     pauses_s = backoff_s(*self._pauses_s)
@@ -380,7 +388,7 @@ class AmLink:
                 else:
                     self._wait_to_repeat(url, next(pauses_s))
 
-    def _look_for_wait(self) -> bool:
+    def _update_wait(self) -> bool:
         """Report what this task waits for if the wait lasts, or that it has ended. Return True if that is news."""
         assert self._last is not None
         text = waits.longest_text() or self._detail
@@ -436,8 +444,8 @@ class AmLink:
             orders = from_json(Orders, self._call(connection, "report", report, wait_s + CALL_TIMEOUT_S))
         except Unreachable as error:
             if not self._closing:
-                self._say_undelivered(error, has_result=news.result is not None)
-                self._look_for_another()
+                self._log_undelivered(error, has_result=news.result is not None)
+                self._find_next_master()
             return False
         except (Denied, NotFound) as error:
             self._warn(f"report refused: {error}")
@@ -446,9 +454,9 @@ class AmLink:
         except DlappError as error:
             self._warn(f"report refused: {error}")
             return isinstance(error, SpecError)
-        self._notice(is_there=True)
-        self._hear()
-        self._take(orders)
+        self._update_orphaned(is_there=True)
+        self._record_answer()
+        self._handle_orders(orders)
         return True
 
     def _has_roster(self, *, must_be: bool = False) -> bool:
@@ -477,88 +485,88 @@ class AmLink:
         self._stopper.wake()
         return True
 
-    def _say_undelivered(self, error: Unreachable, *, has_result: bool) -> None:
+    def _log_undelivered(self, error: Unreachable, *, has_result: bool) -> None:
         """Log that there is no answer: every time at first, and then once an hour."""
         now = time.monotonic()
         with self._changed:
-            if self._unheard_at is None:
-                self._unheard_at, self._unheard_since = now, date_and_time()
-            for_s = now - self._unheard_at
-            if for_s >= _SAID_FOR_S and now - self._said_at < _SAID_EVERY_S:
+            if self._unanswered_at is None:
+                self._unanswered_at, self._unanswered_since = now, date_and_time()
+            for_s = now - self._unanswered_at
+            if for_s >= _LOGGED_FOR_S and now - self._logged_at < _LOGGED_EVERY_S:
                 return
-            self._said_at = now
+            self._logged_at = now
         text = "report not delivered"
-        if for_s >= _SAID_FOR_S:
+        if for_s >= _LOGGED_FOR_S:
             what = "the result waits for" if has_result else "there is no answer of"
-            text = f"{what} an ApplicationMaster since {self._unheard_since}"
+            text = f"{what} an ApplicationMaster since {self._unanswered_since}"
         self._warn(f"{text}: {error}")
 
-    def _hear(self) -> None:
+    def _record_answer(self) -> None:
         """Record that the ApplicationMaster has answered."""
         with self._changed:
-            self._unheard_at = None
+            self._unanswered_at = None
         if self._find is not None:
-            self._find.heard()
+            self._find.reset()
 
-    def _look_for_another(self) -> None:
+    def _find_next_master(self) -> None:
         """Switch to the next ApplicationMaster, if there is one; called by a thread that gets no answer."""
         if self._find is None:
             return
-        self._begin_to_look_for_end()
-        self._turn_to_another(self._find)
+        self._start_end_watch()
+        self._switch_master(self._find)
 
-    def _turn_to_another(self, find: Find) -> None:
+    def _switch_master(self, find: AmFinder) -> None:
         with self._changed:
             if time.monotonic() - self._found_at < _FIND_EVERY_S:
                 return
             self._found_at = time.monotonic()
-        url = find.look()
-        self._notice(is_there=url is not None)
+        url = find.find_url()
+        self._update_orphaned(is_there=url is not None)
         with self._changed:
             if url is None or url == self._url or self._closing:
                 return
             self._warn(f"the ApplicationMaster is now at {url}")
-            old = (self._news_connection, self._poll_connection)
+            old = (self._report_connection, self._poll_connection)
             self._url = url
-            self._news_connection = ControlConnection(url, self._token, max_answer_bytes=_MAX_ANSWER_BYTES)
+            self._report_connection = ControlConnection(url, self._token, max_answer_bytes=_MAX_ANSWER_BYTES)
             self._poll_connection = ControlConnection(url, self._token, max_answer_bytes=_MAX_ANSWER_BYTES)
             self._changed.notify_all()
         for connection in old:
             connection.close()
 
-    def _begin_to_look_for_end(self) -> None:
+    def _start_end_watch(self) -> None:
         with self._changed:
-            if self._unheard_at is None:
-                self._unheard_at, self._unheard_since = time.monotonic(), date_and_time()
+            if self._unanswered_at is None:
+                self._unanswered_at, self._unanswered_since = time.monotonic(), date_and_time()
             if self._end is None or self._end_thread is not None or self._closing:
                 return
-            self._end_thread = threading.Thread(target=self._look_for_end, name="task-end", daemon=True)
+            self._end_thread = threading.Thread(target=self._watch_for_end, name="task-end", daemon=True)
             self._end_thread.start()
 
-    def _look_for_end(self) -> None:
+    def _watch_for_end(self) -> None:
         """Look for proof that the application has ended until an ApplicationMaster answers."""
         assert self._end is not None
         self._end.begin()
         while True:
-            over = self._end.look()
+            end_reason = self._end.check()
             with self._changed:
-                if self._closing or (self._unheard_at is None and not self._over):
+                if self._closing or (self._unanswered_at is None and not self._end_reason):
                     self._end_thread = None
                     return
-                if over and not self._over:
-                    self._over = over
-                    self._warn(over)
+                if end_reason and not self._end_reason:
+                    self._end_reason = end_reason
+                    self._warn(end_reason)
                     self._changed.notify_all()
             if self._find is not None:
                 # The other threads may be waiting for a dead host: this wakes them.
-                self._turn_to_another(self._find)
-            if self._over:
+                self._switch_master(self._find)
+            if self._end_reason:
                 # The payload has its grace time; every other step is interrupted.
-                self._stopper.order(Stop.SOFT if self.phase is Phase.RUNNING else Stop.NOW, self._over)
+                self._stopper.order(Stop.SOFT if self.phase is Phase.RUNNING else Stop.NOW, self._end_reason)
             with self._changed:
-                self._changed.wait_for(lambda: self._closing, self._look_for_end_every_s)
+                self._changed.wait_for(lambda: self._closing, self._end_check_interval_s)
 
-    def _take(self, orders: Orders) -> None:
+    def _handle_orders(self, orders: Orders) -> None:
         with self._changed:
             if orders.attempt < self._attempt:
                 self._warn(f"orders of attempt {orders.attempt} refused: attempt {self._attempt} has sent orders")

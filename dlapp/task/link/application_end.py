@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 from dlapp.errors import DlappError
 from dlapp.hadoop.application_state import FINAL, NOT_KNOWN, read_application_state
 from dlapp.system.clock import random_s
-from dlapp.task.link.am_address import Find, FindOnHdfs
+from dlapp.task.link.am_address import AmFinder, HdfsAmFinder
 from dlapp.values.launch_spec import LaunchSpec
 
 APART_S = 30.0
@@ -68,7 +68,7 @@ class EndEvidence(NamedTuple):
         return self._replace(state=state, state_at_s=now_s) if state else self
 
     @property
-    def why_over(self) -> str:
+    def end_reason(self) -> str:
         """Return why the application has ended, for users; empty if that is not proven."""
         if self.state in FINAL:
             return f"the application is over: the ResourceManager has it as {self.state}"
@@ -81,16 +81,16 @@ class EndEvidence(NamedTuple):
 
 
 class Staging(Protocol):
-    """The application's directory on HDFS, as the finder of the next ApplicationMaster sees it (`FindOnHdfs`)."""
+    """The application's directory on HDFS, as the finder of the next ApplicationMaster sees it (`HdfsAmFinder`)."""
 
     @property
     def is_there(self) -> bool | None:
         """True if the last read found the address file; None if it was inconclusive."""
 
-    def look(self) -> object:
+    def find_url(self) -> object:
         """Read the address file if that is due."""
 
-    def lacks_directory(self) -> bool | None:
+    def is_directory_missing(self) -> bool | None:
         """Return whether the directory is proven to be gone; None if unknown."""
 
 
@@ -115,24 +115,24 @@ class ApplicationEndWatch:
         self._staging_at = float("-inf")
         self._state_at = self._clock() + random_s(*FIRST_STATE_S)
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Make the queries that are due. Return why the application has ended; empty if that is not proven."""
-        self._staging.look()
+        self._staging.find_url()
         now = self._clock()
         if self._staging.is_there:
             self._staging_at = float("-inf")
             self._evidence = self._evidence.with_staging(is_absent=False, now_s=now)
         elif self._staging.is_there is False and now >= self._staging_at:
-            self._look_at_staging(now)
+            self._check_staging(now)
         now = self._clock()
         if now >= self._state_at:
             self._state_at = now + random_s(*STATE_EVERY_S)
             self._evidence = self._evidence.with_state(self._read_state(), now)
-        return self._evidence.why_over
+        return self._evidence.end_reason
 
-    def _look_at_staging(self, now: float) -> None:
+    def _check_staging(self, now: float) -> None:
         try:
-            is_absent = self._staging.lacks_directory()
+            is_absent = self._staging.is_directory_missing()
         except DlappError:
             is_absent = None
         if is_absent and self._evidence.absent_since_s is None:
@@ -144,14 +144,14 @@ class ApplicationEndWatch:
         self._evidence = self._evidence.with_staging(is_absent, now)
 
 
-def end_watch(launch: LaunchSpec, find: Find | None) -> ApplicationEndWatch | None:
+def end_watch(launch: LaunchSpec, find: AmFinder | None) -> ApplicationEndWatch | None:
     """Return the watch of a task on a cluster; None if the engine ends the task in any case.
 
     Args:
         launch: names the ResourceManagers and the user.
         find: the finder of the next ApplicationMaster.
     """
-    if not isinstance(find, FindOnHdfs) or launch.hdfs is None:
+    if not isinstance(find, HdfsAmFinder) or launch.hdfs is None:
         return None
     read_state = partial(
         read_application_state,

@@ -70,11 +70,11 @@ class HeadLaunches:
             else:
                 self._end(launch, state.status)
         while self._waiting and self._bytes < _MAX_REPORTED_BYTES:
-            self._take(self._waiting.popleft())
+            self._handle_launch(self._waiting.popleft())
         if self._launches != before:
-            link.say_besides(launches=tuple(self._launches.values()))
+            link.report_fields(launches=tuple(self._launches.values()))
 
-    def _take(self, agent: str) -> None:
+    def _handle_launch(self, agent: str) -> None:
         try:
             index, directory, command = self._request(agent)
             launch = MpiLaunch(number=self._number + 1, index=index, command=command, directory=directory)
@@ -161,7 +161,7 @@ class MemberLaunches:
         for one in launches:
             if one.number > self._newest:
                 self._newest = one.number
-                self._take(one)
+                self._handle_launch(one)
         if launches:
             named = {one.number for one in launches}
             self._known = {number: one for number, one in self._known.items() if number in named or one.status is None}
@@ -173,9 +173,9 @@ class MemberLaunches:
         states = tuple(self._known[one.number] for one in launches if one.number in self._known)
         if states != self._told:
             self._told = states
-            link.say_besides(launch_states=states)
+            link.report_fields(launch_states=states)
 
-    def _take(self, launch: MpiLaunch) -> None:
+    def _handle_launch(self, launch: MpiLaunch) -> None:
         lines = launch.directory, launch.command
         if not launch.command or any("\n" in one or "\0" in one for one in lines):
             self._known[launch.number] = LaunchState(number=launch.number, status=_FAILED)

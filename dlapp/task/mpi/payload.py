@@ -27,7 +27,7 @@ class MpiPayload:
         work: its part for this framework.
         launch: its launch specification.
         home: the container's directory.
-        seen_run: DLAPP_DIR as the payload sees it.
+        payload_run_dir: DLAPP_DIR as the payload sees it.
         note: takes lines for dlapp's own log.
 
     Raises:
@@ -40,12 +40,12 @@ class MpiPayload:
         work: MpiWork,
         launch: LaunchSpec,
         home: str,
-        seen_run: str,
+        payload_run_dir: str,
         note: Callable[[str], None],
     ) -> None:
         self._assignment, self._work, self._launch, self._home = assignment, work, launch, home
         self._note = note
-        self._seen = f"{seen_run}/{DIRECTORY}"
+        self._seen = f"{payload_run_dir}/{DIRECTORY}"
         if any(char in self._seen for char in _SEPARATORS):
             raise DlappError(f"{self._seen}: Open MPI takes no path with a space or a colon in it")
         self._files: MpiFiles | None = None

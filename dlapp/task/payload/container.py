@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dlapp.values.roster import Roster
 
 
-def take_place(task: TaskState) -> None:
+def reserve_ports(task: TaskState) -> None:
     """Lock the ports of this container, and find the address that peers connect to."""
     one = task.assignment
     if not one.has_roster:
@@ -35,30 +35,30 @@ def take_place(task: TaskState) -> None:
     with task.step("the container has no address or ports for its peers", node=True):
         if task.rendezvous is None:
             task.rendezvous = Rendezvous(one, task.launch, task.policy, task.home)
-        task.rendezvous.take_place()
-    task.link.say(task.link.phase, address=task.rendezvous.address, ports=task.rendezvous.ports)
+        task.rendezvous.reserve_ports()
+    task.link.report_phase(task.link.phase, address=task.rendezvous.address, ports=task.rendezvous.ports)
     if one.mpi is not None and task.mpi is None:
         from dlapp.task.mpi.payload import MpiPayload
 
         with task.step("mpirun is not possible", node=True):
-            task.mpi = MpiPayload(one, one.mpi, task.launch, task.home, task.seen_run, task.note)
+            task.mpi = MpiPayload(one, one.mpi, task.launch, task.home, task.payload_run_dir, task.note)
 
 
 def wait_for_gate(task: TaskState) -> bool:
     """Wait for the gate. Return False if another checkpoint must be restored first."""
-    task.say(Phase.WAITING)
+    task.report_phase(Phase.WAITING)
     restored = None
     if task.checkpoints is not None and task.assignment.in_gang:
         restored = task.checkpoints.restored or 0
     with task.stopper.interruptible():
-        wait_for_go = partial(task.link.wait_for_go, with_roster=task.rendezvous is not None, restored=restored)
-        while (generation := wait_for_go(task.generation)) != task.generation:
+        wait_for_start = partial(task.link.wait_for_start, with_roster=task.rendezvous is not None, restored=restored)
+        while (generation := wait_for_start(task.generation)) != task.generation:
             if generation is None:
                 return False
             task.generation = generation
             if restored is not None:
                 return False
-            task.say(Phase.WAITING, generation=generation)
+            task.report_phase(Phase.WAITING, generation=generation)
     return True
 
 
@@ -81,24 +81,24 @@ class ContainerPayload:
         # From here on the payload may have started, so a soft stop goes to it, with its grace time, and does not
         # interrupt us.
         with _start_step(task, "the payload could not be started"):
-            late_env = {"DLAPP_GENERATION": str(task.generation)}
+            start_env = {"DLAPP_GENERATION": str(task.generation)}
             if task.rendezvous is not None:
                 task.rendezvous.check_ports()
-                late_env |= task.rendezvous.late_environment(task.link.roster)
+                start_env |= task.rendezvous.start_environment(task.link.roster)
                 if task.mpi is not None and (roster := task.rendezvous.written) is not None:
-                    late_env |= task.mpi.begin(roster, task.rendezvous.interface, task.kill_grace_s)
+                    start_env |= task.mpi.begin(roster, task.rendezvous.interface, task.kill_grace_s)
             if task.checkpoints is not None:
-                late_env |= task.checkpoints.late_environment(task.seen_workspace)
+                start_env |= task.checkpoints.start_environment(task.payload_workspace)
             if any(one.feed is not None for one in task.assignment.inputs):
                 from dlapp.task.feed.feeds import TaskFeeds
 
                 task.feeds = TaskFeeds(task.assignment, task.launch, task.home, task.note)
-                late_env |= task.feeds.environment(task.seen_run)
+                start_env |= task.feeds.environment(task.payload_run_dir)
             task.has_begun = True
-            run.start(late_env)
+            run.start(start_env)
             task.running = run
             task.meter.begin_run(run.counters, *(() if task.feeds is None else (task.feeds.wait_share,)))
-        task.say(Phase.RUNNING)
+        task.report_phase(Phase.RUNNING)
         if task.inputs is not None:
             task.inputs.settle_later()
 
@@ -106,13 +106,15 @@ class ContainerPayload:
         """See `PayloadOwner.is_killed`."""
         task = self._task
         return (
-            task.stopper.wanted is Stop.NOW or task.is_home_gone or (task.lease is not None and task.lease.has_failed)
+            task.stopper.wanted is Stop.NOW
+            or task.is_directory_removed
+            or (task.lease is not None and task.lease.has_failed)
         )
 
     def end_order(self) -> EndOrder | None:
         """See `PayloadOwner.end_order`."""
         task, stopper = self._task, self._task.stopper
-        if stopper.wanted is not Stop.SOFT and not task.is_recalled:
+        if stopper.wanted is not Stop.SOFT and not task.is_gang_restarted:
             failure = task.feeds.fifo_failure if task.feeds is not None else None
             return None if failure is None else EndOrder(str(failure), "failed", task.kill_grace_s)
         reason = stopper.reason or ("stopped" if stopper.why else "gang_restart")
@@ -122,7 +124,7 @@ class ContainerPayload:
         """See `PayloadOwner.hang`."""
         return self._task.link.abort
 
-    def attend(self) -> float:
+    def run_periodic(self) -> float:
         """Pass on the latest roster and mpirun's orders; measure usage."""
         task = self._task
         self._replace_roster()
@@ -132,15 +134,15 @@ class ContainerPayload:
             task.feeds.check()
         return task.meter.sample()
 
-    def take(self, report: ReportFile) -> None:
-        """See `PayloadOwner.take`."""
+    def handle_report(self, report: ReportFile) -> None:
+        """See `PayloadOwner.handle_report`."""
         if self._task.checkpoints is not None:
-            self._task.checkpoints.take_reports(report.checkpoints, report.checkpoint_step)
+            self._task.checkpoints.handle_reports(report.checkpoints, report.checkpoint_step)
 
-    def tell(self, status: PayloadStatus, cut: str) -> None:
-        """See `PayloadOwner.tell`."""
+    def report_status(self, status: PayloadStatus, cut: str) -> None:
+        """See `PayloadOwner.report_status`."""
         task = self._task
-        task.link.say(Phase.RUNNING, gpus=task.gpus, progress=status.progress, payload=status, detail=cut)
+        task.link.report_phase(Phase.RUNNING, gpus=task.gpus, progress=status.progress, payload=status, detail=cut)
 
     def wake_fds(self) -> Sequence[int]:
         """See `PayloadOwner.wake_fds`."""
@@ -217,7 +219,7 @@ def _board(task: TaskState) -> AbstractContextManager[None]:
         task.board = task.board or open_board(task)
     except (DlappError, OSError) as error:
         task.log.warn(f"there is no TensorBoard: {error}")
-        task.link.say_besides(board=BoardStatus(problem=board_problem(f"TensorBoard cannot run: {error}")))
+        task.link.report_fields(board=BoardStatus(problem=board_problem(f"TensorBoard cannot run: {error}")))
         return nullcontext()
     return task.board.serving()
 
@@ -233,7 +235,7 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
     stopper, is_soft = task.stopper, outcome.is_soft
     if is_soft and stopper.wanted is Stop.SOFT and stopper.reason == PREEMPTED:
         return outcome.result((Fault.NODE, stopper.why), lost=True)
-    if stopper.wanted is Stop.NO and task.feeds is not None and not task.is_recalled and not device:
+    if stopper.wanted is Stop.NO and task.feeds is not None and not task.is_gang_restarted and not device:
         failure = task.feeds.failure_of(has_failed=is_soft or outcome.ended.exit_code != 0)
         if failure is not None:
             return replace(outcome.result((failure.fault, str(failure))), service=failure.service)
@@ -244,20 +246,20 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
 
 def store_last_checkpoint(task: TaskState, outcome: PayloadOutcome) -> None:
     """Store the checkpoints of an ended payload, if somebody can use them."""
-    if task.checkpoints is None or task.stopper.wanted is Stop.NOW or task.is_home_gone or task.link.why_over:
+    if task.checkpoints is None or task.stopper.wanted is Stop.NOW or task.is_directory_removed or task.link.end_reason:
         return
     if not task.assignment.stores_checkpoints:
         return
-    task.say(Phase.STORING, detail="the checkpoint")
+    task.report_phase(Phase.STORING, detail="the checkpoint")
     ended = outcome.ended
     try:
         with task.step("the checkpoint could not be stored", cut_by=Stop.NOW):
             task.checkpoints.store_last(
                 is_orderly=ended.signal is None and (outcome.is_soft or ended.exit_code == 0),
-                patience_s=0.0 if task.is_recalled else task.assignment.output_patience_s,
-                say=task.say,
-                give_back=task.give_back_all,
-                may_wait=lambda: not task.link.is_alone,
+                patience_s=0.0 if task.is_gang_restarted else task.assignment.output_patience_s,
+                report_phase=task.report_phase,
+                release=task.release_devices,
+                may_wait=lambda: not task.link.is_orphaned,
             )
     except Stopped:
         return  # the result contains it, too

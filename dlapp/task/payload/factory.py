@@ -26,17 +26,19 @@ def make_ready(task: TaskState) -> Running:
         return PlainRun(plain_payload(task, task.home), task.guardian, task.note)
     task.guardian.close()  # a container has its own init, and its lifeline
     phase = task.link.phase
-    task.say(phase, detail="creating the container")
+    task.report_phase(phase, detail="creating the container")
     with task.step("the container could not be made", node=True):
-        run = make_docker_run(task, docker_payload(task), partial(task.wait_out, phase=phase), task.teller())
-    task.link.say(phase, gpus=task.gpus, image=run.image_digest)
+        run = make_docker_run(
+            task, docker_payload(task), partial(task.retry_while_unavailable, phase=phase), task.progress_reporter()
+        )
+    task.link.report_phase(phase, gpus=task.gpus, image=run.image_digest)
     return run
 
 
 def make_docker_run(
     task: TaskState,
     payload: Payload,
-    wait_out: Callable[[Callable[[], None]], None] = lambda prepare: prepare(),
+    retry_while_unavailable: Callable[[Callable[[], None]], None] = lambda prepare: prepare(),
     progress: Callable[[int, int], None] | None = None,
     network: str | None = None,
 ) -> DockerRun:
@@ -45,7 +47,7 @@ def make_docker_run(
     Args:
         task: of the container.
         payload: to run in it.
-        wait_out: calls its argument, and retries while Docker or a registry is away.
+        retry_while_unavailable: calls its argument, and retries while Docker or a registry is away.
         progress: called with the pulled part of the image.
         network: Docker's network mode; None for that of the assignment.
     """
@@ -64,7 +66,7 @@ def make_docker_run(
         shared_paths=task.policy.shared_paths,
     )
     try:
-        wait_out(run.prepare)
+        retry_while_unavailable(run.prepare)
     except BaseException:
         run.close()
         raise

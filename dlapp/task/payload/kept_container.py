@@ -24,14 +24,14 @@ _LOOK_EVERY_S = 1.0
 _SLEEPS = "sh", "-c", "while :; do sleep 3600; done"
 
 
-def give_gpus_back(task: TaskState) -> None:
+def release_gpus(task: TaskState) -> None:
     """Release the GPUs; commands that run here from now on have none."""
-    task.give_back_all()
+    task.release_devices()
     task.lease = None
-    task.say(Phase.STARTING, detail="keeping the failed container")
+    task.report_phase(Phase.STARTING, detail="keeping the failed container")
 
 
-def keep(task: TaskState, keep_s: float, failure: TaskResult) -> None:
+def keep_container(task: TaskState, keep_s: float, failure: TaskResult) -> None:
     """Keep the container for a time, or until this task must end.
 
     Args:
@@ -45,7 +45,7 @@ def keep(task: TaskState, keep_s: float, failure: TaskResult) -> None:
         run = _place(task)
     try:
         task.running = run
-        task.say(Phase.RUNNING, detail=f"failed, kept until {until}", failure=failure)
+        task.report_phase(Phase.RUNNING, detail=f"failed, kept until {until}", failure=failure)
         poll = select.poll()
         poll.register(task.stopper.wake_fd, select.POLLIN)
         while (left_s := deadline - time.monotonic()) > 0 and not _is_over(task):
@@ -57,7 +57,12 @@ def keep(task: TaskState, keep_s: float, failure: TaskResult) -> None:
 
 
 def _is_over(task: TaskState) -> bool:
-    return task.stopper.wanted is not Stop.NO or task.is_home_gone or bool(task.link.why_over) or task.link.is_alone
+    return (
+        task.stopper.wanted is not Stop.NO
+        or task.is_directory_removed
+        or bool(task.link.end_reason)
+        or task.link.is_orphaned
+    )
 
 
 def _place(task: TaskState) -> KeptRun | DockerRun:

@@ -59,13 +59,13 @@ class PayloadOwner(Protocol):
     def hang(self) -> str:
         """Return why a hung payload must be aborted; empty if it does not hang."""
 
-    def attend(self) -> float:
+    def run_periodic(self) -> float:
         """Do periodic work while it runs. Return the delay until the next call [s]."""
 
-    def take(self, report: ReportFile) -> None:
+    def handle_report(self, report: ReportFile) -> None:
         """Process the payload's reports so far."""
 
-    def tell(self, status: PayloadStatus, cut: str) -> None:
+    def report_status(self, status: PayloadStatus, cut: str) -> None:
         """Report news of the payload; ``cut`` describes what was cut from its logs."""
 
     def wake_fds(self) -> Sequence[int]:
@@ -156,15 +156,15 @@ class PayloadRunner:
             self._owner.start(self._run)
             ended = self._watch()
             self._files.finish(time.monotonic())
-            self._owner.take(self._files.report)
+            self._owner.handle_report(self._files.report)
             self._cap.finish()
-        if self._cap.told:
-            self._note(self._cap.told)
-        return PayloadOutcome(ended, self._ending.is_soft, self._ending.hang, self._cap.told)
+        if self._cap.cut_message:
+            self._note(self._cap.cut_message)
+        return PayloadOutcome(ended, self._ending.is_soft, self._ending.hang, self._cap.cut_message)
 
     def _watch(self) -> PayloadExit:
         owner, ending, cap = self._owner, self._ending, self._cap
-        check_at_s, told = time.monotonic() + _FIRST_LOOK_S, ""
+        check_at_s, cut_message = time.monotonic() + _FIRST_LOOK_S, ""
         while (ended := self._ended()) is None:
             if owner.is_killed():
                 self._run.kill()
@@ -175,16 +175,16 @@ class PayloadRunner:
                 ending.stop(order.why, order.grace_s)
             elif why := owner.hang():
                 ending.abort(why)
-            attend_s = owner.attend()
+            attend_s = owner.run_periodic()
             now = time.monotonic()
             if now >= check_at_s:
                 check_at_s = now + cap.check()
-                if cap.told and not told:
-                    told = cap.told
-                    self._note(f"{told}; further reports are dropped, too")
+                if cap.cut_message and not cut_message:
+                    cut_message = cap.cut_message
+                    self._note(f"{cut_message}; further reports are dropped, too")
                     self._tell(self._files.status)
                 self._files.check(now)
-                owner.take(self._files.report)
+                owner.handle_report(self._files.report)
             if self._poll(min(attend_s, check_at_s - time.monotonic(), ending.wait_s(), _MAX_POLL_S)):
                 check_at_s = 0.0
         return ended
@@ -196,7 +196,7 @@ class PayloadRunner:
             raise StepFailed(error.fault, str(error), service=error.service) from error
 
     def _tell(self, status: PayloadStatus) -> None:
-        self._owner.tell(status, self._cap.told)
+        self._owner.report_status(status, self._cap.cut_message)
 
     def _poll(self, timeout_s: float) -> bool:
         """Wait for events. Return whether the payload printed after a silence."""

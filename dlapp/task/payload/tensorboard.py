@@ -68,12 +68,12 @@ def open_board(task: TaskState) -> TensorBoard:
         one.board,
         payload,
         task.home,
-        seen_workspace=None if is_plain else task.seen_workspace,
+        payload_workspace=None if is_plain else task.payload_workspace,
         uid=os.getuid() if is_plain or not _is_rootless(task.launch.docker.host) else None,
         address=node_address(task.launch, task.policy),
         ports=lock_node_ports(1, task.launch, task.policy),
         make_run=make_run,
-        tell=lambda status: task.link.say_besides(board=status),
+        on_change=lambda status: task.link.report_fields(board=status),
         note=task.note,
     )
 
@@ -85,12 +85,12 @@ class TensorBoard:
         directory: that it reads, relative to the workspace.
         payload: of the container; prepared again for each start.
         home: the directory of the container.
-        seen_workspace: path of the workspace inside a container; None for a plain process.
+        payload_workspace: path of the workspace inside a container; None for a plain process.
         uid: of its process; None if Docker maps it to another one.
         address: that others connect to.
         ports: the port that is locked for it.
         make_run: prepares a payload; called by the thread.
-        tell: called with its state, by the thread.
+        on_change: called with its state, by the thread.
         note: takes lines for dlapp's own log.
     """
 
@@ -100,19 +100,19 @@ class TensorBoard:
         payload: Callable[[str], Payload],
         home: str,
         *,
-        seen_workspace: str | None,
+        payload_workspace: str | None,
         uid: int | None,
         address: str,
         ports: LockedPorts,
         make_run: Callable[[Payload], Running],
-        tell: Callable[[BoardStatus], None],
+        on_change: Callable[[BoardStatus], None],
         note: Callable[[str], None],
     ) -> None:
         self._directory, self._payload, self._container = directory, payload, home
         self._home = os.path.join(home, DIRECTORY)
-        self._seen_workspace, self._uid = seen_workspace, uid
+        self._payload_workspace, self._uid = payload_workspace, uid
         self._place, self._ports = (address, ports.ports[0]), ports
-        self._make_run, self._tell, self._note = make_run, tell, note
+        self._make_run, self._on_change, self._note = make_run, on_change, note
         self._over = threading.Event()
 
     @contextlib.contextmanager
@@ -143,7 +143,7 @@ class TensorBoard:
             if self._over.is_set():
                 break
             self._note(problem)
-            self._tell(BoardStatus(problem=board_problem(problem)))
+            self._on_change(BoardStatus(problem=board_problem(problem)))
             if is_final or self._over.wait(pause_s):
                 break
 
@@ -167,7 +167,7 @@ class TensorBoard:
                 if probe.is_ready and not is_told:
                     is_told = True
                     address, port = self._place
-                    self._tell(BoardStatus(address=address, port=port, path=prefix))
+                    self._on_change(BoardStatus(address=address, port=port, path=prefix))
                 self._limit_logs()
                 self._over.wait(_LOOK_EVERY_S)
             return ("", True) if ended is None else self._why_it_ended(ended)
@@ -183,8 +183,8 @@ class TensorBoard:
             os.mkdir(os.path.join(self._home, name), 0o700)
         root = os.path.join(self._container, "workspace")
         watched = os.path.join(self._home, "workspace", _WATCHED)
-        is_plain = self._seen_workspace is None
-        seen = root if self._seen_workspace is None else os.path.join(self._seen_workspace, _WATCHED)
+        is_plain = self._payload_workspace is None
+        seen = root if self._payload_workspace is None else os.path.join(self._payload_workspace, _WATCHED)
         payload = self._payload(self._home)
         words = arguments(os.path.normpath(os.path.join(seen, self._directory)), *self._place, prefix)
         env = {**payload.env, ARGUMENTS_VARIABLE: json.dumps(words), "NV_GPU": ""}
@@ -207,7 +207,7 @@ class TensorBoard:
 
     def _why_it_ended(self, ended: PayloadExit) -> tuple[str, bool]:
         if ended.exit_code == NOT_INSTALLED:
-            where = "on this node (python3 of PATH)" if self._seen_workspace is None else "in the image"
+            where = "on this node (python3 of PATH)" if self._payload_workspace is None else "in the image"
             return f"tensorboard is not installed {where}", True
         how = f"signal {ended.signal}" if ended.signal is not None else f"exit code {ended.exit_code}"
         return f"TensorBoard ended with {ended.problem or how}: {self._last_line()}", False

@@ -84,7 +84,7 @@ class PayloadFiles:
         if self._use is not None:
             self._in_use = self._use.in_use(now_s)
         is_due = now_s >= self._told_at + self._every_s or self.status.ready != self._told.ready
-        self._tell_news(now_s, is_due=is_due)
+        self._report_changes(now_s, is_due=is_due)
 
     @property
     def status(self) -> PayloadStatus:
@@ -98,7 +98,7 @@ class PayloadFiles:
     def finish(self, now_s: float) -> None:
         """Read and pass on the rest after the payload's end."""
         self.report.finish(now_s)
-        self._tell_news(now_s, is_due=True)
+        self._report_changes(now_s, is_due=True)
 
     def write_stop(self, reason: str, message: str, grace_s: float) -> None:
         """Write DLAPP_STOP atomically, before SIGTERM.
@@ -120,7 +120,7 @@ class PayloadFiles:
             # A full disk, or caused by the payload itself; SIGTERM is sent anyway.
             self._note(f"$DLAPP_STOP could not be written: {error}")
 
-    def _tell_news(self, now_s: float, *, is_due: bool) -> None:
+    def _report_changes(self, now_s: float, *, is_due: bool) -> None:
         if is_due and (status := self.status) != self._told:
             self._told, self._told_at = status, now_s
             self._tell(self._told)

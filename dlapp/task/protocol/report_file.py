@@ -31,7 +31,7 @@ _MAX_PATH = 1024
 _SHOWN = 200
 
 
-class BadLine(ValueError):
+class InvalidLine(ValueError):
     """A line is rejected; ``problem`` says why, with the same text for each line with this problem."""
 
     def __init__(self, problem: str) -> None:
@@ -51,22 +51,22 @@ class ReportLine:
         said = _object(line)
         self.unknown = next((key for key in said if key not in _KEYS), "")
         if said and not any(key in said for key in _KEYS):
-            raise BadLine("it has no key that is known")
+            raise InvalidLine("it has no key that is known")
         self.progress = None if "progress" not in said else _progress(said["progress"])
         self.metrics: dict[str, float] | None = None
         if "metrics" in said:
             if not isinstance(said["metrics"], dict):
-                raise BadLine("metrics is not an object")
+                raise InvalidLine("metrics is not an object")
             self.metrics = {name: _number(value, "a metric") for name, value in said["metrics"].items()}
         self.step: int | None = said.get("step")
         if "step" in said and type(self.step) is not int:
-            raise BadLine("step is not a whole number")
+            raise InvalidLine("step is not a whole number")
         self.ready: bool | None = said.get("ready")
         if "ready" in said and type(self.ready) is not bool:
-            raise BadLine("ready is not true or false")
+            raise InvalidLine("ready is not true or false")
         self.checkpoint: str | None = said.get("checkpoint")
         if "checkpoint" in said and not _is_path(self.checkpoint):
-            raise BadLine("checkpoint is not the path of a directory")
+            raise InvalidLine("checkpoint is not the path of a directory")
 
     def added_to(self, status: PayloadStatus) -> PayloadStatus:
         """Return a status updated with this line.
@@ -81,36 +81,36 @@ class ReportLine:
         try:
             return replace(status, lines=status.lines + 1, **changes)
         except SpecError as error:
-            raise BadLine(f"{error.field} {error.problem}") from error
+            raise InvalidLine(f"{error.field} {error.problem}") from error
 
 
 def _object(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_LINE_BYTES:
-        raise BadLine(f"it is longer than {MAX_LINE_BYTES} bytes")
+        raise InvalidLine(f"it is longer than {MAX_LINE_BYTES} bytes")
     try:
         said = json.loads(line, parse_constant=_refuse_constant)
-    except BadLine:
+    except InvalidLine:
         raise
     except (ValueError, RecursionError):
-        raise BadLine("it is not JSON") from None
+        raise InvalidLine("it is not JSON") from None
     if not isinstance(said, dict):
-        raise BadLine("it is not a JSON object")
+        raise InvalidLine("it is not a JSON object")
     return said
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise BadLine(f"{text} is not a finite number")
+    raise InvalidLine(f"{text} is not a finite number")
 
 
 def _number(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadLine(f"{what} is not a number")
+        raise InvalidLine(f"{what} is not a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise BadLine("a number is not finite")
+        raise InvalidLine("a number is not finite")
     return number
 
 
@@ -192,17 +192,17 @@ class ReportFile:
         found, before = os.fstat(self._fd), self.status.lines
         self._check_replaced(found)
         if found.st_size < self._at:
-            self._say_once("was truncated; append to it")
+            self._log_once("was truncated; append to it")
             self._at, self._rest, self._skips = 0, b"", False
         if found.st_size - self._at > _MAX_READ_BYTES:
-            self._say_once("grows too fast; a part of it was not read")
+            self._log_once("grows too fast; a part of it was not read")
             self._at, self._rest, self._skips = found.st_size - _CHUNK_BYTES, b"", True
         while self._at < found.st_size:
             data = os.pread(self._fd, min(_CHUNK_BYTES, found.st_size - self._at), self._at)
             if not data:
                 break
             self._at += len(data)
-            self._take(data)
+            self._parse_data(data)
         return self.status.lines > before
 
     def finish(self, now_s: float) -> bool:
@@ -210,8 +210,8 @@ class ReportFile:
         before = self.status.lines
         self.read(now_s)
         if self._rest:
-            self._take_metric(self._rest)
-            self._take_line(self._rest)
+            self._parse_metric(self._rest)
+            self._parse_line(self._rest)
         if self._ignored:
             self._note(f"$DLAPP_REPORT: {self._ignored} lines were ignored in all")
         return self.status.lines > before
@@ -222,22 +222,22 @@ class ReportFile:
         except OSError:
             is_same = False
         if not is_same:
-            self._say_once("was removed or replaced by the payload; what is there now is not read")
+            self._log_once("was removed or replaced by the payload; what is there now is not read")
 
-    def _take(self, data: bytes) -> None:
+    def _parse_data(self, data: bytes) -> None:
         lines, end, rest = (self._rest + data).rpartition(b"\n")
         if self._skips and end:
             lines, self._skips = lines.partition(b"\n")[2], False
         self._rest = b"" if self._skips else rest
         if len(self._rest) > MAX_LINE_BYTES:
-            self._ignore(BadLine(f"it is longer than {MAX_LINE_BYTES} bytes"), self._rest)
+            self._ignore(InvalidLine(f"it is longer than {MAX_LINE_BYTES} bytes"), self._rest)
             self._rest, self._skips = b"", True
-        self._take_metric(lines)
+        self._parse_metric(lines)
         for line in self._chosen(lines):
             if line.strip():
-                self._take_line(line)
+                self._parse_line(line)
 
-    def _take_metric(self, lines: bytes) -> None:
+    def _parse_metric(self, lines: bytes) -> None:
         """Read the watched metric from each line that has it."""
         if self._watch is None or self._watched not in lines:
             return
@@ -250,7 +250,7 @@ class ReportFile:
                 if value is not None:
                     PayloadStatus(metrics={self._watch.metric: value}, step=said.step)
                     self._watch.add(value, said.step)
-            except (BadLine, SpecError) as error:
+            except (InvalidLine, SpecError) as error:
                 self._watch.problem = error.problem
 
     def _chosen(self, lines: bytes) -> list[bytes]:
@@ -263,31 +263,31 @@ class ReportFile:
             self._lines_left -= 1
             at = end + 1
         if at < len(lines):
-            self._say_once(f"has more than {LINES_PER_S} lines a second; not all of them are read")
+            self._log_once(f"has more than {LINES_PER_S} lines a second; not all of them are read")
             last = {len(lines), *(found for key in _KEYS if (found := lines.rfind(f'"{key}"'.encode(), at)) >= 0)}
             begins = {max(at, lines.rfind(b"\n", at, one) + 1) for one in last}
             ends = {begin: lines.find(b"\n", begin) for begin in begins}
             chosen += [lines[begin : len(lines) if end < 0 else end] for begin, end in sorted(ends.items())]
         return chosen
 
-    def _take_line(self, line: bytes) -> None:
+    def _parse_line(self, line: bytes) -> None:
         try:
             said = ReportLine(line)
             self.status = said.added_to(self.status)
-        except BadLine as error:
+        except InvalidLine as error:
             self._ignore(error, line)
             return
         if said.unknown:
-            self._say_once("has a key that is not known", repr(said.unknown[:_SHOWN]))
+            self._log_once("has a key that is not known", repr(said.unknown[:_SHOWN]))
         if said.checkpoint is not None:
             self.checkpoint, self.checkpoints = said.checkpoint, self.checkpoints + 1
             self.checkpoint_step = said.step
 
-    def _ignore(self, error: BadLine, line: bytes) -> None:
+    def _ignore(self, error: InvalidLine, line: bytes) -> None:
         self._ignored += 1
-        self._say_once(f"a line is ignored: {error.problem}", repr(line[:_SHOWN])[1:])
+        self._log_once(f"a line is ignored: {error.problem}", repr(line[:_SHOWN])[1:])
 
-    def _say_once(self, problem: str, text: str = "") -> None:
+    def _log_once(self, problem: str, text: str = "") -> None:
         if problem not in self._noted:
             self._noted.add(problem)
             self._note(f"$DLAPP_REPORT: {problem}{': ' if text else ''}{text}")

@@ -47,7 +47,7 @@ class TaskStreams(Closeable):
         self._is_closed = False
         self._latest = 0, 0
 
-    def take(self, url: str, attempt: int, orders: Sequence[StreamOrder]) -> None:
+    def handle_orders(self, url: str, attempt: int, orders: Sequence[StreamOrder]) -> None:
         """Take the streams of new orders; called by the orders thread.
 
         Args:

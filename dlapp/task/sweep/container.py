@@ -43,12 +43,12 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
         kill_grace_s=lambda: task.kill_grace_s,
         log_limit_bytes=task.log_limit_bytes,
         note=task.note,
-        tell=task.stopper.wake,
+        on_change=task.stopper.wake,
     )
-    worker = TrialWorker(setup, task.stopper, why_over=partial(_why_no_trial, task), sample=task.meter.sample)
+    worker = TrialWorker(setup, task.stopper, end_reason=partial(_no_trial_reason, task), sample=task.meter.sample)
     wait_for_gate(task)
     with task.lease.watched(task.stopper.wake) if task.lease else nullcontext():
-        task.say(Phase.RUNNING)
+        task.report_phase(Phase.RUNNING)
         if task.inputs is not None:
             task.inputs.settle_later()
         task.meter.begin_run(worker.counters)
@@ -59,12 +59,12 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
             task.meter.output_bytes = worker.stored_bytes()
 
 
-def _why_no_trial(task: TaskState) -> WorkerEnd | None:
+def _no_trial_reason(task: TaskState) -> WorkerEnd | None:
 
-    if task.is_home_gone:
+    if task.is_directory_removed:
         return WorkerEnd(HOME_GONE, is_lost=True)
     if task.lease is not None and task.lease.has_failed:
-        return WorkerEnd(task.lease.why_it_failed() or "a GPU failed")
+        return WorkerEnd(task.lease.failure_message() or "a GPU failed")
     if task.assignment.docker_image is None and any(one.gone for one in task.guardians):
         return WorkerEnd("a guardian was killed, and the trials with it")
     return None

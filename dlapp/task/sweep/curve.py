@@ -43,9 +43,9 @@ class MetricCurve:
         elif step > last:
             self.points.append((step, value))
             if len(self.points) > MAX_POINTS:
-                self._thin_out()
+                self._downsample()
 
-    def _thin_out(self) -> None:
+    def _downsample(self) -> None:
         values = [value for _, value in self.points]
         kept = {0, len(values) - 1, values.index(min(values)), values.index(max(values))}
         at = 0

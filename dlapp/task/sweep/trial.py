@@ -63,7 +63,7 @@ class TrialSetup(NamedTuple):
         make_run: prepares the payload of a trial, from its order, its slot and its directory.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
         note: takes lines for dlapp's own log.
-        tell: called when the state of a trial changes; thread-safe.
+        on_change: called when the state of a trial changes; thread-safe.
     """
 
     assignment: Assignment
@@ -77,7 +77,7 @@ class TrialSetup(NamedTuple):
     kill_grace_s: Callable[[], float]
     log_limit_bytes: int
     note: Callable[[str], None]
-    tell: Callable[[], None]
+    on_change: Callable[[], None]
 
 
 class TrialRun:
@@ -113,12 +113,12 @@ class TrialRun:
         return self._result is None and self._ran_s > 0
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """True if only its report remains, and its directory for a moment."""
         return self._result is not None
 
     @property
-    def is_gone(self) -> bool:
+    def is_removed(self) -> bool:
         """True if its directory is also removed."""
         return not self._thread.is_alive()
 
@@ -179,7 +179,7 @@ class TrialRun:
         elif result.fault not in (Fault.NONE, Fault.STOPPED):
             result = with_cause(result, self.home, self._setup.note)
         self._result = result
-        self._setup.tell()
+        self._setup.on_change()
         # The next trial in this slot has another directory, and does not wait for the removal.
         try:
             remove_tree(self.home)
@@ -283,16 +283,16 @@ class TrialRun:
         """Return that it does not hang: an idle trial is ended by its time limit."""
         return ""
 
-    def attend(self) -> float:
+    def run_periodic(self) -> float:
         """Return the time until its time limit [s]."""
         return math.inf if self._why or self._is_killed else self._left_s()
 
-    def take(self, report: ReportFile) -> None:
+    def handle_report(self, report: ReportFile) -> None:
         """Do nothing: the curve keeps what counts of a report."""
 
-    def tell(self, status: PayloadStatus, cut: str) -> None:
-        """See `PayloadOwner.tell`."""
-        self._setup.tell()
+    def report_status(self, status: PayloadStatus, cut: str) -> None:
+        """See `PayloadOwner.report_status`."""
+        self._setup.on_change()
 
     def wake_fds(self) -> Sequence[int]:
         """See `PayloadOwner.wake_fds`."""
@@ -325,9 +325,9 @@ class TrialRun:
             self.home,
             one.link,
             step=UNINTERRUPTED,
-            say=self._say,
+            report_phase=self._report_phase,
             note=partial(_noted, one.note, self.name),
-            give_back=lambda: None,  # the GPUs are for the next trial
+            release=lambda: None,  # the GPUs are for the next trial
         )
         mounted = [os.path.relpath(path, os.path.join(self.home, "workspace")) for _, path in self._mounts]
         result = outputs.store(result, self._ran_s, changes, mounted)
@@ -339,7 +339,7 @@ class TrialRun:
     def _mounts(self) -> tuple[tuple[str, str], ...]:
         return self._setup.template.mounts_of(os.path.join(self.home, "workspace"))
 
-    def _say(self, phase: Phase, *, detail: str = "") -> None:
+    def _report_phase(self, phase: Phase, *, detail: str = "") -> None:
         if detail:
             self._setup.note(f"trial {self.name}: {phase.value} {detail}")
 

@@ -41,7 +41,7 @@ class TrialWorker:
     Args:
         setup: what they share.
         stopper: takes the orders to stop.
-        why_over: returns why the container cannot be used any more; None if it can.
+        end_reason: returns why the container cannot be used any more; None if it can.
         sample: measures the container; returns the delay until the next call [s].
     """
 
@@ -50,12 +50,12 @@ class TrialWorker:
         setup: TrialSetup,
         stopper: InterruptHandler,
         *,
-        why_over: Callable[[], WorkerEnd | None],
+        end_reason: Callable[[], WorkerEnd | None],
         sample: Callable[[], float],
     ) -> None:
         self._setup, self._stopper = setup, stopper
         self._link: AmLink = setup.link
-        self._why_over, self._sample = why_over, sample
+        self._end_reason, self._sample = end_reason, sample
         self._trials: dict[tuple[int, int], TrialRun] = {}
         self._unnamed: set[tuple[int, int]] = set()
         self._leaving: list[TrialRun] = []
@@ -83,12 +83,12 @@ class TrialWorker:
 
     def _run(self) -> TaskResult:
         while True:
-            end = self._why_over()
+            end = self._end_reason()
             if end is None and self._stopper.wanted is Stop.NO:
-                self._obey()
-            self._let_go()
+                self._execute_orders()
+            self._close_removed()
             self._report()
-            running = [one for one in self._trials.values() if not one.is_over]
+            running = [one for one in self._trials.values() if not one.has_ended]
             if end is not None or self._stopper.wanted is Stop.NOW:
                 for one in running:
                     one.kill()
@@ -100,7 +100,7 @@ class TrialWorker:
                 if not running:
                     break
                 if all(one.is_storing for one in running) and self._link.phase is not Phase.STORING:
-                    self._link.say(Phase.STORING)  # it has a longer time limit than programs
+                    self._link.report_phase(Phase.STORING)  # it has a longer time limit than programs
             elif not self._trials and self._is_finished:
                 return TaskResult(fault=Fault.NONE)
             self._wait()
@@ -113,7 +113,7 @@ class TrialWorker:
         orders = self._link.orders
         return orders is not None and orders.trials_are_over and not orders.trials
 
-    def _obey(self) -> None:
+    def _execute_orders(self) -> None:
         """Start, stop and remove trials as the latest orders say."""
         orders = self._link.orders
         if orders is None or orders.trials is None:
@@ -123,8 +123,8 @@ class TrialWorker:
             if key in named:
                 if named[key].stop:
                     trial.stop(named[key].stop, STOPPED)
-            elif trial.is_over:
-                self._forget(key)
+            elif trial.has_ended:
+                self._retire(key)
             elif key not in self._unnamed:
                 self._unnamed.add(key)
                 self._setup.note(f"trial {trial.name} belongs to another container")
@@ -134,21 +134,21 @@ class TrialWorker:
                 self._setup.note(f"trial {order.number}, try {order.try_number}")
                 self._trials[key] = TrialRun(order, slot, self._setup)
 
-    def _forget(self, key: tuple[int, int]) -> None:
+    def _retire(self, key: tuple[int, int]) -> None:
         trial = self._trials.pop(key)
         self._unnamed.discard(key)
         self._used = self._used.plus(trial.counters)._replace(memory_bytes=None)
         self._stored_bytes += _stored_by(trial)
         self._leaving.append(trial)
 
-    def _let_go(self) -> None:
-        gone = [one for one in self._leaving if one.is_gone]
+    def _close_removed(self) -> None:
+        gone = [one for one in self._leaving if one.is_removed]
         for one in gone:
             one.close()
             self._leaving.remove(one)
 
     def _free_slot(self) -> int | None:
-        taken = {one.slot for one in self._trials.values() if not one.is_over}
+        taken = {one.slot for one in self._trials.values() if not one.has_ended}
         return next((slot for slot in range(self._setup.work.slots) if slot not in taken), None)
 
     def _report(self) -> None:
@@ -160,7 +160,7 @@ class TrialWorker:
             # Started and removed trials follow from orders: only the next ApplicationMaster has to be told.
             at_once = any(what != self._reported.get(key, _NOTHING) for key, what in said.items())
             self._reported = said
-            self._link.say_besides(at_once=at_once, trials=reports)
+            self._link.report_fields(at_once=at_once, trials=reports)
 
     def _wait(self) -> None:
         poll = select.poll()

@@ -115,7 +115,7 @@ def test_variables_that_come_with_the_start_reach_it_byte_for_byte(docker: Drive
     odd = "it's \"$HOME\" `id` $(id) \\ \n\té 'x'"
     docker.run(
         'printf "%s|%s" "$ODD" "$EMPTY"; stat -c %a /dlapp/run /dlapp/run/env.sh >&2',
-        late_env={"ODD": odd, "EMPTY": ""},
+        start_env={"ODD": odd, "EMPTY": ""},
         **docker.docker,
     )
     assert docker.end()["code"] == 0
@@ -133,7 +133,7 @@ def test_the_payload_may_write_what_dlapp_and_it_exchange(docker: Driven) -> Non
 def test_a_planted_file_of_variables_is_refused(docker: Driven) -> None:
     (docker.home / "run").mkdir(0o700)
     (docker.home / "run" / "env.sh").symlink_to(docker.home / "elsewhere")
-    docker.run("exit 0", late_env={"A": "1"}, **docker.docker)
+    docker.run("exit 0", start_env={"A": "1"}, **docker.docker)
     refused = docker.hear("refused")
     assert refused["fault"] == "node"
     assert "the payload's environment could not be written" in refused["problem"]

@@ -147,7 +147,7 @@ def _arrange_task(plan: dict[str, Any], home: str) -> None:
     from dlapp.values.messages import Phase, Stop
 
     dead = Path(home).parents[1] / "killed-at-its-point"
-    real_begin, real_say = AmLink.begin, AmLink.say
+    real_begin, real_say = AmLink.begin, AmLink.report_phase
 
     def passing(link: Any, phase: Phase) -> None:
         index = link._last.index
@@ -170,7 +170,7 @@ def _arrange_task(plan: dict[str, Any], home: str) -> None:
         real_say(link, phase, **details)
         passing(link, phase)
 
-    AmLink.begin, AmLink.say = begin, say  # type: ignore[assignment, method-assign]
+    AmLink.begin, AmLink.report_phase = begin, say  # type: ignore[assignment, method-assign]
 
 
 def _arrange_on_this_machine(one: _Points) -> None:

@@ -10,7 +10,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.storage.hdfs import staging
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.storage.hdfs.webhdfs import HdfsRefused, WebHdfs
-from dlapp.task.link.am_address import FindOnHdfs
+from dlapp.task.link.am_address import HdfsAmFinder
 from dlapp.values.messages import address_name
 
 
@@ -77,15 +77,15 @@ def test_a_directory_is_removed_if_nothing_is_in_it(place: HdfsPlace, base: str)
 
 def test_the_address_of_the_next_attempt_is_found_and_a_touched_file_shows_it(place: HdfsPlace, base: str) -> None:
     staged, addresses, now_s = HdfsStagingFiles(place), f"{base}/staging/addresses", [0.0]
-    find = FindOnHdfs(staged, addresses, lambda _: None, lambda: now_s[0])
+    find = HdfsAmFinder(staged, addresses, lambda _: None, lambda: now_s[0])
     found = []
     for number in (0, 1, 2):
         if number:
             staged.make(f"{addresses}/{address_name(number, f'http://[::1]:{number}')}", 0o700)
         for _ in range(30):
             now_s[0] += 5.0
-            find.look()
-        found.append((find.look(), find.is_there))
+            find.find_url()
+        found.append((find.find_url(), find.is_there))
     assert found == [(None, False), ("http://[::1]:1", True), ("http://[::1]:2", True)]
     staged.remove(f"{base}/staging")
     am = f"{base}/am.json"

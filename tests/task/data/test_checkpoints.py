@@ -40,7 +40,7 @@ class Payload:
             self.said.append(detail)
 
         self.checkpoints.store_last(
-            is_orderly=is_orderly, patience_s=patience_s, say=say, give_back=lambda: None, may_wait=lambda: True
+            is_orderly=is_orderly, patience_s=patience_s, report_phase=say, release=lambda: None, may_wait=lambda: True
         )
 
 
@@ -94,11 +94,11 @@ def test_a_reported_checkpoint_is_copied_at_once_and_the_next_one_when_it_is_due
     payload = Payload(tmp_path)
     (payload.model / "weights").write_text("1")
     with payload.checkpoints.copying():
-        payload.checkpoints.take_reports(0, None)
-        payload.checkpoints.take_reports(1, None)
+        payload.checkpoints.handle_reports(0, None)
+        payload.checkpoints.handle_reports(1, None)
         wait_for("a copy", lambda: payload.notes)
         (payload.model / "weights").write_text("2")
-        payload.checkpoints.take_reports(2, None)  # too early
+        payload.checkpoints.handle_reports(2, None)  # too early
     assert payload.numbers() == [1]
 
 
@@ -128,13 +128,13 @@ def test_a_directory_that_is_quiet_is_copied_when_a_copy_is_due(
 
 def test_the_next_container_begins_with_the_newest_one(payload: Payload, tmp_path: Path) -> None:
     payload.checkpoints.restore_newest(1)
-    assert payload.checkpoints.late_environment("/w") == {}
+    assert payload.checkpoints.start_environment("/w") == {}
     (payload.model / "weights").write_text("1")
     payload.end(is_orderly=True)
     payload.model.joinpath("weights").unlink()
     payload.model.rmdir()
     payload.checkpoints.restore_newest(1)
-    assert payload.checkpoints.late_environment("/w") == {"DLAPP_RESUME_FROM": "/w/model"}
+    assert payload.checkpoints.start_environment("/w") == {"DLAPP_RESUME_FROM": "/w/model"}
     assert (payload.model / "weights").read_text() == "1"
 
 
@@ -176,7 +176,7 @@ def member(directory: Path, peers: Peers, *, every_s: float = 600.0, keep: int =
     spec = CheckpointSpec(path="model", target=f"file://{payload.place}", every_s=every_s, keep=keep, role="all")
     home = str(directory / "home")
     payload.checkpoints = TaskCheckpoints(
-        spec, home, None, payload.notes.append, (), tell=peers.tell, complete=lambda: peers.number
+        spec, home, None, payload.notes.append, (), on_change=peers.tell, complete=lambda: peers.number
     )
     return payload
 
@@ -192,10 +192,10 @@ def test_the_number_of_a_part_is_the_step_that_was_reported_with_it(tmp_path: Pa
     assert payload.checkpoints.restore(0, 1_000_000_000)
     save(payload, 7)
     with payload.checkpoints.copying():
-        payload.checkpoints.take_reports(1, 7)
+        payload.checkpoints.handle_reports(1, 7)
         wait_for("a copy", lambda: peers.numbers)
         save(payload, 8)
-        payload.checkpoints.take_reports(2, 8)  # too early
+        payload.checkpoints.handle_reports(2, 8)  # too early
     assert payload.numbers() == [1_000_000_007]
     payload.end(is_orderly=False)  # it was reported, and did not change
     assert payload.numbers() == [1_000_000_007, 1_000_000_008]
@@ -206,7 +206,7 @@ def test_a_part_without_a_step_is_not_stored(tmp_path: Path, step: int | None) -
     payload = member(tmp_path, Peers())
     save(payload, 1)
     with payload.checkpoints.copying():
-        payload.checkpoints.take_reports(1, step)
+        payload.checkpoints.handle_reports(1, step)
     payload.end(is_orderly=True)
     assert payload.numbers() == []
     assert "with role=all it must have one from 1 to" in payload.notes[0]
@@ -215,7 +215,7 @@ def test_a_part_without_a_step_is_not_stored(tmp_path: Path, step: int | None) -
 def test_a_part_that_changed_after_its_report_is_not_stored(tmp_path: Path) -> None:
     payload = member(tmp_path, Peers())
     with payload.checkpoints.copying():
-        payload.checkpoints.take_reports(1, 5)
+        payload.checkpoints.handle_reports(1, 5)
         until = time.time_ns() + 20_000_000
         wait_for("a later time", lambda: time.time_ns() > until)
         save(payload, 6)
@@ -228,10 +228,10 @@ def test_a_report_that_came_too_early_is_stored_when_the_next_copy_is_due(tmp_pa
     payload = member(tmp_path, peers, every_s=1.0)
     save(payload, 1)
     with payload.checkpoints.copying():
-        payload.checkpoints.take_reports(1, 1)
+        payload.checkpoints.handle_reports(1, 1)
         wait_for("a copy", lambda: peers.numbers == (1,))
         save(payload, 2)
-        payload.checkpoints.take_reports(2, 2)
+        payload.checkpoints.handle_reports(2, 2)
         wait_for("the next copy", lambda: peers.numbers == (1, 2))
 
 
@@ -242,7 +242,7 @@ def test_the_last_number_that_all_have_is_never_removed(tmp_path: Path) -> None:
         save(payload, step)
         peers.number = 1  # the others cannot store any more
         with payload.checkpoints.copying():
-            payload.checkpoints.take_reports(1, step)
+            payload.checkpoints.handle_reports(1, step)
             wait_for("a copy", (payload.place / f"checkpoint-{step}.json").exists)
     assert payload.numbers() == [1, 3]
 
@@ -254,7 +254,7 @@ def test_a_task_of_an_earlier_start_stores_nothing_once_a_later_one_has(tmp_path
     for payload in (late, early):
         save(payload, 1)
         with payload.checkpoints.copying():
-            payload.checkpoints.take_reports(1, 1)
+            payload.checkpoints.handle_reports(1, 1)
             wait_for("a note", partial(any, payload.notes))
     assert late.numbers() == [2_000_000_001]
     assert "a later start of the program has stored checkpoints" in early.notes[0]
@@ -265,7 +265,7 @@ def test_a_checkpoint_that_is_damaged_is_not_offered_again(tmp_path: Path) -> No
     payload = member(tmp_path, peers)
     save(payload, 1)
     with payload.checkpoints.copying():
-        payload.checkpoints.take_reports(1, 1)
+        payload.checkpoints.handle_reports(1, 1)
         wait_for("a copy", lambda: peers.numbers)
     (stored,) = (payload.place / "objects").iterdir()
     stored.write_text("2")

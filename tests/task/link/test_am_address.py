@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dlapp.am.model.state import Timing
 from dlapp.errors import Unreachable
-from dlapp.task.link.am_address import SELDOM_PAUSES_S, FindOnHdfs, longest_pause_s
+from dlapp.task.link.am_address import SELDOM_PAUSES_S, HdfsAmFinder, longest_pause_s
 from dlapp.values.messages import address_name, latest_address
 
 PLACE = "hdfs://nn/user/tony/.dlapp/staging/application_1_0001/addresses"
@@ -22,7 +22,7 @@ class Cluster:
         self.addresses: list[str] = []
         self.looks: list[float] = []
         self.is_away = False
-        self.lacks_directory: bool | None = False
+        self.is_directory_missing: bool | None = False
 
     def publish(self, url: str) -> None:
         self.addresses.append(address_name(len(self.addresses) + 1, url))
@@ -39,7 +39,7 @@ class Cluster:
         self.looks.append(self.now_s)
         if self.is_away:
             raise Unreachable("no NameNode answers")
-        return self.lacks_directory
+        return self.is_directory_missing
 
 
 class Searcher:
@@ -47,13 +47,13 @@ class Searcher:
 
     def __init__(self, cluster: Cluster, containers: int = 1) -> None:
         self.cluster = cluster
-        self.find = FindOnHdfs(cluster, PLACE, lambda _: None, lambda: cluster.now_s, containers=containers)
+        self.find = HdfsAmFinder(cluster, PLACE, lambda _: None, lambda: cluster.now_s, containers=containers)
 
     def search(self, for_s: float, until: str | None = None) -> float | None:
         """Search for so long; return when the URL was found [s]; None: it was not."""
         end_s = self.cluster.now_s + for_s
         while self.cluster.now_s < end_s:
-            found = self.find.look()
+            found = self.find.find_url()
             if until is not None and found == until:
                 return self.cluster.now_s
             self.cluster.now_s += STEP_S
@@ -156,7 +156,7 @@ def test_who_heard_the_applicationmaster_searches_with_short_pauses_again() -> N
     cluster.publish("http://new:2")
     task = Searcher(cluster)
     task.search(1000)
-    task.find.heard()
+    task.find.reset()
     cluster.publish("http://third:3")
     began_s = cluster.now_s
     found_s = task.search(60, until="http://third:3")

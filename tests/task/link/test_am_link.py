@@ -39,7 +39,7 @@ def test_a_task_without_news_keeps_one_connection(monkeypatch: pytest.MonkeyPatc
     with server, AmLink(url, "t", CONTAINER, InterruptHandler(), lambda _: None) as link:
         link.begin(0)
         for number in range(3):
-            link.say(Phase.RUNNING, detail=f"news {number}")
+            link.report_phase(Phase.RUNNING, detail=f"news {number}")
             wait_until(lambda: f"news {number}" in heard)  # noqa: B023
             wait_until(lambda: len(server._peers) == 1)
 
@@ -58,7 +58,7 @@ def test_a_wait_inside_a_step_is_reported_while_it_lasts(monkeypatch: pytest.Mon
     url = f"http://{server.host}:{server.port}"
     with server, AmLink(url, "t", CONTAINER, InterruptHandler(), lambda _: None) as link:
         link.begin(0)
-        link.say(Phase.FETCHING, detail="1 of 2 files")
+        link.report_phase(Phase.FETCHING, detail="1 of 2 files")
         wait_until(lambda: heard == ["1 of 2 files"])
         with Wait("HDFS at dn:9864", 60.0):
             wait_until(lambda: heard[-1].startswith("waits for HDFS at dn:9864 since "))
@@ -72,10 +72,10 @@ class Elsewhere:
     def __init__(self) -> None:
         self.url: str | None = None
 
-    def look(self) -> str | None:
+    def find_url(self) -> str | None:
         return self.url
 
-    def heard(self) -> None: ...
+    def reset(self) -> None: ...
 
 
 class NotOver:
@@ -83,7 +83,7 @@ class NotOver:
 
     def begin(self) -> None: ...
 
-    def look(self) -> str:
+    def check(self) -> str:
         return ""
 
 

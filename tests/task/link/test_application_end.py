@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dlapp.errors import Denied, DlappError, Unreachable
 from dlapp.hadoop.application_state import FINAL, NOT_KNOWN
-from dlapp.task.link.am_address import FindOnHdfs
+from dlapp.task.link.am_address import HdfsAmFinder
 from dlapp.task.link.application_end import APART_S, ApplicationEndWatch, EndEvidence
 from tests.task.link.test_am_address import PLACE, Cluster
 
@@ -39,17 +39,17 @@ def staging(*looks: Look) -> EndEvidence:
     ],
 )
 def test_a_staging_directory_that_is_gone_twice_30_s_apart_proves_the_end(looks: list[Look], is_over: bool) -> None:
-    assert bool(staging(*looks).why_over) is is_over
+    assert bool(staging(*looks).end_reason) is is_over
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
 def test_a_final_state_at_an_active_resourcemanager_proves_the_end(state: str) -> None:
-    assert EndEvidence().with_state(state, 0.0).why_over.endswith(f"the ResourceManager has it as {state}")
+    assert EndEvidence().with_state(state, 0.0).end_reason.endswith(f"the ResourceManager has it as {state}")
 
 
 @pytest.mark.parametrize("state", ["", NOT_KNOWN, *LIVE])
 def test_no_other_word_of_a_resourcemanager_proves_anything(state: str) -> None:
-    assert EndEvidence().with_state(state, 0.0).why_over == ""
+    assert EndEvidence().with_state(state, 0.0).end_reason == ""
 
 
 @pytest.mark.parametrize("state", LIVE)
@@ -57,10 +57,10 @@ def test_a_staging_directory_that_was_never_made_is_no_end_while_the_resourceman
     state: str,
 ) -> None:
     gone = staging((0.0, True), (40.0, True))
-    assert gone.with_state(state, 20.0).why_over == ""
-    assert gone.with_state(state, 20.0).with_state(NOT_KNOWN, 30.0).why_over
+    assert gone.with_state(state, 20.0).end_reason == ""
+    assert gone.with_state(state, 20.0).with_state(NOT_KNOWN, 30.0).end_reason
     # One that has not said anything since says nothing of now.
-    assert gone.with_state(state, 20.0).with_state("", 200.0).with_staging(is_absent=True, now_s=300.0).why_over
+    assert gone.with_state(state, 20.0).with_state("", 200.0).with_staging(is_absent=True, now_s=300.0).end_reason
 
 
 class Orphan:
@@ -68,7 +68,7 @@ class Orphan:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.state, self.asked_at = cluster, "RUNNING", list[float]()
-        find = FindOnHdfs(cluster, PLACE, lambda _: None, lambda: cluster.now_s)
+        find = HdfsAmFinder(cluster, PLACE, lambda _: None, lambda: cluster.now_s)
         self.watch = ApplicationEndWatch(find, self._read_state, lambda: cluster.now_s)
 
     def _read_state(self) -> str:
@@ -79,7 +79,7 @@ class Orphan:
         """Return when the end was proven [s]; None: not in this time."""
         end_s = self.cluster.now_s + for_s
         while self.cluster.now_s < end_s:
-            if self.watch.look():
+            if self.watch.check():
                 return self.cluster.now_s
             self.cluster.now_s += 1.0
         return None
@@ -96,7 +96,7 @@ def running() -> Cluster:
 def test_the_end_is_known_two_minutes_after_the_staging_directory_went(after_s: float, state: str) -> None:
     orphan = Orphan(cluster := running())
     assert orphan.lives(after_s) is None
-    began_s, cluster.addresses, cluster.lacks_directory, orphan.state = cluster.now_s, [], True, state
+    began_s, cluster.addresses, cluster.is_directory_missing, orphan.state = cluster.now_s, [], True, state
     over_s = orphan.lives(120)
     assert over_s is not None
     assert over_s - began_s <= 100
@@ -125,7 +125,7 @@ def lacking(cluster: Cluster, found: bool | DlappError | None) -> None:
 
         cluster.lacks = refuse  # type: ignore[method-assign]
     else:
-        cluster.lacks_directory = found
+        cluster.is_directory_missing = found
 
 
 @pytest.mark.parametrize("found", [False, None, Denied("no"), Unreachable("no answer in 60 s")], ids=str)
@@ -141,7 +141,7 @@ def test_a_namenode_that_is_away_is_no_end_and_costs_no_evidence_when_it_is_back
     orphan = Orphan(cluster := running())
     cluster.is_away, orphan.state = True, ""
     assert orphan.lives(1000) is None
-    cluster.is_away, cluster.addresses, cluster.lacks_directory = False, [], True
+    cluster.is_away, cluster.addresses, cluster.is_directory_missing = False, [], True
     began_s = cluster.now_s
     over_s = orphan.lives(120)
     assert over_s is not None
