@@ -10,9 +10,9 @@ from dlapp.errors import DlappError
 from dlapp.system.clock import backoff_s
 
 FIRST_S, EVERY_S = 2.0, 30.0
-"""The longest pauses between two looks, at the beginning and later."""
+"""Maximum pauses between two reads, at the beginning and later."""
 _MAX_ERROR_LENGTH = 200
-"""Characters of an error that are shown with the wait: it may have text of a server."""
+"""Maximum length of a shown error, which may contain text of a server."""
 
 
 class EndWatcher:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from dlapp.values.usage import UsageHistory
 
     AnyApplication = Application | ApplicationId | str
-    """An application, its id, or text that `Client.resolve` takes: ``last``, an id, the ending of one."""
+    """An application, its id, or a text for `Client.resolve`: ``last``, an id, the end of one."""
 
 ENDED = ("FINISHED", "FAILED", "KILLED")
 """States of applications that have ended."""

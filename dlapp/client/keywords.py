@@ -43,7 +43,7 @@ _OTHER_WAYS = {
     **dict.fromkeys(("checkpoint", "every", "keep", "sweep"), "an AppSpec"),
     **dict.fromkeys(("kind", "ready", "max_idle", "link", "tensorboard", "view_acl", "modify_acl"), "an AppSpec"),
 }
-"""Keys of a file that are no keywords -> what has their effect."""
+"""Keys of a file that are not keywords -> the alternative."""
 
 
 class ApplicationFields(TypedDict, total=False):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 STREAMS = ("stdout", "stderr")
 HELD_LINE_BYTES = 1 << 20
-"""A longer incomplete line is held in a file, so that a program which prints no line end takes no memory."""
+"""Length from which an incomplete line is buffered in a file, so that a program without line ends uses no memory."""
 
 
 class LogPiece(NamedTuple):

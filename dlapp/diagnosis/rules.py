@@ -27,7 +27,7 @@ class Where(Enum):
     MESSAGE = "message"
     """Text of dlapp itself on the end."""
     TRACEBACK = "traceback"
-    """The line of a Python exception that no other rule names."""
+    """The line of a Python exception that no other rule matches."""
     EXIT = "exit"
     """The program's exit code or signal alone."""
 
@@ -37,11 +37,11 @@ class Act(Enum):
 
     NONE = ""
     RETRY = "retry"
-    """The index is tried again as after a fault of the node, which counts against no ``retries``."""
+    """The index is retried as after a failure of the node, which does not count against ``retries``."""
     NO_RETRY = "no_retry"
-    """The index is not tried again."""
+    """The index is not retried."""
     AVOID_NODE = "avoid_node"
-    """Try as with RETRY, on another node where there is one."""
+    """As RETRY, on another node if there is one."""
 
 
 class Rule(Value, kw_only=True):

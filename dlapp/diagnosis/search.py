@@ -38,7 +38,7 @@ _AFTER_EXCEPTION = 2048
 """Bytes after the line of an exception that belong to its message."""
 _EXCEPTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.]*(:|$)")
 _MAX_LEVEL = 512
-"""Bytes of a line in which its level is looked for."""
+"""Length of the beginning of a line that is searched for its level [bytes]."""
 _LEVEL = re.compile(
     # A progress bar may precede it, without a space.
     rb"(?<![A-Za-z_])(INFO|DEBUG|TRACE|NOTICE|VERBOSE|(?i:warn(ing)?s?))(?![A-Za-z_])"
@@ -48,7 +48,7 @@ _LEVEL = re.compile(
     # glog, absl, PyTorch, Optuna: ``W0501 10:00:00``, ``[W501 10:00``, ``[W socket.cpp:6]``; TensorFlow: ``: W xla/``.
     rb"|(?<![A-Za-z_])[IW]\d{3,4} \d\d:|(^|\[|: )[IW]( \d{4}-| \w+[./:])"
 )
-"""Level of a line that is no error. NCCL's ``WARN`` is its word for an error."""
+"""Level of a line that is no error. NCCL uses ``WARN`` for errors."""
 _GOES_ON = re.compile(
     # The first two are of Python's socketserver, such as TensorBoard's, and of scikit-learn's searches.
     rb"(?i)\b(processing of request from|fits failed with the following error|"
@@ -58,7 +58,8 @@ _GOES_ON = re.compile(
 _NCCL = b"NCCL WARN"
 _FAILURE = re.compile(rb"(?i)error|exception|fail")
 _PYTHON_WARNING = re.compile(rb"(?i:(?<![a-z_])warn(ing)?(?![a-z_]))|\[W \d{4}-")
-"""Level of a line that introduces a traceback, as Python's logging and Optuna write it; glog's lines introduce none."""
+"""Level of a line that introduces a traceback, as Python's logging and Optuna write it; lines of glog introduce
+none."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), " ")
 

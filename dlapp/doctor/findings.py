@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
 CLOCKS_APART_S = 30.0
-"""Times of two machines are compared to the minute at the most; Kerberos gives up at five minutes."""
+"""Maximum difference of two clocks. The times of two machines are compared by minutes at most; Kerberos fails at five
+minutes."""
 ASK_S = 10.0
 """Time limit of the doctor for one answer of a server."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 16
-"""Nameservices that are asked at a time."""
+"""Number of nameservices that are queried at a time."""
 
 
 def checks(ground: CheckContext) -> list[Check]:

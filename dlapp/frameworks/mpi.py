@@ -25,12 +25,13 @@ from dlapp.values.spec import MAX_PORTS, Resources, RoleSpec
 
 SERVICES = ()
 _PORTS_OF_MPIRUN = 2
-"""One more than it needs. It binds every port that it may use, so these are all that it is told of."""
+"""Number of ports of mpirun, one more than it needs. It binds every port that it may use, so it gets only these."""
 _PORTS_OF_DAEMONS = 200
 """Size of the range of ports for daemons of MPI beyond the first one; each binds one."""
 _LAST_PORT = 65_535
 _CONCURRENT_AGENTS = 128
-"""Open MPI's default. Ours live as long as the daemons, and it waits for one to end before it starts another."""
+"""Open MPI's default. dlapp's agents live as long as the daemons, and mpirun waits for one to end before it starts
+another."""
 
 
 def success(_roles: Sequence[RoleSpec]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from dlapp.values.spec import Resources, RoleSpec
 CLUSTER = ("chief", "worker", "ps")
 EVALUATOR = "evaluator"
 SERVICES = ("ps", EVALUATOR)
-"""They serve until they are ended."""
+"""Roles that serve until they are ended."""
 
 
 def success(roles: Sequence[RoleSpec]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dlapp.values.serialization import to_json
 
 V = TypeVar("V", bound=Value)
 MAX_BYTES = 512 << 10
-"""The longest record: a ZooKeeper server takes 1 MiB for a whole request (jute.maxbuffer)."""
+"""Size limit of a record: a ZooKeeper server accepts 1 MiB for a whole request (jute.maxbuffer)."""
 
 
 def to_bytes(record: HostRecord) -> bytes:
@@ -75,8 +75,8 @@ def from_bytes(data: bytes, host: str) -> HostRecord:
 
 
 _last_end: tuple[tuple[DeviceRecord, ...], bytes] = (), b""
-"""The devices that were written last, and how a record with them ends. A host's are the same for days: who writes its
-record again and again needs neither make that text anew nor read it."""
+"""The last written devices and their JSON at the end of a record. The devices of a host rarely change, so repeated
+writes of its record neither format nor parse this text again."""
 
 
 def _end_of(devices: tuple[DeviceRecord, ...]) -> bytes:

@@ -24,7 +24,7 @@ from dlapp.system.text import counted, short_duration
 from dlapp.value import Value, field, replace
 
 FORMAT = 1
-"""The format that this version writes."""
+"""Version of the format that is written."""
 MAX_RELEASES = 16
 PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
 """Minimum and maximum probe interval for a GPU in quarantine."""

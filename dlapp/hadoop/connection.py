@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 
 _client_id = os.urandom(16)
 _call_ids = itertools.count()
-"""A server identifies a call by both together: neither restarts within a process, and a fork is another client."""
+"""Call ids; a server identifies a call by client id and call id. Neither is reused within a process, and a forked
+process is another client."""
 
 T = TypeVar("T")
 _RECEIVE = 1 << 16

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 HELPER_S = 30.0
 _HUB_KEY = "https://index.docker.io/v1/"
-"""Under which `docker login` keeps the credentials for Docker Hub."""
+"""Key of the credentials for Docker Hub in the file of `docker login`."""
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _NONE_KEPT = "credentials not found"
 _BY_TOKEN = "<token>"

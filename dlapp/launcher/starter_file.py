@@ -8,7 +8,7 @@ import shlex
 from dlapp.errors import UsageError
 
 _PROGRAMS = ("start.sh", "run.sh", "train.sh", "main.sh", "train.py", "main.py", "run.py")
-"""File names that are taken for the program, the first one that is there."""
+"""Names of files that are used as the program, in order of preference."""
 _TEXT = """\
 # What dlapp runs. Run it with: dlapp-launcher --wait {file}
 # docs/properties.md describes every key.

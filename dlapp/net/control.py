@@ -44,15 +44,15 @@ OWN_DESCRIPTORS = 256
 """Number of descriptors of the process's limit that connections leave to its other files and sockets; with a low limit
 a quarter of it."""
 MAX_STRANGERS_OF_AN_ADDRESS, MAX_STRANGERS = 64, 256
-"""Connections that never had a valid token. Each takes up to 25 KiB. The limits hold for the moment between a task's
-connection and its first request, so any number of tasks of one address gets through."""
+"""Limits of connections without a valid token yet. Each takes up to 25 KiB. They apply between a task's connection and
+its first request, so any number of tasks of one address gets through."""
 MAX_UNREAD_OF_STRANGERS_BYTES = 2 << 20
 """Maximum size of the unread answers of all unauthenticated clients together; the answers that have waited longest are
 dropped first."""
 _ACCEPT_AT_ONCE = 16
 _RECEIVE_BYTES, _RECEIVE_OF_A_STRANGER_BYTES = 65536, 4096
 _LINGER_S = 2.0
-"""A refused connection may send on for so long, so that the refusal is not lost with a reset."""
+"""Time for which a refused connection may continue to send, so that a reset does not discard the refusal."""
 
 
 class Admission(NamedTuple):
@@ -75,7 +75,7 @@ class Refusal(NamedTuple):
 
 
 Admit = Callable[[str, str, str], Admission | Refusal]
-"""Decides on a request by its method, path and token; runs on the server's thread."""
+"""Function that decides on a request by its method, path and token; runs on the server's thread."""
 
 
 class Request(Record):
@@ -112,7 +112,7 @@ def _refuse_constant(name: str) -> None:
 
 
 TakePair = Callable[[socket.socket, socket.socket], None]
-"""Takes the connections of two requests that have become one stream; runs on the server's thread."""
+"""Function that receives the connections of two requests that form one stream; runs on the server's thread."""
 
 
 class _Peer(Record):

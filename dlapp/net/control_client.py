@@ -12,7 +12,7 @@ from dlapp.net.http import HttpClient, IncompleteResponse, split_url
 from dlapp.value import Closeable
 
 MAX_VIEW_BYTES = 64 << 20
-"""A view of 10,000 containers has some 3 MiB."""
+"""Size limit of a view; one of 10,000 containers has about 3 MiB."""
 _IDLE_S = 300.0
 """Time after which the server closes an idle connection."""
 

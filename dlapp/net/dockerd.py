@@ -26,11 +26,11 @@ from dlapp.net.http_framing import MAX_HEAD_BYTES
 
 UNIX = "unix://"
 MAX_BYTES = 64 << 20
-"""The longest answer that is no stream: a file of an image."""
+"""Size limit of an answer that is not a stream: a file of an image."""
 MAX_LIST_BYTES = 8 << 20
-"""The longest list: some thousands of containers."""
+"""Size limit of a list: some thousands of containers."""
 MAX_LINE_BYTES = 1 << 20
-"""The longest of the objects that are answered one by one, and of a refusal."""
+"""Size limit of an object in a stream of objects, and of a refusal."""
 REMOVAL_S = 5.0
 """How long to wait for a removal that another client has started; some never end."""
 _AGAIN_S = 0.05

@@ -38,23 +38,23 @@ from dlapp.system.waits import Wait
 from dlapp.value import Value
 
 MAX_INTERIM = 16
-"""Interim responses (1xx) before a response."""
+"""Maximum number of interim responses (1xx) before a response."""
 MAX_BODY_BYTES = 256 << 20
-"""The most of an answer that is kept in memory; what is larger goes to a file."""
+"""Size limit of an answer in memory; larger ones are written to a file."""
 MAX_REFUSAL_BYTES = 1 << 20
-"""The most of an answer that says why a request was not carried out."""
+"""Size limit of an answer with the reason of a refusal."""
 PIECE = 1 << 20
 _STREAM_PIECE = 1 << 16
 _BEGINNING = b"HTTP/1."
 IDLE_S = 20.0
-"""A connection that was not used for this long is not used again: servers close theirs in time (Jetty after 30 s)."""
+"""Time after which an idle connection is not reused: servers close theirs eventually (Jetty after 30 s)."""
 ADDRESS_S = 30.0
 """How long the addresses of a host are cached: with DataNodes each file needs a new connection."""
 _EARLY = "closed the connection in the middle of an answer"
 PLAIN, TLS = "uses plain HTTP, not TLS", "uses TLS, not plain HTTP"
 """Words of `IncompleteResponse` where one side speaks TLS and the other does not."""
 _ALERT = 21
-"""The first byte of what a server of TLS says to one who does not speak it (RFC 8446, 5.1), if it says anything."""
+"""First byte of a TLS server's alert to a client that does not use TLS (RFC 8446, 5.1), if it sends one."""
 _PROBE_S = 3.0
 """Time limit for a TLS probe of a server that did not answer in plain HTTP."""
 _HASTE_S = 2.0

@@ -14,11 +14,11 @@ import re
 from typing import NamedTuple
 
 MAX_HEAD_BYTES = 1 << 16
-"""A head, and all trailers of a body."""
+"""Size limit of a head, and of all trailers of a body."""
 MAX_FIELDS = 256
-"""Header fields of a head, and of trailers."""
+"""Maximum number of header fields of a head, and of trailers."""
 MAX_CHUNK_LINE_BYTES = 1 << 12
-"""A chunk's length with its extensions."""
+"""Size limit of a chunk's length with its extensions."""
 
 # Values contain no control characters except the tab. Each pattern matches in one way only, so in linear time.
 _FIELD = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*"

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 CHUNK_BYTES = 256 << 10
 IDLE_S = 86_400.0
-"""A stream without a byte for so long is ended. Of a machine that is gone, keepalive tells within minutes."""
+"""Time without a byte after which a stream is ended. If a machine is gone, keepalive detects it within minutes."""
 _KEEP_IDLE_S, _KEEP_EVERY_S, _KEEP_TRIES = 60, 15, 4
 _RESET = struct.pack("ii", 1, 0)
 """struct linger: close sends a reset. Source: socket(7)."""

@@ -29,7 +29,7 @@ from dlapp.values.serialization import to_json
 TIMEOUT_S = 10.0
 COMMAND_S = 30
 _TRY_AGAIN = frozenset({408, 425, 429})
-"""Answers 4xx of HTTP that another try may change. Source: RFC 9110, 15.5.9; RFC 8470, 5.2; RFC 6585, 4."""
+"""HTTP statuses 4xx that a retry may change. Source: RFC 9110, 15.5.9; RFC 8470, 5.2; RFC 6585, 4."""
 
 
 class NotDelivered(DlappError):

@@ -21,7 +21,7 @@ from dlapp.values.notification import Notification, NotificationSettings
 
 Deliver = Callable[[NotificationSettings, str, Notification], None]
 _Settled = tuple[int, str, str]
-"""The place of an outbox, the id of a notification, and the channel that has taken it or never will."""
+"""The path of an outbox, the id of a notification, and the channel that has accepted it or is given up."""
 
 
 def deliver_left(

@@ -10,7 +10,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 _MAX_INTERIM = 10
-"""Answers 1xx before the one that counts."""
+"""Maximum number of interim responses (1xx)."""
 
 
 class _Response(http.client.HTTPResponse):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dlapp.pages.axes import number, round_up, time_axis_html, time_marks
 
 _WIDTH, _HEIGHT = 1000, 200
-"""Units of a picture, which a browser stretches to its place; so a point has a few digits only."""
+"""Units of a picture, which a browser scales; with them a point has few digits."""
 
 
 class CurvePoint(NamedTuple):

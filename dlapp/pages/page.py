@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REFRESH_S = 5
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""A browser runs no script and fetches nothing, even if a text came into a page as markup."""
+"""Policy by which a browser runs no script and fetches nothing, even if text is inserted into a page as markup."""
 STILL = "still=1"
 """Part of a page's query that stops the automatic refresh. YARN's proxy refuses a name without a value."""
 

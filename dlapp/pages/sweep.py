@@ -17,13 +17,13 @@ from dlapp.sweep.results import SweepResults, TrialView
 from dlapp.sweep.trial import numbers_of
 
 MAX_DRAWN = 300
-"""Lines of a picture: 150 kB."""
+"""Maximum number of lines of a picture: 150 kB."""
 MAX_AXES = 12
 MAX_ROWS = 20
 _BEST = 5
 """Number of the best trials that are drawn in colour, above the others."""
 _LOG_RATIO = 50.0
-"""Positive numbers whose largest is more than so many times the smallest are on a logarithmic axis."""
+"""Ratio of the largest to the smallest of positive numbers from which an axis is logarithmic."""
 _MAX_WORDS_SHOWN = 10
 """Maximum number of labels on an axis of words; with more only its ends have labels."""
 _MAX_TEXT = 40

@@ -17,18 +17,18 @@ from dlapp.values.report import ApplicationView, ContainerView, TryView
 from dlapp.values.spec import DEFAULT_ROLE
 
 _WIDTH = 10_000
-"""Units of the picture from its left to its right, which a browser stretches to its place."""
+"""Width of the picture in its own units, which a browser scales."""
 _SHORTEST = 6
-"""Shortest bar [units of the picture]; shorter phases are left out."""
+"""Minimum length of a bar [units of the picture]; shorter phases are omitted."""
 _ROWS_PX = ((24, 18), (60, 14), (200, 8), (400, 4))
-"""Height of a line for at most so many containers; for more of them it is `_MIN_ROW_PX`."""
+"""Height of a line by the maximum number of containers; with more it is `_MIN_ROW_PX`."""
 _MIN_ROW_PX = 2
 _NAME_PX = 14
-"""Least distance of two names."""
+"""Minimum distance of two names."""
 _WITH_TITLES = 200
-"""Bars of more containers say nothing when they are pointed at: the page would be several times as large."""
+"""Maximum number of containers whose bars have tooltips: with more, these would multiply the size of the page."""
 FAILED, UNKNOWN = "failed", "unknown"
-"""Kinds of bars that are no phases: a mark at the end of one that failed, and what nobody measured."""
+"""Kinds of bars that are not phases: a mark at the end of a failed one, and times without data."""
 _MARK = 50
 SHOWN_PHASES = tuple(one for one in Phase if one is not Phase.ENDED)
 _KINDS = (*(one.value for one in SHOWN_PHASES), UNKNOWN, FAILED)

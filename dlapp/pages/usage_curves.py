@@ -16,7 +16,7 @@ _POINTS, _MIN_POINTS, _ALL_POINTS = 120, 12, 24_000
 """Maximum and minimum number of points of a curve, and the maximum of all containers' curves: with it a page on 200
 containers stays below 2 MB."""
 _MAX_VALUE = 1e15
-"""A larger value cannot be drawn beside others; nor can what is no number, which a payload may report."""
+"""Limit of values in a curve: a payload may report larger ones, or NaN, which cannot be drawn beside others."""
 _DRAWN = 200
 """Maximum number of containers with curves of their own."""
 _GPU = re.compile(r"gpu(\d{1,3})\.(\w+)")

@@ -53,7 +53,7 @@ _MIN_KEPT_FD = 20
 """Kept descriptors lie above those that shells use for themselves (dash 10, the wrapper 3)."""
 _KILL_AGAIN_MS = 20
 _BLOCK = 512
-"""Bytes of what getrusage(2) calls a block. Source: Linux, include/linux/task_io_accounting_ops.h."""
+"""Size of a block of getrusage(2) [bytes]. Source: Linux, include/linux/task_io_accounting_ops.h."""
 
 
 def fork_guardian(closed: Sequence[int] = ()) -> tuple[int, socket.socket]:

@@ -117,7 +117,8 @@ class Payload(Value, kw_only=True):
     tmp = _Inside("tmp")
     """TMPDIR, on the host."""
     run = _Inside("run")
-    """DLAPP_DIR, on the host: files that dlapp and the payload exchange. Who writes there is not known."""
+    """DLAPP_DIR, on the host: files that dlapp and the payload exchange. Any process of the payload may have written
+    them."""
     stdout = _Inside("stdout")
     """File of its standard output, unchanged."""
     stderr = _Inside("stderr")
@@ -130,7 +131,7 @@ class Payload(Value, kw_only=True):
     """In Docker: the FIFO by which the wrapper reports the end of the program."""
 
     exec = _Inside("exec")
-    """Directory of the lifelines of commands beside a payload in Docker; it can only be read there."""
+    """Directory of the lifelines of commands beside a payload in Docker; read-only there."""
     python = _Inside("python")
     """Directory of the modules dlapp_context and dlapp_feed, on the host."""
 

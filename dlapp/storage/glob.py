@@ -23,7 +23,8 @@ MAX_ALTERNATIVES = 1000
 name with braces, each of which is compared separately."""
 MAX_CHARACTERS = 4096
 MAX_EXPANDED_CHARACTERS = 1 << 18
-"""Characters of all names of a pattern, their braces written out; an expression is compiled at 1 us a character."""
+"""Maximum length of all names of a pattern with their braces expanded; an expression is compiled at 1 us per
+character."""
 
 
 def literal_pattern(location: str) -> str:

@@ -25,7 +25,7 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_OPEN = 64
 """Directories that are open at a time."""
 _MAX_NAME = 4096
-"""The longest path in a tree that is stored [characters]; no call of the kernel takes a longer one."""
+"""Maximum length of a path in a stored tree [characters]; the kernel accepts no longer one."""
 
 Note = Callable[[str], None]
 

@@ -23,7 +23,8 @@ MAX_CURVE_POINTS = 32
 _PRUNED = ",false,true]"
 """End of the line of a trial that was stopped early, until its output is committed by itself."""
 _MAX_WHY = 500
-"""Characters of a reason that the file keeps: a program can name its files so that each reason has some thousands."""
+"""Maximum length of a reason in the file: with long file names a program can cause thousands of characters each
+time."""
 
 
 class TrialState(Enum):

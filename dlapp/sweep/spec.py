@@ -23,12 +23,12 @@ MAX_TABLE_BYTES = 128 << 10
 limit."""
 MAX_RUNGS = 32
 MAX_STEP = 1 << 53
-"""Steps above it do not fit into a float."""
+"""Maximum step: larger ones do not fit into a float."""
 MAX_TRIALS_PER_CONTAINER = 256
 MAX_TRIAL_RETRIES = 1000
 MAX_SEED = (1 << 53) - 1
 RESERVED_PARAMETERS = ("index", "trial")
-"""Arguments have ``{index}`` and ``{trial}`` for numbers that dlapp knows."""
+"""Names of ``{index}`` and ``{trial}`` in arguments, which dlapp replaces by numbers of its own."""
 OPTUNA = "optuna:"
 MAX_RESULTS_BYTES = 32 << 20
 """Size limit of the file with the results of a sweep: with 10,000 trials it has about 10 MB."""

@@ -8,7 +8,7 @@ import os
 from dlapp.system.text import human_size
 
 SMALLEST_BYTES = 64 << 10
-"""A disk with less than this is full: SQLite's shared memory takes half of it."""
+"""Free space below which a disk counts as full: SQLite's shared memory takes half of it."""
 _PLENTY_BYTES = 4 << 20
 """Free space from which the quotas of the disk are not checked."""
 FULL = errno.ENOSPC, errno.EDQUOT

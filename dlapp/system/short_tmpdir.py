@@ -29,7 +29,7 @@ _MAX_BYTES = 107 - 68
 ``/ray/session_2024-01-01_00-00-00_000000_1234567/sockets/plasma_store``."""
 _MAX_TRIES = 100
 _MAX_NAMES = 10_000
-"""The most names of /tmp that are read; what is left behind them is found when there are fewer."""
+"""Maximum number of entries of /tmp that are read; leftovers beyond them are found when there are fewer."""
 
 
 def is_too_long(path: str) -> bool:

@@ -19,7 +19,7 @@ from dlapp.system.clock import date_and_time
 FILE_SYSTEM = "its file system"
 """Text for an output that waits for its file system; the reason names the file system."""
 SHOWN_AFTER_S = 3.0
-"""A wait that lasts so long is shown. Who shows waits looks every second, so each is shown within five."""
+"""Time after which a wait is shown. The display polls every second, so each wait is shown within five."""
 LOOK_EVERY_S = 1.0
 
 _waits: set[Wait] = set()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dlapp.values.messages import Assignment
 
 NODE_MANAGERS = "NM_HOST"
-"""A variable that a NodeManager sets for each container, like USER, whatever a client asks for. Source: Hadoop 2.6 to
+"""Variable that a NodeManager sets for each container, like USER, whatever the client requests. Source: Hadoop 2.6 to
 3.4, ContainerLaunch.sanitizeEnv."""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

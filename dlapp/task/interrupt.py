@@ -47,7 +47,7 @@ class InterruptHandler:
         """One word for programs; see `dlapp.values.messages.Orders`."""
         self.grace_s: float | None = None
         self.from_outside = False
-        """Somebody else than the ApplicationMaster stopped this task, by SIGTERM."""
+        """True if a process other than the ApplicationMaster stopped this task, by SIGTERM."""
         self._lock = threading.Lock()
         self._cut_from: Stop | None = None
         self.wake_fd, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

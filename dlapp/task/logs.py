@@ -16,7 +16,7 @@ from dlapp.system.logs.log_times import LogTimesWriter
 from dlapp.system.processes.kernel import watch_writes
 
 _LOOK_S = (0.02, 1.0)
-"""The shortest and the longest time between two looks at what a payload prints."""
+"""Minimum and maximum time between two polls of a payload's output."""
 _TIMES_EVERY_S = 0.1
 """Interval of the recorded times while the payload prints."""
 _FASTEST = 4 << 30

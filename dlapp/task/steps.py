@@ -56,8 +56,8 @@ from dlapp.values.serialization import from_json
 RESULT_DEADLINE_S = 60.0
 """Time limit for the delivery of the result to an ApplicationMaster that does not answer, or to the next one."""
 RESULT_ON_A_CLUSTER_S = 7 * 86_400.0
-"""There the next one may have to wait for its turn, and until it is there nobody else knows what this one did. Should
-there be none any more, YARN ends the container."""
+"""Time limit for the delivery on a cluster: the next ApplicationMaster may have to wait for its container, and until
+then no other process has the result. If there is no next one, YARN ends the container."""
 
 
 def run_task(task: TaskState) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FIRST_S, SAMPLE_EVERY_S = 0.25, 5.0
 """Pauses between two samples: doubled from the first to the second."""
 _MAX_LOAD = 0.003
-"""The share of a core that samples may take."""
+"""Maximum share of a core for samples."""
 _MIB = 20
 
 

@@ -28,7 +28,7 @@ from dlapp.errors import (
 from dlapp.system.processes.fast_exit import run_and_exit
 
 EXIT_BROKEN_PIPE = 141
-"""Whoever read our output went away: 128 + SIGPIPE, as a shell reports it of any other program."""
+"""Exit code after the reader of the output closed the pipe: 128 + SIGPIPE, as a shell reports it for other programs."""
 _COLLECT_AFTER = 10_000
 """Objects between two garbage collections; Python's 700 cost a command a tenth of its time, while it loads modules."""
 

@@ -123,7 +123,7 @@ class Kind(Enum):
     BATCH = "batch"
     """Ends when the deciding roles end."""
     SERVICE = "service"
-    """Has services only, and ends when a user ends it or nobody uses it."""
+    """Has services only, and ends by a user's order or when it is unused."""
 
 
 class RoleFailure(Enum):

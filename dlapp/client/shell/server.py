@@ -48,7 +48,7 @@ MAX_REQUESTS = 8
 
 _REQUEST = re.compile(rb"([0-9]{1,10})((?: (?:[A-Za-z0-9_.=-]|%[0-9A-F]{2})+| %)*) ?", re.ASCII)
 _MAX_LINE_BYTES = 4096
-"""Longer words could be written in pieces that others come between. Source: pipe(7), PIPE_BUF."""
+"""Maximum length of a message: longer ones could be interleaved with others. Source: pipe(7), PIPE_BUF."""
 
 
 def install(session: str) -> None:

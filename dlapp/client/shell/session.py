@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dlapp.task.data.inputs import Inputs
 
 NO_CONTAINER = ContainerId(ApplicationId(0, 0), 1, 1)
-"""DLAPP_CONTAINER_ID and DLAPP_APP_ID inside: the form of ids, and nobody's."""
+"""DLAPP_CONTAINER_ID and DLAPP_APP_ID in the shell: valid ids that no container has."""
 IN_DOCKER = "/workspace"
 SHELLS = ("bash", "sh")
 

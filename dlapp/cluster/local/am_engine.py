@@ -53,13 +53,14 @@ AM_FILE = "am.json"
 TERM_GRACE_S = 2.0
 """Time between SIGTERM and SIGKILL to a task that is to stop; its guardian ends the payload in any case."""
 STRAYS_AFTER_S, STRAYS_EVERY_S = 2.0, 5.0
-"""How long leftover processes of a dead task may take to end by themselves before they are killed, and after that."""
+"""How long leftover processes of a dead task may take to end by themselves before they are killed, and the interval
+after that."""
 LOADING_S = 2.0
 """How long a loading task may delay the start of others; a stopped one must not do so indefinitely."""
 POLL_INTERVAL_S = (0.002, 0.1)
 """Poll interval for a container whose task has ended and whose last processes are ending."""
 GRANT = "grant.json"
-"""File in a container's directory that tells the next attempt what was granted."""
+"""File in a container's directory with its allocation, for the next attempt."""
 FIRST_CONTAINER = 2
 """As on YARN, where number 1 is the ApplicationMaster's own container."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 2.0
 _LOOKS_A_SAMPLE = 2
-"""Sampling interval; a sample is several queries, each of which may take the driver a millisecond."""
+"""Number of inspections per sample: a sample is several queries, each of which may take the driver a millisecond."""
 _USED = 0.01
 """Minimum share of busy time for a device to count as used."""
 _JOIN_S = 2.0

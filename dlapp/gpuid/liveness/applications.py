@@ -29,7 +29,7 @@ ENDED_S = 600.0
 """Minimum time since the end of an application; YARN ends containers within seconds, and on a lost node within ten
 minutes."""
 INSTALLED_ANEW_S = 3600.0
-"""The same if another machine of the host's name has the lease: this machine has no evidence about it."""
+"""The same if another machine with the host's name has the lease: this machine has no evidence about it."""
 _ANSWER_S = 5.0
 _KEPT_S = 60.0
 """How long an answer is cached: a request that waits for GPUs checks each lease once a second."""

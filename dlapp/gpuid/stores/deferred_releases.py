@@ -10,7 +10,8 @@ from dlapp.gpuid.rules import LeaseRecord
 from dlapp.system.clock import backoff_s
 
 _AGAIN_S = (0.2, 60.0)
-"""Nobody waits for these, and an ensemble that comes back has enough to do."""
+"""Pauses between two tries: no caller waits for these releases, and an ensemble that has just restarted is under
+load."""
 
 
 class DeferredReleases:

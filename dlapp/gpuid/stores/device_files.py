@@ -63,7 +63,7 @@ _WRITTEN_IN_S = 60.0
 """An older file without the final name of a record was left by a process that was killed while writing it."""
 _MAX_OPEN = 128
 _NAME = re.compile(r"(?:(reserved|leased)|(reserved|leased|health)-([A-Za-z0-9_.-]+))-[0-9a-f]{16}", re.ASCII)
-"""Function that lists the records; with a device: only that device's."""
+"""Names of records: the kind, the device unless the record is about several, and a random number."""
 
 Record = dict[str, Any]
 

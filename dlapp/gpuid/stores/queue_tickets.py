@@ -18,8 +18,8 @@ from dlapp.value import Closeable
 
 TICKET = "ticket-"
 PASSED_OVER_S = 15.0
-"""A ticket whose holder has not polled for this long (it is stopped, or hangs) keeps its position and blocks nobody
-meanwhile."""
+"""Time without a poll after which the holder of a ticket counts as stopped or hanging: its ticket keeps its position,
+but does not block others."""
 _LOOKED_EVERY_S = 1.0
 _LOOKED_AT = 1 << 40
 """Offset in a ticket's file of the lock that encodes its holder's last poll: this many bytes plus tenths of seconds."""

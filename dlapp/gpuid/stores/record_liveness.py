@@ -11,7 +11,7 @@ from dlapp.gpuid.stores.device_files import HELD, LEASED, RESERVED, Entry, file_
 from dlapp.system.owners import user_text
 
 _ONE_USER = 0.4
-"""The part of a check's time that the records of one user may take, so that they do not use up that of others."""
+"""Share of a check's time that the records of one user may take, so that the records of others are checked, too."""
 
 
 class RecordLiveness:

@@ -31,8 +31,8 @@ _MORE_S = 5.0
 
 Source: HdfsConstants.READ_TIMEOUT_EXTENSION."""
 _MAX_HEARTBEATS = 1000
-"""Heartbeat interval while one block is read or written. DataNodes send one in half of their peers' timeout, which is
-30 s."""
+"""Maximum number of heartbeats while one block is read or written. DataNodes send one in half of their peers' timeout,
+which is 30 s."""
 _SLOWEST_BYTES = 64 << 10
 """Minimum amount of data per longest wait, once data has started to arrive."""
 _MAX_PIECES = 512

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BLOCK = 512 << 10
 LEVEL = 1
-"""The fastest: a workspace is packed once and read once, and it travels on one machine or in one data centre."""
+"""The fastest level: a workspace is packed once and read once, on one machine or in one data centre."""
 _GZIP = 31
 """zlib's wbits for a gzip header and trailer (zlib manual, deflateInit2); the header has neither name nor time."""
 

@@ -19,7 +19,7 @@ from dlapp.system.text import human_size
 from dlapp.value import Value
 
 SPARSE_FROM = 64 << 10
-"""Smaller files are never looked at for holes."""
+"""Size from which files are searched for holes."""
 _MAX_NAMED = 100
 DEFAULT_EXCLUDES = (".git", ".venv", "__pycache__", "node_modules")
 """Entries of projects that a run never needs: version history, local environments, caches."""

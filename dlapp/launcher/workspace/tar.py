@@ -29,8 +29,8 @@ MAX_PIECES = 100_000
 more."""
 
 MTIME = 315_619_200
-"""All that is packed has this modification time: 1980-01-02 00:00 UTC. ZIP knows no year before 1980, and in zones
-west of Greenwich the 1st was still 1979."""
+"""Modification time of all packed entries: 1980-01-02 00:00 UTC. ZIP has no year before 1980, and in time zones west of
+Greenwich the 1st was still 1979."""
 
 _MAX_OCTAL = 8**11
 _IN_HEADER, _IN_BLOCK = 4, 21

@@ -31,10 +31,12 @@ from dlapp.values.messages import Fault
 
 Progress = Callable[[int, int], None]
 _STALL_S = 600.0
-"""A pull that says nothing for so long is given up; unpacking a large layer is silent for minutes."""
+"""Time without progress after which a pull is given up; dockerd reports nothing for minutes while it unpacks a large
+layer."""
 _LOOK_EVERY_S = 0.2
 _LONGEST_WAIT_S = 60.0
-"""Anybody may lock the file, and a task be stopped while it has it; dockerd joins two pulls of one image anyway."""
+"""Time limit of the wait for the lock: any user may lock the file, and a task may be stopped while it holds it. dockerd
+joins two pulls of one image anyway."""
 
 
 class LocalImage(NamedTuple):

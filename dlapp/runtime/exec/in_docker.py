@@ -25,7 +25,7 @@ from dlapp.runtime.lifeline import Lifeline
 from dlapp.system.clock import backoff_s
 
 NO_ANSWER = 125
-"""Exit code where Docker does not say how a command ended; Docker's own programs use it for that."""
+"""Exit code if Docker does not report how a command ended; Docker's own programs use it, too."""
 _END_S = 5.0
 _LOOK_AGAIN_S = 0.002, 0.1
 """Pauses between two requests for the exit code, which Docker has some milliseconds after the end of the output."""

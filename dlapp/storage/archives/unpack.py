@@ -36,9 +36,9 @@ _MEMBER_BYTES = 512
 """Size that a member counts in addition to its content, so that a million empty ones are limited, too."""
 _PIECE = 1 << 20
 _MAX_NAME = 4096
-"""The longest path of a member [characters]; no call of the kernel takes a longer one."""
+"""Maximum length of a member's path [characters]; the kernel accepts no longer one."""
 _MAX_REMEMBERED = 32 << 20
-"""Bytes of the names of directories and links, each with `_REMEMBERED` more for what holds it."""
+"""Size limit of the names of directories and links in memory, each with `_REMEMBERED` bytes more for its objects."""
 _REMEMBERED = 400
 _ZIP_MEMBER_BYTES = 1000
 """Memory of zipfile for one member; measured: 0.7 to 0.9 KiB."""

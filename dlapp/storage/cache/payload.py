@@ -33,7 +33,7 @@ from dlapp.system.waits import Wait
 
 Note = Callable[[str], None]
 WAIT_S = 60.0
-"""A cache gets out of the way in one rename, so nobody holds a lock for long."""
+"""Time limit of the wait for a lock: removal of a cache is one rename, so locks are held briefly."""
 _AGAIN_S = 0.02
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

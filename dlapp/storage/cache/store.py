@@ -57,13 +57,13 @@ from dlapp.system.waits import Wait
 _REPORT_EVERY_S = 0.2
 _POLL_S = (0.02, 0.2)
 STALLED_S = 300.0
-"""A fetch that tells no progress for so long (its process may be stopped) is not waited for any longer."""
+"""Time without progress after which another task's fetch is not waited for any longer: its process may be stopped."""
 EVICTION_S = 60.0
 """Maximum duration of an eviction; after it, other processes do without the space."""
 
 Note = Callable[[str], None]
 Fetch = Callable[[str, Progress | None], object]
-"""Brings what is wanted into the directory that it is given; see `dlapp.storage.api.FileSystem.fetch`."""
+"""Function that fetches the wanted files into the given directory; see `dlapp.storage.api.FileSystem.fetch`."""
 
 
 class CacheHold:

@@ -35,7 +35,7 @@ _FRESH_NS = 2_000_000_000
 
 
 _MAX_LOGGED = 100
-"""Lines about what is not stored."""
+"""Maximum number of log lines about entries that are not stored."""
 
 
 class CheckpointChanged(DlappError):

@@ -19,12 +19,12 @@ Parts = Sequence[tuple[str, str]]
 """Name in the target and location of each part. One part named "" is the whole target; it may be a file."""
 
 Step = Callable[[str], None]
-"""Told the name of each step that has just been done; for tests, which die there."""
+"""Function that is called with the name of each completed step; tests use it to die there."""
 
 VERSION = 3
 """Version of a marker with ``keep_previous``, which earlier versions of dlapp would ignore; without it 2 is written."""
 MAX_MARKER_BYTES = 16 << 20
-"""Ten thousand containers take 0.6 MiB."""
+"""Size limit of a marker; ten thousand containers take 0.6 MiB."""
 
 
 class CommitRefused(DlappError):

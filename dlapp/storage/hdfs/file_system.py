@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 PARALLEL_READS = 8
 """Files on their way at a time; more do not make two cores faster, and a cluster has other users."""
 PARALLEL_WRITES = 16
-"""Closing a small file takes up to 400 ms in which nobody works: the NameNode has not heard of its block yet. Measured
-with 600 files of 4 KiB on two cores: 16 at a time take 0.6 of the time of 8, 32 take as long as 16."""
+"""Number of parallel writes. Closing a small file takes up to 400 ms in which both sides wait: the NameNode has no
+report of its block yet. Measured with 600 files of 4 KiB on two cores: 16 at a time take 0.6 of the time of 8, 32 take
+as long as 16."""
 PROBE_BYTES = 4096
 """Enough for a DataNode to pass on to the others of its pipeline."""
 BATCH_FILES, BATCH_BYTES = 64, 1 << 20
-"""Small files that one DataNode is asked for together, by `WebHdfs.read_small`: their number, and what they have."""
+"""Maximum number and total size of small files in one request to a DataNode, by `WebHdfs.read_small`."""
 SMALL_BYTES = 1 << 20
 """Files of up to this size are many, and most of their time is waiting: see `WebHdfs.fetch`, ``direct_to_datanode``."""
 RANGE_BYTES = 128 << 20

@@ -89,7 +89,7 @@ PROBE_S = 3.0
 _PORT = 8020
 _MAX_ENTRIES = 1 << 22
 _MAX_LOCATED = 20_000
-"""Small files whose block is kept from the listing; each takes some 600 bytes."""
+"""Maximum number of small files whose block is cached from the listing; each takes about 600 bytes."""
 _STATE_HOLDS_S = 5.0
 """How long the role of a NameNode is cached if there are several, as with WebHDFS."""
 _OBSERVER_S = 2.0
@@ -178,8 +178,8 @@ class NativeHdfs(WebHdfs):
     """
 
     parallel_large_reads = 4
-    """The number that WebHDFS has; checksums are computed by Python's threads. Measured with 768 MiB on two cores, four
-    times: 0.58 s of processor time where 8 take 0.73 s, and the same time."""
+    """Number of parallel reads, as with WebHDFS; checksums are computed by Python's threads. Measured with 768 MiB on
+    two cores, four times: 0.58 s of processor time where 8 take 0.73 s, and the same time."""
 
     def __init__(self, place: HdfsPlace, **options: Any) -> None:
         super().__init__(place, **options)

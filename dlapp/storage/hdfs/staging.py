@@ -22,7 +22,7 @@ from dlapp.values.report import CommitClaim, OutputView
 from dlapp.values.spec import OutputSpec
 
 REPLICATION_WHERE_UNKNOWN = 10
-"""The most replicas of an archive where the number of DataNodes is not known: the default of MapReduce
+"""Maximum number of replicas of an archive if the number of DataNodes is unknown: the default of MapReduce
 (``mapreduce.client.submit.file.replication``)."""
 
 

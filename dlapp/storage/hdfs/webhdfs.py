@@ -73,7 +73,7 @@ INODES = "/.reserved/.inodes"
 _STATUS_OF_NAMENODE = "/jmx?qry=Hadoop:service=NameNode,name=NameNodeStatus"
 _STATE_OF_NAMESYSTEM = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
-"""The class behind that bean at a NameNode; a router has such a bean of another class, and a gateway has none."""
+"""Class behind that bean at a NameNode; at a router it is another class, and a gateway has no such bean."""
 _MOUNTS = "/jmx?get=Hadoop:service=Router,name=FederationState::MountTable"
 _IS_ACTIVE = "/isActive"
 _ROLE_HOLDS_S = 5.0

@@ -32,9 +32,9 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 """Source: prctl(2), linux/prctl.h."""
 _NO_GROUP = 65534
-"""The group of who has none: nothing should belong to it. Source: Debian's base-passwd, "nogroup"."""
+"""Group for a user without one; it should own no files. Source: Debian's base-passwd, "nogroup"."""
 _ERRORS = ("UsageError", "ConfigError", "NotFound", "Denied", "Unreachable", "TimedOut")
-"""Errors that are made of their message alone; any other arrives as a `DlappError`."""
+"""Errors that consist of their message only; any other is passed on as a `DlappError`."""
 
 
 def call(uid: int, work: Callable[[], Any], *, timeout_s: float, is_change: bool = True) -> Any:

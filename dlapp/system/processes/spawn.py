@@ -20,8 +20,8 @@ FIRST_KEPT = 3
 
 
 _OPTIONS = ("-I", "-S")
-"""Neither a directory nor PYTHONPATH of a user changes what our processes run, and they start without site-packages,
-which are added when they are needed (`dlapp.system.processes.late_site`)."""
+"""Options by which no directory and no PYTHONPATH of a user changes what dlapp's processes run. They start without
+site-packages, which are added when needed (`dlapp.system.processes.late_site`)."""
 _MAIN = "/dlapp/__main__.py"
 PROGRAM = (sys.executable, *_OPTIONS, os.path.dirname(os.path.abspath(dlapp.__file__)).removesuffix("/dlapp") + _MAIN)
 """Command line by which dlapp's own processes are started."""

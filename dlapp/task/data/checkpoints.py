@@ -40,7 +40,7 @@ from dlapp.values.messages import Phase, are_of_a_later_start, checkpoints_after
 from dlapp.values.spec import CheckpointSpec
 
 QUIET_S = 10.0
-"""A directory in which nothing changed for so long is taken for whole."""
+"""Time without a change after which a directory counts as complete."""
 _AGAIN_S = 1.0, 30.0
 """Pauses between two tries of the last copy: doubled from the first to the second."""
 RESUME_FROM = "DLAPP_RESUME_FROM"

@@ -15,7 +15,7 @@ from collections.abc import Collection
 _MAX_NAMES = 5
 _MAX_CANDIDATES = 1000
 _PYTHON_CACHE = "__pycache__"
-"""Python writes it for each module that a script imports from the workspace."""
+"""Directory that Python writes for each module that a script imports from the workspace."""
 
 
 class WorkspaceChanges:

@@ -56,7 +56,7 @@ class FifoWriter:
     ) -> None:
         self._directory, self._content, self._note, self._tell = directory, content, note, tell
         self.in_use = False
-        """A reader would take the end of this process for the end of an epoch."""
+        """True while a FIFO has a reader: the reader would mistake the end of this process for the end of an epoch."""
 
     def run(self) -> None:
         """Serve one reader after another, until all epochs have ended."""

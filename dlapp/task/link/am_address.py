@@ -16,7 +16,8 @@ from dlapp.values.launch_spec import LaunchSpec
 from dlapp.values.messages import latest_address
 
 OFTEN_FOR_S = 30.0
-"""An ApplicationMaster that is back so long after it was missed first is found at one of the frequent looks."""
+"""Time after the loss of the ApplicationMaster in which its address is polled frequently, so that a new one is found
+quickly."""
 OFTEN_PAUSES_S = 1.0, 5.0
 SELDOM_PAUSES_S = 30.0, 60.0
 """Pauses after the first, shorter ones. 10,000 tasks send 220 requests per second to the NameNode;
@@ -107,7 +108,7 @@ class HdfsAmFinder:
         self._read_lock = threading.Lock()
         self._url: str | None = None
         self.is_there: bool | None = None
-        """True if the last look found an address; None: it could not tell."""
+        """True if the last read found an address; None: it was inconclusive."""
         self._next_read_at = 0.0
         self._since: float | None = None
         self.reset()

@@ -110,8 +110,8 @@ class AmLink:
         self._roster: tuple[Orders, Roster] | None = None
         self._closing = False
         self.open_streams: Callable[[str, int, Sequence[StreamOrder]], None] | None = None
-        """Told the URL and the attempt of the ApplicationMaster, and the streams that new orders name; by the thread of
-        orders."""
+        """Function that is called by the thread of orders with the URL and the attempt of the ApplicationMaster, and
+        the streams in new orders."""
         self._measure: Callable[[], Measured] | None = None
         self._measured_at = 0.0
         self._threads = [

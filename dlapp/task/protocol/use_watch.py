@@ -12,7 +12,7 @@ USED_FOR_S = 5.0
 connections."""
 _READ_EVERY_S = 1.0
 _COST_SHARE = 0.02
-"""The share of a core that reading the kernel's table may take, which is long on a node with many connections."""
+"""Maximum share of a core for reading the kernel's table, which takes long on a node with many connections."""
 
 
 class UseWatch:

@@ -47,7 +47,7 @@ from dlapp.values.messages import (
 
 UNINTERRUPTED = partial(step, UninterruptedSteps())
 TIME_OVER = "trial_time"
-"""Reason of a stop (docs/payload.md, DLAPP_STOP) when the time of a trial is over; `STOPPED`: it is stopped early."""
+"""Reason of a stop (docs/payload.md, DLAPP_STOP) after the time limit of a trial; `STOPPED`: it is stopped early."""
 STOPPED = "trial_stopped"
 _ROOM_AGAIN_S, _ROOM_WITHIN_S = (1.0, 30.0), 86_400.0
 """Pauses between two tries to copy the workspace to a full disk, and their total time limit, within which an operator

@@ -13,7 +13,7 @@ from dlapp.values.waiting import DEPENDENCY, HELD
 
 _HEAD = ("#", "ID", "USER", "NAME", "STATE", "GPUS", "TIME", "START", "QUEUE", "PRIORITY", "WHY")
 _DROPPED = ("QUEUE", "PRIORITY", "NAME", "TIME", "USER")
-"""Columns that a narrow terminal lacks, in the order in which they go; the first two also where they tell nothing."""
+"""Columns that a narrow terminal omits, in this order; the first two are also omitted if they have no information."""
 _MIN_WIDTHS = {"WHY": 12, "USER": 6, "NAME": 8}
 
 

@@ -121,11 +121,11 @@ def phase_text(view: View) -> str:
 _HEAD = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PRIORITY", "PROJECT", "TAGS")
 _ON_TERMINAL = ("ID", "NAME", "USER", "STATE", "PHASE", "STARTED", "AGE", *_HEAD[5:], "COST")
 _DROPPED = ("COST", "TAGS", "PROJECT", "PRIORITY", "QUEUE", "ELAPSED", "STARTED", "USER", "STATE")
-"""Columns that a narrow terminal lacks, in the order in which they go; the first five also where they tell nothing."""
+"""Columns that a narrow terminal omits, in this order; the first five are also omitted if they have no information."""
 _ROOM = {"COST": 8}
-"""Columns that are shown only if so much is left for cells that may be cut."""
+"""Columns that are shown only if this width remains for cells that may be cut."""
 _MIN_WIDTHS = {"NAME": 8, "PHASE": 11, "USER": 8}
-"""Columns whose cells may be cut, and their least width. The first ones get what is left of the terminal first."""
+"""Columns whose cells may be cut, and their minimum width. The first ones get the remaining width first."""
 
 
 def list_lines(views: Iterable[View], now_ms: int) -> list[str]:

@@ -26,11 +26,10 @@ FIRST_PAUSE_MS, LAST_PAUSE_MS = 10_000, 600_000
 """Maximum pause after the first release; doubled with each further one, up to the second value. Two gangs need some
 seconds from their requests to their leases: with shorter pauses they would collide again."""
 PAUSE_OF_WINDOW = 0.1
-"""The longest pause after the first release as a share of the window, if that is longer than `FIRST_PAUSE_MS`: of many
-gangs that began together the windows end together. Measured with 100 gangs on 1,000 nodes, a window of 600 s and a
-scheduler that gives all of them a part (tests/am/decisions/gangs/test_gang_cluster.py): 0.90 of the work of an oracle;
-with 10 s 0.81.
-"""
+"""Maximum pause after the first release, as a share of the window, if that is longer than `FIRST_PAUSE_MS`: windows of
+many gangs that began together end together. Measured with 100 gangs on 1,000 nodes, a window of 600 s and a scheduler
+that gives each of them a part (tests/am/decisions/gangs/test_gang_cluster.py): 0.90 of the work of an oracle; with 10 s
+0.81."""
 CHECK_MS = 1_000
 """Check interval of the window: a check takes time in proportion to the containers."""
 

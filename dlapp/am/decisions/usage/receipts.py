@@ -14,7 +14,7 @@ from dlapp.value import replace
 from dlapp.values.usage import Receipt, total_receipt
 
 _MIN_RUN_S = 60.0
-"""A payload that ran for less says nothing on the next one."""
+"""Minimum run time from which a payload's usage is meaningful for the next run."""
 _BUSY = 0.1
 _MIN_LEFT_MIB = 2048
 _PERIOD_MS = 1000

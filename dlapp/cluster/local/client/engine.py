@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from dlapp.values.spec import AppSpec, Secrets, Submission
 
 KILL_REQUEST_TIMEOUT_S = 2.0
-"""Time limit for an ApplicationMaster to end by itself after dlapp-kill asked it."""
+"""Time limit for an ApplicationMaster to end by itself after a request of dlapp-kill."""
 KILL_END_S = 20.0
 """Time limit for processes to end after SIGKILL, and for their outputs to be cleaned up."""
 FULL_DISK_S = 5.0
