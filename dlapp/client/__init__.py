@@ -62,16 +62,16 @@ if TYPE_CHECKING:
 ENDED = ("FINISHED", "FAILED", "KILLED")
 """States of applications that have ended."""
 FINISHED_SHOWN = 20
-LOOK_EVERY_S = 0.1
-COLLECTED_S = 20.0
+POLL_INTERVAL_S = 0.1
+LOG_AGGREGATION_S = 20.0
 """How long after an application's end a cluster may take to aggregate its logs; until then they may be unavailable."""
-DOCKER_S = 2.0
+DOCKER_TIMEOUT_S = 2.0
 """Time limit for dockerd to list its networks before a submission."""
 TAIL_BYTES = 4 << 10
 """Maximum size of a stream's last lines that is read."""
-TAIL_PATIENCE_S = 5.0
+TAIL_TIMEOUT_S = 5.0
 """How long to wait for the last lines of a log that a cluster is just aggregating."""
-TEND_EVERY_S = 5.0
+RUNNER_CHECK_INTERVAL_S = 5.0
 """Interval at which a waiting command checks for a dead runner and replaces it."""
 
 _EXIT_BY_CAUSE = {
@@ -114,7 +114,7 @@ class Client(Closeable):
 
         self._engines = Engines(config, engine)
         self.config, self.engine = config, self._engines.configured
-        self._tended_at: dict[int, float] = {}
+        self._runner_checked_at: dict[int, float] = {}
         self._note, self._noted = note, ""
 
     def close(self) -> None:
@@ -159,8 +159,8 @@ class Client(Closeable):
         if not looks_like_id(text):
             raise UsageError(f"{text!r} is neither 'last' nor an application's id nor the ending of one")
         if text == LAST:
-            return self._last_of(user)
-        found = [text] if is_application_id(text) else self._ending_with(text)
+            return self._last_id(user)
+        found = [text] if is_application_id(text) else self._ids_with_suffix(text)
         if not found:
             raise NotFound(f"no application's id ends with {text!r} (dlapp-list shows yours)")
         if len(found) > 1:
@@ -169,7 +169,7 @@ class Client(Closeable):
             self._check_owner(found[0], user)
         return found[0]
 
-    def _last_of(self, user: str | None) -> str:
+    def _last_id(self, user: str | None) -> str:
         mine = self.engine.ids() if user is None else self._ids_of(user)
         other = self._engines.other_last() if user in (None, caller()) else None
         if other is not None and (not mine or self.engine.view_json(mine[-1])["submitted_ms"] < other[1]):
@@ -180,7 +180,7 @@ class Client(Closeable):
             raise NotFound(f"{whose} no application yet{how}")
         return mine[-1]
 
-    def _ending_with(self, text: str) -> list[str]:
+    def _ids_with_suffix(self, text: str) -> list[str]:
         """Return the caller's own ids with this suffix; if there are none, everybody's. If some have exactly this
         number, return only those."""
         for everybody in (False, True):
@@ -201,8 +201,8 @@ class Client(Closeable):
     def status(self, application_id: AnyApplication) -> ApplicationView:
         """Return the current state of an application. Raises NotFound."""
         application_id = self._id(application_id)
-        engine = self._on(application_id)
-        self._tend(engine)
+        engine = self._engine_of(application_id)
+        self._ensure_runner(engine)
         return engine.view(application_id)
 
     def list(
@@ -223,8 +223,8 @@ class Client(Closeable):
 
     def status_json(self, application_id: str) -> dict[str, Any]:
         """Return `status` in its JSON form, as the engine provides it: fields with default values may be missing."""
-        engine = self._on(application_id)
-        self._tend(engine)
+        engine = self._engine_of(application_id)
+        self._ensure_runner(engine)
         return engine.view_json(application_id)
 
     def why(self, application_id: AnyApplication) -> ApplicationView:
@@ -237,8 +237,8 @@ class Client(Closeable):
 
     def why_json(self, application_id: str) -> dict[str, Any]:
         """Return `why` in its JSON form."""
-        engine = self._on(application_id)
-        self._tend(engine)
+        engine = self._engine_of(application_id)
+        self._ensure_runner(engine)
         return engine.view_in_full_json(application_id)
 
     def queue_json(self, *, unanswered: Callable[[Unreachable], None] | None = None) -> dict[str, Any]:
@@ -254,7 +254,7 @@ class Client(Closeable):
         applications, shares = list[dict[str, Any]](), list[dict[str, Any]]()
         for place, engine in enumerate((self.engine, *self._engines.used()[1:])):
             try:
-                self._tend(engine)
+                self._ensure_runner(engine)
                 found = queue_of(engine)
             except Unreachable as error:
                 if place == 0 or unanswered is None:
@@ -277,7 +277,7 @@ class Client(Closeable):
         from dlapp.values.usage import UsageHistory
 
         found = self._id(application_id)
-        data = self._on(found).usage_json(found)
+        data = self._engine_of(found).usage_json(found)
         try:
             return from_json(UsageHistory, {} if data is None else data)
         except (SpecError, UsageError) as error:
@@ -288,7 +288,7 @@ class Client(Closeable):
         from dlapp.client.sweep import Sweep
 
         found = self._id(application_id)
-        return Sweep(found, self._on(found))
+        return Sweep(found, self._engine_of(found))
 
     def submission(self, application_id: AnyApplication) -> Submission:
         """Return what was submitted: the spec, the properties file without values of variables, the digest of the
@@ -299,7 +299,7 @@ class Client(Closeable):
             Denied: it is owned by another user.
         """
         application_id = self._id(application_id)
-        return self._on(application_id).submission(application_id)
+        return self._engine_of(application_id).submission(application_id)
 
     def hdfs_of(self, application_id: AnyApplication, username: str | None = None) -> HdfsPlace | None:
         """Return the HDFS for reading the locations of an application; None if none is configured.
@@ -308,7 +308,7 @@ class Client(Closeable):
             application_id: of the application.
             username: its Hadoop user (`AppSpec.username`); None for the caller.
         """
-        place = self._on(self._id(application_id)).info().hdfs
+        place = self._engine_of(self._id(application_id)).info().hdfs
         return place if place is None or username is None else place._replace(login=place.login.as_user(username))
 
     def list_json(
@@ -331,7 +331,7 @@ class Client(Closeable):
         limit = finished if wanted is None else None
         by_engine: list[tuple[Engine, list[dict[str, Any]]]] = []
         for engine in (self.engine, *self._engines.used()[1:]):
-            self._tend(engine)
+            self._ensure_runner(engine)
             try:
                 by_engine.append((engine, engine.views_json(everybody=everybody, user=user, limit=limit)))
             except Unreachable as error:
@@ -366,17 +366,17 @@ class Client(Closeable):
         Args:
             view: of the application, in its JSON form.
         """
-        return self._on(str(view["application_id"])).unstored(view)
+        return self._engine_of(str(view["application_id"])).unstored(view)
 
     def dashboard_urls(self, application_id: AnyApplication) -> tuple[str, str]:
         """Return the URLs of the application for a browser: while it runs, and after its completion."""
         application_id = self._id(application_id)
-        return self._on(application_id).dashboard_urls(application_id)
+        return self._engine_of(application_id).dashboard_urls(application_id)
 
     def log_files(self, application_id: AnyApplication) -> Sequence[LogFiles]:
         """Return the log files of all containers that have run, in CONTAINER_INDEX order. Raises NotFound."""
         application_id = self._id(application_id)
-        return self._on(application_id).logs(application_id)
+        return self._engine_of(application_id).logs(application_id)
 
     def logs(
         self,
@@ -423,10 +423,10 @@ class Client(Closeable):
         if trial is not None:
             container, trial_name = self._try_of_trial(application_id, trial)
             application_id = container.application  # this sweep may continue the one that ran it
-        latest, engine = self.status(application_id), self._on(application_id)
+        latest, engine = self.status(application_id), self._engine_of(application_id)
         wanted = (lambda log: container in (None, log.index, log.container_id)) if container is not None else None
 
-        def look() -> tuple[bool, Sequence[LogFiles]]:
+        def poll() -> tuple[bool, Sequence[LogFiles]]:
             nonlocal latest
             logs: Sequence[LogFiles] | None = None
             try:
@@ -455,7 +455,7 @@ class Client(Closeable):
             former = _before_generation(generation, latest, logs)
             return latest.state.ended, [of_generation(log, one) if one is not None else log for log, one in former]
 
-        def collected(log: LogFiles, stream: str) -> Iterator[bytes] | None:
+        def aggregated(log: LogFiles, stream: str) -> Iterator[bytes] | None:
             if trial_name:
                 return engine.aggregated_log(latest, log, f"{trial_name}.{stream}")
             ((_, former),) = _before_generation(generation, latest, [log])
@@ -464,18 +464,18 @@ class Client(Closeable):
 
         on_change(latest)
         pieces = read_logs(
-            look,
+            poll,
             streams=streams,
             wanted=wanted or (lambda _: True),
             opened=Logs(
                 last_lines,
-                collected,
-                lambda: _collected_in_s(latest),
+                aggregated,
+                lambda: _log_aggregation_left_s(latest),
                 lambda: self._engines.login,
             ),
             times=times or since_ms is not None,
             follow=follow,
-            pause=lambda: time.sleep(LOOK_EVERY_S),
+            pause=lambda: time.sleep(POLL_INTERVAL_S),
             missing=missing,
         )
         return pieces if since_ms is None else pieces_since(pieces, since_ms)
@@ -523,28 +523,28 @@ class Client(Closeable):
         """
         from dlapp.client.logs import Logs, read_logs
 
-        engine = self._on(view.application_id)
+        engine = self._engine_of(view.application_id)
         found: list[Sequence[LogFiles]] = []
 
-        def look() -> tuple[bool, Sequence[LogFiles]]:
+        def poll() -> tuple[bool, Sequence[LogFiles]]:
             if not found:
                 found.append(engine.logs(view.application_id))
             return view.state.ended, found[0]
 
         def log_tail(container: int, stream: str, lines: int) -> bytes:
-            deadline = time.monotonic() + TAIL_PATIENCE_S
+            deadline = time.monotonic() + TAIL_TIMEOUT_S
             missing: list[str] = []
             opened = Logs(
                 lines,
                 lambda log, name: engine.aggregated_log(view, log, name),
-                lambda: min(_collected_in_s(view), deadline - time.monotonic()),
+                lambda: min(_log_aggregation_left_s(view), deadline - time.monotonic()),
                 lambda: self._engines.login,
                 last_bytes=TAIL_BYTES,
             )
             data = bytearray()
             with contextlib.closing(opened):
                 for piece in read_logs(
-                    look,
+                    poll,
                     streams=(stream,),
                     wanted=lambda log: log.index == container,
                     opened=opened,
@@ -571,7 +571,7 @@ class Client(Closeable):
         from dlapp.client.streams.opening import StreamOpener
 
         application_id = self._id(application_id)
-        return StreamOpener(*self._on(application_id).control_access(application_id))
+        return StreamOpener(*self._engine_of(application_id).control_access(application_id))
 
     def index_of(self, application_id: AnyApplication, role: str, number: int) -> int:
         """Return the CONTAINER_INDEX of a container, by its role and its number in the role, from 0.
@@ -656,16 +656,16 @@ class Client(Closeable):
         from dlapp.values.spec import AppSpec
 
         if env or args is not None:
-            from dlapp.client.keywords import check_words
+            from dlapp.client.keywords import check_texts
 
-            check_words(args or (), env or {})
+            check_texts(args or (), env or {})
         if role_env is not None:
-            from dlapp.client.keywords import check_words
+            from dlapp.client.keywords import check_texts
 
             if not isinstance(source, AppSpec):
                 raise UsageError("role_env is for a spec; a file has env.NAME in [role NAME]")
             for variables in role_env.values():
-                check_words((), variables)
+                check_texts((), variables)
         if source is None:
             from dlapp.client.keywords import spec_of
 
@@ -679,15 +679,15 @@ class Client(Closeable):
         if isinstance(source, AppSpec):
             if args is not None or overrides is not None:
                 raise UsageError("args and overrides are for a file; change a spec with dlapp.replace")
-            given = NO_OVERRIDES
+            own_overrides = NO_OVERRIDES
         else:
-            given = _overrides_of(overrides, env, args)
+            own_overrides = _overrides_of(overrides, env, args)
         described: Snapshot | UnresolvedSpec | str
         if isinstance(source, AppSpec):
             described = UnresolvedSpec(source, env or {}, role_env or {})
         else:
             described = os.fspath(source) if isinstance(source, os.PathLike) else source
-        return self._launch(described, self.engine, given, say=say, note=note, progress=progress)
+        return self._launch(described, self.engine, own_overrides, say=say, note=note, progress=progress)
 
     def resume(
         self,
@@ -709,7 +709,7 @@ class Client(Closeable):
             UsageError: it has not ended, has no checkpoints, another application already continues from them, or a
                 variable has no value. See also `submit`.
         """
-        return self._submit_once_more(application_id, source, resumes=True, **options)
+        return self._resubmit(application_id, source, resumes=True, **options)
 
     def again(
         self,
@@ -724,9 +724,9 @@ class Client(Closeable):
             source: the path of a properties file; None to reuse the recorded application, including the workspace.
             options: see `resume`, also for errors.
         """
-        return self._submit_once_more(application_id, source, resumes=False, **options)
+        return self._resubmit(application_id, source, resumes=False, **options)
 
-    def _submit_once_more(
+    def _resubmit(
         self,
         application_id: AnyApplication,
         source: str | os.PathLike[str] | None,
@@ -741,9 +741,9 @@ class Client(Closeable):
     ) -> Application:
         from dlapp.launcher.origin import Origin
 
-        given = _overrides_of(overrides, env, args)
+        own_overrides = _overrides_of(overrides, env, args)
         application_id = self._id(application_id)
-        engine = self._on(application_id)
+        engine = self._engine_of(application_id)
         view = engine.view_json(str(application_id))
         self._check_owner(str(application_id), caller())
         recorded = engine.submission(application_id)
@@ -753,15 +753,17 @@ class Client(Closeable):
                 raise UsageError(f"{application_id} is {view['state']}: only what has ended can be resumed")
             self._refuse_if_resumed(engine, origin)
         if source is not None:
-            return self._launch(os.fspath(source), engine, given, say=say, note=note, progress=progress, origin=origin)
+            return self._launch(
+                os.fspath(source), engine, own_overrides, say=say, note=note, progress=progress, origin=origin
+            )
         if recorded.workspace_digest:
             try:
                 archive = engine.find_archive(recorded.workspace_digest)
             except NotFound as error:
                 raise NotFound(f"{error}; give FILE, whose workspace is packed") from error
             origin = origin._replace(archive=archive)
-        described, given = origin.recorded_source(given)
-        return self._launch(described, engine, given, say=say, note=note, progress=progress, origin=origin)
+        described, own_overrides = origin.recorded_source(own_overrides)
+        return self._launch(described, engine, own_overrides, say=say, note=note, progress=progress, origin=origin)
 
     def _refuse_if_resumed(self, engine: Engine, origin: Origin) -> None:
         """Refuse to resume from checkpoints that an application which has not ended continues from. Raises
@@ -779,7 +781,7 @@ class Client(Closeable):
         self,
         described: Source,
         engine: Engine,
-        given: Overrides,
+        own_overrides: Overrides,
         *,
         say: Callable[[str], None],
         note: Callable[[str], None],
@@ -796,7 +798,7 @@ class Client(Closeable):
             say=say,
             note=note,
             progress=progress,
-            overrides=given,
+            overrides=own_overrides,
             leave_out=lambda spec: self._shell_input_patterns(spec, note),
             network_problem=self._network_problem,
             resolve=self.resolve_text,
@@ -877,7 +879,7 @@ class Client(Closeable):
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimedOut(f"{application_id} has not ended within {timeout_s:g} s, it is {view.state.value}")
             seen = view
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def softkill(self, application_id: AnyApplication, *, user: str | None = None) -> str:
         """Request a soft-kill: SIGTERM, the grace time, output committed; return a line on what will happen.
@@ -890,14 +892,14 @@ class Client(Closeable):
             Denied: it is owned by another user, or not by ``user``.
         """
         application_id = self._id(application_id)
-        self._check_before_the_end(application_id, user)
-        return self._on(application_id).soft_kill(application_id, caller())
+        self._check_can_end(application_id, user)
+        return self._engine_of(application_id).soft_kill(application_id, caller())
 
     def kill(self, application_id: AnyApplication, *, user: str | None = None) -> str:
         """Kill an application; everything of it is removed on return. Arguments and errors as for `softkill`."""
         application_id = self._id(application_id)
-        self._check_before_the_end(application_id, user)
-        return self._on(application_id).kill(application_id, caller())
+        self._check_can_end(application_id, user)
+        return self._engine_of(application_id).kill(application_id, caller())
 
     def release(self, application_id: AnyApplication) -> str:
         """Let a held application start; return a line on what will happen.
@@ -907,7 +909,7 @@ class Client(Closeable):
             Denied: it is owned by another user.
         """
         application_id = self._id(application_id)
-        return self._on(application_id).release(application_id, caller())
+        return self._engine_of(application_id).release(application_id, caller())
 
     def remove(self, applications: AnyApplication | Iterable[AnyApplication]) -> None:
         """Remove one or more ended applications from this machine's history, with their logs.
@@ -923,9 +925,9 @@ class Client(Closeable):
             applications = [applications]
         ids = [self._id(one) for one in applications]
         for one in ids:
-            self._on(one).check_removal(one)
+            self._engine_of(one).check_removal(one)
         for one in ids:
-            self._on(one).remove(one)
+            self._engine_of(one).remove(one)
 
     # ---- internal ----
 
@@ -938,10 +940,10 @@ class Client(Closeable):
 
     def _shell_input_patterns(self, spec: AppSpec, note: Callable[[str], None]) -> Sequence[str]:
         """Return gitignore patterns for the input that dlapp-shell copied into the workspace."""
-        from dlapp.client.session import records_below
+        from dlapp.client.command_session import records_below
         from dlapp.client.shell import input as shell_input
 
-        paths = shell_input.remembered(records_below(self.state_path), spec)
+        paths = shell_input.recorded_paths(records_below(self.state_path), spec)
         for one in paths:
             note(f"{one} is not packed: dlapp-shell copied it, and the run fetches its own")
         return [shell_input.as_pattern(one) for one in paths]
@@ -964,7 +966,7 @@ class Client(Closeable):
         from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
         from dlapp.runtime.docker.container import forbidden_network, missing_network
 
-        dockerd = Dockerd(self.config.runtime.docker.host, DOCKER_S)
+        dockerd = Dockerd(self.config.runtime.docker.host, DOCKER_TIMEOUT_S)
         for network in networks:
             try:
                 missing = missing_network(dockerd, network)
@@ -982,27 +984,27 @@ class Client(Closeable):
 
         return node_policy().docker.registry
 
-    def _on(self, application_id: ApplicationId | str) -> Engine:
+    def _engine_of(self, application_id: ApplicationId | str) -> Engine:
         """Return the engine that an application is on."""
         return self._engines.of(str(application_id))
 
-    def _tend(self, engine: Engine) -> None:
+    def _ensure_runner(self, engine: Engine) -> None:
         now = time.monotonic()
-        if now - self._tended_at.get(id(engine), float("-inf")) >= TEND_EVERY_S:
+        if now - self._runner_checked_at.get(id(engine), float("-inf")) >= RUNNER_CHECK_INTERVAL_S:
             obstacle = engine.ensure_runner()
             if obstacle and obstacle.partition(";")[0] != self._noted.partition(";")[0]:
                 self._note(obstacle)
                 self._noted = obstacle
-            self._tended_at[id(engine)] = now
+            self._runner_checked_at[id(engine)] = now
 
-    def _check_before_the_end(self, application_id: ApplicationId, user: str | None) -> None:
+    def _check_can_end(self, application_id: ApplicationId, user: str | None) -> None:
         self.status_json(str(application_id))
         if user is not None:
             self._check_owner(str(application_id), user)
 
     def _check_owner(self, application_id: str, user: str) -> None:
         # The user wrote what a view says about its user.
-        if (owner := self._on(application_id).owner(application_id)) != user:
+        if (owner := self._engine_of(application_id).owner(application_id)) != user:
             raise Denied(f"{application_id} is {owner}'s, not {user}'s")
 
 
@@ -1013,9 +1015,9 @@ def _overrides_of(
     from dlapp.launcher.overrides import OptionNames, Overrides
 
     if env or args is not None:
-        from dlapp.client.keywords import check_words
+        from dlapp.client.keywords import check_texts
 
-        check_words(args or (), env or {})
+        check_texts(args or (), env or {})
     if isinstance(overrides, Overrides):
         return overrides
     settings = {key: str(value) for key, value in (overrides or {}).items()}
@@ -1040,9 +1042,9 @@ def _checkpoints_of(engine: Engine, application_id: str, resumed: str) -> str:
     return resumed
 
 
-def _collected_in_s(view: ApplicationView) -> float:
+def _log_aggregation_left_s(view: ApplicationView) -> float:
     """Return how long from now the logs of an ended application may be unavailable."""
-    return COLLECTED_S + (view.finished_ms or 0) / 1000 - time.time()
+    return LOG_AGGREGATION_S + (view.finished_ms or 0) / 1000 - time.time()
 
 
 def log_file_url(log_url: str, name: str) -> str:

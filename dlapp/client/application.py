@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from dlapp.values.report import ApplicationView
     from dlapp.values.usage import UsageHistory
 
-LOOK_EVERY_S = 0.1
-
 
 class Application:
     """One application. ``str`` returns its id; applications with equal ids are equal.
@@ -175,6 +173,8 @@ def as_completed(applications: Iterable[Application], timeout: float | None = No
         UsageError: an item is not an `Application`: a text has no client that could find it.
         TimedOut: some have not ended by then; they continue to run.
     """
+    from dlapp.client import POLL_INTERVAL_S
+
     if isinstance(applications, (str, Application)):
         raise UsageError("as_completed takes several applications, such as a list of them")
     left = dict.fromkeys(applications)
@@ -191,4 +191,4 @@ def as_completed(applications: Iterable[Application], timeout: float | None = No
             raise TimedOut(f"{len(left)} applications have not ended within {timeout:g} s: {', '.join(map(str, left))}")
         if left and not ended:
             # A status takes 1 ms on one machine and some on a cluster: many are polled less often.
-            time.sleep(LOOK_EVERY_S * max(1.0, len(left) / 10))
+            time.sleep(POLL_INTERVAL_S * max(1.0, len(left) / 10))

@@ -196,7 +196,7 @@ def spec_of(
     )
 
 
-def check_words(args: Sequence[str], env: Mapping[str, str]) -> None:
+def check_texts(args: Sequence[str], env: Mapping[str, str]) -> None:
     """Refuse arguments and variables that are not text; messages do not contain the values of variables.
 
     Raises:
@@ -220,7 +220,7 @@ def _command(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(_read("command", SECTIONS["application"]["command"].read, value))
     words = () if value is None else value
-    check_words(words, {})  # type: ignore[arg-type]
+    check_texts(words, {})  # type: ignore[arg-type]
     return tuple(words)  # type: ignore[arg-type]
 
 

@@ -92,7 +92,7 @@ class Logs:
     Args:
         last_lines: start with this number of last lines of each; None for all.
         last_bytes: search for these lines only in this number of last bytes; None for no limit.
-        collected: returns a container's complete log if no server shows it any more; None if it does not exist.
+        aggregated: returns a container's complete log if no server shows it any more; None if it does not exist.
         patience_s: how long from now a log of an ended application may be missing, while it is being aggregated.
         login: identity for requesting pages.
     """
@@ -100,14 +100,14 @@ class Logs:
     def __init__(
         self,
         last_lines: int | None = None,
-        collected: Callable[[LogFiles, str], Iterator[bytes] | None] = lambda _log, _stream: None,
+        aggregated: Callable[[LogFiles, str], Iterator[bytes] | None] = lambda _log, _stream: None,
         patience_s: Callable[[], float] = lambda: 0.0,
         login: Callable[[], Login] = own_login,
         *,
         last_bytes: int | None = None,
     ) -> None:
         self._last_lines, self._last_bytes = last_lines, last_bytes
-        self._collected, self._patience_s = collected, patience_s
+        self._aggregated, self._patience_s = aggregated, patience_s
         self._login = login
         self._web: Web | None = None
 
@@ -126,7 +126,7 @@ class Logs:
             self._web,
             last_lines=self._last_lines,
             last_bytes=self._last_bytes,
-            collected=lambda: self._collected(log, stream),
+            aggregated=lambda: self._aggregated(log, stream),
             patience_s=self._patience_s,
             problem=log.problem,
         )
@@ -194,7 +194,7 @@ class _ContainerLogs:
         self._names = (*streams, log_times.NAME) if timed else tuple(streams)
         self._timed = timed
         self._growing: dict[str, GrowingFile | GrowingPage] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._has_read_times = False
         self._held: dict[str, tuple[int, bytes]] = {}
         self._held_until: dict[str, int] = {}
@@ -220,12 +220,12 @@ class _ContainerLogs:
         streams = [name for name in self._growing if name != log_times.NAME]
         if not self._timed:
             for stream in streams:
-                for _, data in self._news(stream, ended, last):
+                for _, data in self._new_content(stream, ended, last):
                     yield LogPiece(self._log, stream, data)
                 if last:
                     yield LogPiece(self._log, stream, b"")
             return
-        sources = {stream: chain(self._pop_held(stream), self._news(stream, ended, last)) for stream in streams}
+        sources = {stream: chain(self._pop_held(stream), self._new_content(stream, ended, last)) for stream in streams}
         for part in in_time_order(sources, lambda: self._read_times(ended, last)):
             if not last and (not part.data or self._hold(part)):
                 continue
@@ -233,24 +233,24 @@ class _ContainerLogs:
                 yield LogPiece(self._log, part.stream, data)
             yield LogPiece(self._log, part.stream, part.data, part.time_ms)
 
-    def _news(self, stream: str, ended: bool, last: bool) -> Iterator[tuple[int, bytes]]:
+    def _new_content(self, stream: str, ended: bool, last: bool) -> Iterator[tuple[int, bytes]]:
         growing = self._growing[stream]
         try:
             for data in growing.pieces(ended=ended):
                 if data:  # zero: the last lines are no lines
                     yield growing.offset - len(data), data
         except (NotFound, files.UntrustedFile) as error:
-            self._tell(stream, str(error))
+            self._report_once(stream, str(error))
         except Unreachable as error:
             if last:
                 raise
-            self._tell(stream, f"{error}; it is tried again")
+            self._report_once(stream, f"{error}; it is tried again")
         else:
-            self._told.discard(stream)
+            self._reported.discard(stream)
 
-    def _tell(self, stream: str, problem: str) -> None:
-        if stream not in self._told:
-            self._told.add(stream)
+    def _report_once(self, stream: str, problem: str) -> None:
+        if stream not in self._reported:
+            self._reported.add(stream)
             self._missing(f"{stream} of container {self._log.index}: {problem}")
 
     def _hold(self, part: TimedData) -> bool:
@@ -290,7 +290,7 @@ class _ContainerLogs:
 
 
 def read_logs(
-    look: Callable[[], tuple[bool, Sequence[LogFiles]]],
+    poll: Callable[[], tuple[bool, Sequence[LogFiles]]],
     *,
     streams: Sequence[str] = STREAMS,
     wanted: Callable[[LogFiles], bool] = lambda _: True,
@@ -303,7 +303,7 @@ def read_logs(
     """Read all existing logs; stdout and stderr of a container in the order in which they were written.
 
     Args:
-        look: returns whether the application has ended (asked first, so that nothing is written after a yes) and the
+        poll: returns whether the application has ended (asked first, so that nothing is written after a yes) and the
             log locations.
         streams: names of the logs to read.
         wanted: selects the containers to read.
@@ -318,7 +318,7 @@ def read_logs(
     timed = set(streams) == set(STREAMS) or (times and set(streams) <= set(STREAMS))
     opened = opened or Logs()
     while True:
-        ended, logs = look()
+        ended, logs = poll()
         for log in filter(wanted, logs):
             if log.container_id not in known_logs:
                 known_logs[log.container_id] = _ContainerLogs(log, opened, streams, timed, missing)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from dlapp.values.ids import ApplicationId
     from dlapp.values.spec import Submission
 
-AT_ONCE = 16
+MAX_CONCURRENT = 16
 """Applications that run at the same time: each has an ApplicationMaster besides its container."""
 MEMORY_MIB = 512
 GC, CHECK = "dlapp-gpu-gc", "dlapp-doctor"
 """Names of such applications."""
-_LOOK_EVERY_S = 0.3
+_POLL_INTERVAL_S = 0.3
 
 
 class _NodeRun(NamedTuple):
@@ -54,7 +54,7 @@ def reclaim_on(client: Client, hosts: Sequence[str], *, timeout_s: float) -> Ite
     Raises:
         Unreachable: the cluster does not answer at all.
     """
-    return _run_on(client, hosts, _Work(GC, "leases", collect_gpus=True), timeout_s)
+    return _run_on(client, hosts, _NodeOperation(GC, "leases", collect_gpus=True), timeout_s)
 
 
 def check_on(client: Client, hosts: Sequence[str], texts: Mapping[str, str], *, timeout_s: float) -> Iterator[Any]:
@@ -72,11 +72,11 @@ def check_on(client: Client, hosts: Sequence[str], texts: Mapping[str, str], *, 
     Raises:
         Unreachable: the cluster does not answer at all.
     """
-    work = _Work(CHECK, "findings", check_node=True, args=(json.dumps(dict(texts)),))
-    return _run_on(client, hosts, work, timeout_s)
+    operation = _NodeOperation(CHECK, "findings", check_node=True, args=(json.dumps(dict(texts)),))
+    return _run_on(client, hosts, operation, timeout_s)
 
 
-class _Work:
+class _NodeOperation:
     """Operation of one such application.
 
     Args:
@@ -89,33 +89,37 @@ class _Work:
         self.appname, self.key, self.spec = appname, key, spec
 
 
-def _run_on(client: Client, hosts: Sequence[str], work: _Work, timeout_s: float) -> Iterator[dict[str, Any]]:
+def _run_on(
+    client: Client, hosts: Sequence[str], operation: _NodeOperation, timeout_s: float
+) -> Iterator[dict[str, Any]]:
     nodes = client.engine.node_names()
     waiting = list(dict.fromkeys(hosts))
-    asked: list[_NodeRun] = []
-    submitter = _Submitter(client, work)
+    running: list[_NodeRun] = []
+    submitter = _Submitter(client, operation)
     try:
-        while waiting or asked:
-            while waiting and len(asked) < AT_ONCE:
+        while waiting or running:
+            while waiting and len(running) < MAX_CONCURRENT:
                 host = waiting.pop(0)
                 try:
                     application = submitter.submit(_node_of(host, nodes))
                 except Unreachable:
                     raise
                 except DlappError as error:
-                    yield _failed(host, str(error), work)
+                    yield _failed(host, str(error), operation)
                     continue
-                asked.append(_NodeRun(host, application, time.monotonic() + timeout_s))
-            for one in list(asked):
+                running.append(_NodeRun(host, application, time.monotonic() + timeout_s))
+            for one in list(running):
                 if (
-                    answer := _answer(client, work, one, late=time.monotonic() >= one.deadline, timeout_s=timeout_s)
+                    result := _poll_result(
+                        client, operation, one, is_overdue=time.monotonic() >= one.deadline, timeout_s=timeout_s
+                    )
                 ) is not None:
-                    asked.remove(one)
-                    yield answer
-            if asked:
-                time.sleep(_LOOK_EVERY_S)
+                    running.remove(one)
+                    yield result
+            if running:
+                time.sleep(_POLL_INTERVAL_S)
     finally:
-        for one in asked:
+        for one in running:
             _end(client, one.application)
 
 
@@ -143,11 +147,11 @@ class _Submitter:
 
     Args:
         client: of the cluster.
-        work: operation of each of them.
+        operation: operation of each of them.
     """
 
-    def __init__(self, client: Client, work: _Work) -> None:
-        self._client, self._work = client, work
+    def __init__(self, client: Client, operation: _NodeOperation) -> None:
+        self._client, self._operation = client, operation
         self._submission: Submission | None = None
 
     def submit(self, node: str) -> ApplicationId:
@@ -155,19 +159,19 @@ class _Submitter:
         from dlapp.values.spec import Placement, Secrets
 
         if self._submission is None:
-            self._submission = self._made_ready(node)
+            self._submission = self._prepare_submission(node)
         spec = replace(self._submission.spec, placement=Placement(nodes=(node,)))
         submission = replace(self._submission, spec=spec, submitted_ms=clock.now_ms())
         return self._client.engine.submit(submission, Secrets(control_secret=new_secret()))
 
-    def _made_ready(self, node: str) -> Submission:
+    def _prepare_submission(self, node: str) -> Submission:
         from dlapp.launcher.application import os_user
         from dlapp.launcher.workspace.pack import pack
         from dlapp.launcher.workspace.scan import scan_workspace
         from dlapp.values.spec import AppSpec, Placement, Resources, RoleSpec, Submission
 
         engine = self._client.engine
-        with tempfile.TemporaryDirectory(prefix=f"{self._work.appname}-") as workspace:
+        with tempfile.TemporaryDirectory(prefix=f"{self._operation.appname}-") as workspace:
             # An application must have a command; it is never run.
             with open(os.path.join(workspace, "nothing.sh"), "w", encoding="ascii") as file:
                 file.write("#!/bin/sh\n")
@@ -175,12 +179,12 @@ class _Submitter:
             os.utime(file.name, (0, 0))
             spec = AppSpec(
                 username=os_user(),
-                appname=self._work.appname,
+                appname=self._operation.appname,
                 workspace=workspace,
                 script="nothing.sh",
                 placement=Placement(nodes=(node,)),
                 roles=(RoleSpec(resources=Resources(memory_mib=MEMORY_MIB)),),
-                **self._work.spec,
+                **self._operation.spec,
             )
             engine.info()
             engine.check(spec)
@@ -195,36 +199,38 @@ class _Submitter:
         )
 
 
-def _answer(client: Client, work: _Work, asked: _NodeRun, *, late: bool, timeout_s: float) -> dict[str, Any] | None:
+def _poll_result(
+    client: Client, operation: _NodeOperation, run: _NodeRun, *, is_overdue: bool, timeout_s: float
+) -> dict[str, Any] | None:
     """Return the result of one host; None if there is none yet."""
     try:
-        view = client.status(asked.application)
+        view = client.status(run.application)
         if view.state.ended:
             if view.final_status.value != "SUCCEEDED":
-                return _failed(asked.host, f"{asked.application} {view.final_status.value}: {view.diagnostics}", work)
-            return _read(client, work, asked)
-        said = view.diagnostics or view.state.value
+                return _failed(run.host, f"{run.application} {view.final_status.value}: {view.diagnostics}", operation)
+            return _read(client, operation, run)
+        status = view.diagnostics or view.state.value
     except Unreachable as error:
-        said = str(error)
+        status = str(error)
     except DlappError as error:
-        return _failed(asked.host, f"{asked.application}: {error}", work)
-    if not late:
+        return _failed(run.host, f"{run.application}: {error}", operation)
+    if not is_overdue:
         return None
-    _end(client, asked.application)
-    return _failed(asked.host, f"no answer in {timeout_s:g} s: {asked.application}: {said}", work)
+    _end(client, run.application)
+    return _failed(run.host, f"no answer in {timeout_s:g} s: {run.application}: {status}", operation)
 
 
-def _read(client: Client, work: _Work, asked: _NodeRun) -> dict[str, Any]:
-    data = b"".join(piece.data for piece in client.logs(asked.application, streams=("stdout",)))
+def _read(client: Client, operation: _NodeOperation, run: _NodeRun) -> dict[str, Any]:
+    data = b"".join(piece.data for piece in client.logs(run.application, streams=("stdout",)))
     try:
         found = json.loads(data)
-        return {"host": asked.host, "error": "", work.key: list(found[work.key])}
+        return {"host": run.host, "error": "", operation.key: list(found[operation.key])}
     except (ValueError, KeyError, TypeError):
-        return _failed(asked.host, f"what {asked.application} found cannot be read: {data[:80]!r}", work)
+        return _failed(run.host, f"what {run.application} found cannot be read: {data[:80]!r}", operation)
 
 
-def _failed(host: str, why: str, work: _Work) -> dict[str, Any]:
-    return {"host": host, "error": why, work.key: []}
+def _failed(host: str, why: str, operation: _NodeOperation) -> dict[str, Any]:
+    return {"host": host, "error": why, operation.key: []}
 
 
 def _end(client: Client, application: ApplicationId) -> None:

@@ -179,7 +179,7 @@ def test_nothing_is_removed_if_one_of_several_cannot_be() -> None:
 
 
 def test_waiting_tells_each_change_once_and_returns_the_last_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dlapp.client, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(dlapp.client, "POLL_INTERVAL_S", 0.0)
     waiting = client(view(42, State.ACCEPTED))
     running = view(42, State.RUNNING, phase="running 1 of 1")
     ended = view(42, State.FINISHED, cause=Cause.SUCCEEDED)
@@ -191,7 +191,7 @@ def test_waiting_tells_each_change_once_and_returns_the_last_view(monkeypatch: p
 
 
 def test_views_can_be_left_before_the_end_and_are_over_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dlapp.client, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(dlapp.client, "POLL_INTERVAL_S", 0.0)
     waiting, ended = view(42, State.ACCEPTED), view(42, State.FINISHED, cause=Cause.SUCCEEDED)
     one = client(waiting)
     assert next(one.views(APP)) == waiting

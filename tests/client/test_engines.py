@@ -94,7 +94,7 @@ def client(default: str) -> Client:
 
 
 def engine_of(client: Client, application_id: str) -> object:
-    return client._on(application_id)
+    return client._engine_of(application_id)
 
 
 @pytest.mark.parametrize("default", ["local", "yarn"])

@@ -109,7 +109,7 @@ def kill_master(engine: Engine, application: str, forward: PortForward) -> None:
     stream.close()
 
     def is_back() -> bool:
-        assert forward.look() == ""
+        assert forward.poll() == ""
         with contextlib.suppress(OSError, http.client.HTTPException):
             talk(forward.local_port)
             return True
@@ -130,7 +130,7 @@ def test_a_port_comes_to_this_machine_both_ways_and_nothing_of_it_stays(engine: 
         with PortForward(client, application_id, 0, port, say=said.append, direct=False) as forward:
             forward.wait_open(PATIENCE_S)
             talk(forward.local_port)
-            assert forward.way == "through the ApplicationMaster"
+            assert forward.route == "through the ApplicationMaster"
             assert len(helpers(engine, application)) == 2
             if engine.hadoop is None:  # on YARN it takes half a minute, and the code is the same
                 kill_master(engine, application, forward)
@@ -192,7 +192,7 @@ def test_a_loopback_port_in_a_network_of_docker_is_reached(
         with socket.create_connection(("127.0.0.1", forward.local_port), timeout=PATIENCE_S) as one:
             one.sendall(b"GET /start.sh HTTP/1.0\r\n\r\n")
             assert one.recv(65536).startswith(b"HTTP/1.1 200 OK")
-        assert forward.way == "through the ApplicationMaster"
+        assert forward.route == "through the ApplicationMaster"
         with pytest.raises(TimedOut), PortForward(client, client.resolve(application), 0, port + 1) as other:
             other.wait_open(0.0)
     assert run("dlapp-kill", application).code == 0

@@ -25,7 +25,7 @@ one = client.resolve(sys.argv[1])
 with PortForward(client, one, client.index_of(one, "worker", 0), int(sys.argv[2])) as forward:
     forward.wait_open(120)
     with socket.create_connection(("127.0.0.1", forward.local_port)) as connection:
-        print(connection.makefile().read(), forward.way)
+        print(connection.makefile().read(), forward.route)
 """
 SERVER = """
 import socket, sys

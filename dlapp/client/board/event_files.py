@@ -80,11 +80,11 @@ class BoardFiles:
         self._client, self._note = client, note
         self._runs, self._incoming = os.path.join(directory, RUNS), os.path.join(directory, "incoming")
         os.mkdir(self._runs, 0o700)
-        self._left = list(applications)
+        self._unfinished = list(applications)
         self._submissions: dict[ApplicationId, Submission | None] = {}
-        self._places: dict[ApplicationId, HdfsPlace | None] = {}
+        self._hdfs_by_application: dict[ApplicationId, HdfsPlace | None] = {}
         self._sizes: dict[tuple[str, str], tuple[int, int]] = {}  # of the local files
-        self._wanted: dict[tuple[str, str], tuple[int, int]] = {}  # of the files being copied
+        self._pending_sizes: dict[tuple[str, str], tuple[int, int]] = {}  # of the files being copied
         self._files = self._bytes = 0
         self._checkpoints: dict[str, int] = {}
         self._without_streams: set[ApplicationId] = set()
@@ -97,25 +97,25 @@ class BoardFiles:
 
     def refresh(self) -> bool:
         """Copy new content. Return whether an application may write more."""
-        for one in list(self._left):
+        for one in list(self._unfinished):
             try:
                 view = self._client.status(one)
                 is_read = self._refresh_one(one, view)
             except (DlappError, OSError) as error:
                 self._note_once(f"{one}: {error}")
                 if isinstance(error, NotFound):
-                    self._left.remove(one)
+                    self._unfinished.remove(one)
                 continue
             if view.state.ended and is_read:
-                self._left.remove(one)
-        return bool(self._left)
+                self._unfinished.remove(one)
+        return bool(self._unfinished)
 
     def _refresh_one(self, one: ApplicationId, view: ApplicationView) -> bool:
         """Copy new content of an application. Return whether everything could be read."""
-        if one not in self._places:  # on YARN this asks the ResourceManager
+        if one not in self._hdfs_by_application:  # on YARN this asks the ResourceManager
             spec = self._spec_of(one)
-            self._places[one] = self._client.hdfs_of(one, None if spec is None else spec.username)
-        hdfs = self._places[one]
+            self._hdfs_by_application[one] = self._client.hdfs_of(one, None if spec is None else spec.username)
+        hdfs = self._hdfs_by_application[one]
         run, is_read = os.path.join(self._runs, _run_name(one, view)), True
         for source in self._sources(one, view):
             if source.name and not is_plain_path(source.name):
@@ -137,9 +137,9 @@ class BoardFiles:
                 self._note_once(f"{one}: {error}")
                 is_read = is_read and not isinstance(error, (Unreachable, OSError))
             else:
-                self._sizes |= self._wanted
+                self._sizes |= self._pending_sizes
             finally:
-                self._wanted.clear()
+                self._pending_sizes.clear()
                 self._files, self._bytes = len(self._sizes), sum(one for one, _ in self._sizes.values())
                 shutil.rmtree(self._incoming, ignore_errors=True)
         return is_read
@@ -204,11 +204,11 @@ class BoardFiles:
         plan = plan_fetch([literal_pattern(location)], self._incoming, hdfs=hdfs)
         landings = []
         for system, one in plan.targets:
-            wanted = [node for node in one.nodes if self._is_new(location, node)]
-            names = {node.name for node in wanted}
+            selected = [node for node in one.nodes if self._is_new(location, node)]
+            names = {node.name for node in selected}
             above = {name[:at] for name in names for at, char in enumerate(name) if char == "/"}
             kept = [node for node in one.nodes if node.name in (above | {""} if node.is_dir else names)]
-            if wanted:
+            if selected:
                 landings.append((system, one._replace(nodes=kept)))
         if not landings:
             return
@@ -216,16 +216,16 @@ class BoardFiles:
         for _, one in landings:
             for node, path in one.places():
                 if node.is_file:
-                    self._take(path, os.path.join(into, node.name or os.path.basename(path)))
+                    self._update_copy(path, os.path.join(into, node.name or os.path.basename(path)))
 
     def _is_new(self, location: str, node: TreeNode) -> bool:
         if not node.is_file or EVENTS not in os.path.basename(node.name or node.source):
             return False
         if location.startswith(FILE) and os.path.islink(node.source):
             return False  # input follows links; here a link may point to files that are not the program's
-        return self._may_take(location, node.name, (node.size_bytes, node.mtime_ns))
+        return self._should_copy(location, node.name, (node.size_bytes, node.mtime_ns))
 
-    def _may_take(self, location: str, name: str, size: tuple[int, int]) -> bool:
+    def _should_copy(self, location: str, name: str, size: tuple[int, int]) -> bool:
         """Return whether to copy a file: it is new or changed, and there is space. ``size`` also has its modification
         time.
         """
@@ -236,7 +236,7 @@ class BoardFiles:
             self._note_once(f"more than {MAX_FILES} event files, or {human_size(MAX_BYTES)}, are left out")
             return False
         self._files, self._bytes = self._files + (known is None), self._bytes + more_bytes
-        self._wanted[location, name] = size
+        self._pending_sizes[location, name] = size
         return True
 
     def _copy_stream(self, one: ApplicationId, index: int, path: str, into: str) -> None:
@@ -251,19 +251,19 @@ class BoardFiles:
             return
         with connection, connection.makefile("rb") as stream:
             connection.settimeout(_STREAM_S)
-            wanted = []
+            selected = []
             for name, size in _checked_sizes(stream.readline(MAX_LINE_BYTES)):
                 target = os.path.join(into, name)
                 has = os.path.getsize(target) if os.path.exists(target) else 0
-                if has != size and self._may_take(f"{one}/{index}/{path}", name, (size, 0)):
-                    wanted.append((name, has if has < size else 0, size))
-            connection.sendall(json.dumps(wanted).encode() + b"\n")
-            for name, offset, size in wanted:
+                if has != size and self._should_copy(f"{one}/{index}/{path}", name, (size, 0)):
+                    selected.append((name, has if has < size else 0, size))
+            connection.sendall(json.dumps(selected).encode() + b"\n")
+            for name, offset, size in selected:
                 self._receive(stream, os.path.join(into, name), offset, size)
 
     def _receive(self, stream: BinaryIO, path: str, offset: int, size: int) -> None:
         """Append the next bytes of a stream to a copy; an offset of 0 replaces the copy."""
-        self._check_place(path)
+        self._check_path(path)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         os.makedirs(self._incoming, 0o700, exist_ok=True)
         new = os.path.join(self._incoming, "file")
@@ -280,22 +280,22 @@ class BoardFiles:
         from dlapp.storage.checkpoints.copies import Checkpoints
         from dlapp.storage.checkpoints.place import open_store
 
-        def is_wanted(entry: ManifestEntry) -> bool:
+        def is_selected(entry: ManifestEntry) -> bool:
             is_event = EVENTS in os.path.basename(entry.name)
-            return is_event and self._may_take(place, entry.name, (entry.size_bytes, entry.mtime_ns))
+            return is_event and self._should_copy(place, entry.name, (entry.size_bytes, entry.mtime_ns))
 
         with open_store(place, hdfs) as at:
             checkpoints = Checkpoints(at, 1, lambda _: None)
             number = max(checkpoints.complete(), default=0)
             if number <= self._checkpoints.get(place, 0):
                 return
-            for entry in checkpoints.fetch_files(number, is_wanted, self._incoming):
-                self._take(os.path.join(self._incoming, entry.name), os.path.join(into, entry.name))
+            for entry in checkpoints.fetch_files(number, is_selected, self._incoming):
+                self._update_copy(os.path.join(self._incoming, entry.name), os.path.join(into, entry.name))
             self._checkpoints[place] = number
 
-    def _take(self, new: str, path: str) -> None:
+    def _update_copy(self, new: str, path: str) -> None:
         """Append the new content of a file to its copy, or replace the copy."""
-        self._check_place(path)
+        self._check_path(path)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         size = os.path.getsize(path) if os.path.exists(path) else 0
         if not size or os.path.getsize(new) < size:
@@ -305,7 +305,7 @@ class BoardFiles:
             source.seek(size)
             shutil.copyfileobj(source, target, _COPY)
 
-    def _check_place(self, path: str) -> None:
+    def _check_path(self, path: str) -> None:
         """Refuse a path outside of the directory of runs: its names come from other users. Raises DlappError."""
         if not is_inside(os.path.normpath(path), self._runs):
             raise DlappError(f"{path!r} is not in the directory of event files")

@@ -16,7 +16,7 @@ from dlapp.system.processes import kernel
 from dlapp.tensorboard import ARGUMENTS_VARIABLE, COMMAND, NOT_INSTALLED, arguments, new_prefix
 
 _HOST = "127.0.0.1"
-_LOOK_S, _END_S = 0.1, 10.0
+_POLL_INTERVAL_S, _TERM_TIMEOUT_S = 0.1, 10.0
 _LOG = "tensorboard.log"
 
 
@@ -25,7 +25,7 @@ class TensorBoardProcess:
 
     Args:
         directory: that it reads.
-        home: directory for its own files; exclusive to the caller.
+        work_directory: directory for its own files; exclusive to the caller.
         port: to listen on, at an address that only this machine can reach; None for any free port.
 
     Raises:
@@ -33,15 +33,19 @@ class TensorBoardProcess:
         DlappError: it ended.
     """
 
-    def __init__(self, directory: str, home: str, port: int | None) -> None:
-        self._log, self._place, self._prefix = os.path.join(home, _LOG), (_HOST, port or _free_port()), new_prefix()
-        words = arguments(directory, *self._place, self._prefix)
+    def __init__(self, directory: str, work_directory: str, port: int | None) -> None:
+        self._log, self._address, self._prefix = (
+            os.path.join(work_directory, _LOG),
+            (_HOST, port or _free_port()),
+            new_prefix(),
+        )
+        argv = arguments(directory, *self._address, self._prefix)
         python = sys.executable if _is_installed() else COMMAND[0]
         with open(self._log, "wb") as log:
             try:
                 self._process = subprocess.Popen(
                     (python, *COMMAND[1:]),
-                    env={**os.environ, "TMPDIR": home, ARGUMENTS_VARIABLE: json.dumps(words)},
+                    env={**os.environ, "TMPDIR": work_directory, ARGUMENTS_VARIABLE: json.dumps(argv)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -53,16 +57,16 @@ class TensorBoardProcess:
     @property
     def url(self) -> str:
         """URL of its pages, with a secret path."""
-        return f"http://{self._place[0]}:{self._place[1]}{self._prefix}"
+        return f"http://{self._address[0]}:{self._address[1]}{self._prefix}"
 
     def __enter__(self) -> TensorBoardProcess:
         """Wait until it answers."""
-        probe = ReadinessProbe(self._place, self._prefix, os.getuid())
+        probe = ReadinessProbe(self._address, self._prefix, os.getuid())
         try:
             while not probe.is_ready:
                 self.check()
                 probe.check(time.monotonic())
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_INTERVAL_S)
         except BaseException:
             self._end()
             raise
@@ -87,7 +91,7 @@ class TensorBoardProcess:
     def _end(self) -> None:
         self._process.terminate()
         try:
-            self._process.wait(_END_S)
+            self._process.wait(_TERM_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

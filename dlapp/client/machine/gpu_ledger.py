@@ -87,7 +87,7 @@ class GpuLedger(Closeable):
             if isinstance(record, LedgerError):
                 yield {"host": name, "here": name == self.here, "error": str(record), "devices": []}
             elif host is not None or forgotten or not record.forgotten_ms:
-                yield _host_view(record, here=name == self.here, elsewhere=self._elsewhere(name))
+                yield _host_view(record, here=name == self.here, elsewhere=self._unrecorded_holders(name))
 
     def original(self, host: str | None = None) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the mapping from host and GPU to application, for each host with held GPUs: the format of the original
@@ -119,7 +119,7 @@ class GpuLedger(Closeable):
             if record.forgotten_ms:
                 hosts -= 1
                 continue
-            elsewhere = self._elsewhere(name)
+            elsewhere = self._unrecorded_holders(name)
             free = [one for one in record.free() if one.uuid not in elsewhere]
             there = [one.device for one in record.devices if one.present]
             chosen = choose(there, {one.uuid for one in free}, count)
@@ -149,7 +149,7 @@ class GpuLedger(Closeable):
                 raise NotFound(f"{host}: the GPU ledger knows no such host")
             yield host, record
 
-    def _elsewhere(self, host: str) -> Mapping[str, Holder]:
+    def _unrecorded_holders(self, host: str) -> Mapping[str, Holder]:
         """Return the holders of a host's GPUs that are missing in its record; known for this host only."""
         if self._cluster is None or host != self.here:
             return {}

@@ -31,7 +31,7 @@ FileFacts = tuple[int, int, int]
 """Facts about a file: size, modification time [ns], inode."""
 
 
-class BroughtBack(NamedTuple):
+class FetchedFiles(NamedTuple):
     """Files of a notebook by result: paths in the workspace, sorted.
 
     Args:
@@ -58,13 +58,13 @@ def remove_leftovers(workspace: str) -> None:
             remove_tree(path)
 
 
-def bring_back(
+def fetch_files(
     location: str,
     workspace: str,
     packed: Mapping[str, FileFacts],
     hdfs: HdfsPlace | None,
     trusted: Collection[str] = (),
-) -> BroughtBack:
+) -> FetchedFiles:
     """Fetch the files of a notebook.
 
     Args:
@@ -86,7 +86,7 @@ def bring_back(
         remove_tree(staging)
 
 
-def _place_all(found: str, workspace: str, packed: Mapping[str, FileFacts], trusted: Collection[str]) -> BroughtBack:
+def _place_all(found: str, workspace: str, packed: Mapping[str, FileFacts], trusted: Collection[str]) -> FetchedFiles:
     placed: list[str] = []
     kept: list[str] = []
     left_out: list[str] = []
@@ -111,7 +111,7 @@ def _place_all(found: str, workspace: str, packed: Mapping[str, FileFacts], trus
                     if is_free:
                         os.rename(source, name, dst_dir_fd=at)
                 (placed if is_free else kept).append(path)
-    return BroughtBack(tuple(placed), tuple(kept), tuple(left_out))
+    return FetchedFiles(tuple(placed), tuple(kept), tuple(left_out))
 
 
 def _below(paths: Collection[str], workspaces: Collection[str]) -> set[str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlapp.client.notebook.files import BroughtBack, FileFacts, bring_back, list_workspace, remove_leftovers
+from dlapp.client.notebook.files import FetchedFiles, FileFacts, fetch_files, list_workspace, remove_leftovers
 from dlapp.launcher.application import read_application
 from dlapp.runtime.payload import NOTEBOOK_PROGRAM
 from dlapp.value import replace
@@ -93,7 +93,7 @@ def start_notebook(
     Raises:
         see `Client.submit` for errors.
     """
-    from dlapp.client.shell.session import trusted_paths
+    from dlapp.client.shell.local_shell import trusted_paths
 
     info = client.engine.info()
     if path is None:
@@ -215,7 +215,7 @@ def ready_port(metrics: Mapping[str, float]) -> int | None:
     return int(port) if 0 < port < 65_536 and port == int(port) else None
 
 
-def saved_place(view: ApplicationView) -> str | None:
+def saved_location(view: ApplicationView) -> str | None:
     """Return where the files of an ended notebook are stored; None if nowhere."""
     for one in view.outputs:
         if one.committed or one.partial:
@@ -223,7 +223,7 @@ def saved_place(view: ApplicationView) -> str | None:
     return None
 
 
-def bring_files_back(client: Client, notebook: Notebook, place: str) -> BroughtBack:
+def fetch_notebook_files(client: Client, notebook: Notebook, place: str) -> FetchedFiles:
     """Fetch the files of an ended notebook into the user's own workspace.
 
     Args:
@@ -232,8 +232,8 @@ def bring_files_back(client: Client, notebook: Notebook, place: str) -> BroughtB
         place: where they are stored.
 
     Raises:
-        see `bring_back` for errors.
+        see `fetch_files` for errors.
     """
     application_id = notebook.application.application_id
     hdfs = client.hdfs_of(application_id, client.submission(application_id).spec.username)
-    return bring_back(place, notebook.workspace, notebook.packed, hdfs, notebook.trusted)
+    return fetch_files(place, notebook.workspace, notebook.packed, hdfs, notebook.trusted)

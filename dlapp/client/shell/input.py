@@ -60,21 +60,21 @@ def fetch_into_workspace(
     """
     # All input is checked first: missing input is reported before anything is fetched.
     planned = [
-        plan_input(one, _into(one, workspace), 0, 1, hdfs=hdfs, may_be_there=True)
+        plan_input(one, _target_path(one, workspace), 0, 1, hdfs=hdfs, may_be_there=True)
         for one in inputs
-        if not _is_there(one, workspace, note)
+        if not _already_exists(one, workspace, note)
     ]
-    return [path for one in planned for path in _bring(one, workspace, private, note, progress, fetch)]
+    return [path for one in planned for path in _fetch(one, workspace, private, note, progress, fetch)]
 
 
-def _into(one: InputSpec, workspace: str) -> str:
+def _target_path(one: InputSpec, workspace: str) -> str:
     """Return the path that input is written to. Raises UsageError: a link in it points out of the workspace."""
     into = os.path.normpath(os.path.join(workspace, one.input_path))
-    _inside(into, workspace)
+    _resolve_inside(into, workspace)
     return into
 
 
-def _inside(path: str, workspace: str) -> str:
+def _resolve_inside(path: str, workspace: str) -> str:
     """Return the relative path in the workspace with links resolved. A program in an earlier shell may have created a
     link.
 
@@ -92,22 +92,22 @@ def _inside(path: str, workspace: str) -> str:
     return os.path.relpath(real, root)
 
 
-def _is_there(one: InputSpec, workspace: str, note: Callable[[str], None]) -> bool:
+def _already_exists(one: InputSpec, workspace: str, note: Callable[[str], None]) -> bool:
     """Return True if a list, or the content of archives, was fetched before, or there is nothing to fetch."""
-    into = _into(one, workspace)
+    into = _target_path(one, workspace)
     if one.mode in ("feed", "mount"):
         note(f"{one.input_path} is not there: a shell has no input with mode={one.mode}")
         return True
     if one.as_list:
-        there = os.path.lexists(into)
+        existing = os.path.lexists(into)
     else:
-        there = one.unpack and into != os.path.normpath(workspace) and os.path.isdir(into) and bool(os.listdir(into))
-    if there:
+        existing = one.unpack and into != os.path.normpath(workspace) and os.path.isdir(into) and bool(os.listdir(into))
+    if existing:
         note(f"{one.input_path} already exists: kept as it is")
-    return there
+    return existing
 
 
-def _bring(
+def _fetch(
     planned: PlannedInput,
     workspace: str,
     private: str,
@@ -116,14 +116,14 @@ def _bring(
     fetch: Callable[..., FileTotals],
 ) -> list[str]:
     one = planned.section
-    into = _into(one, workspace)
+    into = _target_path(one, workspace)
     directory = os.path.dirname(into) if one.as_list else into
     if not (one.as_list or one.unpack):
-        there = [each for _, each in planned.plan.targets if os.path.lexists(each.path)]
-        for each in there:
+        existing = [each for _, each in planned.plan.targets if os.path.lexists(each.path)]
+        for each in existing:
             note(f"{os.path.relpath(each.path, workspace)} already exists: kept as it is")
-        planned = planned._replace(plan=planned.plan.without(there))
-        if there and not planned.plan.targets:
+        planned = planned._replace(plan=planned.plan.without(existing))
+        if existing and not planned.plan.targets:
             return []
     staging = tempfile.mkdtemp(prefix="input-", dir=private)
     try:
@@ -133,10 +133,10 @@ def _bring(
         names = sorted(os.listdir(found))
         with (
             files.closing_fd(files.open_directory(os.path.realpath(workspace))) as root_fd,
-            files.closing_fd(open_below(root_fd, _inside(directory, workspace), workspace)) as fd,
+            files.closing_fd(open_below(root_fd, _resolve_inside(directory, workspace), workspace)) as fd,
         ):
             _remove_stale(fd, directory)
-            _place(found, names, fd, directory)
+            _move_into_place(found, names, fd, directory)
         return [posixpath.normpath(os.path.relpath(os.path.join(directory, name), workspace)) for name in names]
     finally:
         remove_tree(staging)
@@ -170,7 +170,7 @@ def open_below(fd: int, path: str, top: str) -> int:
     return at
 
 
-def _place(found: str, names: Sequence[str], fd: int, directory: str) -> None:
+def _move_into_place(found: str, names: Sequence[str], fd: int, directory: str) -> None:
     """Move fetched files to their place.
 
     Args:
@@ -274,7 +274,7 @@ def _lock(fd: int) -> bool:
 # ---- record ----
 
 
-def remember(records: str, workspace: str, paths: Sequence[str]) -> None:
+def record_paths(records: str, workspace: str, paths: Sequence[str]) -> None:
     """Add paths (relative to ``workspace``) to its record, a file in the directory ``records``."""
     known = set(_read(records, workspace))
     if known >= set(paths):
@@ -286,7 +286,7 @@ def remember(records: str, workspace: str, paths: Sequence[str]) -> None:
     os.rename(temporary, path)
 
 
-def remembered(records: str, spec: AppSpec) -> list[str]:
+def recorded_paths(records: str, spec: AppSpec) -> list[str]:
     """Return the recorded paths that still exist in the workspace and belong to the spec's input."""
     places = [posixpath.normpath(one.input_path) for one in spec.inputs]
     return [

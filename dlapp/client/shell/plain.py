@@ -32,7 +32,7 @@ from dlapp.system.processes.spawn import is_program
 
 TERM_PATIENCE_S = 1.0
 """Time between SIGTERM and SIGKILL for processes that remain when the shell ends."""
-_LOOK_EVERY_S = 0.02
+_POLL_INTERVAL_S = 0.02
 _ENGINES = (b"am", b"task", b"runner")
 
 
@@ -57,8 +57,8 @@ class PlainShell:
         kernel.become_subreaper()
         sys.stdout.flush()
         sys.stderr.flush()
-        theirs, life = os.pipe2(os.O_CLOEXEC)
-        self._status, tell = os.pipe2(os.O_CLOEXEC)
+        keeper_end, life = os.pipe2(os.O_CLOEXEC)
+        self._status, status_fd = os.pipe2(os.O_CLOEXEC)
         with waits.paused():
             keeper = os.fork()
             if keeper == 0:
@@ -66,11 +66,11 @@ class PlainShell:
                 try:
                     os.close(life)
                     os.close(self._status)
-                    self._be_keeper(theirs, tell)
+                    self._be_keeper(keeper_end, status_fd)
                 finally:
                     os._exit(70)
-        os.close(theirs)
-        os.close(tell)
+        os.close(keeper_end)
+        os.close(status_fd)
         # The last of these is executed first on close: the keeper ends because its lifeline does.
         self._opened.callback(os.close, self._status)
         self._opened.callback(end_descendants, patience_s=0)
@@ -90,16 +90,16 @@ class PlainShell:
         """End all processes, and restore the terminal. Idempotent."""
         self._opened.close()
 
-    def _be_keeper(self, life: int, tell: int) -> NoReturn:
+    def _be_keeper(self, life: int, status_fd: int) -> NoReturn:
         kernel.become_subreaper()
         kernel.set_name("dlapp-keeper")
         keeper = os.getpid()
         # Handlers, unlike SIG_IGN, are not inherited by bash. The terminal's signals are for the programs in it.
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP, signal.SIGTERM):
-            signal.signal(number, _nothing)
+            signal.signal(number, _ignore_signal)
         child_ended, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _nothing)
+        signal.signal(signal.SIGCHLD, _ignore_signal)
         shell = os.fork()
         if shell == 0:
             try:
@@ -118,7 +118,7 @@ class PlainShell:
                 os.read(child_ended, 512)
             status = _reaped(shell)
         if status is not None:
-            os.write(tell, b"%d" % status)
+            os.write(status_fd, b"%d" % status)
         end_descendants(patience_s=TERM_PATIENCE_S)
         os._exit(0)
 
@@ -156,7 +156,7 @@ def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.mono
         if hard and not any(_may_kill(pid) for pid in left):
             return
         told.update(left)
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def descendants_to_end(of: int) -> list[int]:
@@ -198,7 +198,7 @@ def _reaped(shell: int) -> int | None:
     return found
 
 
-def _nothing(_number: int, _frame: object) -> None:
+def _ignore_signal(_number: int, _frame: object) -> None:
     pass
 
 

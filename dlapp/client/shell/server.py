@@ -111,18 +111,20 @@ class ShellRequestServer(Closeable):
             for line in lines:
                 self._replies = [one for one in self._replies if one.is_alive()]
                 if (match := _REQUEST.fullmatch(line)) and len(self._replies) < MAX_REQUESTS:
-                    words = [_word(text) for text in match[2].split()]
-                    if not all(word.isascii() and word.isprintable() for word in words):
+                    arguments = [_decode_argument(text) for text in match[2].split()]
+                    if not all(word.isascii() and word.isprintable() for word in arguments):
                         continue
-                    thread = threading.Thread(target=self._reply, args=(match[1].decode(), words), name="shell-reply")
+                    thread = threading.Thread(
+                        target=self._reply, args=(match[1].decode(), arguments), name="shell-reply"
+                    )
                     thread.start()
                     self._replies.append(thread)
 
-    def _reply(self, number: str, words: Sequence[str]) -> None:
+    def _reply(self, number: str, arguments: Sequence[str]) -> None:
         # This thread has no caller to report to; dlapp-run reports that it got no answer.
         with contextlib.suppress(OSError), self._reply_fifo(f"reply.{number}") as reply:
             if self._has_reader(reply):
-                self._relay(reply, words)
+                self._relay(reply, arguments)
 
     @contextlib.contextmanager
     def _reply_fifo(self, name: str) -> Iterator[int]:
@@ -157,9 +159,9 @@ class ShellRequestServer(Closeable):
             time.sleep(0.01)
         return True
 
-    def _relay(self, reply: int, words: Sequence[str]) -> None:
+    def _relay(self, reply: int, arguments: Sequence[str]) -> None:
         process = subprocess.Popen(
-            [*self._command, *words],
+            [*self._command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -217,7 +219,7 @@ class ShellRequestServer(Closeable):
         return True
 
 
-def _word(text: bytes) -> str:
+def _decode_argument(text: bytes) -> str:
     """Return the value of an encoded word of a request."""
     return "" if text == b"%" else unquote_to_bytes(text).decode("latin-1")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GONE = 128 + signal.SIGKILL
 """Exit code where the command ended with its container."""
-_KNOWN_S, _LOOK_EVERY_S = 5.0, 0.2
+_KNOWN_S, _POLL_INTERVAL_S = 5.0, 0.2
 """Time limit for the end of a container to be reported, and the interval of the polls."""
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 4096
@@ -80,7 +80,7 @@ def exec_command(client: Client, application: AnyApplication, container: str, re
         one = next((one for one in view.containers if one.index == index), None)
         if view.state.ended or one is None or one.finished_ms is not None or one.phase is not Phase.RUNNING:
             return ExecEnd(GONE, "the program of the container has ended, and the command with it")
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_INTERVAL_S)
     raise DlappError(f"the connection to container {index} broke, which ended the command; its program still runs")
 
 
@@ -111,7 +111,7 @@ class ExecClient:
                 if self._request.terminal:
                     self._signals.append(signal.SIGWINCH)  # it may have changed since the request
                 while self._end is None:
-                    self._take_signals()
+                    self._read_signals()
                     self._poll(wake_fd)
         except StreamOver:
             pass
@@ -124,8 +124,8 @@ class ExecClient:
     @contextlib.contextmanager
     def _caught_signals(self) -> Iterator[int]:
         """Collect signals during the block; the descriptor is readable when there is one."""
-        wake_fd, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        before_fd = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+        wake_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         numbers = [getattr(signal, f"SIG{name}") for name in frames.SIGNALS]
         if self._request.terminal:
             numbers.append(signal.SIGWINCH)
@@ -137,9 +137,9 @@ class ExecClient:
                 signal.signal(number, handler)
             signal.set_wakeup_fd(before_fd)
             os.close(wake_fd)
-            os.close(tell)
+            os.close(write_fd)
 
-    def _take_signals(self) -> None:
+    def _read_signals(self) -> None:
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGWINCH:

@@ -84,9 +84,9 @@ class LocalPort(Closeable):
                         self._say(f"a connection to port {self.port} has to wait: {error.strerror}")
                         select.select([self._wake_in], [], [], 1.0)
                     continue
-                self._take(connection)
+                self._start_connection(connection)
 
-    def _take(self, connection: socket.socket) -> None:
+    def _start_connection(self, connection: socket.socket) -> None:
         uid = uid_of_peer(connection)
         if uid != os.geteuid():
             whose = "whose user is not known" if uid is None else f"of {user_name(uid)}"

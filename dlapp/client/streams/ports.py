@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from dlapp.values.ids import ApplicationId
     from dlapp.values.report import ApplicationView, ContainerView
 
-LOOK_EVERY_S, LARGE_EVERY_S, LARGE = 1.0, 10.0, 100
+POLL_INTERVAL_S, LARGE_POLL_INTERVAL_S, LARGE_APPLICATION = 1.0, 10.0, 100
 """Intervals between two polls of an application, for small and large ones; LARGE is the number of containers from which
 the view is large."""
-DIRECT_S = 1.5
+DIRECT_TIMEOUT_S = 1.5
 """Time limit for a direct connection."""
-PLACE_S = 10.0
+PLACE_TIMEOUT_S = 10.0
 """Time limit for the task to report the address of its port."""
-NO_DIRECT_S = 60.0
+DIRECT_RETRY_S = 60.0
 """How long an unreachable host is not tried again."""
-_SAY_AGAIN_S = 10.0
+_REPEAT_S = 10.0
 _MAX_PLACE_BYTES = 64 << 10
 
 
 class PortForward(Closeable):
     """Forwarder of a container's port to a local port, until it is closed.
 
-    Connections are served by its own threads. `look`, or `run`, is called in the client's thread: it detects a
+    Connections are served by its own threads. `poll`, or `run`, is called in the client's thread: it detects a
     restarted container, and the end of the application.
 
     Args:
@@ -85,22 +85,22 @@ class PortForward(Closeable):
         direct: bool = True,
     ) -> None:
         self._client, self._application_id, self._index, self._port = client, application_id, index, port
-        self._tell = say
+        self._show = say
         self._lock = threading.Lock()
-        self._said: dict[str, float] = {}
+        self._shown_at: dict[str, float] = {}
         self._name = f"container {index}"
         self._container: tuple[str, int] | None = None
-        self._look_every_s = LOOK_EVERY_S
+        self._poll_interval_s = POLL_INTERVAL_S
         self._place: PortPlace | None = None
         self._no_direct_until = 0.0
         self._direct = direct
-        self.way = ""
+        self.route = ""
         """Route of the last connection: ``directly at HOST``, or ``through the ApplicationMaster``."""
         self._opener: StreamOpener | None = None
-        if over := self.look():
+        if over := self.poll():
             raise NotFound(over)
         # A program on this machine that does not listen yet would find its own port taken.
-        self._local = LocalPort(local, port if self.is_open else 0, self._serve, self._say)
+        self._local = LocalPort(local, port if self.is_open else 0, self._serve, self._show_once)
         self.local_port = self._local.port
 
     @property
@@ -121,8 +121,8 @@ class PortForward(Closeable):
 
     def run(self) -> str:
         """Serve until the application has ended; return a line that says so."""
-        while not (over := self.look()):
-            time.sleep(self._look_every_s)
+        while not (over := self.poll()):
+            time.sleep(self._poll_interval_s)
         return over
 
     def wait_open(self, timeout_s: float) -> None:
@@ -134,33 +134,33 @@ class PortForward(Closeable):
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            if over := self.look():
+            if over := self.poll():
                 raise NotFound(over)
             if self.is_open:
                 return
             if time.monotonic() >= deadline:
                 raise TimedOut(f"{self._name} did not listen on port {self._port} within {timeout_s:g} s")
-            time.sleep(min(self._look_every_s, max(0.0, deadline - time.monotonic())))
+            time.sleep(min(self._poll_interval_s, max(0.0, deadline - time.monotonic())))
 
-    def look(self) -> str:
+    def poll(self) -> str:
         """Read the application's state once; return a line if it has ended, else an empty text."""
         try:
             view = self._client.status(self._application_id)
         except Unreachable as error:
-            self._say(str(error))
+            self._show_once(str(error))
             return ""
         if view.state.ended:
             return end_of(view)
-        self._look_every_s = LOOK_EVERY_S if view.total_containers <= LARGE else LARGE_EVERY_S
+        self._poll_interval_s = POLL_INTERVAL_S if view.total_containers <= LARGE_APPLICATION else LARGE_POLL_INTERVAL_S
         for container in view.containers:
             if container.index == self._index:
-                self._take_container(container)
+                self._set_container(container)
         try:
             self._find_opener()
             if not self.is_open:
-                self._place_now()
+                self._query_place()
         except (StreamRefused, Unreachable) as error:
-            self._say(str(error))
+            self._show_once(str(error))
         except NotFound:
             pass  # it has just ended; the next call reports that
         return ""
@@ -174,32 +174,32 @@ class PortForward(Closeable):
             if self._opener is None or opener is None or self._opener.url != opener.url:
                 self._opener = opener
 
-    def _take_container(self, container: ContainerView) -> None:
+    def _set_container(self, container: ContainerView) -> None:
         """Record the current container of the index."""
         self._name = f"{container.role}:{container.role_index}"
         latest = str(container.container_id), container.generation
         is_another = self._container not in (None, latest)
         if is_another:
-            self._say(f"{self._name} is started again, on {container.host}")
+            self._show_once(f"{self._name} is started again, on {container.host}")
         elif container.finished_ms is not None and self.is_open:
-            self._say(f"{self._name} has ended")
+            self._show_once(f"{self._name} has ended")
         if is_another or container.finished_ms is not None:
             with self._lock:
                 self._place, self._no_direct_until = None, 0.0
                 if is_another:
-                    self._said.clear()
+                    self._shown_at.clear()
         self._container = latest
 
-    def _say(self, text: str) -> None:
+    def _show_once(self, text: str) -> None:
         """Show a line to the user, without repeating the same line."""
         now = time.monotonic()
         with self._lock:
-            self._said = {one: at for one, at in self._said.items() if now - at < _SAY_AGAIN_S}
-            if text in self._said:
-                self._said[text] = now
+            self._shown_at = {one: at for one, at in self._shown_at.items() if now - at < _REPEAT_S}
+            if text in self._shown_at:
+                self._shown_at[text] = now
                 return
-            self._said[text] = now
-        self._tell(text)
+            self._shown_at[text] = now
+        self._show(text)
 
     # ---- for the connections' threads ----
 
@@ -207,7 +207,7 @@ class PortForward(Closeable):
         try:
             remote = self._connect()
         except DlappError as error:
-            self._say(f"no connection to port {self._port} of {self._name}: {error}")
+            self._show_once(f"no connection to port {self._port} of {self._name}: {error}")
             reset(connection)
             return
         copy_both(connection, remote)
@@ -216,36 +216,36 @@ class PortForward(Closeable):
         """Return a connection to the port of the container. Raises DlappError: there is none."""
         is_own = self._opener is not None and self._opener.is_own
         if self._direct and is_own and time.monotonic() >= self._no_direct_until:
-            for address in addresses_of(self._place or self._place_now()):
+            for address in addresses_of(self._place or self._query_place()):
                 try:
-                    found = socket.create_connection((address, self._port), timeout=DIRECT_S)
+                    found = socket.create_connection((address, self._port), timeout=DIRECT_TIMEOUT_S)
                 except OSError:
                     continue
-                if self._is_still_there(found, address):
-                    self._go(f"directly at {address}")
+                if self._is_still_payload(found, address):
+                    self._set_route(f"directly at {address}")
                     return found
             with self._lock:
-                self._no_direct_until = time.monotonic() + NO_DIRECT_S
+                self._no_direct_until = time.monotonic() + DIRECT_RETRY_S
         found = self._stream({"port": self._port})
-        self._go("through the ApplicationMaster")
+        self._set_route("through the ApplicationMaster")
         return found
 
-    def _is_still_there(self, connection: socket.socket, address: str) -> bool:
+    def _is_still_payload(self, connection: socket.socket, address: str) -> bool:
         """Return whether the connected address is the payload's port; else close the connection. Raises DlappError:
         that cannot be determined, or the port is not open."""
-        is_there = False
+        is_payload = False
         try:
-            is_there = address in addresses_of(self._place_now())
+            is_payload = address in addresses_of(self._query_place())
         finally:
-            if not is_there:
+            if not is_payload:
                 connection.close()
-        return is_there
+        return is_payload
 
-    def _go(self, way: str) -> None:
+    def _set_route(self, route: str) -> None:
         with self._lock:
-            is_news, self.way = way != self.way, way
-        if is_news:
-            self._say(f"connections to port {self._port} of {self._name} go {way}")
+            is_new, self.route = route != self.route, route
+        if is_new:
+            self._show_once(f"connections to port {self._port} of {self._name} go {route}")
 
     def _stream(self, head: dict[str, object]) -> socket.socket:
         if (opener := self._opener) is None:
@@ -258,21 +258,21 @@ class PortForward(Closeable):
                     self._place = None
             raise
 
-    def _place_now(self) -> PortPlace:
+    def _query_place(self) -> PortPlace:
         """Return where the port is, as reported by the task. Raises DlappError: that cannot be determined, or it is not
         open.
         """
         with self._stream({"port": self._port, "look": True}) as stream:
-            place = _read_place(stream)
+            place = _receive_place(stream)
         with self._lock:
-            is_news, self._place = self._place is None, place
-        if is_news:
-            self._say(f"{self._name} listens on port {self._port}")
+            is_new, self._place = self._place is None, place
+        if is_new:
+            self._show_once(f"{self._name} listens on port {self._port}")
         return place
 
 
-def _read_place(stream: socket.socket) -> PortPlace:
-    stream.settimeout(PLACE_S)
+def _receive_place(stream: socket.socket) -> PortPlace:
+    stream.settimeout(PLACE_TIMEOUT_S)
     data = b""
     try:
         while len(data) < _MAX_PLACE_BYTES and (more := stream.recv(_MAX_PLACE_BYTES)):
@@ -284,8 +284,10 @@ def _read_place(stream: socket.socket) -> PortPlace:
 
 def addresses_of(place: PortPlace) -> tuple[str, ...]:
     """Return the addresses at which this process may reach a port without a stream, the nearest first."""
-    is_here = place.boot != "" and place.boot == boot_id() and place.network == os.stat("/proc/self/ns/net").st_ino
-    return (*((place.loopback,) if is_here and place.loopback else ()), *place.hosts)
+    is_same_machine = (
+        place.boot != "" and place.boot == boot_id() and place.network == os.stat("/proc/self/ns/net").st_ino
+    )
+    return (*((place.loopback,) if is_same_machine and place.loopback else ()), *place.hosts)
 
 
 def end_of(view: ApplicationView) -> str:

@@ -36,7 +36,7 @@ def main(applications: tuple[str, ...], project: str | None, port: int | None, a
     from dlapp.client import Client
     from dlapp.client.board.event_files import BoardFiles
     from dlapp.client.board.server import TensorBoardProcess
-    from dlapp.client.session import SessionClosed, session_directory, signals_close
+    from dlapp.client.command_session import SessionClosed, session_directory, signals_close
 
     if applications and project is not None:
         raise UsageError("give ids or --project, not both")

@@ -197,16 +197,16 @@ def _show_end(client: Client, notebook: Notebook, *, as_json: bool = False) -> i
 
 def _bring_back(client: Client, notebook: Notebook, end: ApplicationView, tell: Callable[[str], None]) -> bool:
     """Fetch the files of a notebook, and print their location; return whether they are stored."""
-    from dlapp.client.notebook.session import bring_files_back, saved_place
+    from dlapp.client.notebook.session import fetch_notebook_files, saved_location
     from dlapp.locations import FILE
 
-    if (place := saved_place(end)) is None:
+    if (place := saved_location(end)) is None:
         return False
     tell(f"saved : {place.removeprefix(FILE)}")
     if not notebook.workspace:
         return True
     try:
-        back = bring_files_back(client, notebook, place)
+        back = fetch_notebook_files(client, notebook, place)
     except DlappError as error:
         note(f"not brought back into {notebook.workspace}: {error}")
         return False

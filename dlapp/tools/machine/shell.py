@@ -25,8 +25,8 @@ def main(file: str, gcores: int | None, no_input: bool, cluster: str | None, as_
     of it is kept. The application ends with the shell.
     """
     from dlapp.client import Client
-    from dlapp.client.session import SessionClosed
-    from dlapp.client.shell.session import open_shell
+    from dlapp.client.command_session import SessionClosed
+    from dlapp.client.shell.local_shell import open_shell
     from dlapp.tools.display.progress import copying_bar
 
     try:

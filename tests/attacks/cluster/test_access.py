@@ -77,7 +77,7 @@ def bytes_of(client: Client, application_id: ApplicationId, port: int) -> tuple[
         forward.wait_open(120)
         connection = forward._connect()
         with connection:
-            return connection.recv(100), forward.way
+            return connection.recv(100), forward.route
 
 
 @pytest.mark.slow

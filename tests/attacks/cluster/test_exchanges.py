@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client.shell import session as shell  # noqa: F401
+from dlapp.client.shell import local_shell as shell  # noqa: F401
 from dlapp.errors import DlappError
 from dlapp.values.ids import ApplicationId
 from tests.attacks.cluster.test_own_state import of

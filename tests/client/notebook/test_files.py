@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client.notebook.files import STAGING, bring_back, list_workspace, remove_leftovers
+from dlapp.client.notebook.files import STAGING, fetch_files, list_workspace, remove_leftovers
 from dlapp.errors import DlappError
 
 
@@ -31,7 +31,7 @@ def test_new_and_changed_files_come_back(workspace: Path, saved: Path) -> None:
     packed = list_workspace(str(workspace))
     (saved / "notes" / "a.ipynb").write_text("of the notebook")
     (saved / "notes" / "new" / ".c").write_text("new")
-    back = bring_back(f"file://{saved}", str(workspace), packed, None)
+    back = fetch_files(f"file://{saved}", str(workspace), packed, None)
     assert back == (("notes/a.ipynb", "notes/new/.c"), (), ())
     assert (workspace / "notes" / "a.ipynb").read_text() == "of the notebook"
     assert (workspace / "notes" / "new" / ".c").read_text() == "new"
@@ -46,7 +46,7 @@ def test_what_the_user_changed_or_made_or_removed_meanwhile_stays(workspace: Pat
     (workspace / "b.py").write_text("of the user")
     (workspace / "c.py").write_text("of the user")
     (workspace / "notes" / "a.ipynb").unlink()
-    back = bring_back(f"file://{saved}", str(workspace), packed, None)
+    back = fetch_files(f"file://{saved}", str(workspace), packed, None)
     assert back == ((), ("b.py", "c.py", "notes/a.ipynb"), ())
     assert (workspace / "b.py").read_text() == (workspace / "c.py").read_text() == "of the user"
     assert not (workspace / "notes" / "a.ipynb").exists()
@@ -76,7 +76,7 @@ def test_what_programs_of_this_machine_run_or_obey_is_not_placed(workspace: Path
         *(str(tmp_path / "linked" / name) for name in ("secret.env", "conf.yaml")),
         str(tmp_path),
     ]
-    back = bring_back(f"file://{saved}", str(workspace), packed, None, trusted)
+    back = fetch_files(f"file://{saved}", str(workspace), packed, None, trusted)
     assert (back.placed, back.kept) == (("state.py", "notes/.gitignore"), ())
     assert sorted(back.left_out) == list(names)
     for name in names:
@@ -93,13 +93,13 @@ def test_a_link_or_a_directory_in_the_way_is_not_followed_and_not_replaced(
     (workspace / "d").mkdir()
     for name in ("link", "d"):
         (saved / name).write_text("of the notebook")
-    assert bring_back(f"file://{saved}", str(workspace), packed, None).kept == ("d", "link")
+    assert fetch_files(f"file://{saved}", str(workspace), packed, None).kept == ("d", "link")
     assert (tmp_path / "outside").read_text() == "outside"
     (tmp_path / "elsewhere").mkdir()
     (workspace / "notes" / "new").symlink_to(tmp_path / "elsewhere")
     (saved / "notes" / "new" / "c").write_text("new")
     with pytest.raises(DlappError):
-        bring_back(f"file://{saved}", str(workspace), packed, None)
+        fetch_files(f"file://{saved}", str(workspace), packed, None)
     assert os.listdir(tmp_path / "elsewhere") == []
     assert not list(workspace.glob(f"{STAGING}*"))
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.client.shell import input as shell_input
-from dlapp.client.shell.input import STAGING, as_pattern, remember, remembered
+from dlapp.client.shell.input import STAGING, as_pattern, record_paths, recorded_paths
 from dlapp.errors import DlappError, NotFound
 from dlapp.values.spec import AppSpec, InputSpec
 
@@ -108,12 +108,12 @@ def test_only_what_still_stands_where_the_input_goes_is_remembered(tmp_path: Pat
     records.mkdir()
     for name in ("data/here", "elsewhere"):
         (workspace / name).write_text("")
-    remember(str(records), str(workspace), ["data/here", "data/gone"])
-    remember(str(records), str(workspace), ["elsewhere"])
+    record_paths(str(records), str(workspace), ["data/here", "data/gone"])
+    record_paths(str(records), str(workspace), ["elsewhere"])
     spec = AppSpec(username="u", appname="a", workspace=str(workspace), script="s", inputs=inputs("/x"))
-    assert remembered(str(records), spec) == ["data/here"]
+    assert recorded_paths(str(records), spec) == ["data/here"]
     (next(records.iterdir())).write_text("no json")
-    assert remembered(str(records), spec) == []
+    assert recorded_paths(str(records), spec) == []
 
 
 def test_a_tree_on_another_file_system_keeps_its_links_permissions_and_times(

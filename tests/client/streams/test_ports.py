@@ -143,7 +143,7 @@ def test_a_connection_goes_by_a_stream_where_nothing_is_said_of_another_way(
 ) -> None:
     one = forward()
     assert [asked(one), asked(one, b"y")] == [b"stream:X", b"stream:Y"]
-    assert one.way == "through the ApplicationMaster"
+    assert one.route == "through the ApplicationMaster"
     assert cluster.heads == [{"port": 1, "look": True}, {"port": 1}, {"port": 1}]
     assert said == [
         "worker:0 listens on port 1",
@@ -156,7 +156,7 @@ def test_a_connection_goes_directly_where_the_port_can_be_reached(cluster: Clust
     cluster.place = PortPlace(hosts=("127.0.0.1",))
     one = forward(program.port)
     assert asked(one) == b"direct:X"
-    assert one.way == "directly at 127.0.0.1"
+    assert one.route == "directly at 127.0.0.1"
     assert [asked(forward(program.port, direct=False))] == [b"stream:X"]
     program.close()
 
@@ -166,7 +166,7 @@ def test_no_address_that_another_users_task_names_is_connected(cluster: Cluster,
     cluster.is_own, cluster.place = False, PortPlace(hosts=("127.0.0.1",))
     one = forward(program.port)
     assert asked(one) == b"stream:X"
-    assert (one.way, program.got) == ("through the ApplicationMaster", b"")
+    assert (one.route, program.got) == ("through the ApplicationMaster", b"")
     program.close()
 
 
@@ -217,7 +217,7 @@ def test_a_port_that_is_not_open_yet_is_waited_for_and_connections_are_reset(
 ) -> None:
     cluster.refusal = StreamRefused("nothing listens on port 1 yet", NOT_OPEN)
     one = forward()
-    assert one.look() == ""
+    assert one.poll() == ""
     assert said == ["nothing listens on port 1 yet"]
     with pytest.raises(ConnectionError):
         asked(one)
@@ -240,14 +240,14 @@ def test_another_users_port_is_refused_with_its_sentence(cluster: Cluster, forwa
 
 def test_an_index_that_is_started_again_keeps_its_port(cluster: Cluster, forward: Forward, said: list[str]) -> None:
     one = forward()
-    assert one.look() == ""
+    assert one.poll() == ""
     ended = replace(WORKER, phase=Phase.ENDED, finished_ms=1)
     cluster.view = replace(VIEW, containers=(ended,))
     cluster.refusal = StreamRefused("worker:0 waits for a container", NOT_RUNNING)
-    assert one.look() == ""
+    assert one.poll() == ""
     again = replace(WORKER, container_id=ContainerId(APP, 1, 7), host="node2", attempt=2)
     cluster.view, cluster.refusal = replace(VIEW, containers=(again,)), None
-    assert one.look() == ""
+    assert one.poll() == ""
     assert said == [
         "worker:0 listens on port 1",
         "worker:0 has ended",
@@ -265,7 +265,7 @@ def test_the_next_attempt_of_an_applicationmaster_is_found(cluster: Cluster, for
     cluster.url = "http://am:2"
     with pytest.raises(ConnectionError):
         asked(one)
-    assert one.look() == ""
+    assert one.poll() == ""
     assert asked(one) == b"stream:X"
 
 
@@ -280,11 +280,11 @@ def test_an_address_that_an_applicationmaster_has_left_is_used_no_longer(
     before = len(cluster.heads)
     with monkeypatch.context() as patch:
         patch.setattr(cluster, "stream_opener", refuse)
-        assert one.look() == ""
+        assert one.poll() == ""
         with pytest.raises(ConnectionError):
             asked(one)
     assert len(cluster.heads) == before, "nobody is asked there"
-    assert one.look() == ""
+    assert one.poll() == ""
     assert asked(one) == b"stream:X"
 
 
@@ -298,7 +298,7 @@ def test_an_application_that_waits_has_a_local_port_already(
         patch.setattr(cluster, "stream_opener", refuse)
         cluster.view = replace(VIEW, containers=(), state=State.ACCEPTED)
         one = forward()
-        assert one.look() == ""
+        assert one.poll() == ""
         assert said == [f"{APP} has not started yet"]
     cluster.view = VIEW
     one.wait_open(PATIENCE_S)

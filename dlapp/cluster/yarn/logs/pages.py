@@ -40,7 +40,7 @@ class GrowingPage:
         web: HTTP connections, which may be shared.
         last_lines: start with this many last lines; None: with the whole log.
         last_bytes: size of the end in which these lines are searched; None: 32 MiB.
-        collected: returns the whole log if no server has it any more; None: it is not there either, or not yet.
+        aggregated: returns the whole log if no server has it any more; None: it is not there either, or not yet.
         patience_s: how long from now an ended application's log may be missing everywhere.
         problem: why no server is asked.
     """
@@ -53,7 +53,7 @@ class GrowingPage:
         *,
         last_lines: int | None = None,
         last_bytes: int | None = None,
-        collected: Callable[[], Iterator[bytes] | None] = lambda: None,
+        aggregated: Callable[[], Iterator[bytes] | None] = lambda: None,
         patience_s: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], None] = time.sleep,
         problem: str = "",
@@ -61,7 +61,7 @@ class GrowingPage:
         self._url, self._login, self._last_lines = rest_url(url) if url else "", login, last_lines
         self._most_tail = _MAX_TAIL if last_bytes is None else last_bytes
         self._problem = problem
-        self._collected, self._patience_s, self._sleep = collected, patience_s, sleep
+        self._aggregated, self._patience_s, self._sleep = aggregated, patience_s, sleep
         self.offset = 0
         self._web = web
 
@@ -88,7 +88,7 @@ class GrowingPage:
                 if not ended:
                     raise
                 failure = error
-            if found is None and ended and (whole := self._collected()) is not None:
+            if found is None and ended and (whole := self._aggregated()) is not None:
                 found = self._rest_of(whole)
             if found is not None:
                 yield from found
@@ -98,7 +98,7 @@ class GrowingPage:
             if not ended:
                 return
             if self._patience_s() <= 0:
-                raise failure or NotFound(f"{self._url}: it is not there, nor among the collected logs on HDFS")
+                raise failure or NotFound(f"{self._url}: it is not there, nor among the aggregated logs on HDFS")
             self._sleep(_LOOK_AGAIN_S)
 
     def tail(self, most_bytes: int, *, ended: bool = False) -> bytes | None:
@@ -111,7 +111,7 @@ class GrowingPage:
             opened = None
         if opened is not None:
             return _first_bytes(opened, min(most_bytes, opened.length))
-        if not ended or (whole := self._collected()) is None:
+        if not ended or (whole := self._aggregated()) is None:
             return None
         kept = b""
         for piece in whole:

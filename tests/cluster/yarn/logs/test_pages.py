@@ -99,8 +99,8 @@ def test_the_last_lines_are_looked_for_in_the_last_bytes_alone(node: Node, page:
     assert read(page(last_lines=2, last_bytes=100)) == node.log[-100:]
     assert node.asked[-1].endswith("size=-100")
     node.status = 404
-    collected = page(last_lines=2, last_bytes=100, collected=lambda: iter([node.log[:7], node.log[7:]]))
-    assert read(collected, ended=True) == node.log[-100:]
+    aggregated = page(last_lines=2, last_bytes=100, aggregated=lambda: iter([node.log[:7], node.log[7:]]))
+    assert read(aggregated, ended=True) == node.log[-100:]
 
 
 def test_as_nobody_a_node_is_asked_without_a_name(node: Node) -> None:
@@ -158,14 +158,14 @@ def test_what_a_node_gave_away_is_read_where_it_says(node: Node, page: Callable[
 def test_what_no_server_has_is_what_was_collected_behind_what_was_read(
     node: Node, page: Callable[..., GrowingPage]
 ) -> None:
-    one = page(collected=lambda: iter([b"0123", b"4567", b"89"]))
+    one = page(aggregated=lambda: iter([b"0123", b"4567", b"89"]))
     node.log = b"01234"
     assert read(one) == b"01234"
     node.status = 404
     assert read(one) == b""
     assert read(one, ended=True) == b"56789"
     assert read(one, ended=True) == b""
-    last = page(last_lines=2, collected=lambda: iter([b"a\nb", b"\nc\n", b"d\n"]))
+    last = page(last_lines=2, aggregated=lambda: iter([b"a\nb", b"\nc\n", b"d\n"]))
     assert read(last, ended=True) == b"c\nd\n"
 
 
@@ -175,7 +175,7 @@ def test_a_log_that_is_nowhere_is_not_found_once_it_cannot_come_any_more(
     node.status = 404
     left = [1.0, 0.5, 0.0]
     one = page(patience_s=lambda: left.pop(0), sleep=lambda _: None)
-    with pytest.raises(NotFound, match="not there, nor among the collected logs"):
+    with pytest.raises(NotFound, match="not there, nor among the aggregated logs"):
         read(one, ended=True)
     assert left == []
 
@@ -186,11 +186,11 @@ def test_a_server_that_is_gone_is_said_unless_hdfs_has_the_log(page: Callable[..
         read(page(url=gone))
     with pytest.raises(Unreachable, match="connection refused"):
         read(page(url=gone), ended=True)
-    assert read(page(url=gone, collected=lambda: iter([b"x"])), ended=True) == b"x"
+    assert read(page(url=gone, aggregated=lambda: iter([b"x"])), ended=True) == b"x"
 
 
 def test_the_end_of_a_log_is_read_apart_from_the_rest(node: Node, page: Callable[..., GrowingPage]) -> None:
-    one = page(collected=lambda: iter([b"0123", b"4567", b"89"]))
+    one = page(aggregated=lambda: iter([b"0123", b"4567", b"89"]))
     node.log = b"01234"
     assert one.tail(3) == b"234"
     assert one.tail(30) == b"01234"
@@ -199,7 +199,7 @@ def test_the_end_of_a_log_is_read_apart_from_the_rest(node: Node, page: Callable
     assert one.tail(3) is None
     assert one.tail(5, ended=True) == b"56789"
     assert page().tail(3, ended=True) is None
-    gone = page(url="http://127.0.0.1:1/node/containerlogs/c1/tony/stdout/", collected=lambda: iter([b"x"]))
+    gone = page(url="http://127.0.0.1:1/node/containerlogs/c1/tony/stdout/", aggregated=lambda: iter([b"x"]))
     with pytest.raises(Unreachable, match="connection refused"):
         gone.tail(3)
     assert gone.tail(3, ended=True) == b"x"
@@ -211,6 +211,6 @@ def test_a_piece_ends_at_the_offset_wherever_it_comes_from(node: Node, page: Cal
         assert read(one, ended=ended)
         assert one.offset == len(node.log)
     node.status = 404
-    for one in (page(collected=lambda: iter([node.log])), page(last_lines=1, collected=lambda: iter([node.log]))):
+    for one in (page(aggregated=lambda: iter([node.log])), page(last_lines=1, aggregated=lambda: iter([node.log]))):
         assert read(one, ended=True)
         assert one.offset == len(node.log)

@@ -1,7 +1,7 @@
 """dlapp-shell: the environment of a payload, interactively, in the user's own workspace.
 
-Its session's directory (`dlapp.client.session`) has what dlapp-run needs (`dlapp.client.shell.server`), and in Docker
-the lifeline, HOME and TMPDIR. Nothing else has to be given back after a SIGKILL: GPUs are held by kernel locks that end
+Its session's directory (`dlapp.client.command_session`) has what dlapp-run needs (`dlapp.client.shell.server`), and in
+Docker the lifeline, HOME and TMPDIR. Nothing else is released after a SIGKILL: GPUs are held by kernel locks that end
 with the last process that inherited them (of a cluster's ledger, the next that asks on this host ends the lease then),
 a plain shell ends with its keeper (`dlapp.client.shell.plain`), a container by its lifeline.
 """
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlapp.client.session import records_below, session_directory, signals_close
+from dlapp.client.command_session import records_below, session_directory, signals_close
 from dlapp.client.shell import input as shell_input
 from dlapp.client.shell.server import BIN, DIRECTORY_VARIABLE, RC, SHARED, START_VARIABLE, ShellRequestServer, install
 from dlapp.client.shell.start import write_start
@@ -83,7 +83,7 @@ def open_shell(
     with contextlib.ExitStack() as stack:
         stack.enter_context(signals_close())
         if image:
-            refuse_what_is_trusted(spec.workspace, client)
+            refuse_trusted_workspace(spec.workspace, client)
             if _is_inside(application.snapshot.path, spec.workspace):
                 note(f"{path} lies in the workspace: what runs in the container can change it")
         directory = stack.enter_context(session_directory(client.config))
@@ -100,7 +100,7 @@ def open_shell(
                 now = shell_input.fetch_into_workspace(
                     spec.inputs, spec.workspace, directory, note, progress, _hdfs_of(client, spec), fetch
                 )
-            shell_input.remember(records_below(client.state_path), spec.workspace, now)
+            shell_input.record_paths(records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
         command = [*PROGRAM, "tool", "run"]
         server_env = {**os.environ, START_VARIABLE: write_start(directory, application.snapshot, client.config)}
@@ -156,7 +156,7 @@ def open_shell(
             return shell.wait()
 
 
-def refuse_what_is_trusted(workspace: str, client: Client) -> None:
+def refuse_trusted_workspace(workspace: str, client: Client) -> None:
     """Refuse a workspace through which a container could change files that dlapp trusts or runs on this machine.
 
     Raises:
