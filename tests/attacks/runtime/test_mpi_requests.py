@@ -28,7 +28,7 @@ class Link:
     def launches(self, _generation: int) -> tuple[tuple[MpiLaunch, ...], tuple[LaunchState, ...]]:
         return (), self.states
 
-    def say_besides(self, *, launches: tuple[MpiLaunch, ...]) -> None:
+    def report_fields(self, *, launches: tuple[MpiLaunch, ...]) -> None:
         self.reported = launches
         assert len(json.dumps([to_json(one) for one in launches])) < MAX_REPORT_BYTES - (32 << 10)
 
