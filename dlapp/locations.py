@@ -23,7 +23,7 @@ _WILDCARD = re.compile(r"[*?\[\]{}\\]")
 
 
 def shown(name: str) -> str:
-    """Name in a form that a message can show on one line, whatever bytes it contains."""
+    """Return the name in a form that a message can show on one line, whatever bytes it contains."""
     return name if name.isprintable() else repr(name)
 
 

@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run_standby(fd: int) -> int:
-    """Be loaded when an application comes."""
+    """Wait as a standby until an application is assigned, with all modules loaded."""
     # What is imported late where it is needed, and would be at each start on this engine.
     with loading():
         from dlapp.cluster.local import am_engine  # noqa: F401

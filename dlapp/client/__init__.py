@@ -123,7 +123,7 @@ class Client(Closeable):
 
     @property
     def state_path(self) -> str:
-        """Directory of this machine's own state, on any engine."""
+        """Return the directory of this machine's own state, on any engine."""
         from dlapp.cluster.local.state import open_state
 
         local = self.config.local
@@ -1067,7 +1067,7 @@ def exit_code_of(state: str, final_status: str, cause: str | None) -> int:
 
 
 def caller() -> str:
-    """The operating system's user."""
+    """Return the operating system's user."""
     from dlapp.system.owners import user_name
 
     return user_name(os.geteuid())

@@ -31,7 +31,7 @@ class Application:
 
     @property
     def id(self) -> str:
-        """The id as text: ``application_1700000000000_0042``."""
+        """Return the id as text: ``application_1700000000000_0042``."""
         return str(self.application_id)
 
     def __str__(self) -> str:

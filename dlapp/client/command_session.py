@@ -82,7 +82,7 @@ def _age_s(path: str) -> float:
 
 @contextlib.contextmanager
 def signals_close() -> Iterator[None]:
-    """SIGHUP and SIGTERM end the block as `SessionClosed`."""
+    """End the block as `SessionClosed` on SIGHUP or SIGTERM."""
 
     def close(number: int, _frame: object) -> None:
         raise SessionClosed(number)

@@ -424,7 +424,8 @@ class LineMerger:
 
 
 def prefix_of(piece: LogPiece) -> bytes:
-    """``[0] `` for the stdout of container 0, ``[0 err] `` for its stderr, ``[0 dlapp] `` for dlapp's own log of it.
+    """Return the prefix of a line: ``[0] `` for the stdout of container 0, ``[0 err] `` for its stderr, ``[0 dlapp] ``
+    for dlapp's own log of it.
 
     Containers of roles have names: ``[trainer_0 err] ``.
     """
@@ -435,7 +436,8 @@ def prefix_of(piece: LogPiece) -> bytes:
 
 
 def timed_prefix_of(piece: LogPiece) -> bytes:
-    """``[0] 2025-03-04 17:02:11.3 ``: with the local time at which a line was complete; ``-`` if unknown."""
+    """Return the prefix with the local time at which a line was complete: ``[0] 2025-03-04 17:02:11.3 ``; ``-`` if
+    unknown."""
     return prefix_of(piece) + time_text(piece.time_ms)
 
 

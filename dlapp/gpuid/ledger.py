@@ -28,15 +28,15 @@ class Lease(Protocol):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Devices in PCI bus order."""
+        """Return the devices in PCI bus order."""
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """Descriptors that hold them; the payload inherits them where it can."""
+        """Return the descriptors that hold them; the payload inherits them where it can."""
 
     def release(self) -> bool:
-        """Give the devices back: the payload is gone. May be repeated. False: the store is unreachable now; the release
-        is retried later or, if this process ends before, left to evidence."""
+        """Release the devices: the payload is gone. Idempotent. Returns False if the store is unreachable now; the
+        release then follows later."""
 
     def close(self) -> None:
         """Close without releasing; the devices become free by evidence. May be repeated."""
@@ -63,7 +63,8 @@ class LeaseStatus(NamedTuple):
 
 
 def reclaim_all(ledger: Ledger) -> list[dict[str, Any]]:
-    """`Ledger.reclaim`, of each lease ``container``, ``application``, ``devices`` (labels), ``state``, ``why``."""
+    """Return the result of `Ledger.reclaim` as JSON: ``container``, ``application``, ``devices`` (labels), ``state``
+    and ``why`` of each lease."""
     label = {one.uuid: one.device.label for one in ledger.record().devices}
     return [{**one._asdict(), "devices": [label.get(uuid, uuid) for uuid in one.devices]} for one in ledger.reclaim()]
 
@@ -73,11 +74,11 @@ class Ledger(Protocol):
 
     @property
     def host(self) -> str:
-        """Name of the host in the ledger."""
+        """Return the name of the host in the ledger."""
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Problems and remarks from the last listing of this machine's files, by path."""
+        """Return the problems and remarks from the last listing of this machine's files, by path."""
 
     def reach(self, *, timeout_s: float) -> None:
         """Wait until the store is available. Raises Unreachable: it is not within ``timeout_s``."""

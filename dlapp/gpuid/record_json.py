@@ -17,7 +17,7 @@ MAX_BYTES = 512 << 10
 
 
 def to_bytes(record: HostRecord) -> bytes:
-    """The record as it is stored.
+    """Return the stored form of a record.
 
     Raises:
         LedgerError: this version may not write it, or it is longer than `MAX_BYTES`.
@@ -114,7 +114,7 @@ _MISSING: Any = object()
 
 
 def _take(kind: type[Value], whole: dict[str, Any], what: str = "it") -> dict[str, Any]:
-    """Take the fields of a value out of ``whole``, so that what is left is what we do not know."""
+    """Remove the known fields of a value from ``whole``, so that only unknown fields remain."""
     found: dict[str, Any] = {}
     for name, type_, is_required in _PLAIN[kind]:
         value = whole.pop(name, _MISSING)
@@ -149,13 +149,13 @@ def _value_from_json(kind: type[V], what: str, data: Any) -> V:
 
 
 def _plain(one: LeaseRecord | ForcedRelease | Quarantine) -> dict[str, Any]:
-    """The fields of a value that says something, and what it did not know."""
+    """Return the fields of a value that are not empty, and its unknown fields."""
     said = {name: value for name, _, _ in _PLAIN[type(one)] if (value := getattr(one, name))}
     return {**one.unknown, **said}
 
 
 def quarantine_to_json(one: Quarantine) -> dict[str, Any]:
-    """The JSON form, also of the machine's store."""
+    """Return the JSON form, also for the machine's store."""
     return _plain(one)
 
 

@@ -98,7 +98,7 @@ class DeviceRecord(Value):
 
     @property
     def uuid(self) -> str:
-        """The device's identity."""
+        """Return the device's identity."""
         return self.device.uuid
 
 

@@ -133,7 +133,7 @@ class ResolvedApplication(Value):
 
     @property
     def has_file(self) -> bool:
-        """True if it was read from a properties file."""
+        """Return True if it was read from a properties file."""
         return not isinstance(self.properties, _SpecProperties)
 
 
@@ -425,7 +425,8 @@ def _own_path(text: str, directory: str) -> str:
 
 
 def _followed(location: str) -> str:
-    """A target is replaced by a rename, which would replace a link instead of its target."""
+    """Return the target of a link: the commit renames over the path, which would replace the link instead of its
+    target."""
     path = local_path(location)
     if not os.path.islink(path):
         return location
@@ -497,7 +498,7 @@ class _Maker:
             self.hdfs = place._replace(login=place.login.as_user(self._application("username") or place.login.user))
 
     def make(self) -> tuple[AppSpec, dict[str, str]] | None:
-        """The spec and the variables; None if there are errors."""
+        """Return the spec and the variables; None if there are errors."""
         get = self._application
         workspace = self._workspace()
         script = self._script("application", "user_shell_script", workspace) or ""
@@ -1161,7 +1162,7 @@ def _script_hint(text: str, workspace: str) -> str:
 
 
 def add_refusal(faults: Faults, properties: Properties, refused: SpecError) -> None:
-    """Note the error of a value that the spec, or an engine, refused, with its line in the file."""
+    """Record the error of a value that the spec, or an engine, refused, with its line in the file."""
     section, _, key = refused.field.partition(".")
     faults.add(properties.line(section, key), refused.field, refused.problem)
 

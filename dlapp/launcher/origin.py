@@ -37,7 +37,7 @@ class Origin(NamedTuple):
 
     @property
     def checkpoints_of(self) -> str:
-        """Id of the application that owns the checkpoint directory; empty to start without checkpoints."""
+        """Return the id of the application that owns the checkpoint directory; empty to start without checkpoints."""
         return self.submission.checkpoints_of or self.application_id if self.resumes else ""
 
     def recorded_source(self, overrides: Overrides) -> tuple[Source, Overrides]:

@@ -406,7 +406,8 @@ def _checked(properties: Properties, faults: Faults) -> Properties:
 
 
 def _check_programs(properties: Properties, faults: Faults) -> None:
-    """Note roles without a program or with two, settings that no role uses, and scripts without a workspace."""
+    """Record errors of roles without a program or with two, settings that no role uses, and scripts without a
+    workspace."""
     given = properties.sections.get("application")
     if given is None:
         return

@@ -466,7 +466,8 @@ class ControlServer:
             sock.close()
 
     def _switch(self, peer: _Peer) -> socket.socket | None:
-        """Tell a client that its connection is a stream now, and return the connection; None if it has disconnected."""
+        """Confirm to a client that its connection is a stream now, and return the connection; None if it has
+        disconnected."""
         from dlapp.net.streams import UPGRADE  # most applications have none
 
         assert peer.http is not None

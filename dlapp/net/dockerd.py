@@ -84,7 +84,7 @@ class Dockerd:
 
     @property
     def path(self) -> str:
-        """Path of its socket."""
+        """Return the path of its socket."""
         return self.host.removeprefix(UNIX)
 
     def call(

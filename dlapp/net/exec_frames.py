@@ -96,12 +96,12 @@ class FrameStream:
         self._received, self._unsent = bytearray(), bytearray()
 
     def fileno(self) -> int:
-        """The socket's descriptor, for polling."""
+        """Return the socket's descriptor, for polling."""
         return self._sock.fileno()
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of buffered bytes."""
+        """Return the number of buffered bytes."""
         return len(self._unsent)
 
     def receive(self) -> list[tuple[bytes, bytes]]:

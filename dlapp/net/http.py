@@ -85,12 +85,12 @@ class IncompleteResponse(OSError):
 
     @property
     def timed_out(self) -> bool:
-        """True if the response timed out."""
+        """Return True if the response timed out."""
         return isinstance(self.__cause__, TimeoutError)
 
     @property
     def too_large(self) -> bool:
-        """True if the body exceeds the limit."""
+        """Return True if the body exceeds the limit."""
         return isinstance(self.__cause__, _BodyTooLarge)
 
 
@@ -138,7 +138,7 @@ class HttpResponse(Value):
 
     @property
     def good(self) -> bool:
-        """True if the request succeeded."""
+        """Return True if the request succeeded."""
         return 200 <= self.status < 300
 
 

@@ -61,7 +61,7 @@ class _Direction:
 
     @property
     def reads(self) -> bool:
-        """True if more data must be read now."""
+        """Return True if more data must be read now."""
         return not self.pending and not self.is_over
 
     def pump(self) -> None:

@@ -38,7 +38,7 @@ class Lifeline:
 
     @property
     def taken(self) -> bool:
-        """True if the payload has read its ``go``; from then on it holds the other end."""
+        """Return True if the payload has read its ``go``; from then on it holds the other end."""
         if self._reader is not None:
             left = array.array("i", [0])
             fcntl.ioctl(self._reader, termios.FIONREAD, left)
@@ -55,7 +55,7 @@ class Lifeline:
 
     @property
     def payload_gone(self) -> bool:
-        """True if the payload opened its end and no process holds it any more."""
+        """Return True if the payload opened its end and no process holds it any more."""
         if self._writer is None or not self.taken:
             return False
         poll = select.poll()

@@ -241,7 +241,7 @@ class Running(Reachable, Protocol):
         """
 
     def watched_fds(self) -> list[tuple[int, int]]:
-        """Descriptors and poll events; call `ended` when one is ready. May change between calls."""
+        """Return the descriptors and poll events; call `ended` when one is ready. May change between calls."""
 
     def ended(self) -> PayloadExit | None:
         """Return how it ended, once all of its processes have; None before."""

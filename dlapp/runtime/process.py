@@ -47,7 +47,7 @@ class Guardian:
         self.gone = False
 
     def fileno(self) -> int:
-        """The socket to poll for messages."""
+        """Return the socket to poll for messages."""
         return self._channel.fileno()
 
     def order(self, do: str, fds: tuple[int, ...] = (), **details: Any) -> None:
@@ -115,7 +115,7 @@ class Guardian:
 
     @property
     def inner(self) -> int:
-        """Pid of inner; 0 if unknown, or gone."""
+        """Return the pid of inner; 0 if unknown, or gone."""
         return 0 if self._inner is None or self.gone else self._inner
 
     def kill_inner(self) -> None:

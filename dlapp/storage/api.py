@@ -215,7 +215,7 @@ class OutputFileSystem(FileSystem, Protocol):
         repeatedly until the threads have ended."""
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
-        """The commit of an application's output to ``target``."""
+        """Return the commit of an application's output to ``target``."""
 
     def marked(self, target: str) -> list[str]:
         """Return the applications whose commit to ``target`` has a marker."""

@@ -34,12 +34,12 @@ class FetchTarget(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Total size of all its files."""
+        """Return the total size of all its files."""
         return sum(node.size_bytes for node in self.nodes if node.is_file)
 
     @property
     def files(self) -> int:
-        """Number of its files."""
+        """Return the number of its files."""
         return sum(node.is_file for node in self.nodes)
 
     def places(self) -> Iterator[tuple[TreeNode, str]]:
@@ -56,7 +56,7 @@ class FetchPlan(NamedTuple):
 
     @property
     def totals(self) -> FileTotals:
-        """Number of files, and their total bytes."""
+        """Return the number of files, and their total bytes."""
         return FileTotals(sum(one.files for _, one in self.targets), sum(one.size_bytes for _, one in self.targets))
 
     def without(self, provided: Sequence[FetchTarget]) -> FetchPlan:

@@ -78,7 +78,7 @@ def link_target(name: str, text: str, roots: Sequence[str], read_link: Callable[
 
 
 def link_reader(tree: str) -> Callable[[str], str | None]:
-    """Reader of the links of a real tree, for `link_kept_inside`."""
+    """Return a reader of the links of a real tree, for `link_kept_inside`."""
 
     def read(name: str) -> str | None:
         try:

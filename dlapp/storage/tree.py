@@ -48,12 +48,12 @@ class TreeNode(NamedTuple):
 
     @property
     def is_dir(self) -> bool:
-        """True if it is a directory."""
+        """Return True if it is a directory."""
         return self.link is None and stat.S_ISDIR(self.mode)
 
     @property
     def is_file(self) -> bool:
-        """True if it is a regular file."""
+        """Return True if it is a regular file."""
         return self.link is None and stat.S_ISREG(self.mode)
 
 
@@ -92,7 +92,8 @@ class TransferRate:
         self._clock, self._began, self._first = clock, clock(), -1
 
     def text(self, done: int, total: int) -> str:
-        """``1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left``; the bytes at the first call do not count for the rate."""
+        """Return the progress as text: ``1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left``; the bytes at the first call do
+        not count for the rate."""
         now = self._clock()
         if self._first < 0:
             self._began, self._first = now, done

@@ -207,7 +207,7 @@ class SweepSpec(Value, kw_only=True):
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the parameters."""
+        """Return the names of the parameters."""
         if self.table is not None:
             return self.table.names
         return (*(one.name for one in self.grid), *(one.name for one in self.random))

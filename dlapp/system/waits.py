@@ -69,7 +69,7 @@ class Wait:
 
     @property
     def lasted_s(self) -> float:
-        """Time since it began, or since data arrived [s]."""
+        """Return the time since it began, or since data arrived [s]."""
         return time.monotonic() - self._began_s
 
     @property

@@ -48,12 +48,12 @@ class LeasedDevices:
 
     @property
     def use(self) -> Mapping[str, DeviceUse]:
-        """Usage of the devices while payloads ran, by uuid."""
+        """Return the usage of the devices while payloads ran, by uuid."""
         return {} if self._watch is None else self._watch.use
 
     @property
     def failed(self) -> bool:
-        """True if a device has failed under the payload."""
+        """Return True if a device has failed under the payload."""
         if self._watch is None or not self._watch.failed:
             return False
         if not self._noted:

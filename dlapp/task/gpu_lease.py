@@ -85,17 +85,17 @@ class GpuLease:
 
     @property
     def devices(self) -> Sequence[Device]:
-        """The leased devices; empty before the lease and after the release."""
+        """Return the leased devices; empty before the lease and after the release."""
         return () if self._lease is None else self._lease.devices
 
     @property
     def indexes(self) -> tuple[int, ...]:
-        """Indexes of the leased devices, in NVML's PCI order."""
+        """Return the indexes of the leased devices, in NVML's PCI order."""
         return tuple(one.index for one in self.devices)
 
     @property
     def fds(self) -> Sequence[int]:
-        """Descriptors that hold the lease while the payload lives."""
+        """Return the descriptors that hold the lease while the payload lives."""
         return () if self._lease is None else self._lease.fds
 
     def watched(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
@@ -105,12 +105,12 @@ class GpuLease:
 
     @property
     def use(self) -> Mapping[str, DeviceUse]:
-        """Usage of the devices while payloads ran, by uuid; empty after the release."""
+        """Return the usage of the devices while payloads ran, by uuid; empty after the release."""
         return {} if self._health is None else self._health.use
 
     @property
     def has_failed(self) -> bool:
-        """True if a device has failed under the payload."""
+        """Return True if a device has failed under the payload."""
         return self._health is not None and self._health.failed
 
     def failure_message(self) -> str:

@@ -145,7 +145,8 @@ class LogCap:
 
     @property
     def wake_fd(self) -> int | None:
-        """Additional descriptor to poll: readable when a check is due. None if checks are only due by time."""
+        """Return the additional descriptor to poll: readable when a check is due. None if checks are only due by
+        time."""
         return None if self._grew else self._writes
 
     def check(self) -> float:
@@ -204,7 +205,7 @@ class LogCap:
 
     @property
     def cut_message(self) -> str:
-        """Message on the dropped output; empty if none was dropped."""
+        """Return the message on the dropped output; empty if none was dropped."""
         return ", ".join(
             f"{os.path.basename(path)} cut to {self._limit} bytes ({count} or more dropped)"
             for path, count in self.dropped.items()

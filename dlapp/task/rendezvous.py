@@ -51,17 +51,17 @@ class Rendezvous:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Ports that are locked for the payload."""
+        """Return the ports that are locked for the payload."""
         return self._locked.ports if self._locked is not None else ()
 
     @property
     def lock_fds(self) -> tuple[int, ...]:
-        """Descriptors that hold the locks; a payload that inherits them keeps its ports while it lives."""
+        """Return the descriptors that hold the locks; a payload that inherits them keeps its ports while it lives."""
         return () if self._locked is None else (self._locked.fd,)
 
     @property
     def interface(self) -> str:
-        """Name of the network interface with the address; empty if unknown."""
+        """Return the name of the network interface with the address; empty if unknown."""
         return self._policy.network_interface or interface_of(self.address)
 
     def reserve_ports(self) -> None:

@@ -105,7 +105,8 @@ class TaskState:
 
     @property
     def is_directory_removed(self) -> bool:
-        """True if the container's directory was removed while in use, as by a NodeManager that starts without recovery.
+        """Return True if the container's directory was removed while in use, as by a NodeManager that starts without
+        recovery.
 
         The payload may have failed because of that, or exited without its output; so its exit is no valid result.
         """
@@ -113,17 +114,17 @@ class TaskState:
 
     @property
     def is_gang_restarted(self) -> bool:
-        """True if the gang was restarted since this task's generation began."""
+        """Return True if the gang was restarted since this task's generation began."""
         return self.link.generation > self.generation
 
     @property
     def on_a_node(self) -> bool:
-        """True if a NodeManager started this task."""
+        """Return True if a NodeManager started this task."""
         return NODE_MANAGERS in os.environ or self.launch.on_a_cluster
 
     @property
     def payload_workspace(self) -> str:
-        """Path of the workspace as the payload sees it."""
+        """Return the path of the workspace as the payload sees it."""
         if self.assignment.docker_image is None:
             return os.path.join(self.home, "workspace")
         from dlapp.runtime.docker.container_factory import WORKSPACE
@@ -132,7 +133,7 @@ class TaskState:
 
     @property
     def payload_run_dir(self) -> str:
-        """Path of DLAPP_DIR as the payload sees it."""
+        """Return the path of DLAPP_DIR as the payload sees it."""
         if self.assignment.docker_image is None:
             return os.path.join(self.home, "run")
         from dlapp.runtime.docker.container_factory import RUN
@@ -141,19 +142,19 @@ class TaskState:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Indices of the leased devices."""
+        """Return the indices of the leased devices."""
         return self.lease.indexes if self.lease else ()
 
     @property
     def kill_grace_s(self) -> float:
-        """Seconds between SIGTERM and SIGKILL."""
+        """Return the seconds between SIGTERM and SIGKILL."""
         grace_s = self.assignment.kill_grace_s if self.stopper.grace_s is None else self.stopper.grace_s
         most_s = self.policy.kill_grace_max_s
         return grace_s if most_s is None else min(grace_s, most_s)
 
     @property
     def log_limit_bytes(self) -> int:
-        """Size limit of each log."""
+        """Return the size limit of each log."""
         limit_bytes, most = self.assignment.log_limit_bytes, self.policy.log_limit_bytes
         return limit_bytes if most is None else min(limit_bytes, most)
 

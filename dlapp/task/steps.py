@@ -353,7 +353,7 @@ def _clean_up(task: TaskState) -> None:
 
 
 def _is_left_to_crash_settlement(task: TaskState) -> bool:
-    """True if a later process keeps the payload's output so far, because the last ApplicationMaster died."""
+    """Return True if a later process keeps the payload's output so far, because the last ApplicationMaster died."""
     is_ended = task.stopper.from_outside and not task.launch.on_a_cluster
     return is_ended and bool(task.assignment.outputs) and not task.link.has_master()
 

@@ -134,7 +134,7 @@ class UsageMeter:
         return self._due_s - now_s
 
     def end_run(self) -> None:
-        """Take the last reading of an ended payload."""
+        """Read the usage of an ended payload for the last time."""
         if self._read is not None:
             self._runs[-1] = self._runs[-1].sampled(self._read())
             self._read = None
@@ -213,7 +213,7 @@ class UsageMeter:
 
     @property
     def _cpu_s(self) -> float | None:
-        """CPU time of all payloads together [s]; None if unknown for one."""
+        """Return the CPU time of all payloads together [s]; None if unknown for one."""
         times_s = [one.counters.cpu_s for one in self._runs]
         return None if None in times_s else float(sum(filter(None, times_s)))
 

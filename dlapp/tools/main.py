@@ -24,12 +24,12 @@ class CommandEntry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its module."""
+        """Return the name of its module."""
         return self.module.rpartition(".")[2]
 
     @property
     def program(self) -> str:
-        """Name of its separate program."""
+        """Return the name of its separate program."""
         return f"dlapp-{self.name}"
 
 

@@ -53,7 +53,7 @@ def serve(state: ApplicationState, role: Role) -> None:
 
 
 def assign_waiting_index(state: ApplicationState, container: Container) -> None:
-    """Give a container that asks for work the lowest waiting index, as soon as one may be assigned."""
+    """Assign the lowest waiting index to a container that requests work, as soon as one may be assigned."""
     role = state.role_of(container)
     index = role.next_index()
     if state.stage is not Stage.ACTIVE:

@@ -29,7 +29,7 @@ def block_all_roles(state: ApplicationState, container_id: ContainerId) -> None:
 
 
 def remove(state: ApplicationState, container: Container) -> None:
-    """A container's task is heard, or the container is gone."""
+    """Unblock the role of a container whose task is connected, or which has ended."""
     container.unconfirmed = False
     # Where only the engine told of it before its task did, it blocks the other roles, too.
     unblock_all_roles(state, container.container_id)
@@ -37,7 +37,7 @@ def remove(state: ApplicationState, container: Container) -> None:
 
 
 def unblock_all_roles(state: ApplicationState, container_id: ContainerId) -> None:
-    """A container blocks none of the roles any more, whichever it was of."""
+    """Unblock all roles of a container, whatever its role was."""
     for role in state.roles:
         if role.blockers.pop(container_id, None) is not None:
             if not role.blockers:

@@ -12,7 +12,7 @@ from dlapp.values.notification import QUEUE, RESTARTED, RUNNING, WAITING
 
 
 def check(state: ApplicationState) -> None:
-    """Tell of what is new."""
+    """Send notifications of new events."""
     if state.stage is not Stage.ACTIVE:
         return
     if state.payload_ran:

@@ -24,7 +24,7 @@ from dlapp.values.messages import Fault, Phase
 
 
 def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, ...]) -> None:
-    """Take over from the earlier attempts.
+    """Adopt the state and the containers of the earlier attempts.
 
     Args:
         live: containers that the engine reports as live.
@@ -182,7 +182,7 @@ def _assessment_order(instance: Instance) -> int:
 
 
 def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Container | None:
-    """Take over an earlier attempt's container; its index is not known.
+    """Adopt an earlier attempt's container; its index is not known.
 
     Args:
         listed: the engine reports it as live; False: only its task does.

@@ -20,5 +20,5 @@ class StartGate:
 
     @property
     def is_open(self) -> bool:
-        """True if nothing is waited for any more."""
+        """Return True if nothing is waited for any more."""
         return not self.pending and not self.is_held

@@ -92,7 +92,7 @@ class BoardFiles:
 
     @property
     def directory(self) -> str:
-        """The directory that TensorBoard reads."""
+        """Return the directory that TensorBoard reads."""
         return self._runs
 
     def refresh(self) -> bool:

@@ -56,7 +56,7 @@ class TensorBoardProcess:
 
     @property
     def url(self) -> str:
-        """URL of its pages, with a secret path."""
+        """Return the URL of its pages, with a secret path."""
         return f"http://{self._address[0]}:{self._address[1]}{self._prefix}"
 
     def __enter__(self) -> TensorBoardProcess:

@@ -61,7 +61,7 @@ class GpuLedger(Closeable):
 
     @property
     def here(self) -> str:
-        """Name of this host in the ledger."""
+        """Return the name of this host in the ledger."""
         return self._ledger.host
 
     @property
@@ -71,7 +71,7 @@ class GpuLedger(Closeable):
 
     @property
     def is_cluster(self) -> bool:
-        """True if the ledger is a cluster's; False if it covers this machine only."""
+        """Return True if the ledger is a cluster's; False if it covers this machine only."""
         return self._cluster is not None
 
     # ---- reading ----

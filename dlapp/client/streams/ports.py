@@ -105,12 +105,12 @@ class PortForward(Closeable):
 
     @property
     def is_open(self) -> bool:
-        """True if the program was seen listening on the port."""
+        """Return True if the program was seen listening on the port."""
         return self._place is not None
 
     @property
     def url(self) -> str:
-        """URL of the local port, for an HTTP server."""
+        """Return the URL of the local port, for an HTTP server."""
         return f"http://127.0.0.1:{self.local_port}"
 
     def close(self) -> None:

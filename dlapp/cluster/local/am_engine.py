@@ -297,7 +297,7 @@ class LocalAmEngine:
     # ---- containers ----
 
     def _adopt(self) -> tuple[Grant, ...]:
-        """Take over the containers of earlier attempts that still have processes."""
+        """Adopt the containers of earlier attempts that still have processes."""
         from dlapp.cluster.local.runner.orphans import end_containers, tasks_of
 
         above = os.path.join(os.path.realpath(self._application_dir), "containers")

@@ -364,7 +364,7 @@ def is_locked(path: str, owner: int | None = None) -> bool:
 
 
 def take_lock(path: str, mode: int) -> int | None:
-    """Take the lock on a file that others can read, for the one process that may do so.
+    """Acquire the lock on a file that others can read, for the one process that may hold it.
 
     Any user can hold a read lock on it, which would block a write lock indefinitely. So if there is no write lock, the
     file is replaced by a new one that is already locked.

@@ -217,7 +217,7 @@ class Program(Value, kw_only=True):
 
 
 def address(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; an IPv6 address stands in brackets.
+    """Return host and port of ``host:port``; an IPv6 address stands in brackets.
 
     Raises:
         ConfigError: it is not of that form.

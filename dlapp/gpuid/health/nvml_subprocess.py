@@ -39,7 +39,8 @@ _PROGRAM = (
 
 
 def discover() -> tuple[Device, ...]:
-    """`dlapp.gpuid.health.nvml.discover`. Raises NvmlError also where NVML does not answer in `ANSWER_S`."""
+    """Call `dlapp.gpuid.health.nvml.discover` in a subprocess. Raises NvmlError also if NVML does not answer within
+    `ANSWER_S`."""
     if not nvml.library_is_there():
         return ()
     found: tuple[Device, ...] = _asked.ask(("discover",))
@@ -47,7 +48,8 @@ def discover() -> tuple[Device, ...]:
 
 
 def read(devices: Sequence[Device]) -> dict[str, Reading]:
-    """`dlapp.gpuid.health.nvml.read`. Raises NvmlError also where NVML does not answer in `ANSWER_S`."""
+    """Call `dlapp.gpuid.health.nvml.read` in a subprocess. Raises NvmlError also if NVML does not answer within
+    `ANSWER_S`."""
     found: dict[str, Reading] = _asked.ask(("read", tuple(devices)))
     return found
 

@@ -83,7 +83,7 @@ class DeviceFault(NamedTuple):
 
 
 def xid_fault(xid: int) -> DeviceFault | None:
-    """The fault that an Xid error of the driver stands for; None: it is the program's own, the GPU is well."""
+    """Return the fault that an Xid error of the driver stands for; None: it is the program's own, the GPU is well."""
     if xid in _XIDS_OF_PROGRAMS:
         return None
     if xid == 79:

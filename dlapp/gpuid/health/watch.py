@@ -123,7 +123,7 @@ class DeviceWatch:
             self._add({uuid: one.last for uuid, one in self.use.items() if one.last is not None and not hangs})
 
     def look_now(self, timeout_s: float) -> str:
-        """Take one more reading, for at most ``timeout_s``; return `message` after it."""
+        """Read the devices once more, for at most ``timeout_s``; return `message` after it."""
         with self._changed:
             self._asked += 1
             asked = self._asked

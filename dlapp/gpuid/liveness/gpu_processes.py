@@ -10,7 +10,7 @@ from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 
 
 def processes_on(uuids: Iterable[str], *, allowed: Collection[str] | None = None) -> Liveness:
-    """Processes that NVML shows on GPUs whose other evidence says that the payload is gone.
+    """Return the processes that NVML shows on GPUs whose other evidence says that the payload is gone.
 
     On a GPU that is lost, or not there any more, nothing computes: the driver has ended what did. Where there is no
     driver at all, there are no GPUs.

@@ -43,7 +43,7 @@ def quarantines(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def report_others(directory: Directory, entries: Mapping[str, Sequence[Entry]]) -> None:
-    """Note what other users found of devices; it does not bind this one."""
+    """Record other users' findings about devices; they do not bind this one."""
     for one in (one for those in entries.values() for one in quarantines(those)):
         if one.uid not in (0, os.geteuid()):
             with contextlib.suppress(ValueError):

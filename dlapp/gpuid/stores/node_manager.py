@@ -61,7 +61,7 @@ class NodeManagerGpuLedger:
 
     @property
     def host(self) -> str:
-        """Name of this machine."""
+        """Return the name of this machine."""
         return os.uname().nodename
 
     def reach(self, *, timeout_s: float) -> None:

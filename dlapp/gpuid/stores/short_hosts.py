@@ -64,7 +64,7 @@ class ShortHosts:
             self._ensemble.put_name(f"{self._path}/{host}", self._clock() + MAX_WAIT_S)
 
     def remove(self, host: str, still: Callable[[], bool] = lambda: False) -> None:
-        """Take a host from the list, unless it is put on it meanwhile.
+        """Remove a host from the list, unless it was added again meanwhile.
 
         Args:
             still: asked after the name was read: whether the host belongs on it all the same.

@@ -237,7 +237,7 @@ class ZooKeeperLedger(Closeable):
         return mine
 
     def _adopt(self, old: LeaseRecord, ask: LeaseRequest, holding: _Holding, deadline: float) -> LeaseRecord:
-        """Take over the container's own lease, written by an earlier call that did not receive the answer."""
+        """Adopt the container's own lease, written by an earlier call that did not receive the answer."""
         if old.evidence.get("task") != witness.this_task():
             found = self._witnesses.check(old.evidence, old.boot_id, old.devices)
             if found.state != GONE:

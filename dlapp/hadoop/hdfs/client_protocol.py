@@ -200,32 +200,32 @@ class ServerDefaults(NamedTuple):
 
 
 def get_server_defaults() -> Call:
-    """Ask for the defaults of files."""
+    """Request the defaults of files."""
     return Call("getServerDefaults", b"")
 
 
 def get_ha_state() -> Call:
-    """Ask a NameNode for its HA state."""
+    """Request the HA state of a NameNode."""
     return Call("getHAServiceState", b"")
 
 
 def synchronize() -> Call:
-    """Ask the active NameNode for its last transaction id, which the header of the answer contains."""
+    """Request the last transaction id of the active NameNode, which the header of the answer contains."""
     return Call("msync", b"")
 
 
 def get_file_info(path: str) -> Call:
-    """Ask for the status of a path."""
+    """Request the status of a path."""
     return Call("getFileInfo", encode((1, path)))
 
 
 def get_listing(path: str, after: bytes, *, located: bool) -> Call:
-    """Ask for the entries of a directory after a name; with ``located`` files come with their blocks."""
+    """Request the entries of a directory after a name; with ``located`` the answer has the blocks of files."""
     return Call("getListing", encode((1, path), (2, after), (3, located)))
 
 
 def get_block_locations(path: str, offset: int, count: int) -> Call:
-    """Ask for the blocks of a range of a file."""
+    """Request the blocks of a range of a file."""
     return Call("getBlockLocations", encode((1, path), (2, offset), (3, count)))
 
 
@@ -256,7 +256,7 @@ def create(path: str, mode: int, client: str, defaults: ServerDefaults, *, paren
 
 
 def add_block(path: str, client: str, file_id: int, previous: HdfsBlock | None, excluded: Iterable[DataNode]) -> Call:
-    """Ask for a further block of an open file.
+    """Request a further block of an open file.
 
     Args:
         path: of the file.

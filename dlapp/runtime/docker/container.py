@@ -265,9 +265,8 @@ def operators_binds(policy: DockerPolicy, note: Callable[[str], None] = lambda _
 
 
 def _ulimits(docker: Dockerd) -> dict[str, tuple[int, int]]:
-    """Limits for locked memory and stack that NCCL and Caffe need, as far as dockerd may raise them; our own limit for
-    open files.
-    """
+    """Return the limits for locked memory and stack that NCCL and Caffe need, as far as dockerd may raise them; our own
+    limit for open files."""
     pid = docker.process_id()
     most = {"locked memory": UNLIMITED, "stack size": UNLIMITED}
     if pid is not None and not _may_raise_limits(pid):
@@ -280,7 +279,8 @@ def _ulimits(docker: Dockerd) -> dict[str, tuple[int, int]]:
 
 
 def _hard_limits(pid: int) -> dict[str, int]:
-    """Source: proc(5), /proc/pid/limits; unlike prlimit(2) it may be read of other users' processes."""
+    """Return the hard limits of a process. Source: proc(5), /proc/pid/limits; unlike prlimit(2) it is readable for
+    other users' processes."""
     found = {}
     for line in read_proc(pid, "limits").decode("ascii").splitlines():
         # Max locked memory         8388608              8388608              bytes

@@ -52,7 +52,7 @@ class LocalImage(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest at its registry, or its id if it has none."""
+        """Return the digest at its registry, or its id if it has none."""
         digests = [one for one in self.about.get("RepoDigests") or () if isinstance(one, str)]
         # One image may have several digests, of several registries.
         path = parse_image_name(self.name).path

@@ -39,7 +39,7 @@ class ShimWatch:
             self._fd = open_process(shim.pid, shim.started, uid)
 
     def watched_fds(self) -> list[tuple[int, int]]:
-        """Descriptors and poll events; call `check` when one is ready."""
+        """Return the descriptors and poll events; call `check` when one is ready."""
         return [] if self._fd is None else [(self._fd, select.POLLIN)]
 
     def check(self, lifeline: Lifeline) -> None:

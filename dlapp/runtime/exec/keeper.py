@@ -206,7 +206,7 @@ class PlainTarget:
             return len(data)
 
     def end_input(self) -> None:
-        """like Ctrl-D"""
+        """Send the end of the input, like Ctrl-D."""
         if self._terminal is not None and self._input is not None:
             self.write(b"\x04")  # as Ctrl-D does
         self._close_input()

@@ -20,7 +20,7 @@ _LAST_WORDS_S = 30.0
 
 
 def tell_end(stream: FrameStream, end: ExecEnd) -> None:
-    """Tell the client how a command ended, and wait until it has received that. Raises StreamOver."""
+    """Send the client the end of the command, and wait until it has received that. Raises StreamOver."""
     stream.send(frames.END, frames.end_body(end))
     stream.finish(_LAST_WORDS_S)
 

@@ -54,7 +54,7 @@ class CacheKeySource(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Key of its entry."""
+        """Return the key of its entry."""
         import hashlib
 
         digest = hashlib.sha256(b"%d\n" % FORMAT)
@@ -68,17 +68,17 @@ class CacheKeySource(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Total bytes of all files."""
+        """Return the total bytes of all files."""
         return sum(node.size_bytes for _, nodes in self.trees for node in nodes if node.is_file)
 
     @property
     def files(self) -> int:
-        """Number of files."""
+        """Return the number of files."""
         return sum(node.is_file for _, nodes in self.trees for node in nodes)
 
     @property
     def room_bytes(self) -> int:
-        """Size that counts for the limit."""
+        """Return the size that counts for the limit."""
         return self.size_bytes + ENTRY_OVERHEAD * sum(len(nodes) for _, nodes in self.trees)
 
 

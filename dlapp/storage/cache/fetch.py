@@ -106,7 +106,8 @@ def is_cacheable(plan: FetchPlan) -> bool:
 
 
 def _is_cacheable(target: FetchTarget) -> bool:
-    """Local files need no cache; without a modification time, changes of a file could not be detected."""
+    """Return whether a file may be cached: local files need no cache, and without a modification time changes could not
+    be detected."""
     here = target.entry.location.startswith(FILE)
     return not here and all(node.mtime_ns for node in target.nodes if node.is_file)
 

@@ -81,7 +81,7 @@ class PayloadCaches:
 
     @property
     def lock_fds(self) -> tuple[int, ...]:
-        """Descriptors that keep the locks held, in whatever process they are open."""
+        """Return the descriptors that keep the locks held, in whatever process they are open."""
         return tuple(self._held.values())
 
     def hold(self, name: str) -> str:

@@ -773,7 +773,7 @@ def _make_writable(at: _CommitNames) -> None:
 def _clean_up(
     at: _CommitNames, plan: Marker, parts_fd: int, step: Step, *, sure: bool = False, replaced: int | None = None
 ) -> str | None:
-    """After the exchange: remove the old target, the remaining parts, and the marker.
+    """Remove the old target, the remaining parts and the marker after the exchange.
 
     Args:
         parts_fd: the directory of the parts; -1 if it is gone.

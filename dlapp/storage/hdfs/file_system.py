@@ -562,7 +562,7 @@ def _check_names(nodes: Iterable[TreeNode], top: str) -> None:
 
 
 def _check_name(path: str) -> None:
-    """Source: org.apache.hadoop.hdfs.DFSUtilClient.isValidName."""
+    """Refuse an invalid name. Source: org.apache.hadoop.hdfs.DFSUtilClient.isValidName."""
     for part in path.split("/"):
         if ":" in part:
             raise UsageError(f"{shown(path)}: HDFS has no names with a colon")
@@ -618,7 +618,7 @@ class _SmallFileBatch:
 
     @property
     def is_full(self) -> bool:
-        """True if no further file may be added."""
+        """Return True if no further file may be added."""
         return len(self._todo) >= BATCH_FILES or self._size_bytes >= BATCH_BYTES
 
     def run(self, report: Callable[[int], None]) -> None:

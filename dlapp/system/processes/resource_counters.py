@@ -183,7 +183,7 @@ class CgroupCounters:
 
     @property
     def is_there(self) -> bool:
-        """True if a cgroup was found."""
+        """Return True if a cgroup was found."""
         return bool(self._directory_of)
 
     def read(self) -> ResourceCounters:

@@ -88,7 +88,7 @@ class TaskFeed:
 
     @property
     def socket_name(self) -> str:
-        """Name of its socket in DLAPP_DIR."""
+        """Return the name of its socket in DLAPP_DIR."""
         name = self._section.name
         return f"feed-{name}.sock" if name else "feed.sock"
 
@@ -255,18 +255,18 @@ class TaskFeeds:
 
     @property
     def fifo_failure(self) -> StepFailed | None:
-        """Reason to end the reader of a FIFO, which cannot be told otherwise; None if there is none."""
+        """Return the reason to end the reader of a FIFO, which cannot be told otherwise; None if there is none."""
         states = (feed.state for _, feed in self._feeds)
         return next((one.failure for one in states if one.failure is not None and one.fifos_in_use), None)
 
     @property
     def failure(self) -> StepFailed | None:
-        """Error of a feed that cannot continue; None if there is none."""
+        """Return the error of a feed that cannot continue; None if there is none."""
         return next((feed.state.failure for _, feed in self._feeds if feed.state.failure is not None), None)
 
     @property
     def fetched_bytes(self) -> int:
-        """Bytes fetched so far."""
+        """Return the number of bytes fetched so far."""
         return sum(feed.former_bytes + feed.state.bytes for _, feed in self._feeds)
 
     def wait_share(self) -> float | None:

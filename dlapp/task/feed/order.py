@@ -34,7 +34,7 @@ class Segment(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the part [bytes]."""
+        """Return the size of the part [bytes]."""
         return self.end - self.start
 
 

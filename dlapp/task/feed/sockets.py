@@ -122,7 +122,7 @@ class SocketReaders:
             self._slots.release()
 
     def _refuse(self, connection: socket.socket, error: Exception) -> None:
-        """Tell a reader why it receives nothing more."""
+        """Send a reader the reason why it receives nothing more."""
         if not isinstance(error, DlappError | OSError):
             self._note(f"a reader of the feed is refused: {error!r}")
         self._tell()

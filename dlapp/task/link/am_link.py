@@ -177,7 +177,7 @@ class AmLink:
 
     @property
     def phase(self) -> Phase:
-        """Phase that was reported last."""
+        """Return the phase that was reported last."""
         return self._last.phase if self._last else Phase.STARTING
 
     def report_phase(self, phase: Phase, **details: Any) -> None:
@@ -229,7 +229,7 @@ class AmLink:
 
     @property
     def orders(self) -> Orders | None:
-        """The latest orders; None before the first ones."""
+        """Return the latest orders; None before the first ones."""
         return self._orders
 
     def close_idle_connections(self) -> None:
@@ -238,17 +238,17 @@ class AmLink:
 
     @property
     def generation(self) -> int:
-        """Generation of the gang, as far as this task knows."""
+        """Return the generation of the gang, as far as this task knows."""
         return self._orders.generation if self._orders is not None else 0
 
     @property
     def keep_s(self) -> float:
-        """Time to keep the container of a failed payload [s]; 0 to not keep it."""
+        """Return the time to keep the container of a failed payload [s]; 0 to not keep it."""
         return self._orders.keep_s if self._orders is not None else 0.0
 
     @property
     def abort(self) -> str:
-        """Reason why the payload is considered hung; empty if it is not."""
+        """Return the reason why the payload is considered hung; empty if it is not."""
         return self._orders.abort if self._orders is not None else ""
 
     def wait_for_start(self, generation: int, *, with_roster: bool, restored: int | None = None) -> int | None:
@@ -276,7 +276,7 @@ class AmLink:
 
     @property
     def checkpoint(self) -> int:
-        """The number of a checkpoint in the latest orders; 0 if none."""
+        """Return the number of a checkpoint in the latest orders; 0 if none."""
         return (self._orders.checkpoint if self._orders is not None else None) or 0
 
     def wait_for_checkpoint(self, generation: int, other_than: int | None) -> tuple[int, int, int]:
@@ -313,7 +313,7 @@ class AmLink:
 
     @property
     def roster(self) -> Roster | None:
-        """The latest roster; None if the ApplicationMaster has not named one. Each version is a new object."""
+        """Return the latest roster; None if the ApplicationMaster has not named one. Each version is a new object."""
         known = self._roster
         return known[1] if known is not None else None
 
@@ -336,13 +336,14 @@ class AmLink:
 
     @property
     def is_orphaned(self) -> bool:
-        """True if the payload was ended because there was no ApplicationMaster for too long."""
+        """Return True if the payload was ended because there was no ApplicationMaster for too long."""
         since = self._orphaned_since
         return self._alone_s is not None and since is not None and time.monotonic() - since >= self._alone_s
 
     @property
     def end_reason(self) -> str:
-        """Reason why the application has ended, if this task had to find it out; empty if that is not known."""
+        """Return the reason why the application has ended, if this task had to find it out; empty if that is not
+        known."""
         return self._end_reason
 
     def has_master(self) -> bool:
@@ -544,7 +545,7 @@ class AmLink:
             self._end_thread.start()
 
     def _watch_for_end(self) -> None:
-        """Look for proof that the application has ended until an ApplicationMaster answers."""
+        """Search for proof that the application has ended, until an ApplicationMaster answers."""
         assert self._end is not None
         self._end.begin()
         while True:

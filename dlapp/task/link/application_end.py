@@ -85,7 +85,7 @@ class Staging(Protocol):
 
     @property
     def is_there(self) -> bool | None:
-        """True if the last read found the address file; None if it was inconclusive."""
+        """Return True if the last read found the address file; None if it was inconclusive."""
 
     def find_url(self) -> object:
         """Read the address file if that is due."""

@@ -47,7 +47,7 @@ class HeadLaunches:
         self._number = 0
 
     def fileno(self) -> int:
-        """The descriptor to poll for requests."""
+        """Return the descriptor to poll for requests."""
         return self._lines.fd
 
     def exchange(self, link: AmLink, generation: int) -> None:
@@ -147,7 +147,7 @@ class MemberLaunches:
         self._told: tuple[LaunchState, ...] = ()
 
     def fileno(self) -> int:
-        """The descriptor to poll for ended commands."""
+        """Return the descriptor to poll for ended commands."""
         return self._lines.fd
 
     def exchange(self, link: AmLink, generation: int) -> None:

@@ -53,7 +53,8 @@ class MpiPayload:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command of the payload if it is not the user's program, which only the head runs; empty otherwise."""
+        """Return the command of the payload if it is not the user's program, which only the head runs; empty
+        otherwise."""
         return () if self._assignment.index == self._work.head else ("/bin/sh", f"{self._seen}/member.sh")
 
     def begin(self, roster: Roster, interface: str, kill_grace_s: float) -> dict[str, str]:
@@ -97,7 +98,7 @@ class MpiPayload:
         return {name: value for name, value in variables.items() if name not in self._launch.env}
 
     def fileno(self) -> int:
-        """The descriptor to poll for `exchange`; only after `begin`."""
+        """Return the descriptor to poll for `exchange`; only after `begin`."""
         assert self._launches is not None
         return self._launches.fileno()
 

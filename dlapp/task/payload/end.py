@@ -48,12 +48,12 @@ class PayloadEnd:
 
     @property
     def is_soft(self) -> bool:
-        """True if the payload got SIGTERM."""
+        """Return True if the payload got SIGTERM."""
         return self._kill_at_s is not None and not self.hang
 
     @property
     def has_begun(self) -> bool:
-        """True once an order was received."""
+        """Return True once an order was received."""
         return self._kill_at_s is not None or bool(self.hang)
 
     def stop(self, why: str, grace_s: float) -> None:

@@ -136,7 +136,7 @@ class MetricWatch(Protocol):
     problem: str
 
     def add(self, value: float, step: int | None) -> None:
-        """Take a report; ``step`` is None if it has no step."""
+        """Process a report; ``step`` is None if it has no step."""
 
 
 class ReportFile:

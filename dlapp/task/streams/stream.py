@@ -60,7 +60,7 @@ class Stream:
         return self._answer(StreamAnswer(container_id=self._container_id, number=self._order.number))
 
     def refuse(self, error: DlappError) -> None:
-        """Tell the command that the stream is refused, unless it was accepted. Ignore a lost ApplicationMaster."""
+        """Refuse the stream of a command, with the reason, unless it was accepted. Ignore a lost ApplicationMaster."""
         if self._is_accepted:
             return
         reason = error.reason if isinstance(error, StreamRefused) else ""

@@ -48,7 +48,7 @@ class TaskStreams(Closeable):
         self._latest = 0, 0
 
     def handle_orders(self, url: str, attempt: int, orders: Sequence[StreamOrder]) -> None:
-        """Take the streams of new orders; called by the orders thread.
+        """Process the streams of new orders; called by the orders thread.
 
         Args:
             url: of the ApplicationMaster.

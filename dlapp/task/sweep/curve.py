@@ -33,7 +33,7 @@ class MetricCurve:
         self.problem = ""
 
     def add(self, value: float, step: int | None) -> None:
-        """Take a report."""
+        """Add a report."""
         self.reports += 1
         last = self.points[-1][0] if self.points else -1
         if step is None:

@@ -109,17 +109,17 @@ class TrialRun:
 
     @property
     def is_storing(self) -> bool:
-        """True if its program has ended and its output is being stored."""
+        """Return True if its program has ended and its output is being stored."""
         return self._result is None and self._ran_s > 0
 
     @property
     def has_ended(self) -> bool:
-        """True if only its report remains, and its directory for a moment."""
+        """Return True if only its report remains, and its directory for a moment."""
         return self._result is not None
 
     @property
     def is_removed(self) -> bool:
-        """True if its directory is also removed."""
+        """Return True if its directory is also removed."""
         return not self._thread.is_alive()
 
     def stop(self, why: str, reason: str) -> None:

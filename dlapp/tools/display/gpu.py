@@ -55,7 +55,7 @@ def _who(one: View, now_ms: int) -> str:
 
 
 def quarantine_text(one: View, now_ms: int) -> str:
-    """``quarantined (why, since when, how often, when it is inspected again)``."""
+    """Return the state of a device: ``quarantined (why, since when, how often, when it is inspected again)``."""
     parts = [one.get("detail") or one["cause"]]
     if one.get("by") and one["by"] not in parts[0]:
         parts.append(f"by {one['by']}")

@@ -54,7 +54,7 @@ def main(cluster: str | None, defaults: bool, node: str | None, as_json: bool) -
 
 
 def line_of(finding: Finding) -> str:
-    """``warn  hdfs.home    /user/tony is not there; make it …``"""
+    """Return the line of a finding: ``warn  hdfs.home    /user/tony is not there; make it …``"""
     repair = f"; {finding.repair}" if finding.repair else ""
     node = f"{finding.node}: " if finding.node else ""
     return f"{finding.verdict}  {finding.subject:<{_SUBJECT_WIDTH}}  {node}{finding.found}{repair}"

@@ -37,7 +37,7 @@ def main(
     as_json: bool,
     program_args: tuple[str, ...] | None,
 ) -> int:
-    """Inside dlapp-shell: submit the shell's application, with the workspace as it is now.
+    """Submit the application of dlapp-shell from inside it, with the workspace as it is now.
 
     The words after -- are the program's arguments, in place of user_shell_args.
     """

@@ -14,7 +14,7 @@ from dlapp.values.spec import RoleFailure
 
 
 def handle_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
-    """Take in which checkpoints a task has found, stored and restored.
+    """Process a report on the checkpoints that a task has found, stored and restored.
 
     Args:
         state: of the application; it is changed.

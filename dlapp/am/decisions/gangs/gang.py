@@ -176,8 +176,8 @@ def handle_generation(state: ApplicationState, container: Container, generation:
 
 
 def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> None:
-    """Bring all members of an earlier generation to the gate: in the same containers if their tasks support it, else in
-    new ones."""
+    """Move all members of an earlier generation back to the gate: in the same containers if their tasks support it,
+    else in new ones."""
     gate.close(generation)
     launches.clear(state)
     members = [state.instances[index] for role in state.roles_of(gate) for index in role.indexes]

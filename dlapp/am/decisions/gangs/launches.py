@@ -63,7 +63,7 @@ def _member(state: ApplicationState, index: int) -> Instance | None:
 
 
 def _order(state: ApplicationState, container: Container, launches: Sequence[MpiLaunch]) -> None:
-    """Tell a container of its launches, if it does not know them."""
+    """Order the launches of a container that its task does not know yet."""
     orders = container.orders
     if orders is None or not orders.go or orders.stop is not Stop.NO:
         return

@@ -27,7 +27,7 @@ def begin(state: ApplicationState, gate: Gate) -> None:
 
 
 def send_roster(state: ApplicationState, container: Container) -> None:
-    """Give a container a roster without which its payload does not start, if it has none and there is one."""
+    """Send a container a roster without which its payload does not start, if it has none and there is one."""
     orders = container.orders
     if orders is None or not orders.go or orders.roster or orders.stop is not Stop.NO or container.instance is None:
         return
@@ -36,7 +36,7 @@ def send_roster(state: ApplicationState, container: Container) -> None:
 
 
 def check(state: ApplicationState) -> None:
-    """Tell the tasks of payloads that run of a change, if it is time."""
+    """Send a changed roster to the tasks with running payloads, if it is due."""
     roster = state.roster
     if not roster.exists or state.stage is not Stage.ACTIVE:
         return

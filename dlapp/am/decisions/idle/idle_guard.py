@@ -26,7 +26,7 @@ _EVERY_MS = 1000
 
 
 def handle_usage(state: ApplicationState, container: Container, usage: Usage | None) -> None:
-    """Note since when the GPUs of a container are idle; its use is still that of the report before.
+    """Record since when the GPUs of a container are idle; its usage is still that of the previous report.
 
     Args:
         state: of the application.

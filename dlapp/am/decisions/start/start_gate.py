@@ -16,7 +16,7 @@ from dlapp.values.start_conditions import held_text, judge, waiting_text
 
 
 def recover(state: ApplicationState, former: RecoveredState) -> None:
-    """Take over what earlier attempts have waited for."""
+    """Restore what earlier attempts have waited for."""
     if former.start is None:
         return
     gate, (pending, is_held, at_ms) = state.start_gate, former.start
@@ -26,7 +26,7 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
 
 
 def handle_others_ended(state: ApplicationState, event: OthersEnded) -> None:
-    """Other applications have ended, or it cannot be read whether they have."""
+    """Process the ends of other applications, or the fact that they cannot be read."""
     gate = state.start_gate
     gate.unread = event.unread
     if state.stage is not Stage.ACTIVE:
@@ -40,7 +40,7 @@ def handle_others_ended(state: ApplicationState, event: OthersEnded) -> None:
 
 
 def handle_release(state: ApplicationState, event: Release) -> None:
-    """Somebody releases the application."""
+    """Process a user's release of the application."""
     gate, name = state.start_gate, state.application_id
     if not gate.is_held:
         text = f"{name} is not held"

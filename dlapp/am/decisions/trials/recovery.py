@@ -17,7 +17,7 @@ from dlapp.values.serialization import from_json
 
 
 def recover(state: ApplicationState, former: RecoveredState) -> None:
-    """Take over what the journal says, after its containers were taken over."""
+    """Restore the trials from the journal, after its containers were adopted."""
     sweep = state.sweep
     if sweep is None:
         return

@@ -20,7 +20,7 @@ MAX_REPORTED_POINTS = 256
 
 
 def handle_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
-    """Take what a task says of trials.
+    """Process a task's report on its trials.
 
     Args:
         state: of the application; it is changed.

@@ -49,7 +49,7 @@ def downsample_earlier(instance: Instance) -> None:
 
 
 def restore(state: ApplicationState, written: Mapping[str, Any]) -> None:
-    """Take what an earlier attempt wrote. What cannot be read is passed over: nothing depends on it."""
+    """Restore the history that an earlier attempt wrote. Ignore invalid parts: nothing depends on it."""
     with contextlib.suppress(TypeError, ValueError, LookupError):
         state.former_series = {str(one["container_id"]): one for one in written["containers"]}
 

@@ -156,7 +156,7 @@ class Runner:
         self._standby = None if standby is None else (os.pidfd_open(standby.pid), standby)  # with its pidfd
 
     def run(self) -> None:
-        """Work until no rows are left.
+        """Run until no rows are left.
 
         Raises:
             SchemaMismatch: the rows belong to another version of dlapp.

@@ -217,7 +217,8 @@ class YarnAmEngine:
         self._use_short_interval()
 
     def check_start(self, container_id: ContainerId) -> None:
-        """Ask the node for a container's stage; `Heartbeat.preparing` lists it if its files are still being fetched."""
+        """Request a container's stage from its node; `Heartbeat.preparing` lists it if its files are still being
+        fetched."""
         with self._lock:
             granted = self._containers.live(container_id)
         if granted is not None:

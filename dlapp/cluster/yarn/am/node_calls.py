@@ -117,7 +117,7 @@ class _NodeQueue:
         self.error: HadoopError | None = None
 
     def next_batch(self) -> list[_PendingOrder]:
-        """Take the first orders, all of one kind."""
+        """Remove and return the first orders, all of one kind."""
         batch: list[_PendingOrder] = []
         while self.orders and len(batch) < MAX_STARTS:
             if batch and type(self.orders[0].order) is not type(batch[0].order):
@@ -126,7 +126,7 @@ class _NodeQueue:
         return batch
 
     def pop_overdue(self) -> list[_PendingOrder]:
-        """Take the orders whose retry time is up on this silent node.
+        """Remove and return the orders whose retry time is up on this silent node.
 
         An order given when the node had been silent for long is tried once, if a thread is free for it.
         """

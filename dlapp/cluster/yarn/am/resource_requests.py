@@ -188,7 +188,7 @@ class ResourceRequestTable:
         self._avoided = (self._avoided | set(added)) - set(removed)
 
     def drop(self, request_id: int) -> None:
-        """Give up a role: send no requests for it any more, and take back those sent."""
+        """Cancel the requests of a role, and send no new ones."""
         self._dropped.add(request_id)
         self._asks[request_id] = replace(self._asks[request_id], count=0)
 

@@ -73,7 +73,7 @@ def check_limits(
 
 
 def _field3(gcores: int, configuration: Configuration) -> list[str]:
-    """The patched Hadoop's own three settings, which no other request shows."""
+    """Return the three settings of the patched Hadoop, which no other request shows."""
     least, most, node = (_count(configuration(name)) for name in (FIELD3_MINIMUM, FIELD3_LIMIT, FIELD3_NODE))
     if most is not None and gcores > most:
         asked = counted(gcores, "gcores")

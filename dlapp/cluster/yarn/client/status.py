@@ -457,7 +457,7 @@ class ApplicationReader:
         return _history(files, places, report.application_id) or AmState()  # it may have been settled since
 
     def _ask_for_views(self, files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> None:
-        """Ask the ApplicationMaster, which is unreachable from here, to write its view more often for a while."""
+        """Request more frequent views for a while from an ApplicationMaster that is unreachable from here."""
         if time.monotonic() >= self._ask_at.get(application_id, 0.0):
             self._ask_at[application_id] = time.monotonic() + ASK_EVERY_S
             with contextlib.suppress(DlappError, OSError):
