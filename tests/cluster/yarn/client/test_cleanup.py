@@ -151,11 +151,11 @@ class MemoryCommit:
         *,
         overwrite: bool,
         keep_previous: int,
-        again: bool,
+        is_retry: bool,
         commit_times: object,
         step: object,
     ) -> None:
-        assert again
+        assert is_retry
         assert not keep_previous
         if overwrite:
             raise CommitRefused(self._target, f"{self._target}~")
