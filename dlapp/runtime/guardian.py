@@ -78,7 +78,7 @@ def fork_guardian(closed: Sequence[int] = ()) -> tuple[int, socket.socket]:
         ours.close()
         for fd in closed:
             os.close(fd)
-        _be_outer(theirs, task)
+        _run_outer(theirs, task)
     finally:
         os._exit(70)
 
@@ -87,10 +87,10 @@ def main(argv: Sequence[str]) -> int:
     """Run as a guardian that was started as a program; standard input is its channel."""
     from dlapp.system.processes.helper import own_channel
 
-    _be_outer(own_channel(), os.getppid())
+    _run_outer(own_channel(), os.getppid())
 
 
-def _be_outer(channel: socket.socket, task: int) -> NoReturn:
+def _run_outer(channel: socket.socket, task: int) -> NoReturn:
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
@@ -177,7 +177,7 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def pass_on_only(fds: Sequence[int]) -> None:
+def keep_only_descriptors(fds: Sequence[int]) -> None:
     """Let the program that this process becomes inherit standard input, output and error, these descriptors, and no
     others."""
     kept = {fcntl.fcntl(fd, fcntl.F_DUPFD, _MIN_KEPT_FD) for fd in fds}
@@ -215,7 +215,7 @@ class _Inner:
     def __init__(self, channel: socket.socket, own_namespace: bool) -> None:
         self._channel = channel
         self._own_namespace = own_namespace
-        self._heard = bytearray()
+        self._received = bytearray()
         self._arrived: list[int] = []  # descriptors of pending orders, in their order
         self._fds: list[int] = []
         self._has_task = True
@@ -268,14 +268,14 @@ class _Inner:
         except OSError:
             return False
         self._arrived += fds
-        self._heard += data
-        while b"\n" in self._heard:
-            line, _, rest = self._heard.partition(b"\n")
-            self._heard = rest
-            self._obey(json.loads(line))
+        self._received += data
+        while b"\n" in self._received:
+            line, _, rest = self._received.partition(b"\n")
+            self._received = rest
+            self._execute_order(json.loads(line))
         return bool(data)
 
-    def _obey(self, order: dict[str, Any]) -> None:
+    def _execute_order(self, order: dict[str, Any]) -> None:
         count = order.get("fds", 0)
         fds, self._arrived = self._arrived[:count], self._arrived[count:]
         if order["do"] != "exec":
@@ -303,9 +303,9 @@ class _Inner:
                 # Ours must be seen to close when we end, and signals must reach their addressee.
                 self._channel.close()
                 signal.set_wakeup_fd(-1)
-                from dlapp.runtime.exec.keeper import keep
+                from dlapp.runtime.exec.keeper import run_keeper
 
-                keep(socket.socket(fileno=fd), env, cwd, self._fds)
+                run_keeper(socket.socket(fileno=fd), env, cwd, self._fds)
             finally:
                 os._exit(70)
         self._alone = False
@@ -314,17 +314,17 @@ class _Inner:
         pid = os.fork()
         if pid == 0:
             try:
-                self._become(argv, env, cwd)
+                self._exec(argv, env, cwd)
             finally:
                 os._exit(126)
         # Ours stay open: while we live to kill the payload, its locks are held, whatever it closes.
         return pid
 
-    def _become(self, argv: list[str], env: dict[str, str], cwd: str) -> NoReturn:
+    def _exec(self, argv: list[str], env: dict[str, str], cwd: str) -> NoReturn:
         reset_signals()
         os.setsid()
         os.chdir(cwd)
-        pass_on_only(self._fds)
+        keep_only_descriptors(self._fds)
         os.execve(argv[0], argv, env)
 
     def _reap(self) -> None:

@@ -34,16 +34,16 @@ class Lifeline:
         self._reader: int | None = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._writer: int | None = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.write(self._writer, b"go\n")
-        self._said = 0
+        self._sent_bytes = 0
 
     @property
-    def taken(self) -> bool:
+    def is_held_by_payload(self) -> bool:
         """Return True if the payload has read its ``go``; from then on it holds the other end."""
         if self._reader is not None:
             left = array.array("i", [0])
             fcntl.ioctl(self._reader, termios.FIONREAD, left)
             # Later messages may stay unread: a payload can have killed their reader.
-            if left[0] > self._said:
+            if left[0] > self._sent_bytes:
                 return False
             os.close(self._reader)
             self._reader = None
@@ -54,19 +54,19 @@ class Lifeline:
         return [] if self._writer is None else [(self._writer, select.POLLERR)]
 
     @property
-    def payload_gone(self) -> bool:
+    def is_payload_gone(self) -> bool:
         """Return True if the payload opened its end and no process holds it any more."""
-        if self._writer is None or not self.taken:
+        if self._writer is None or not self.is_held_by_payload:
             return False
         poll = select.poll()
         poll.register(self._writer, 0)
         return any(event & select.POLLERR for _, event in poll.poll(0))
 
-    def say(self, word: str) -> None:
+    def send(self, word: str) -> None:
         """Send the wrapper a message; do nothing if it is gone."""
         if self._writer is not None:
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
-                self._said += os.write(self._writer, word.encode() + b"\n")
+                self._sent_bytes += os.write(self._writer, word.encode() + b"\n")
 
     def close(self) -> None:
         """Close the writing end, which ends the processes that hold the other one. Idempotent."""
@@ -94,7 +94,7 @@ class EndNotice:
         """Return the descriptors to poll for a notice."""
         return [] if self._fd is None or self._clock() < self._next_s else [(self._fd, select.POLLIN)]
 
-    def take(self) -> bool:
+    def poll(self) -> bool:
         """Return whether a notice has come since the last call."""
         if self._fd is None or self._clock() < self._next_s:
             return False

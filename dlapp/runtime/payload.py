@@ -160,12 +160,12 @@ class Payload(Value, kw_only=True):
                 file.write(__loader__.get_data(WRAPPER))  # type: ignore[name-defined]
         return path
 
-    def start_words(self) -> tuple[str, ...]:
+    def start_arguments(self) -> tuple[str, ...]:
         """Return the wrapper's arguments: HOW, SCRIPT and the script's. Raises PayloadError: the script is missing, or
         cannot run."""
         if self.command:
             return (AS_COMMAND, *self.command, *self.args)
-        return (how_to_start(self.workspace, self.script), self.script, *self.args)
+        return (start_method(self.workspace, self.script), self.script, *self.args)
 
 
 class PayloadPlace(Value, kw_only=True):
@@ -265,7 +265,7 @@ class Running(Reachable, Protocol):
         """Clean up: kill remaining processes, remove what was created."""
 
 
-def how_to_start(workspace: str, script: str) -> str:
+def start_method(workspace: str, script: str) -> str:
     """Return how a script is started: `BY_SHELL`, `AS_PROGRAM`, or the absolute path of the interpreter in its ``#!``
     line.
 

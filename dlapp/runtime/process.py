@@ -40,7 +40,7 @@ class Guardian:
     def __init__(self, outer: int, channel: socket.socket, siblings: Sequence[Guardian] = ()) -> None:
         self._outer, self._channel = outer, channel
         self.siblings = siblings
-        self._heard = bytearray()
+        self._received = bytearray()
         self._ordering = threading.Lock()
         self._inner: int | None = None
         self.own_namespace: bool | None = None
@@ -59,9 +59,9 @@ class Guardian:
             if rest:
                 self._channel.sendall(rest)
 
-    def news(self) -> dict[str, Any] | None:
+    def receive(self) -> dict[str, Any] | None:
         """Return the next message from inner that has arrived, if any; set ``gone`` when none can follow."""
-        while b"\n" not in self._heard:
+        while b"\n" not in self._received:
             try:
                 data = self._channel.recv(65536, socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -71,13 +71,13 @@ class Guardian:
             if not data:
                 self.gone = True
                 return None
-            self._heard += data
-        line, _, rest = self._heard.partition(b"\n")
-        self._heard = rest
+            self._received += data
+        line, _, rest = self._received.partition(b"\n")
+        self._received = rest
         message: dict[str, Any] = json.loads(line)
         if "inner" in message:
             self._inner, self.own_namespace = message["inner"], message["namespace"]
-            return self.news()
+            return self.receive()
         return message
 
     def open_keeper(self, env: Mapping[str, str], cwd: str) -> socket.socket | None:
@@ -133,7 +133,7 @@ class Guardian:
             return
         left = {one._outer: one for one in (self, *self.siblings)}
         for one in left.values():
-            one.news()  # its first message may still be unread, and contains inner's pid
+            one.receive()  # its first message may still be unread, and contains inner's pid
             one._channel.close()
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -255,7 +255,7 @@ class PlainRun:
     def start(self, start_env: Mapping[str, str] = NO_VARIABLES) -> None:
         """See `Running.start`."""
         payload = self._payload
-        words = payload.start_words()
+        words = payload.start_arguments()
         payload.write_context()
         how = words[0]
         if how.startswith("/") and not os.access(how, os.X_OK):
@@ -280,9 +280,9 @@ class PlainRun:
     def ended(self) -> PayloadExit | None:
         """See `Running.ended`."""
         if self._lifeline is not None:
-            self._lifeline.taken  # noqa: B018 (lets go of the reading end in time)
+            self._lifeline.is_held_by_payload  # noqa: B018 (lets go of the reading end in time)
         if self._result is None:
-            message = self._guardian.news()
+            message = self._guardian.receive()
             if message is not None and message["ended"] is not None:
                 self._result = self._with_reason(ended_with(message["ended"]))
                 # Exact, and less than earlier readings if an ended process was counted twice for a moment.

@@ -121,11 +121,11 @@ def test_what_lies_in_the_place_of_a_lock_of_pulls_or_of_accounts_delays_nobody(
     identities: Identities, directory: Path, hostile: Any, bait: Bait, victim: User
 ) -> None:
     def remember() -> None:
-        accounts.remember(str(directory), "sha256:1", Accounts("a", "b"))
-        accounts.recall(str(directory), "sha256:1")
+        accounts.write_cached(str(directory), "sha256:1", Accounts("a", "b"))
+        accounts.read_cached(str(directory), "sha256:1")
 
     def pull() -> None:
-        with images._turn(str(directory), "unix:///nowhere", "image", lambda line: None):
+        with images._pull_lock(str(directory), "unix:///nowhere", "image", lambda line: None):
             pass
 
     identities.call(victim, remember)
@@ -150,7 +150,7 @@ def test_a_lock_of_pulls_that_another_holds_delays_for_a_bounded_time(
     monkeypatch.setattr(images, "_LONGEST_WAIT_S", 0.2)
 
     def pull() -> None:
-        with images._turn(str(directory), "unix:///nowhere", "image", lambda line: None):
+        with images._pull_lock(str(directory), "unix:///nowhere", "image", lambda line: None):
             pass
 
     identities.call(victim, pull)

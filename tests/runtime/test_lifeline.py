@@ -12,13 +12,13 @@ from tests.runtime.driver import somebody_holds
 
 def test_the_payload_finds_its_word_and_is_seen_to_take_it(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
-    assert not line.taken
+    assert not line.is_held_by_payload
     reader = os.open(tmp_path / "life", os.O_RDONLY)
     assert os.read(reader, 100) == b"go\n"
-    assert line.taken
-    assert not line.payload_gone
+    assert line.is_held_by_payload
+    assert not line.is_payload_gone
     os.close(reader)
-    assert line.payload_gone
+    assert line.is_payload_gone
     line.close()
 
 
@@ -26,7 +26,7 @@ def test_the_payload_s_end_wakes_a_poll(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     reader = os.open(tmp_path / "life", os.O_RDONLY)
     os.read(reader, 100)
-    assert line.taken
+    assert line.is_held_by_payload
     poll = select.poll()
     for fd, events in line.watched_fds():
         poll.register(fd, events)
@@ -39,9 +39,9 @@ def test_the_payload_s_end_wakes_a_poll(tmp_path: Path) -> None:
 def test_what_the_task_says_arrives_and_its_end_is_the_end_of_file(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     reader = os.open(tmp_path / "life", os.O_RDONLY)
-    line.say("term")
+    line.send("term")
     assert os.read(reader, 100) == b"go\nterm\n"
-    assert line.taken
+    assert line.is_held_by_payload
     line.close()
     assert os.read(reader, 100) == b""
     os.close(reader)
@@ -50,12 +50,12 @@ def test_what_the_task_says_arrives_and_its_end_is_the_end_of_file(tmp_path: Pat
 def test_a_payload_that_has_begun_and_reads_no_other_word_has_begun(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     reader = os.open(tmp_path / "life", os.O_RDONLY)
-    line.say("kill")
-    assert not line.taken
+    line.send("kill")
+    assert not line.is_held_by_payload
     assert os.read(reader, 3) == b"go\n"
-    assert line.taken
+    assert line.is_held_by_payload
     os.close(reader)
-    assert line.payload_gone
+    assert line.is_payload_gone
     line.close()
 
 
@@ -77,29 +77,29 @@ def test_saying_something_to_nobody_is_no_error(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     reader = os.open(tmp_path / "life", os.O_RDONLY)
     os.read(reader, 100)
-    assert line.taken
+    assert line.is_held_by_payload
     os.close(reader)
-    line.say("term")
+    line.send("term")
     line.close()
-    line.say("term")
+    line.send("term")
 
 
 def test_a_notice_wakes_a_poll_and_is_taken_once_and_more_of_them_are_not_taken_at_once(tmp_path: Path) -> None:
     now_s = 100.0
     notice = EndNotice(str(tmp_path / "ending"), clock=lambda: now_s)
-    assert not notice.take()
+    assert not notice.poll()
     with open(tmp_path / "ending", "r+b", buffering=0) as wrapper:
         wrapper.write(b"end\n")
         poll = select.poll()
         for fd, events in notice.watched_fds():
             poll.register(fd, events)
         assert poll.poll(120_000)
-        assert notice.take()
+        assert notice.poll()
         wrapper.write(b"end\n" * 1000)
-        assert (notice.take(), notice.watched_fds()) == (False, [])
+        assert (notice.poll(), notice.watched_fds()) == (False, [])
         now_s += 1.0
         assert notice.watched_fds()
-        assert notice.take()
+        assert notice.poll()
     notice.close()
-    assert not notice.take()
+    assert not notice.poll()
     assert notice.watched_fds() == []

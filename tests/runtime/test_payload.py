@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.payload import AS_PROGRAM, BY_SHELL, PayloadError, PayloadExit, ended_with, how_to_start
+from dlapp.runtime.payload import AS_PROGRAM, BY_SHELL, PayloadError, PayloadExit, ended_with, start_method
 from dlapp.values.messages import Fault
 
 
@@ -32,13 +32,13 @@ from dlapp.values.messages import Fault
 def test_how_a_script_is_started(tmp_path: Path, content: bytes, executable: bool, how: str) -> None:
     (tmp_path / "run.sh").write_bytes(content)
     (tmp_path / "run.sh").chmod(0o755 if executable else 0o644)
-    assert how_to_start(str(tmp_path), "run.sh") == how
+    assert start_method(str(tmp_path), "run.sh") == how
 
 
 def test_a_script_in_a_directory_below_is_found(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "go").write_text("echo\n")
-    assert how_to_start(str(tmp_path), "bin/go") == BY_SHELL
+    assert start_method(str(tmp_path), "bin/go") == BY_SHELL
 
 
 @pytest.mark.parametrize("name", ["none.sh", "a-file/run.sh", "a-directory"])
@@ -46,7 +46,7 @@ def test_what_is_no_script_is_the_users_fault(tmp_path: Path, name: str) -> None
     (tmp_path / "a-file").touch()
     (tmp_path / "a-directory").mkdir()
     with pytest.raises(PayloadError, match=name) as refused:
-        how_to_start(str(tmp_path), name)
+        start_method(str(tmp_path), name)
     assert refused.value.fault is Fault.USER
 
 

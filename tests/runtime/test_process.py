@@ -363,7 +363,7 @@ def test_an_order_that_was_obeyed_before_the_task_went_on_was_given() -> None:
     with Slow(fileno=ours.detach()) as channel:
         guardian = Guardian(0, channel)
         guardian.order("start", (0,), argv=["true"])
-        assert guardian.news() == {"ended": 0}
+        assert guardian.receive() == {"ended": 0}
 
 
 def test_a_guardian_that_was_stopped_still_ends_its_payload(runner: Driven) -> None:

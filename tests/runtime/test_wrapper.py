@@ -100,8 +100,8 @@ def test_it_writes_the_exit_code_down(tmp_path: Path, shell: list[str]) -> None:
     wrapped.start_in_namespace(shell)
     assert wrapped.wait() == 3
     assert (wrapped.text("exit"), wrapped.text("stdout")) == ("exited 3\n", "out\n")
-    assert wrapped.line.taken
-    assert wrapped.line.payload_gone
+    assert wrapped.line.is_held_by_payload
+    assert wrapped.line.is_payload_gone
     wrapped.line.close()
 
 
@@ -137,7 +137,7 @@ def test_a_word_in_the_lifeline_is_sigterm_for_all_of_the_payload(tmp_path: Path
     wrapped = Wrapped(tmp_path, f"trap 'exit 6' TERM; setsid sh -c '{child}' & while :; do sleep 0.02; done")
     wrapped.start_in_namespace(shell)
     wait_until(lambda: "ready" in wrapped.text("stdout"), "the child is ready")
-    wrapped.line.say("term")
+    wrapped.line.send("term")
     assert wrapped.wait() == 6
     assert wrapped.text("stdout") == "ready\nchild\n"
     wrapped.line.close()
@@ -149,7 +149,7 @@ def test_the_lifelines_end_is_sigkill_for_all_of_the_payload(tmp_path: Path, she
     wrapped.start_in_namespace(shell)
     wait_until(lambda: "ready" in wrapped.text("stdout"), "the payload is ready")
     if word:
-        wrapped.line.say(word)
+        wrapped.line.send(word)
     else:
         wrapped.line.close()
     assert wrapped.wait() == 128 + signal.SIGKILL
@@ -171,15 +171,15 @@ def test_after_the_payloads_end_it_waits_for_the_tasks_last_look(tmp_path: Path,
     notice = EndNotice(str(tmp_path / "ending"), clock=iter(range(1000)).__next__)
     wrapped.start_in_namespace(shell)
     wait_until(lambda: wrapped.text("exit") == "exited 3\n", "the payload has ended")
-    wait_until(notice.take, "the wrapper says so")
+    wait_until(notice.poll, "the wrapper says so")
     assert wrapped.process is not None
     assert wrapped.process.poll() is None
     if word:
-        wrapped.line.say(word)
+        wrapped.line.send(word)
     else:
         wrapped.line.close()
     assert wrapped.wait() == 3
-    wait_until(lambda: not word or wrapped.line.payload_gone, "all of it is gone")
+    wait_until(lambda: not word or wrapped.line.is_payload_gone, "all of it is gone")
     wrapped.line.close()
     notice.close()
 
@@ -193,8 +193,8 @@ def test_a_payload_that_gives_the_wrappers_notice_itself_is_answered_and_ends_as
 
     def has_ended() -> bool:
         assert wrapped.process is not None
-        if notice.take():
-            wrapped.line.say("done")
+        if notice.poll():
+            wrapped.line.send("done")
         return wrapped.process.poll() is not None
 
     wait_until(has_ended, "the wrapper ends")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.docker.labels import task_is_gone
+from dlapp.runtime.docker.labels import is_task_dead
 from dlapp.system.logs.log_times import LogTimesWriter
 from dlapp.task import logs
 from dlapp.task.logs import LogCap, TaskLog
@@ -150,12 +150,12 @@ def test_it_leaves_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_a_log_says_that_its_task_lives(tmp_path: Path) -> None:
-    assert task_is_gone(str(tmp_path / "none"))
+    assert is_task_dead(str(tmp_path / "none"))
     log = TaskLog(str(tmp_path / "dlapp.log"))
-    assert not task_is_gone(str(tmp_path))
+    assert not is_task_dead(str(tmp_path))
     log.note("two\nlines")
     log.close()
-    assert task_is_gone(str(tmp_path))
+    assert is_task_dead(str(tmp_path))
     first, second = (tmp_path / "dlapp.log").read_text().splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO two", first)
     assert second == "    lines"

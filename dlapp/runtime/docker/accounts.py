@@ -23,7 +23,7 @@ from dlapp.system.shared_directory import open_shared_directory
 
 _PASSWD, _GROUP = "/etc/passwd", "/etc/group"
 _MAX_BYTES = 1 << 20
-_MAX_REMEMBERED_BYTES = 16 * _MAX_BYTES
+_MAX_CACHED_BYTES = 16 * _MAX_BYTES
 """Two such files as JSON, with every character escaped."""
 
 
@@ -49,20 +49,18 @@ class Accounts(NamedTuple):
         return files
 
 
-def recall(directory: str, image_id: str) -> Accounts | None:
+def read_cached(directory: str, image_id: str) -> Accounts | None:
     """Return the cached files of an image; None if there are none. A file that another user owns is ignored."""
     try:
         with closing_fd(open_shared_directory(directory)) as fd:
-            found = read_json_object(
-                _name_in(image_id), dir_fd=fd, owners=[os.getuid()], max_bytes=_MAX_REMEMBERED_BYTES
-            )
+            found = read_json_object(_name_in(image_id), dir_fd=fd, owners=[os.getuid()], max_bytes=_MAX_CACHED_BYTES)
         known = Accounts(**found)
     except (OSError, TypeError):
         return None
     return known if all(isinstance(one, str) for one in known) else None
 
 
-def remember(directory: str, image_id: str, accounts: Accounts) -> None:
+def write_cached(directory: str, image_id: str, accounts: Accounts) -> None:
     """Cache the files for this user; errors are ignored."""
     name = _name_in(image_id)
     fresh = f".{name}.{os.urandom(8).hex()}"

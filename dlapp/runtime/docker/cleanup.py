@@ -21,11 +21,13 @@ def main(argv: Sequence[str]) -> int:
     application, host = options["--application"], options["--host"]
     from dlapp.errors import DlappError
     from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
-    from dlapp.runtime.docker.labels import remove_what_is_left
+    from dlapp.runtime.docker.labels import remove_leftover_containers
 
     try:
         docker = Dockerd(host, _CALL_TIMEOUT_S)
-        remove_what_is_left(docker, lambda line: print(f"{application}: {line}", flush=True), application=application)
+        remove_leftover_containers(
+            docker, lambda line: print(f"{application}: {line}", flush=True), application=application
+        )
     except (DockerRefused, DockerSilent, DlappError) as error:
         print(f"{application}: Docker at {host} did not list its containers: {error}", flush=True)
         return 1

@@ -4,7 +4,8 @@ Its limits are the memory and cpus of its grant, a number of processes, and no p
 ordinary user, no way to gain any, no devices except its GPUs, no mounts except those listed here and those of the
 operator's file. Only image, variables and arguments come from a properties file.
 
-It is sent to dockerd as JSON (`as_json`), or as arguments of the host command ``nvidia-docker create`` (`as_words`).
+It is sent to dockerd as JSON (`as_json`), or as arguments of the host command ``nvidia-docker create``
+(`as_arguments`).
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class ContainerSpec(Value, kw_only=True):
             },
         }
 
-    def as_words(self, env_file: str) -> list[str]:
+    def as_arguments(self, env_file: str) -> list[str]:
         """Return the arguments of ``nvidia-docker`` that create it. Flag and value are separate arguments, as version 1
         requires.
 
@@ -132,7 +133,7 @@ class ContainerSpec(Value, kw_only=True):
         """
         words = ["create", f"--name={self.name}", f"--user={self.user}", f"--workdir={self.working_dir}"]
         words += [f"--label={name}={value}" for name, value in self.labels.items()]
-        words += [f"--env-file={env_file}", *(f"--env={name}" for name in self.odd_env())]
+        words += [f"--env-file={env_file}", *(f"--env={name}" for name in self.multiline_env())]
         for one in self._all_binds():
             words.append(f"--mount={_csv('type=bind', f'source={one.source}', f'target={one.target}')}")
             words[-1] += ",readonly" if one.read_only else ""
@@ -142,18 +143,18 @@ class ContainerSpec(Value, kw_only=True):
         words += [f"--ulimit={name}={soft}:{hard}" for name, (soft, hard) in self.ulimits.items()]
         words += [f"--cap-drop={name}" for name in self.drop]
         words += [f"--group-add={one}" for one in self.groups]
-        words += [f"--interactive={_word(self.interactive)}", f"--tty={_word(self.terminal)}"]
+        words += [f"--interactive={_bool_text(self.interactive)}", f"--tty={_bool_text(self.terminal)}"]
         words += ["--attach=stdin", "--attach=stdout", "--attach=stderr"] if self.interactive else []
-        words += [f"--rm={_word(self.removed_at_end)}", f"--entrypoint={self.entrypoint[0]}"]
+        words += [f"--rm={_bool_text(self.removed_at_end)}", f"--entrypoint={self.entrypoint[0]}"]
         return [*words, self.image, *self.entrypoint[1:], *self.command]
 
     def lines_of_env(self) -> str:
         """Return the variables as a file for Docker's --env-file: one line each, with the value unquoted."""
-        odd = self.odd_env()
+        odd = self.multiline_env()
         env = {**self.env, **self.gpus.env}
         return "".join(f"{name}={value}\n" for name, value in env.items() if name not in odd)
 
-    def odd_env(self) -> dict[str, str]:
+    def multiline_env(self) -> dict[str, str]:
         """Return the variables that contain a line end."""
         return {name: value for name, value in {**self.env, **self.gpus.env}.items() if "\n" in value or "\r" in value}
 
@@ -161,7 +162,7 @@ class ContainerSpec(Value, kw_only=True):
         return [*self.binds, *(Bind(source, target, True) for source, target in self.gpus.mounts)]
 
 
-def _word(value: bool) -> str:
+def _bool_text(value: bool) -> str:
     return "true" if value else "false"
 
 
@@ -196,7 +197,7 @@ def forbidden_network(policy: DockerPolicy, network: str) -> str:
     return f"this node allows {allowed} (docker.networks of {node_policy.FILE})"
 
 
-def fences(
+def isolation_fields(
     docker: Dockerd, resources: Resources, network: str, policy: DockerPolicy, *, as_submitter: bool
 ) -> dict[str, Any]:
     """Return the fields of a `ContainerSpec` that the grant, the user and the operator determine.

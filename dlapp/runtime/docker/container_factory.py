@@ -144,6 +144,6 @@ def add_account(docker: Dockerd, container: str, lock_dir: str, image_id: str) -
         image_id: digest of its image.
     """
     known = accounts.of_container(docker, container)
-    accounts.remember(lock_dir, image_id, known)
+    accounts.write_cached(lock_dir, image_id, known)
     if files := known.completed(HOME):
         docker.write_files(container, {path.lstrip("/"): content for path, content in files.items()})

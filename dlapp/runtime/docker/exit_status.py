@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
 from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
-from dlapp.runtime.payload import SIGNALS, Payload, PayloadError, PayloadExit, exited_with, how_to_start
+from dlapp.runtime.payload import SIGNALS, Payload, PayloadError, PayloadExit, exited_with, start_method
 from dlapp.system.processes.proc import all_processes
 from dlapp.values.messages import Fault
 
@@ -74,7 +74,7 @@ class ContainerExit:
         said = self.wrapper_report().strip()
         exited = _EXITED.fullmatch(said)
         if said == "no interpreter":
-            how = how_to_start(payload.workspace, payload.script)
+            how = start_method(payload.workspace, payload.script)
             raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not in image {payload.image}")
         if said.startswith("sees "):
             raise PayloadError(Fault.NODE, f"the container sees {said[5:100]}, although no GPU was asked for")
@@ -84,7 +84,7 @@ class ContainerExit:
         if exited:
             ended = ended_with_code(int(exited[1]), sent)
         elif not taken():
-            raise self.never_began(state, began_ticks)
+            raise self.start_failure(state, began_ticks)
         elif state.get("Error"):
             return PayloadExit(None, None, Fault.NODE, f"the container did not run: {state['Error']}")
         elif "ExitCode" in state and not state.get("Running"):
@@ -100,7 +100,7 @@ class ContainerExit:
             ended = ended_with_code(code, SIGNALS)
         else:
             return PayloadExit(None, None, Fault.NODE, "the container is gone and left no exit code", service=_DOCKER)
-        if self._ran_out_of_memory(state, ended, killed=signal.SIGKILL in sent):
+        if self._was_out_of_memory(state, ended, killed=signal.SIGKILL in sent):
             limit = payload.resources.memory_mib
             if signal.SIGKILL in (ended.signal, (ended.exit_code or 0) - 128):
                 problem = f"killed for memory: it used more than its {limit} MiB"
@@ -109,7 +109,7 @@ class ContainerExit:
             end = f"exit code {ended.exit_code}" if ended.signal is None else f"killed by signal {ended.signal}"
             earlier = f"earlier, a process in the container was killed for memory (limit {limit} MiB)"
             return ended._replace(problem=f"{ended.problem or end}; {earlier}")
-        if not sent and (number := _signal_in(ended)) is not None and self._docker_ended(state, began_ticks):
+        if not sent and (number := _signal_of(ended)) is not None and self._was_docker_restarted(state, began_ticks):
             return PayloadExit(
                 None,
                 number,
@@ -129,15 +129,15 @@ class ContainerExit:
             time.sleep(0.01)
         return state
 
-    def _docker_ended(self, state: Mapping[str, Any], began_ticks: int) -> bool:
+    def _was_docker_restarted(self, state: Mapping[str, Any], began_ticks: int) -> bool:
         """Return True if dockerd is away, or is not the one that started the container."""
-        began = _dockerds_began()
+        began = _dockerd_start_times()
         ours = self._docker.process_id()
         # With systemd's socket activation the peer is systemd, so the daemon cannot be identified.
         asked = began if ours not in began else {ours: began[ours]}
         return not state or any(ticks > began_ticks for ticks in asked.values())
 
-    def _ran_out_of_memory(self, state: dict[str, Any], ended: PayloadExit, *, killed: bool) -> bool:
+    def _was_out_of_memory(self, state: dict[str, Any], ended: PayloadExit, *, killed: bool) -> bool:
         # dockerd 20.10 receives the exit and the reason in either order (seen: 1 of 10 exits came first).
         by_sigkill = ended.signal == signal.SIGKILL or ended.exit_code == _CODE_OF_SIGKILL
         deadline = time.monotonic() + (0.5 if state and by_sigkill and not killed else 0.0)
@@ -146,17 +146,19 @@ class ContainerExit:
             state = self.state()
         return bool(state.get("OOMKilled"))
 
-    def never_began(self, state: Mapping[str, Any], began_ticks: int) -> PayloadError:
+    def start_failure(self, state: Mapping[str, Any], began_ticks: int) -> PayloadError:
         """Return why a container that dockerd started at ``began_ticks`` ended before its payload started."""
         image, code = self._payload.image, state.get("ExitCode")
         if code == 127:  # exit code of Docker's init if it cannot execute /bin/sh
             return PayloadError(Fault.USER, f"image {image} has no /bin/sh, which dlapp needs in it")
         why = state.get("Error") or f"exit code {code}"
         message = f"the container of image {image} ended before the payload began: {why}"
-        return PayloadError(Fault.NODE, message, service=_DOCKER if self._docker_ended(state, began_ticks) else "")
+        return PayloadError(
+            Fault.NODE, message, service=_DOCKER if self._was_docker_restarted(state, began_ticks) else ""
+        )
 
 
-def _signal_in(ended: PayloadExit) -> int | None:
+def _signal_of(ended: PayloadExit) -> int | None:
     if ended.signal is not None:
         return ended.signal
     number = (ended.exit_code or 0) - 128
@@ -168,7 +170,7 @@ def ticks_now() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-def _dockerds_began() -> dict[int, int]:
+def _dockerd_start_times() -> dict[int, int]:
     """Return the dockerd processes of the machine: pid -> start time."""
     return {one.pid: one.started for one in all_processes() if one.program == b"dockerd"}
 

@@ -94,7 +94,7 @@ class ImageStore:
         """
         places = self._places(image)
         if (found := self._find(image, places)) is None:
-            with _turn(self._lock_dir, self._docker.host, image, self._note):
+            with _pull_lock(self._lock_dir, self._docker.host, image, self._note):
                 if (found := self._find(image, places)) is None:
                     self._note(f"image {image}: pulling")
                     found = self._pull_from(image, places, progress)
@@ -165,7 +165,7 @@ def _check_digest(image: str, name: ImageName, found: LocalImage) -> None:
 
 
 @contextlib.contextmanager
-def _turn(lock_dir: str, host: str, image: str, note: Callable[[str], None]) -> Iterator[None]:
+def _pull_lock(lock_dir: str, host: str, image: str, note: Callable[[str], None]) -> Iterator[None]:
     name = f"pull-{hashlib.sha256(f'{host} {image}'.encode()).hexdigest()[:32]}"
     try:
         fd = _open_shared(lock_dir, name)

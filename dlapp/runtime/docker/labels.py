@@ -34,7 +34,9 @@ def labels_of(container_id: str, directory: str, devices: Sequence[PayloadDevice
     }
 
 
-def remove_what_is_left(docker: Dockerd, note: Callable[[str], None], *, application: str = "", but: str = "") -> None:
+def remove_leftover_containers(
+    docker: Dockerd, note: Callable[[str], None], *, application: str = "", but: str = ""
+) -> None:
     """Remove our user's containers on this host whose tasks are dead.
 
     Args:
@@ -48,14 +50,14 @@ def remove_what_is_left(docker: Dockerd, note: Callable[[str], None], *, applica
         labels.append(f"{LABEL_APP}={application}")
     for found in docker.labelled(labels):
         directory = found.labels.get(LABEL_DIRECTORY, "")
-        if (but and directory == but) or not task_is_gone(directory):
+        if (but and directory == but) or not is_task_dead(directory):
             continue
         note(f"removing container {found.name} ({found.state}): its task is dead")
         with contextlib.suppress(DockerRefused):  # another task may be doing the same
             docker.remove(found.id)
 
 
-def task_is_gone(directory: str) -> bool:
+def is_task_dead(directory: str) -> bool:
     """Return whether the task of a container's directory is dead; False if unknown."""
     try:
         fd = os.open(os.path.join(directory, "dlapp.log"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -59,7 +59,7 @@ from dlapp.runtime.docker.container_factory import (
 )
 from dlapp.runtime.docker.exit_status import ContainerExit, ticks_now
 from dlapp.runtime.docker.images import ImageStore, LocalImage
-from dlapp.runtime.docker.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
+from dlapp.runtime.docker.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_leftover_containers
 from dlapp.runtime.docker.shim import ShimWatch
 from dlapp.runtime.exec.lifelines import end_sessions
 from dlapp.runtime.gpu import verification
@@ -120,7 +120,7 @@ class DockerRun:
         self._made = False
         self._began_ticks = 0
         self._result: PayloadExit | None = None
-        self._look_at = 0.0
+        self._next_check_at = 0.0
         self._kill_help_at: float | None = None
         self._sent: set[int] = set()
         self._cgroup: CgroupCounters | None = None
@@ -139,7 +139,7 @@ class DockerRun:
         with self._explained():
             # Before the image: what is missing on this node is reported at once, not after a long pull.
             choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._payload.gpus, self._note)
-            remove_what_is_left(self._docker, self._note, but=self._task_directory)
+            remove_leftover_containers(self._docker, self._note, but=self._task_directory)
             for last in (False, True):
                 image = self._images.require(self._payload.image or "", self._progress)
                 self.image_digest = image.digest
@@ -154,7 +154,7 @@ class DockerRun:
 
     def _make(self, image: LocalImage, part: GpuPart, facts: Facts) -> None:
         payload = self._payload
-        words = payload.start_words()
+        words = payload.start_arguments()
         for path in (payload.stdout, payload.stderr, payload.exit_file):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.truncate(payload.exit_file, 0)
@@ -170,7 +170,7 @@ class DockerRun:
         env = {"HOME": HOME, "TMPDIR": TMP, **payload.env, "TINI_KILL_PROCESS_GROUP": "1"}
         if (of_image := containers.image_env(image.about).get("PYTHONPATH")) and env.get("PYTHONPATH") == PYTHON:
             env["PYTHONPATH"] = f"{of_image}:{PYTHON}"  # it would be lost
-        known = accounts.recall(self._settings.lock_dir, str(image.about["Id"]))
+        known = accounts.read_cached(self._settings.lock_dir, str(image.about["Id"]))
         made = containers.ContainerSpec(
             name=self._name,
             image=image.name,
@@ -202,7 +202,7 @@ class DockerRun:
                 *containers.operators_binds(self._policy, self._note),
             ),
             gpus=part,
-            **containers.fences(
+            **containers.isolation_fields(
                 self._docker,
                 payload.resources,
                 self._settings.network,
@@ -249,7 +249,7 @@ class DockerRun:
         self._docker.timeout_s = _LOOK_TIMEOUT_S
         self._began_ticks = ticks_now()
         if self._payload.gpus:
-            self._look_at_gpus()
+            self._verify_gpus()
         about = self._ending.inspect()
         pid, name = about.get("State", {}).get("Pid"), about.get("Id")
         self._shim.open(pid)
@@ -287,7 +287,7 @@ class DockerRun:
         except OSError as error:
             raise PayloadError(Fault.NODE, f"the payload's environment could not be written: {error}") from error
 
-    def _look_at_gpus(self) -> None:
+    def _verify_gpus(self) -> None:
         """Let the payload start if the container sees exactly its leased GPUs."""
         assert self._lifeline is not None
         deadline, look_at = time.monotonic() + verification.TIMEOUT_S, 0.0
@@ -298,20 +298,20 @@ class DockerRun:
                     Fault.NODE,
                     f"the container did not report in {verification.TIMEOUT_S:g} s which GPUs it sees: {seen!r:.200}",
                 )
-            gone = self._lifeline.payload_gone
-            if gone or (not self._lifeline.taken and now >= look_at):
+            gone = self._lifeline.is_payload_gone
+            if gone or (not self._lifeline.is_held_by_payload and now >= look_at):
                 look_at = now + _LOOK_EVERY_S
                 if gone or self._ending.state().get("Status") in ("exited", "dead"):
-                    raise self._ending.never_began(self._ending.settled_state(), self._began_ticks)
+                    raise self._ending.start_failure(self._ending.settled_state(), self._began_ticks)
             time.sleep(0.002)
         self._note("GPUs in the container: " + ", ".join(seen.splitlines()[:-1]))
         verification.check(self._payload.gpus, seen)
         os.truncate(self._payload.exit_file, 0)
-        self._lifeline.say("go")
+        self._lifeline.send("go")
 
     def watched_fds(self) -> list[tuple[int, int]]:
         """See `Running.watched_fds`. The wrapper's end of the lifeline signals the end; dockerd need not live."""
-        if self._lifeline is None or not self._lifeline.taken:
+        if self._lifeline is None or not self._lifeline.is_held_by_payload:
             return []
         notice = [] if self._notice is None else self._notice.watched_fds()
         return [*self._lifeline.watched_fds(), *notice, *self._shim.watched_fds()]
@@ -321,14 +321,14 @@ class DockerRun:
         now = time.monotonic()
         if self._result is None and self._lifeline is not None:
             self._shim.check(self._lifeline)
-            if self._notice is not None and self._notice.take():
+            if self._notice is not None and self._notice.poll():
                 self.counters()
-                self._lifeline.say("done")
-            if self._lifeline.payload_gone:
+                self._lifeline.send("done")
+            if self._lifeline.is_payload_gone:
                 self.counters()  # if the wrapper was killed, the container may still exist
                 self._result = self._read_end()
-            elif not self._lifeline.taken and now >= self._look_at:
-                self._look_at = now + _LOOK_EVERY_S
+            elif not self._lifeline.is_held_by_payload and now >= self._next_check_at:
+                self._next_check_at = now + _LOOK_EVERY_S
                 if self._ending.state().get("Status") in ("exited", "dead"):
                     self._result = self._read_end()
             elif self._kill_help_at is not None and now >= self._kill_help_at:
@@ -363,14 +363,14 @@ class DockerRun:
         """See `Running.soft_stop`."""
         if self._lifeline is not None:
             self._sent.add(signal.SIGTERM)
-            self._lifeline.say("term")
+            self._lifeline.send("term")
             end_sessions(self._payload.exec)  # a shell that ignores SIGTERM would be waited for
 
     def abort(self) -> None:
         """See `Running.abort`."""
         if self._lifeline is not None:
             self._sent.add(signal.SIGABRT)
-            self._lifeline.say("abort")
+            self._lifeline.send("abort")
 
     def kill(self) -> None:
         """See `Running.kill`."""
@@ -378,13 +378,13 @@ class DockerRun:
             self._kill_help_at = time.monotonic() + _KILL_HELP_AFTER_S
             self._sent.add(signal.SIGKILL)
             self.counters()
-            self._lifeline.say("kill")
+            self._lifeline.send("kill")
 
     def _read_end(self) -> PayloadExit:
         lifeline = self._lifeline
         assert lifeline is not None
         return self._ending.read(
-            taken=lambda: lifeline.taken,
+            taken=lambda: lifeline.is_held_by_payload,
             sent=self._sent,
             began_ticks=self._began_ticks,
             shim_died=self._shim.died_first,

@@ -42,7 +42,7 @@ from dlapp.runtime.docker.container_factory import (
     open_docker,
 )
 from dlapp.runtime.docker.images import ImageStore, LocalImage, Progress
-from dlapp.runtime.docker.labels import LABEL_IMAGE, labels_of, remove_what_is_left
+from dlapp.runtime.docker.labels import LABEL_IMAGE, labels_of, remove_leftover_containers
 from dlapp.runtime.gpu import verification
 from dlapp.runtime.gpu.modes import GpuPart, part_for
 from dlapp.runtime.lifeline import Lifeline
@@ -97,7 +97,7 @@ class DockerShell:
     ) -> None:
         self._settings, self._policy, self._image = settings, policy, image
         self._docker = open_docker(settings.host, _CALL_TIMEOUT_S)
-        self._images = ImageStore(self._docker, settings.lock_dir, self._quietly, policy.registry, credentials)
+        self._images = ImageStore(self._docker, settings.lock_dir, self._note_pull, policy.registry, credentials)
         self._workspace, self._session_dir, self._resources = workspace, session_dir, resources
         self._shared_dir, self._caches = shared_dir, tuple(caches)
         self._opened = contextlib.ExitStack()
@@ -120,11 +120,11 @@ class DockerShell:
         """
         with explained(self._settings.host, f"the shell in image {self._image}"):
             choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._devices, lambda _: None)
-            remove_what_is_left(self._docker, self._note, but=self._session_dir)
+            remove_leftover_containers(self._docker, self._note, but=self._session_dir)
             lock_dir = self._settings.lock_dir
             found = self._images.require(self._image, self._progress)
             part = part_for(choice.mode, self._devices, facts, containers.image_env(found.about))
-            known = accounts.recall(lock_dir, str(found.about["Id"]))
+            known = accounts.read_cached(lock_dir, str(found.about["Id"]))
             container = self._container(found, part, known)
             make(self._docker, container, facts, self._session_dir, lambda _: None)
             if known is None:
@@ -133,7 +133,7 @@ class DockerShell:
             self._docker.start(self._name)
             self._verify_gpus()
 
-    def _quietly(self, line: str) -> None:
+    def _note_pull(self, line: str) -> None:
         if line.endswith("pulling") or "another task" in line:
             self._note(line)
 
@@ -207,7 +207,9 @@ class DockerShell:
             interactive=True,
             terminal=self._is_terminal,
             removed_at_end=True,
-            **containers.fences(self._docker, self._resources, self._settings.network, self._policy, as_submitter=True),
+            **containers.isolation_fields(
+                self._docker, self._resources, self._settings.network, self._policy, as_submitter=True
+            ),
         )
 
     def _attach(self) -> None:
@@ -236,11 +238,11 @@ class DockerShell:
             seen = os.pread(self._gpus_seen_fd, _MAX_SEEN_BYTES, 0).decode(errors="replace")
             if seen.endswith("end\n"):
                 break
-            if self._lifeline.payload_gone or time.monotonic() > deadline:
+            if self._lifeline.is_payload_gone or time.monotonic() > deadline:
                 raise PayloadError(Fault.NODE, "the container did not report which GPUs it sees")
             time.sleep(0.01)
         verification.check(self._devices, seen)
-        self._lifeline.say("go")
+        self._lifeline.send("go")
 
     def _wait_for_code(self, asked: threading.Event) -> None:
         import docker
@@ -290,13 +292,13 @@ class DockerShell:
 
     @contextlib.contextmanager
     def _following_size(self) -> Iterator[None]:
-        def tell(*_: object) -> None:
+        def resize(*_: object) -> None:
             size = os.get_terminal_size(0)
             with contextlib.suppress(Exception):  # it has just ended
                 self._api.resize(self._name, height=size.lines, width=size.columns)
 
-        before = signal.signal(signal.SIGWINCH, tell)
-        tell()
+        before = signal.signal(signal.SIGWINCH, resize)
+        resize()
         try:
             yield
         finally:

@@ -49,7 +49,7 @@ class ShimWatch:
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         if poll.poll(0):
-            self.died_first = not lifeline.payload_gone
+            self.died_first = not lifeline.is_payload_gone
             self.close()
 
     def close(self) -> None:

@@ -207,7 +207,7 @@ class DockerTarget:
 
     def send_signal(self, number: int) -> None:
         """See `ExecTarget.send_signal`."""
-        self._lifeline.say(signal.Signals(number).name.removeprefix("SIG"))
+        self._lifeline.send(signal.Signals(number).name.removeprefix("SIG"))
 
     def wake_fd(self) -> None:
         """See `ExecTarget.wake_fd`. Docker's stream ends with the command."""

@@ -26,8 +26,8 @@ from typing import NoReturn
 
 from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
-from dlapp.runtime.exec.session import ExecSession, tell_end
-from dlapp.runtime.guardian import kill_descendants, pass_on_only, reset_signals
+from dlapp.runtime.exec.session import ExecSession, send_end
+from dlapp.runtime.guardian import keep_only_descriptors, kill_descendants, reset_signals
 from dlapp.system.processes import kernel
 from dlapp.system.processes.proc import descendants
 from dlapp.values.serialization import from_json
@@ -40,7 +40,7 @@ _MAX_REQUEST_BYTES = 256 << 10
 _READ_BYTES = 1 << 16
 
 
-def keep(channel: socket.socket, env: Mapping[str, str], cwd: str, kept_fds: Sequence[int]) -> NoReturn:
+def run_keeper(channel: socket.socket, env: Mapping[str, str], cwd: str, kept_fds: Sequence[int]) -> NoReturn:
     """Run as the keeper of one command. Called in a separate process, which ends with the command.
 
     Args:
@@ -62,13 +62,13 @@ def keep(channel: socket.socket, env: Mapping[str, str], cwd: str, kept_fds: Seq
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         with contextlib.suppress(StreamOver):
-            tell_end(stream, ExecEnd(code, f"{error.filename}: {error.strerror}"))
+            send_end(stream, ExecEnd(code, f"{error.filename}: {error.strerror}"))
         os._exit(0)
     ExecSession(stream, target).run()
     os._exit(0)
 
 
-def hand_over(channel: socket.socket, request: Mapping[str, object], stream: socket.socket) -> None:
+def send_request(channel: socket.socket, request: Mapping[str, object], stream: socket.socket) -> None:
     """Send a keeper its request and the client's stream.
 
     Args:
@@ -156,7 +156,7 @@ class PlainTarget:
         pid = os.fork()
         if pid == 0:
             try:
-                _become(request, env, cwd, kept_fds, theirs)
+                _exec(request, env, cwd, kept_fds, theirs)
             except OSError as error:
                 os.write(tell, json.dumps([error.errno, error.filename or request.command[0]]).encode())
             finally:
@@ -241,7 +241,7 @@ class PlainTarget:
             os.read(self._wake, 4096)
         self._reap()
         if self._has_children and (self._is_stopped or self._status is not None):
-            self._end_what_is_left()
+            self._end_remaining()
         if self._has_children:
             return None
         status = self._status if self._status is not None else signal.SIGKILL
@@ -259,7 +259,7 @@ class PlainTarget:
         except ChildProcessError:
             self._has_children = False
 
-    def _end_what_is_left(self) -> None:
+    def _end_remaining(self) -> None:
         """Ask the remaining processes to end, and kill them after a second."""
         if self._left_until is None:
             self._left_until = time.monotonic() + _PATIENCE_S
@@ -282,7 +282,7 @@ class PlainTarget:
             time.sleep(_LOOK_EVERY_S)
 
 
-def _become(
+def _exec(
     request: ExecRequest, env: Mapping[str, str], cwd: str, kept_fds: Sequence[int], theirs: tuple[int, int, int]
 ) -> NoReturn:
     """Become the command. Raises OSError: it cannot be executed."""
@@ -294,7 +294,7 @@ def _become(
     for place, fd in enumerate(theirs):
         os.dup2(fd, place)
     os.chdir(cwd)
-    pass_on_only(kept_fds)
+    keep_only_descriptors(kept_fds)
     try:
         os.execvpe(request.command[0], list(request.command), env)
     except OSError as error:

@@ -15,14 +15,14 @@ from typing import Protocol
 from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, FrameStream, StreamOver
 
-_LAST_WORDS_S = 30.0
+_END_TIMEOUT_S = 30.0
 """How long to try to report the end to a client that does not read."""
 
 
-def tell_end(stream: FrameStream, end: ExecEnd) -> None:
+def send_end(stream: FrameStream, end: ExecEnd) -> None:
     """Send the client the end of the command, and wait until it has received that. Raises StreamOver."""
     stream.send(frames.END, frames.end_body(end))
-    stream.finish(_LAST_WORDS_S)
+    stream.finish(_END_TIMEOUT_S)
 
 
 class ExecTarget(Protocol):
@@ -100,7 +100,7 @@ class ExecSession:
             if end is not None and may_read and not outputs:
                 break
             self._poll(outputs, end)
-        tell_end(stream, end)
+        send_end(stream, end)
 
     def _poll(self, outputs: list[int], end: ExecEnd | None) -> None:
         target, stream = self._target, self._stream
@@ -119,24 +119,24 @@ class ExecSession:
         if stream.fileno() in events:
             stream.flush()
             for kind, body in stream.receive():
-                self._take(kind, body)
+                self._handle_frame(kind, body)
         for fd in outputs:
             if fd in events and (fd != input_fd or events[fd] & ~select.POLLOUT):
                 for kind, data in target.read(fd):
                     stream.send(kind, data)
         if input_fd is not None and events.get(input_fd, 0) & ~select.POLLIN:
-            self._give_input()
+            self._write_input()
 
-    def _take(self, kind: bytes, body: bytes) -> None:
+    def _handle_frame(self, kind: bytes, body: bytes) -> None:
         match kind:
             case frames.INPUT:
                 self._input += body
                 if len(self._input) > frames.WINDOW_BYTES:
                     raise StreamOver("more input than the command has taken")
-                self._give_input()
+                self._write_input()
             case frames.INPUT_OVER:
                 self._is_input_over = True
-                self._give_input()
+                self._write_input()
             case frames.SIZE:
                 self._target.resize(*frames.read_size(body))
             case frames.SIGNAL:
@@ -145,7 +145,7 @@ class ExecSession:
             case _:
                 raise StreamOver("a frame that only the keeper sends")
 
-    def _give_input(self) -> None:
+    def _write_input(self) -> None:
         if self._input:
             if self._target.input_fd() is None:
                 taken = len(self._input)  # it will never be read

@@ -28,7 +28,7 @@ CDI_KIND = "nvidia.com/gpu"
 HOOKS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
 NVIDIA_DOCKER = "nvidia-docker"
 DRIVER_DIRECTORY = "/dlapp/driver"
-_CARD_NODE = re.compile(r"/dev/nvidia\d+")
+_DEVICE_NODE = re.compile(r"/dev/nvidia\d+")
 _CAPABILITIES = "compute,utility"
 _CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
@@ -103,20 +103,22 @@ def choose_mode(
     if configured == "none":
         return Choice("none", "as configured", "runtime.docker.gpu_mode is none: containers get no GPUs here")
     if configured != "auto":
-        problem = why_not(configured, facts, devices, by_order=True)
+        problem = unavailable_reason(configured, facts, devices, by_order=True)
         if configured not in allowed:
             problem = f"this node allows only {', '.join(allowed) or 'none'} (docker.gpu_modes of node.yaml)"
         return Choice(configured, "as configured", problem and f"runtime.docker.gpu_mode is {configured}: {problem}")
     tried: list[str] = []
     for mode in GPU_MODES:
-        problem = why_not(mode, facts, devices) if mode in allowed else "not allowed on this node (node.yaml)"
+        problem = (
+            unavailable_reason(mode, facts, devices) if mode in allowed else "not allowed on this node (node.yaml)"
+        )
         if not problem:
-            return Choice(mode, "; ".join([_why(mode, facts), *tried]))
+            return Choice(mode, "; ".join([_choice_reason(mode, facts), *tried]))
         tried.append(f"{mode}: {problem}")
     return Choice("none", "; ".join(tried), f"no way to give a container GPUs is there: {'; '.join(tried)}")
 
 
-def why_not(mode: str, facts: Facts, devices: Sequence[PayloadDevice], *, by_order: bool = False) -> str:
+def unavailable_reason(mode: str, facts: Facts, devices: Sequence[PayloadDevice], *, by_order: bool = False) -> str:
     """Return why a mode is not available; empty if it is.
 
     Args:
@@ -126,7 +128,7 @@ def why_not(mode: str, facts: Facts, devices: Sequence[PayloadDevice], *, by_ord
         by_order: whether it is configured; then facts that only dockerd knows are not checked: it refuses before a
             payload starts.
     """
-    return _WHY_NOT[mode](facts, devices, by_order)
+    return _UNAVAILABLE_REASONS[mode](facts, devices, by_order)
 
 
 def _cdi(facts: Facts, devices: Sequence[PayloadDevice], by_order: bool) -> str:
@@ -152,12 +154,12 @@ def _gpus(facts: Facts, _leased: Sequence[PayloadDevice], by_order: bool) -> str
         return f"Podman {facts.podman} ignores it"
     if facts.api < (1, 40):
         return f"Docker {facts.version} has no device requests; 19.03 has"
-    if not by_order and not _hook(facts):
+    if not by_order and not _device_hook(facts):
         return f"no {HOOKS[0]} on PATH"
     return ""
 
 
-def _hook(facts: Facts) -> str:
+def _device_hook(facts: Facts) -> str:
     """Return the program with which dockerd executes device requests, if found; empty if not.
 
     The second one alone comes with nvidia-container-toolkit-base, and no Docker before 29.2 looks for it.
@@ -187,7 +189,7 @@ def _devices(facts: Facts, devices: Sequence[PayloadDevice], _by_order: bool) ->
     return "" if facts.libraries else "the driver's libraries are not found (ldconfig -p)"
 
 
-_WHY_NOT: dict[str, Callable[[Facts, Sequence[PayloadDevice], bool], str]] = {
+_UNAVAILABLE_REASONS: dict[str, Callable[[Facts, Sequence[PayloadDevice], bool], str]] = {
     "cdi": _cdi,
     "gpus": _gpus,
     "runtime": _runtime,
@@ -196,13 +198,13 @@ _WHY_NOT: dict[str, Callable[[Facts, Sequence[PayloadDevice], bool], str]] = {
 }
 
 
-def _why(mode: str, facts: Facts) -> str:
+def _choice_reason(mode: str, facts: Facts) -> str:
     who = f"Podman {facts.podman}" if facts.podman else f"Docker {facts.version}"
     match mode:
         case "cdi":
             return f"{who} has CDI, with {len(facts.cdi_names or ())} names of {CDI_KIND}"
         case "gpus":
-            return f"{who} has device requests, and {_hook(facts)}"
+            return f"{who} has device requests, and {_device_hook(facts)}"
         case "runtime":
             return f"{who} has the runtime nvidia"
         case "nvidia-docker":
@@ -290,18 +292,18 @@ def missing_gpu_settings(part: GpuPart, host_config: Mapping[str, Any], *, podma
         return f"it was asked for the runtime {part.runtime} and took {host_config.get('Runtime') or 'none'}"
     nodes = {one.get("PathOnHost") for one in host_config.get("Devices") or ()}
     if part.command_env is not None:
-        return _not_added(part, host_config, nodes)
+        return _missing_nvidia_docker_settings(part, host_config, nodes)
     if missing := [node for node in part.nodes if node not in nodes]:
         return f"it was asked for {missing[0]} and left it out"
     return ""
 
 
-def _not_added(part: GpuPart, host_config: Mapping[str, Any], nodes: Collection[str]) -> str:
+def _missing_nvidia_docker_settings(part: GpuPart, host_config: Mapping[str, Any], nodes: Collection[str]) -> str:
     """Return the same for a container of the command nvidia-docker, which passes on unknown settings."""
     if host_config.get("Runtime") == "nvidia":
         return ""
     if missing := [node for node in part.nodes if node not in nodes]:
         return f"{NVIDIA_DOCKER} added no {missing[0]} (version 1 needs the image's label com.nvidia.volumes.needed)"
-    if extra := sorted(node for node in nodes if _CARD_NODE.fullmatch(node) and node not in part.nodes):
+    if extra := sorted(node for node in nodes if _DEVICE_NODE.fullmatch(node) and node not in part.nodes):
         return f"{NVIDIA_DOCKER} added {extra[0]}, which is another's"
     return "" if part.nodes or nodes else f"{NVIDIA_DOCKER} added no GPU"

@@ -37,10 +37,10 @@ def create(container: ContainerSpec, *, program: str, host: str, directory: str,
     try:
         with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(container.lines_of_env())
-        env = {**os.environ, **container.odd_env(), "DOCKER_HOST": host, **(container.gpus.command_env or {})}
+        env = {**os.environ, **container.multiline_env(), "DOCKER_HOST": host, **(container.gpus.command_env or {})}
         env.pop("DOCKER_CONTEXT", None)
         done = subprocess.run(
-            [program, *container.as_words(env_file)],
+            [program, *container.as_arguments(env_file)],
             env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -28,20 +28,20 @@ def serve(stream: Stream) -> None:
     if stream.place.container:
         _serve_in_docker(stream, request)
         return
-    from dlapp.runtime.exec.keeper import hand_over
+    from dlapp.runtime.exec.keeper import send_request
 
     if stream.keeper is None:
         raise StreamRefused("no command can be run there: a single program does not run in the container", NOT_RUNNING)
     with stream.keeper as keeper, stream.accept() as connection:
         try:
-            hand_over(keeper, to_json(request), connection)
+            send_request(keeper, to_json(request), connection)
         except OSError:
             return  # ended with the payload; the command sees the end of the stream
 
 
 def _serve_in_docker(stream: Stream, request: ExecRequest) -> None:
     from dlapp.runtime.exec.in_docker import NO_ANSWER, DockerTarget
-    from dlapp.runtime.exec.session import ExecSession, tell_end
+    from dlapp.runtime.exec.session import ExecSession, send_end
     from dlapp.runtime.payload import lifelines_of
 
     place = stream.place
@@ -66,7 +66,7 @@ def _serve_in_docker(stream: Stream, request: ExecRequest) -> None:
         early = target.begin()
     except DockerError as error:
         with contextlib.closing(connection), contextlib.suppress(StreamOver):
-            tell_end(connection, ExecEnd(NO_ANSWER, _why_not(place, error)))
+            send_end(connection, ExecEnd(NO_ANSWER, _why_not(place, error)))
         return
     ExecSession(connection, target).run(early)
 

@@ -16,7 +16,7 @@ import pytest
 from dlapp.cluster.local import spool
 from dlapp.cluster.local.state import StateDir, is_locked, machine_name, open_state, take_lock
 from dlapp.errors import ConfigError, DlappError, NotFound
-from dlapp.runtime.docker.labels import task_is_gone
+from dlapp.runtime.docker.labels import is_task_dead
 from dlapp.system import locks
 from dlapp.task.logs import TaskLog
 from tests.applications import properties, wait_for
@@ -359,7 +359,7 @@ def test_a_read_lock_on_a_tasks_log_fails_no_task(identities: Identities, place:
         os.write(2, b"printed\n")
         with pytest.raises(BlockingIOError):
             TaskLog(str(log))
-        gone = task_is_gone(str(directory))
+        gone = is_task_dead(str(directory))
         return gone, stat.S_IMODE(log.stat().st_mode), log.read_text()
 
     with read_lock(identities, MEMBER, log):
@@ -369,7 +369,7 @@ def test_a_read_lock_on_a_tasks_log_fails_no_task(identities: Identities, place:
     assert first == "printed while it was loaded"
     assert second.endswith(" begun")
     assert third == "printed"
-    assert task_is_gone(str(directory))
+    assert is_task_dead(str(directory))
     assert os.listdir(directory) == ["dlapp.log"]
 
 

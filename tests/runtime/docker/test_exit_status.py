@@ -74,7 +74,7 @@ class Started:
     def __init__(self, directory: Path, gpus: tuple[PayloadDevice, ...], monkeypatch: pytest.MonkeyPatch) -> None:
         self.daemon = Daemon()
         monkeypatch.setattr("dlapp.runtime.docker.payload.open_docker", lambda host, timeout_s: self.daemon)
-        monkeypatch.setattr("dlapp.runtime.docker.exit_status._dockerds_began", dict)  # of this machine's it is none
+        monkeypatch.setattr("dlapp.runtime.docker.exit_status._dockerd_start_times", dict)  # not this machine's
         payload = Payload(
             application_id="application_1700000000000_0001",
             container_id="container_1700000000000_0001_01_000002",
@@ -168,7 +168,7 @@ def test_what_the_wrapper_wrote_down_is_believed_though_the_lifeline_tells_nothi
     one.daemon.state = {**EXITED, "ExitCode": 3}
     one.run.start()
     one.wrapper.say("exited 3\n")
-    assert not one.lifeline.taken
+    assert not one.lifeline.is_held_by_payload
     assert one.run.ended() == PayloadExit(3, None)
 
 
@@ -188,7 +188,7 @@ def test_a_container_whose_wrapper_never_read_its_lifeline_never_began(
     with pytest.raises(PayloadError, match=words) as refused:
         one.run.ended()
     assert refused.value.fault is fault
-    assert not one.lifeline.taken
+    assert not one.lifeline.is_held_by_payload
 
 
 class Preempted(Lifeline):
@@ -199,8 +199,8 @@ class Preempted(Lifeline):
         self._asked, self._then = 0, then
 
     @property
-    def taken(self) -> bool:
-        answer = super().taken
+    def is_held_by_payload(self) -> bool:
+        answer = super().is_held_by_payload
         self._asked += 1
         if self._asked == 2:
             self._then()
@@ -218,4 +218,4 @@ def test_a_wrapper_that_reads_its_lifeline_between_two_looks_at_it_is_there(
     one.daemon.meanwhile = lambda: one.wrapper.say("smi none\nend\n")
     one.run.start()
     assert one.wrapper.hear() == b"go\n", "it may begin"
-    assert lifeline.taken
+    assert lifeline.is_held_by_payload

@@ -125,16 +125,16 @@ def test_what_accounts_an_image_has_is_asked_once(place: Path, open_socket: Dock
 
 
 def test_what_another_user_put_there_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    accounts.remember(str(tmp_path), "sha256:1", Accounts("root:x:0:0::/:/bin/sh\n", ""))
-    assert accounts.recall(str(tmp_path), "sha256:1") == Accounts("root:x:0:0::/:/bin/sh\n", "")
-    assert accounts.recall(str(tmp_path), "sha256:2") is None
+    accounts.write_cached(str(tmp_path), "sha256:1", Accounts("root:x:0:0::/:/bin/sh\n", ""))
+    assert accounts.read_cached(str(tmp_path), "sha256:1") == Accounts("root:x:0:0::/:/bin/sh\n", "")
+    assert accounts.read_cached(str(tmp_path), "sha256:2") is None
     (path,) = tmp_path.glob("accounts-*")
     path.write_text("no JSON")
-    assert accounts.recall(str(tmp_path), "sha256:1") is None
+    assert accounts.read_cached(str(tmp_path), "sha256:1") is None
     uid = os.getuid()
     monkeypatch.setattr("os.getuid", lambda: uid + 1)
     path.rename(tmp_path / path.name.replace(f"-{uid}-", f"-{uid + 1}-"))
-    assert accounts.recall(str(tmp_path), "sha256:1") is None
+    assert accounts.read_cached(str(tmp_path), "sha256:1") is None
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_container_as_words_has_a_word_for_each_flag_with_its_value() -> None:
         user="1:2",
         groups=(60_200, 60_201),
     )
-    words = container.as_words("/env")
+    words = container.as_arguments("/env")
     image = words.index("image:1")
     assert all(word == "create" or (word.startswith("--") and "=" in word) for word in words[:image])
     assert words[image + 1 :] == ["/dlapp/wrapper.sh", "wait", "--privileged", "a b"]
@@ -253,4 +253,4 @@ def test_a_container_as_words_has_a_word_for_each_flag_with_its_value() -> None:
     assert "--ulimit=memlock=-1:-1" in words
     assert [word for word in words if "group" in word] == ["--group-add=60200", "--group-add=60201"]
     assert container.lines_of_env() == "PLAIN=--privileged\nNVIDIA_DRIVER_CAPABILITIES=utility\n"
-    assert container.odd_env() == {"LINES": "a\nb"}
+    assert container.multiline_env() == {"LINES": "a\nb"}

@@ -207,7 +207,7 @@ def test_who_dies_while_pulling_lets_the_next_one(client: Client, registry: Regi
     if pid == 0:  # it takes the lock, and never pulls
         from dlapp.runtime.docker import images
 
-        with images._turn(str(tmp_path), client.host, registry.image, lambda _: None):
+        with images._pull_lock(str(tmp_path), client.host, registry.image, lambda _: None):
             (tmp_path / "has-it").touch()
             time.sleep(60)
         os._exit(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.docker.labels import task_is_gone
+from dlapp.runtime.docker.labels import is_task_dead
 from dlapp.system import locks
 
 
@@ -18,6 +18,6 @@ def test_a_read_lock_on_a_tasks_log_does_not_keep_its_container(tmp_path: Path, 
     fd = os.open(log, os.O_RDONLY if is_reader else os.O_RDWR)
     try:
         assert locks.try_lock(fd, shared=is_reader)
-        assert task_is_gone(str(tmp_path)) is is_reader
+        assert is_task_dead(str(tmp_path)) is is_reader
     finally:
         os.close(fd)

@@ -68,7 +68,7 @@ def test_a_directory_whose_path_leads_elsewhere_since_it_was_found_is_not_mounte
         attack("make")
 
     monkeypatch.setattr("dlapp.runtime.docker.payload.open_docker", lambda *_: Daemon(told))
-    monkeypatch.setattr("dlapp.runtime.docker.payload.remove_what_is_left", lambda *_, **__: None)
+    monkeypatch.setattr("dlapp.runtime.docker.payload.remove_leftover_containers", lambda *_, **__: None)
     monkeypatch.setattr("dlapp.runtime.docker.payload.add_account", lambda *_: None)
     monkeypatch.setattr("dlapp.runtime.docker.payload.make", make)
     monkeypatch.setattr(ImageStore, "require", require)

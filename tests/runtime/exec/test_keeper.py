@@ -15,7 +15,7 @@ import pytest
 
 from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
-from dlapp.runtime.exec.keeper import hand_over
+from dlapp.runtime.exec.keeper import send_request
 from dlapp.runtime.process import Guardian, start_guardian
 from dlapp.system.processes.proc import command_line
 from dlapp.values.serialization import to_json
@@ -31,7 +31,7 @@ class Session:
             guardian.order("exec", (theirs.fileno(),), env=env, cwd=str(cwd))
             ours, other = socket.socketpair()
             with other:
-                hand_over(channel, to_json(request), other)
+                send_request(channel, to_json(request), other)
         self.stream = FrameStream(ours)
         self.output = {frames.OUTPUT: b"", frames.ERROR: b""}
         self.taken_bytes = 0
@@ -186,7 +186,7 @@ def test_no_command_outlives_its_guardian_or_keeper(session, guardian: Guardian,
     marker = f"{3_000_000 + os.getpid() * 2 + len(how) % 2}"
     one = session("sh", "-c", f"echo ready; exec sleep {marker}")
     one.expect(b"ready")
-    guardian.news()
+    guardian.receive()
     if how == "the guardian is closed":
         guardian.close()
     else:
