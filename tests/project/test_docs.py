@@ -159,3 +159,15 @@ def test_the_example_of_completion_names_every_command() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     assert sorted(bash.split()) == sorted(name.removeprefix("dlapp-") for name in scripts if name != "dlapp")
     assert bash == fish
+
+
+def test_each_module_that_the_page_on_architecture_names_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    files = [f"/{path.relative_to(ROOT)}" for kind in ("dlapp", "tests") for path in sorted((ROOT / kind).rglob("*"))]
+    named = [f"/{name}".rstrip("/") for name in re.findall(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`", page)]
+    assert len(named) > 100
+    assert [name for name in named if not any(file.endswith(name) for file in files)] == []
+    table = page.partition("| package | modules |")[2].partition("\n\n")[0]
+    for package, modules in re.findall(r"^\| `([\w/]+)` \| (.*) \|$", table, re.MULTILINE):
+        inside = {path.stem for path in (ROOT / "dlapp" / package).rglob("*")}
+        assert [name for name in re.findall(r"`([a-z_]+)/?`", modules) if name not in inside] == [], package
